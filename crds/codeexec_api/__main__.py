@@ -1,0 +1,36 @@
+"""`python -m codeexec_api ROOT`: writes what is generated from the contract into the checkout at ROOT."""
+
+import sys
+from pathlib import Path
+
+import yaml
+
+from codeexec_api.phases import to_markdown
+from codeexec_api.schema import custom_resource_definitions
+
+_HEADER = "# Generated from crds/codeexec_api by `make generate`; do not edit.\n"
+
+
+def generate() -> dict[str, str]:
+    """Path in the checkout to content, for every generated file."""
+    files = {"docs/phases.md": to_markdown()}
+    for name, crd in custom_resource_definitions().items():
+        text = _HEADER + yaml.safe_dump(crd, sort_keys=False, allow_unicode=True, width=110)
+        files[f"crds/{name}"] = text
+        files[f"charts/codeexec/files/crds/{name}"] = text
+    return files
+
+
+def main() -> None:
+    """Write every generated file below the folder given as the only argument."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m codeexec_api CHECKOUT")
+    for name, content in generate().items():
+        path = Path(sys.argv[1]) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        print(f"wrote {name}")
+
+
+if __name__ == "__main__":
+    main()

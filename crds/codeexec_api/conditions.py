@@ -1,0 +1,51 @@
+"""Conditions in the form of the Kubernetes API conventions: a list with one entry a type."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import Enum
+
+from codeexec_api.v1alpha1 import Condition
+
+
+class ConditionType(str, Enum):
+    """Types of conditions on a CodeExecution."""
+
+    ACCEPTED = "Accepted"
+    """True: policy and payload allow it. False: denied; reason and message say why."""
+    STARTED = "Started"
+    """True: the code was handed to the runner. False: the pod could not be started."""
+    FINISHED = "Finished"
+    """True: nothing happens any more; reason says how it ended."""
+
+
+def set_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Condition, ...]:
+    """The conditions with `new` in the place of its type.
+
+    The time of the last transition is kept where the status stays the same, as the API conventions ask.
+    """
+    result = []
+    placed = False
+    for old in conditions:
+        if old.type != new.type:
+            result.append(old)
+            continue
+        same = old.status == new.status
+        result.append(
+            new.model_copy(update={"last_transition_time": old.last_transition_time}) if same else new
+        )
+        placed = True
+    return tuple(result if placed else [*result, new])
+
+
+def condition(
+    kind: ConditionType, *, holds: bool, reason: str, message: str, now: datetime, generation: int
+) -> Condition:
+    """A condition that was observed at `now`."""
+    return Condition(
+        type=kind.value,
+        status="True" if holds else "False",
+        reason=reason,
+        message=message,
+        last_transition_time=now,
+        observed_generation=generation,
+    )

@@ -1,0 +1,20 @@
+"""SHA-256 digests of code: one way to compute each, for the client, the operator and auditors."""
+
+import hashlib
+from collections.abc import Iterable
+
+
+def sha256_hex(data: bytes) -> str:
+    """SHA-256 as 64 lower-case hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def code_digest(parts: Iterable[tuple[str, str]]) -> str:
+    """Digest of a whole execution, as `sha256:…`.
+
+    Args:
+        parts: (language or file path, SHA-256 of the content) for blocks in order, then for files in order.
+            It is the SHA-256 of the lines `<first> <second>\n`, so an auditor who has the code can recompute it.
+    """
+    lines = "".join(f"{label} {digest}\n" for label, digest in parts)
+    return f"sha256:{sha256_hex(lines.encode())}"

@@ -1,0 +1,40 @@
+"""Languages of code blocks: the spellings that are accepted, and how each is run.
+
+The client normalizes with `canonical`; the API accepts canonical names only; the runner gets `command`.
+"""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Language:
+    """How blocks of one language are stored and started."""
+
+    name: str
+    extension: str
+    command: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+
+
+_ALL: Final = (
+    Language("python", ".py", ("python3",), ("py", "python3")),
+    Language("bash", ".sh", ("bash",)),
+    Language("sh", ".sh", ("sh",), ("shell",)),
+)
+
+LANGUAGES: Final = MappingProxyType({language.name: language for language in _ALL})
+"""Canonical name to language, in the order in which messages list them."""
+
+_SPELLINGS: Final = {alias: one.name for one in _ALL for alias in (one.name, *one.aliases)}
+
+
+def canonical(spelling: str) -> str | None:
+    """Canonical name for a spelling in any case (`Python`, `py`, `shell`), or None if it is unknown."""
+    return _SPELLINGS.get(spelling.strip().lower())
+
+
+def unknown_language(spelling: str) -> str:
+    """The one message for a language that is not supported."""
+    return f"unknown language {spelling}; supported languages: {', '.join(LANGUAGES)}"

@@ -1,0 +1,71 @@
+"""What a policy says of an execution: one pure function, for the operator, the client and the CLI alike."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from codeexec_api.quantities import parse_quantity
+from codeexec_api.v1alpha1 import CodeExecutionSpec, ExecutionPolicySpec
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing that the policy doesn't allow."""
+
+    field: str
+    found: str
+    allowed: str
+
+    def __str__(self) -> str:
+        """One sentence that names the field, the value found and what is allowed."""
+        return f"{self.field}: {self.found} is not allowed by the policy (allowed: {self.allowed})"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The policy's answer. `image` is the image to run when there is no violation."""
+
+    image: str
+    violations: tuple[Violation, ...]
+
+    @property
+    def allowed(self) -> bool:
+        """True when nothing speaks against running the code."""
+        return not self.violations
+
+    @property
+    def message(self) -> str:
+        """Every violation in one text, and what to do."""
+        if self.allowed:
+            return "allowed by the policy"
+        return (
+            "; ".join(map(str, self.violations)) + ". Ask for less, or ask the platform owner to change the "
+            "ExecutionPolicy 'default' of this namespace."
+        )
+
+
+def evaluate(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Verdict:
+    """Hold a request against a policy. Pure and total: it lists every violation, and raises nothing."""
+    image = spec.image or policy.images[0]
+    return Verdict(image=image, violations=tuple(_violations(spec, policy, image)))
+
+
+def _violations(spec: CodeExecutionSpec, policy: ExecutionPolicySpec, image: str) -> Iterator[Violation]:
+    if image not in policy.images:
+        yield Violation("spec.image", image, ", ".join(policy.images))
+    for index, block in enumerate(spec.blocks):
+        if block.language not in policy.languages:
+            yield Violation(f"spec.blocks[{index}].language", block.language, ", ".join(policy.languages))
+    for field, found, highest in (
+        ("spec.blocks", len(spec.blocks), policy.max_blocks),
+        ("spec.timeoutSeconds", spec.timeout_seconds, policy.max_timeout_seconds),
+        ("spec.limits.outputBytes", spec.limits.output_bytes, policy.max_limits.output_bytes),
+    ):
+        if found > highest:
+            yield Violation(field, str(found), f"at most {highest}")
+    for name, asked, ceiling in (
+        ("cpu", spec.limits.cpu, policy.max_limits.cpu),
+        ("memory", spec.limits.memory, policy.max_limits.memory),
+        ("ephemeralStorage", spec.limits.ephemeral_storage, policy.max_limits.ephemeral_storage),
+    ):
+        if parse_quantity(asked) > parse_quantity(ceiling):
+            yield Violation(f"spec.limits.{name}", asked, f"at most {ceiling}")

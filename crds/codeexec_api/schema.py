@@ -1,0 +1,136 @@
+"""Pydantic models to CustomResourceDefinitions with structural schemas.
+
+What pydantic emits is JSON schema; what the API server takes is a subset of OpenAPI v3 without references, null
+types and `additionalProperties: false` (apiextensions.k8s.io/v1, "structural schemas"). This module bridges that.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from codeexec_api import names
+from codeexec_api.v1alpha1 import ROOT_RULES, CodeExecution, ExecutionPolicy
+
+_DROPPED: Final = ("title", "additionalProperties", "$defs")
+
+
+def structural(model: type[BaseModel]) -> dict[str, Any]:
+    """Structural schema of a model: references inlined, nulls and noise removed."""
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    return _convert(schema, schema.get("$defs", {}))
+
+
+def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    if "$ref" in node:
+        target = definitions[node["$ref"].rsplit("/", 1)[-1]]
+        rest = {key: value for key, value in node.items() if key != "$ref"}
+        return _merge(_convert(target, definitions), _convert(rest, definitions))
+    if "anyOf" in node:  # Optional[X]: an absent field, never a null
+        [variant] = [one for one in node["anyOf"] if one.get("type") != "null"]
+        rest = {key: value for key, value in node.items() if key not in ("anyOf", "default")}
+        return _merge(_convert(variant, definitions), _convert(rest, definitions))
+    result: dict[str, Any] = {key: value for key, value in node.items() if key not in _DROPPED}
+    if result.get("default", ...) in (None, "", []):
+        del result["default"]
+    if "const" in result:
+        result["enum"] = [result.pop("const")]
+    if "properties" in result:
+        result["properties"] = {
+            name: _convert(child, definitions) for name, child in result["properties"].items()
+        }
+    if "items" in result:
+        result["items"] = _convert(result["items"], definitions)
+    if result.get("x-kubernetes-int-or-string"):
+        result.pop("type", None)
+        result["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    if result.get("format") == "date-time" and result.get("type") == "string":
+        result.pop("default", None)
+    if result.get("type") == "integer":
+        result["format"] = "int64"
+    return result
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Join a referenced schema with what stands beside the reference; validation rules of both count."""
+    key = "x-kubernetes-validations"
+    rules = [*base.get(key, []), *over.get(key, [])]
+    return base | over | ({key: rules} if rules else {})
+
+
+def _column(name: str, path: str, kind: str = "string", *, wide: bool = False, text: str) -> dict[str, Any]:
+    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path, "description": text}
+    return column | {"priority": 1} if wide else column
+
+
+_EXECUTION_COLUMNS: Final = [
+    _column("Agent", ".spec.source.agent", text="Agent whose code this is, as claimed by the client"),
+    _column("Language", ".status.summary.languages", text="Languages of the blocks"),
+    _column("Phase", ".status.phase", text="Where the execution stands"),
+    _column("Exit", ".status.exitCode", "integer", text="Exit code of the last block that ran"),
+    _column("Duration", ".status.summary.duration", text="From the start of the code to its end"),
+    _column("Digest", ".status.summary.digest", text="Start of the digest of the code"),
+    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
+    _column("Reason", ".status.reason", wide=True, text="Why the execution is in this phase"),
+    _column("Pod", ".status.podName", wide=True, text="Sandbox pod"),
+    _column("Image", ".status.image", wide=True, text="Sandbox image"),
+]
+_POLICY_COLUMNS: Final = [
+    _column("Languages", ".spec.languages", text="Languages that may be used"),
+    _column("Timeout", ".spec.maxTimeoutSeconds", "integer", text="Highest timeout of a block, in seconds"),
+    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
+]
+
+
+def custom_resource_definitions() -> dict[str, dict[str, Any]]:
+    """Every CRD by its file name."""
+    return {
+        "codeexecutions.yaml": _definition(
+            CodeExecution, names.EXECUTION_KIND, names.EXECUTION_PLURAL, "cex", _EXECUTION_COLUMNS
+        ),
+        "executionpolicies.yaml": _definition(
+            ExecutionPolicy, names.POLICY_KIND, names.POLICY_PLURAL, "xpol", _POLICY_COLUMNS
+        ),
+    }
+
+
+def _definition(
+    model: type[BaseModel], kind: str, plural: str, short: str, columns: list[dict[str, Any]]
+) -> dict[str, Any]:
+    schema = structural(model)
+    schema["properties"] = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        **{name: child for name, child in schema["properties"].items() if name != "metadata"},
+    }
+    schema["required"] = ["spec"]
+    schema["x-kubernetes-validations"] = ROOT_RULES[kind]
+    has_status = "status" in schema["properties"]
+    version: dict[str, Any] = {
+        "name": names.VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "additionalPrinterColumns": columns,
+    }
+    if has_status:
+        version["subresources"] = {"status": {}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{names.GROUP}"},
+        "spec": {
+            "group": names.GROUP,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
+                "categories": ["codeexec"],
+            },
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }

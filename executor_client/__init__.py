@@ -1,0 +1,53 @@
+"""Runs the code of AI agents in hardened pods of a Kubernetes cluster.
+
+`KubernetesCodeExecutor` is AutoGen's face of it, `CodeExecutionClient` the framework-neutral one. AutoGen is loaded
+only when its executor is asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from executor_client.client import ClusterRef, CodeExecutionClient, Request
+from executor_client.exceptions import (
+    ClusterUnreachable,
+    CodeExecError,
+    ExecutionLost,
+    ExecutionNotStarted,
+    InvalidExecution,
+    NotInstalled,
+    NotPermitted,
+)
+from executor_client.results import ExecutionResult
+
+if TYPE_CHECKING:
+    from executor_client.executor import (
+        KubernetesCodeExecutor,
+        KubernetesCodeExecutorConfig,
+        KubernetesCodeResult,
+    )
+
+__all__ = [
+    "ClusterRef",
+    "ClusterUnreachable",
+    "CodeExecError",
+    "CodeExecutionClient",
+    "ExecutionLost",
+    "ExecutionNotStarted",
+    "ExecutionResult",
+    "InvalidExecution",
+    "KubernetesCodeExecutor",
+    "KubernetesCodeExecutorConfig",
+    "KubernetesCodeResult",
+    "NotInstalled",
+    "NotPermitted",
+    "Request",
+]
+
+_NEEDS_AUTOGEN = frozenset({"KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_AUTOGEN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from executor_client import executor
+
+    return getattr(executor, name)

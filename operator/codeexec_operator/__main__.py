@@ -1,0 +1,31 @@
+"""`python -m codeexec_operator`: read the settings, then let kopf run the handlers."""
+
+import sys
+
+import kopf
+from pydantic import ValidationError
+
+from codeexec_operator.handlers import events
+from codeexec_operator.settings import Settings
+
+
+def main() -> None:
+    """Run the operator until it is told to stop."""
+    try:
+        settings = Settings()  # from the environment
+        settings.default_policy()
+    except (ValidationError, OSError) as error:
+        sys.exit(f"codeexec operator: wrong settings: {error}")
+    kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")
+    kopf.run(
+        registry=kopf.get_default_registry(),
+        namespaces=settings.namespaces,
+        standalone=True,
+        memo=kopf.Memo(settings=settings),
+    )
+
+
+if __name__ == "__main__":
+    main()
+
+__all__ = ["events", "main"]

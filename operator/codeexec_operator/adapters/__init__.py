@@ -1,0 +1,1 @@
+"""All input and output: the API server, attached pods, the clock, the health endpoints."""

@@ -1,0 +1,162 @@
+"""The one doorway to the API server: every request that the operator makes itself is in this file.
+
+(kopf's own requests are lists and watches of CodeExecutions, ExecutionPolicies and pods.) Each method names the RBAC
+verb that it needs; the chart's Role is their union.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kubernetes.aio import client, config, stream
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
+from codeexec_api.names import (
+    EXECUTION_PLURAL,
+    GROUP,
+    PAYLOAD_SECRET_TYPE,
+    SANDBOX_CONTAINER,
+    VERSION,
+)
+from codeexec_operator.adapters.runner_link import RunnerLink
+from codeexec_operator.core.observed import Fault
+
+
+class Cluster:
+    """Requests to the API server, with the operator's own service account."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._api = client.ApiClient(configuration)
+        self._sockets = stream.WsApiClient(configuration)
+        self._core = client.CoreV1Api(self._api)
+        self._custom = client.CustomObjectsApi(self._api)
+        self._attach = client.CoreV1Api(self._sockets)
+
+    @classmethod
+    async def connect(cls) -> "Cluster":
+        """With the service account of the pod; outside a cluster, with the kubeconfig.
+
+        Raises:
+            kubernetes.aio.config.ConfigException: there is neither.
+        """
+        configuration = client.Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            await config.load_kube_config(client_configuration=configuration)
+        return cls(configuration)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._api.close()
+        await self._sockets.close()
+
+    async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:
+        """codeexecutions: get."""
+        try:
+            raw: Any = await self._custom.get_namespaced_custom_object(
+                GROUP, VERSION, namespace, EXECUTION_PLURAL, name
+            )
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+        return CodeExecution.parse(raw)
+
+    async def write_status(self, execution: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        """codeexecutions/status: patch. Refused with 409 if the object has changed since it was seen.
+
+        Raises:
+            ApiException: 409 the object has changed; 404 it is gone.
+        """
+        meta = execution.metadata
+        body = {
+            "metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid},
+            "status": status.dump(),
+        }
+        raw: Any = await self._custom.patch_namespaced_custom_object_status(
+            GROUP,
+            VERSION,
+            meta.namespace,
+            EXECUTION_PLURAL,
+            meta.name,
+            body,
+            _content_type="application/merge-patch+json",
+        )
+        return CodeExecution.parse(raw)
+
+    async def get_payload(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """secrets: get."""
+        try:
+            secret = await self._core.read_namespaced_secret(name, namespace)
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+        return self._plain(secret)
+
+    async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
+        """secrets: delete. Only the Secret with this UID; one that is gone already is fine."""
+        await self._delete(
+            self._core.delete_namespaced_secret, name, namespace, {"preconditions": {"uid": uid}}
+        )
+
+    async def list_payloads(self, namespace: str) -> list[Mapping[str, Any]]:
+        """secrets: list. Payload Secrets only."""
+        found = await self._core.list_namespaced_secret(
+            namespace, field_selector=f"type={PAYLOAD_SECRET_TYPE}"
+        )
+        return [self._plain(secret) for secret in found.items]
+
+    async def create_pod(self, manifest: Any) -> Fault | None:
+        """pods: create. A fault is a refusal for good; a pod of that name is the one that was asked for.
+
+        Pod names contain the start of the execution's UID, and only the operator may create pods.
+        """
+        try:
+            await self._core.create_namespaced_pod(manifest["metadata"]["namespace"], manifest)
+        except ApiException as error:
+            if error.status == 409:
+                return None
+            if error.status in (400, 403, 422):
+                return _refusal(error)
+            raise
+        return None
+
+    async def delete_pod(self, namespace: str, name: str) -> None:
+        """pods: delete. At once, without a grace period; one that is gone already is fine."""
+        await self._delete(self._core.delete_namespaced_pod, name, namespace, {"gracePeriodSeconds": 0})
+
+    @asynccontextmanager
+    async def attach(self, namespace: str, pod: str) -> AsyncIterator[RunnerLink]:
+        """pods/attach: get (a websocket is opened by GET)."""
+        opening: Any = await self._attach.connect_get_namespaced_pod_attach_without_preload_content(
+            pod, namespace, container=SANDBOX_CONTAINER, stdin=True, stdout=True, stderr=False, tty=False
+        )
+        async with opening as socket:
+            yield RunnerLink(socket)
+
+    async def ready(self, namespace: str) -> None:
+        """codeexecutions: list. Raises what the API server answers if the operator could not work."""
+        await self._custom.list_namespaced_custom_object(GROUP, VERSION, namespace, EXECUTION_PLURAL, limit=1)
+
+    def _plain(self, model: Any) -> Mapping[str, Any]:
+        plain: Mapping[str, Any] = self._api.sanitize_for_serialization(model)
+        return plain
+
+    @staticmethod
+    async def _delete(call: Any, name: str, namespace: str, options: Mapping[str, Any]) -> None:
+        try:
+            await call(name, namespace, body=options)
+        except ApiException as error:
+            if error.status not in (404, 409):  # 409: the UID is another object's
+                raise
+
+
+def _refusal(error: ApiException) -> Fault:
+    message = str(error.body or error.reason)
+    if "exceeded quota" in message:
+        hint = "the ResourceQuota of the namespace is used up: wait until other executions end, or raise it"
+        return Fault(Reason.QUOTA_EXCEEDED, f"{hint}. {message}")
+    return Fault(Reason.POD_REFUSED, f"the API server refused the pod: {message}")

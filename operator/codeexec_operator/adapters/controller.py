@@ -1,0 +1,293 @@
+"""The loop around the decision: observe, decide, act, wait for what comes next. One task an execution.
+
+Handlers feed it with events; it feeds `core.reconcile.decide` with what is known, and carries out the plan. It holds
+no policy of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import aiohttp
+from kubernetes.aio.client.exceptions import ApiException
+from pydantic import ValidationError
+
+from codeexec_api import CodeExecution, ExecutionPolicy, ExecutionPolicySpec
+from codeexec_api.names import EXECUTION_LABEL
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.runner_link import RunnerLink
+from codeexec_operator.core import reconcile
+from codeexec_operator.core.observed import Observed, PodLink, parse_pod
+from codeexec_operator.core.payload import verify_payload
+from codeexec_operator.core.reconcile import Plan, Timing, decide
+from codeexec_operator.core.retention import orphaned_payloads
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_RETRY: Final = timedelta(seconds=1)
+_SWEEP_SECONDS: Final = 60
+_NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Worker:
+    """Everything that this process knows and does about one execution."""
+
+    def __init__(self, controller: "Controller", execution: CodeExecution) -> None:
+        self._controller = controller
+        self._cluster = controller.cluster
+        self._wake = asyncio.Event()
+        self._link: RunnerLink | None = None
+        self._streaming: asyncio.Task[None] | None = None
+        self._deleted = False
+        self.seen = Observed(execution=execution, policy=controller.policy_for(execution.metadata.namespace))
+        self.task = asyncio.create_task(self._run(), name=f"execution {execution.metadata.name}")
+
+    def observe(self, **changes: Any) -> None:
+        """Something new is known; decide again."""
+        self.seen = replace(self.seen, **changes)
+        self._wake.set()
+
+    def observe_execution(self, execution: CodeExecution) -> None:
+        """Take a newer version of the object; one that is older than what was written here is ignored."""
+        if int(execution.metadata.resource_version) > int(self.seen.execution.metadata.resource_version):
+            self.observe(execution=execution)
+
+    def observe_deletion(self) -> None:
+        """The object is gone, and the garbage collector takes its pod: nothing can be recorded any more."""
+        self._deleted = True
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            while not self._deleted:
+                self._wake.clear()
+                plan = await self._step()
+                if any(isinstance(action, reconcile.Forget) for action in plan.actions):
+                    return
+                if plan.status is None:
+                    await self._sleep(plan.wake_at)
+        finally:
+            if self._streaming:
+                self._streaming.cancel()
+            self._controller.forget(self)
+
+    async def _step(self) -> Plan:
+        """Decide once and carry it out; what a retry may heal is tried again."""
+        self.seen = replace(
+            self.seen, policy=self._controller.policy_for(self.seen.execution.metadata.namespace)
+        )
+        plan = decide(self.seen, _now(), self._controller.timing)
+        try:
+            await self._apply(plan)
+        except ApiException as error:
+            if error.status in (404, 409):
+                return await self._refresh()
+            logger.warning("%s: the API server answered %s; trying again", self._name, error.status)
+            return Plan(wake_at=_now() + _RETRY)
+        except _NETWORK_ERRORS as error:
+            logger.warning(
+                "%s: no answer from the API server (%s); trying again", self._name, type(error).__name__
+            )
+            return Plan(wake_at=_now() + _RETRY)
+        return plan
+
+    async def _refresh(self) -> Plan:
+        meta = self.seen.execution.metadata
+        current = await self._cluster.get_execution(meta.namespace, meta.name)
+        if current is None or current.metadata.uid != meta.uid:
+            self._deleted = True
+        else:
+            self.seen = replace(self.seen, execution=current)
+        return Plan(wake_at=_now())
+
+    async def _apply(self, plan: Plan) -> None:
+        """Write the status and act at the same time, but start code only after the record says so."""
+        jobs: list[Coroutine[Any, Any, None]] = [
+            self._act(action) for action in plan.actions if not isinstance(action, reconcile.StartCode)
+        ]
+        if plan.status:
+            jobs.append(self._write_status(plan))
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+        if errors := [result for result in results if isinstance(result, BaseException)]:
+            raise errors[0]
+        for action in plan.actions:
+            if isinstance(action, reconcile.StartCode):
+                self.seen = replace(self.seen, link=PodLink.OPEN)
+                self._streaming = asyncio.create_task(self._stream(action.job))
+
+    async def _write_status(self, plan: Plan) -> None:
+        assert plan.status is not None  # noqa: S101  (for the type checker: the only caller has checked)
+        written = await self._cluster.write_status(self.seen.execution, plan.status)
+        self.seen = replace(self.seen, execution=written)
+        logger.info(
+            "%s: %s (%s)",
+            self._name,
+            written.status.phase.value,
+            written.status.reason,
+            extra={"execution_uid": written.metadata.uid, "code_digest": written.status.code_digest},
+        )
+
+    async def _act(self, action: reconcile.Action) -> None:
+        meta, spec = self.seen.execution.metadata, self.seen.execution.spec
+        match action:
+            case reconcile.ReadPayload():
+                secret = await self._cluster.get_payload(meta.namespace, spec.payload_ref.name)
+                self.observe(payload=verify_payload(self.seen.execution, secret))
+            case reconcile.CreatePod(manifest):
+                fault = await self._cluster.create_pod(manifest)
+                self.observe(pod_requested=True, fault=fault)
+            case reconcile.DeletePayload(uid):
+                await self._cluster.delete_payload(meta.namespace, spec.payload_ref.name, uid)
+            case reconcile.CancelCode():
+                self.seen = replace(self.seen, cancel_sent_at=_now())
+                if self._link:
+                    await self._link.send({"cancel": True})
+            case reconcile.DeletePod():
+                await self._cluster.delete_pod(meta.namespace, self.seen.execution.status.pod_name)
+            case _:
+                return
+
+    async def _stream(self, job: Mapping[str, Any]) -> None:
+        """Hand the job over and take in what comes back, until the end."""
+        meta, transcript = self.seen.execution.metadata, self.seen.transcript
+        try:
+            async with self._cluster.attach(meta.namespace, self.seen.execution.status.pod_name) as link:
+                self._link = link
+                await link.send(job)
+                async for data in link.received():
+                    transcript.feed(data, meta.uid)
+                    if transcript.done or transcript.problem:
+                        self.observe()
+                        await link.send({"ack": True})
+                        break
+        except (ApiException, *_NETWORK_ERRORS) as error:
+            logger.warning("%s: the connection to the pod failed (%s)", self._name, type(error).__name__)
+        finally:
+            self._link = None
+            self.observe(link=PodLink.CLOSED, link_closed_at=_now())
+
+    async def _sleep(self, wake_at: datetime | None) -> None:
+        seconds = None if wake_at is None else max(0.0, (wake_at - _now()).total_seconds())
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    @property
+    def _name(self) -> str:
+        return f"{self.seen.execution.metadata.namespace}/{self.seen.execution.metadata.name}"
+
+
+class Controller:
+    """All executions that are not over, or whose pod is still there."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        default_policy: ExecutionPolicySpec,
+        namespaces: tuple[str, ...],
+        timing: Timing,
+    ) -> None:
+        self.cluster = cluster
+        self.timing = timing
+        self._default_policy = default_policy
+        self._namespaces = namespaces
+        self._policies: dict[str, ExecutionPolicySpec] = {}
+        self._workers: dict[str, Worker] = {}
+
+    def policy_for(self, namespace: str) -> ExecutionPolicySpec:
+        """The policy of the namespace, or the cluster's default."""
+        return self._policies.get(namespace, self._default_policy)
+
+    def forget(self, worker: Worker) -> None:
+        """A worker has ended."""
+        del self._workers[worker.seen.execution.metadata.uid]
+
+    def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """A CodeExecution was seen, changed or deleted."""
+        worker = self._workers.get(raw["metadata"]["uid"])
+        if deleted:
+            if worker:
+                worker.observe_deletion()
+            return
+        execution = self._parse(CodeExecution.parse, raw)
+        if execution is None:
+            return
+        if worker:
+            worker.observe_execution(execution)
+        elif not execution.status.phase.terminal:
+            self._start(execution)
+
+    async def on_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """A sandbox pod was seen, changed or deleted."""
+        meta = raw["metadata"]
+        owners = [one["uid"] for one in meta.get("ownerReferences") or () if one.get("controller")]
+        if not owners:
+            return
+        worker = self._workers.get(owners[0])
+        if worker is None and not deleted:
+            # Left over from before this process started; the record says whether and when it goes.
+            execution = await self.cluster.get_execution(meta["namespace"], meta["labels"][EXECUTION_LABEL])
+            if execution is None or execution.metadata.uid != owners[0]:
+                return  # the garbage collector takes it
+            worker = self._workers.get(owners[0]) or self._start(execution)
+        if worker:
+            worker.observe(pod=parse_pod(raw), pod_gone=deleted)
+
+    def _start(self, execution: CodeExecution) -> Worker:
+        worker = self._workers[execution.metadata.uid] = Worker(self, execution)
+        return worker
+
+    def on_policy(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """An ExecutionPolicy was seen, changed or deleted. It counts for executions that are not accepted yet."""
+        namespace = raw["metadata"]["namespace"]
+        if deleted:
+            self._policies.pop(namespace, None)
+            return
+        policy = self._parse(ExecutionPolicy.model_validate, raw)
+        if policy:
+            self._policies[namespace] = policy.spec
+
+    async def sweep(self) -> None:
+        """Delete payloads that nobody comes for, again and again, until cancelled."""
+        while True:
+            for namespace in self._namespaces:
+                try:
+                    secrets = await self.cluster.list_payloads(namespace)
+                    for name, uid in orphaned_payloads(secrets, _now()):
+                        await self.cluster.delete_payload(namespace, name, uid)
+                        logger.info("%s/%s: deleted a payload that no execution came for", namespace, name)
+                except (ApiException, *_NETWORK_ERRORS) as error:
+                    logger.warning(
+                        "%s: could not look for orphaned payloads (%s)", namespace, type(error).__name__
+                    )
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+    async def stop(self) -> None:
+        """End all work; what was running is marked as lost when the operator starts again."""
+        workers = [worker.task for worker in self._workers.values()]
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        await self.cluster.close()
+
+    @staticmethod
+    def _parse(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
+        try:
+            return parse(raw)
+        except (
+            ValidationError
+        ) as error:  # the schema of the CRD is the same model, so it is older than this operator
+            name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+            logger.error("%s: not understood, left alone: %s", name, error.errors(include_input=False))
+            return None

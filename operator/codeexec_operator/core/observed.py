@@ -1,0 +1,87 @@
+"""What was seen of the cluster, as small frozen values. `reconcile.decide` sees nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from codeexec_api import CodeExecution, ExecutionPolicySpec, Reason
+from codeexec_api.names import SANDBOX_CONTAINER
+
+from codeexec_operator.core.payload import Payload, PayloadProblem
+from codeexec_operator.core.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class PodView:
+    """The part of a sandbox pod's status that decisions depend on."""
+
+    name: str
+    running: bool = False
+    terminated: str | None = None
+    """Reason of the container's or the pod's end, such as `OOMKilled`, `Error` or `DeadlineExceeded`."""
+    exit_code: int | None = None
+    waiting_reason: str = ""
+    waiting_message: str = ""
+    unschedulable: str = ""
+    node_name: str = ""
+    image_id: str = ""
+
+
+def parse_pod(raw: Mapping[str, Any]) -> PodView:
+    """From a pod of the API server."""
+    status = raw.get("status") or {}
+    containers = {one["name"]: one for one in status.get("containerStatuses") or ()}
+    container = containers.get(SANDBOX_CONTAINER, {})
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    finished = status.get("phase") in ("Succeeded", "Failed")
+    # The pod's own reason (DeadlineExceeded, Evicted) explains the container's end, where there is one.
+    reason = (status.get("reason") or ended.get("reason") or "Unknown") if finished or ended else None
+    scheduled = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
+    blocked = [one.get("message", "") for one in scheduled if one["status"] == "False"]
+    return PodView(
+        name=raw["metadata"]["name"],
+        running="running" in state and not finished,
+        terminated=reason,
+        exit_code=ended.get("exitCode"),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        unschedulable=blocked[0] if blocked else "",
+        node_name=(raw.get("spec") or {}).get("nodeName", ""),
+        image_id=container.get("imageID", ""),
+    )
+
+
+class PodLink(Enum):
+    """The connection of this process to the runner of an execution."""
+
+    NONE = "none"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An action that the API server refused for good."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything known about one execution at one moment."""
+
+    execution: CodeExecution
+    policy: ExecutionPolicySpec
+    payload: Payload | PayloadProblem | None = None
+    pod: PodView | None = None
+    pod_requested: bool = False
+    pod_gone: bool = False
+    fault: Fault | None = None
+    link: PodLink = PodLink.NONE
+    link_closed_at: datetime | None = None
+    cancel_sent_at: datetime | None = None
+    transcript: Transcript = field(default_factory=Transcript)

@@ -1,0 +1,1 @@
+"""kopf handlers: they pass events on, and decide nothing."""

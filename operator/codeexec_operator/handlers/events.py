@@ -1,0 +1,57 @@
+"""What kopf watches: CodeExecutions, their pods, and policies. Raw events only.
+
+Raw event handlers need no finalizers and no annotations on the objects, so kopf writes nothing by itself.
+"""
+
+import asyncio
+from typing import Any
+
+import kopf
+
+from codeexec_api.names import EXECUTION_LABEL, EXECUTION_PLURAL, GROUP, POLICY_PLURAL, VERSION
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.health import serve_health
+from codeexec_operator.core.reconcile import Timing
+from codeexec_operator.settings import Settings
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    """Connect, and serve the health endpoints."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = 300
+    ours: Settings = memo.settings
+    cluster = await Cluster.connect()
+    memo.controller = Controller(
+        cluster, default_policy=ours.default_policy(), namespaces=ours.namespaces, timing=Timing()
+    )
+    memo.sweeper = asyncio.create_task(memo.controller.sweep())
+    memo.health = await serve_health(ours.health_port, lambda: cluster.ready(ours.namespaces[0]))
+
+
+@kopf.on.cleanup()
+async def stop(memo: kopf.Memo, **_: Any) -> None:
+    """End all work and close all connections."""
+    memo.sweeper.cancel()
+    await memo.controller.stop()
+    await memo.health.cleanup()
+
+
+@kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL)
+async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A CodeExecution was listed, created, changed or deleted."""
+    memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
+
+
+@kopf.on.event(GROUP, VERSION, POLICY_PLURAL)
+async def on_policy(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """The policy of a namespace was listed, created, changed or deleted."""
+    memo.controller.on_policy(event["object"], deleted=event["type"] == "DELETED")
+
+
+@kopf.on.event("v1", "pods", labels={EXECUTION_LABEL: kopf.PRESENT})
+async def on_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A sandbox pod was listed, created, changed or deleted."""
+    await memo.controller.on_pod(event["object"], deleted=event["type"] == "DELETED")

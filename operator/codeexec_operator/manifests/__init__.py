@@ -1,0 +1,1 @@
+"""Builders of Kubernetes objects: typed values in, plain dicts out."""

@@ -1,0 +1,65 @@
+"""The sandbox pod of an execution."""
+
+from typing import Any
+
+from codeexec_api import CodeExecution
+from codeexec_api.names import (
+    API_VERSION,
+    EXECUTION_KIND,
+    EXECUTION_LABEL,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    SANDBOX_CONTAINER,
+    pod_name,
+)
+from codeexec_api.quantities import parse_quantity
+
+from codeexec_operator.manifests import hardening
+
+
+def build_pod(execution: CodeExecution, *, image: str, deadline_seconds: int) -> dict[str, Any]:
+    """The hardened pod that waits for the code of this execution.
+
+    Args:
+        execution: the request; it owns the pod, so the pod goes when the record is deleted.
+        image: image reference by digest, as the policy chose it.
+        deadline_seconds: the kubelet ends the pod after this time, whatever else happens.
+    """
+    meta, limits = execution.metadata, execution.spec.limits
+    resources = {"cpu": limits.cpu, "memory": limits.memory, "ephemeral-storage": limits.ephemeral_storage}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(meta.name, meta.uid),
+            "namespace": meta.namespace,
+            "labels": {MANAGED_BY_LABEL: MANAGED_BY, EXECUTION_LABEL: meta.name},
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": EXECUTION_KIND,
+                    "name": meta.name,
+                    "uid": meta.uid,
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": {
+            **hardening.POD,
+            "activeDeadlineSeconds": deadline_seconds,
+            "securityContext": dict(hardening.POD_SECURITY_CONTEXT),
+            "volumes": hardening.volumes(int(parse_quantity(limits.memory))),
+            "containers": [
+                {
+                    "name": SANDBOX_CONTAINER,
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "stdin": True,
+                    "stdinOnce": True,
+                    "securityContext": dict(hardening.CONTAINER_SECURITY_CONTEXT),
+                    "resources": {"requests": resources, "limits": resources},
+                    "volumeMounts": hardening.volume_mounts(),
+                }
+            ],
+        },
+    }

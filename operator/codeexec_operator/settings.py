@@ -1,0 +1,37 @@
+"""The operator's settings, from the environment (prefix CODEEXEC_) and from the policy file that it names."""
+
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from codeexec_api import ExecutionPolicySpec
+
+
+class Settings(BaseSettings):
+    """What the Deployment tells the operator."""
+
+    model_config = SettingsConfigDict(env_prefix="CODEEXEC_", frozen=True)
+
+    namespaces: Annotated[tuple[str, ...], NoDecode]
+    """Sandbox namespaces to serve, separated by commas."""
+    policy_file: Path
+    """YAML file with the cluster's default policy: the spec of an ExecutionPolicy."""
+    log_level: str = "INFO"
+    health_port: int = 8080
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(filter(None, value.replace(" ", "").split(","))) if isinstance(value, str) else value
+
+    def default_policy(self) -> ExecutionPolicySpec:
+        """The policy of namespaces that have none of their own.
+
+        Raises:
+            OSError: the file can't be read.
+            pydantic.ValidationError: a ValueError that names each wrong field.
+        """
+        return ExecutionPolicySpec.model_validate(yaml.safe_load(self.policy_file.read_text()))

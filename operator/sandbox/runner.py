@@ -1,0 +1,334 @@
+"""PID 1 of every sandbox pod: runs one job of code blocks and reports on stdout, one JSON object a line.
+
+Started by the image with `python3 -I`; uses the standard library only. The operator attaches to the container and
+talks to it over stdin and stdout; nothing else may be written to stdout.
+
+In:   {"id", "blocks": [{"path", "command": [...], "code"}], "files": [{"path", "data": base64}],
+       "timeoutSeconds", "outputBytes"}           the job; later {"cancel": true}, at the end {"ack": true}
+Out:  {"id", "seq", "stream": "stdout"|"stderr", "data"}                       output as it comes
+      {"id", "seq", "block", "exitCode", "reason", "startedAt", "durationMs", "stdoutBytes", "stderrBytes"}
+      {"id", "seq", "done": true, "stdout": {"bytes", "sha256"}, "stderr": {...}}   totals; sha256 is of the text sent
+      {"id", "seq", "error"}                                                    the job could not be run
+
+It has to be PID 1 of its own PID namespace, because it ends a job by killing every other process that it can see.
+User code is a child in a session of its own: its streams are pipes to the runner, its stdin is empty.
+"""
+
+import base64
+import codecs
+import ctypes
+import hashlib
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+
+WORKSPACE = "/workspace"
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": WORKSPACE,
+    "TMPDIR": "/tmp",
+    "LANG": "C.UTF-8",
+    # Output that was printed must not be lost in a buffer when the limit ends the code.
+    "PYTHONUNBUFFERED": "1",
+    # Python puts the folder of the script first on its path; modules are found there without byte-code litter.
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+CHUNK = 64 * 1024
+ACK_SECONDS = 10
+PR_SET_DUMPABLE = 4
+
+
+class Stream:
+    """One of the two output streams: a pipe that all blocks write to, and what has come out of it."""
+
+    def __init__(self, name, limit):
+        self.name = name
+        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.reader, False)
+        self.room = limit
+        self.total = 0
+        self.digest = hashlib.sha256()
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def take(self, data, final=False):
+        """Count bytes and return the text to send for them; the part beyond the limit is counted only."""
+        self.total += len(data)
+        text = self._decode(data, final)
+        encoded = text.encode()
+        if len(encoded) > self.room:
+            encoded = encoded[: self.room]
+            text = encoded.decode(errors="ignore")
+            encoded = text.encode()
+            self.room = 0
+        else:
+            self.room -= len(encoded)
+        self.digest.update(encoded)
+        return text
+
+
+class Runner:
+    """Runs one job. `wake` is readable whenever a child has ended."""
+
+    def __init__(self, job, commands, wake):
+        self.id = job["id"]
+        self.job = job
+        self.commands = commands
+        self.wake = wake
+        self.sequence = 0
+        self.cancelled = False
+        self.reaped = {}
+        self.streams = [Stream(name, job["outputBytes"]) for name in ("stdout", "stderr")]
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(0, selectors.EVENT_READ, self._read_commands)
+        self.selector.register(wake, selectors.EVENT_READ, self._reap)
+        for stream in self.streams:
+            self.selector.register(stream.reader, selectors.EVENT_READ, stream)
+
+    def run(self):
+        """Run the blocks in order until one fails, then end every process and report the totals."""
+        for file in self.job["files"]:
+            write_file(file["path"], base64.b64decode(file["data"]))
+        for index, block in enumerate(self.job["blocks"]):
+            result = self._run_block(block)
+            self._send(block=index, **result)
+            if result["exitCode"] != 0 or self.cancelled:
+                break
+        kill_everything()
+        for stream in self.streams:
+            os.close(stream.writer)
+            self._drain(stream)
+            self._send_output(stream, b"", final=True)
+        totals = {one.name: {"bytes": one.total, "sha256": one.digest.hexdigest()} for one in self.streams}
+        self._send(done=True, **totals)
+
+    def _run_block(self, block):
+        counted = [stream.total for stream in self.streams]
+        ooms = oom_kills()
+        started, clock = time.time(), time.monotonic()
+        try:
+            write_file(block["path"], block["code"].encode())
+            pid = self._spawn([*block["command"], block["path"]])
+        except OSError as error:
+            message = f"{' '.join(block['command'])}: {error.strerror}: {error.filename}\n"
+            self._send_output(self.streams[1], message.encode())
+            code, reason = 127 if isinstance(error, FileNotFoundError) else 126, "NonZeroExit"
+        else:
+            code, reason = self._wait(pid, clock + self.job["timeoutSeconds"], ooms)
+        for stream in self.streams:
+            self._drain(stream)
+        return {
+            "exitCode": code,
+            "reason": reason,
+            "startedAt": started,
+            "durationMs": round((time.monotonic() - clock) * 1000),
+            "stdoutBytes": self.streams[0].total - counted[0],
+            "stderrBytes": self.streams[1].total - counted[1],
+        }
+
+    def _spawn(self, command):
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.posix_spawnp(
+                command[0],
+                command,
+                ENVIRONMENT,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, nothing, 0),
+                    (os.POSIX_SPAWN_DUP2, self.streams[0].writer, 1),
+                    (os.POSIX_SPAWN_DUP2, self.streams[1].writer, 2),
+                ],
+                setsid=True,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        finally:
+            os.close(nothing)
+
+    def _wait(self, pid, deadline, ooms):
+        """Serve the streams until the child ends, the limit is reached or the job is cancelled."""
+        self._reap()
+        while pid not in self.reaped:
+            left = deadline - time.monotonic()
+            if left <= 0 or self.cancelled:
+                kill_everything()
+                return (130, "Cancelled") if self.cancelled else (124, "DeadlineExceeded")
+            for key, _ in self.selector.select(left):
+                if isinstance(key.data, Stream):
+                    self._read(key.data)
+                else:
+                    key.data()
+        code = os.waitstatus_to_exitcode(self.reaped.pop(pid))
+        code = 128 - code if code < 0 else code
+        if code == 0:
+            return 0, "Completed"
+        return code, "OutOfMemory" if oom_kills() > ooms else "NonZeroExit"
+
+    def _reap(self):
+        """Collect every child that has ended, orphans of user code too: they become children of PID 1."""
+        try:
+            os.read(self.wake, CHUNK)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.reaped[pid] = status
+
+    def _read(self, stream):
+        """Read what a pipe holds once; False when it is empty or has no writer any more."""
+        try:
+            data = os.read(stream.reader, CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            self._send_output(stream, data)
+        return bool(data)
+
+    def _drain(self, stream):
+        """Read what was written until now; bounded, because a background process may write for ever."""
+        for _ in range(64):
+            if not self._read(stream):
+                return
+
+    def _read_commands(self):
+        messages = self.commands.read()
+        self.cancelled = self.cancelled or any(message.get("cancel") for message in messages)
+        if self.commands.ended:  # the operator is gone; the limits of the pod stand
+            self.selector.unregister(0)
+
+    def _send_output(self, stream, data, final=False):
+        text = stream.take(data, final)
+        if text:
+            self._send(stream=stream.name, data=text)
+
+    def _send(self, **fields):
+        send(id=self.id, seq=self.sequence, **fields)
+        self.sequence += 1
+
+
+def send(**frame):
+    """Write one line to stdout, completely."""
+    line = memoryview(json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+    while line:
+        line = line[os.write(1, line) :]
+
+
+def write_file(path, content):
+    """Write a file in the workspace; no part of the path may be a link.
+
+    Raises:
+        OSError: a part of the path is a link or not a folder, or the file can't be written.
+    """
+    *folders, name = path.split("/")
+    if not name or name in (".", "..") or ".." in folders:
+        raise PermissionError(1, "is not a path inside the workspace", path)
+    folder = os.open(WORKSPACE, os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in folders:
+            try:
+                os.mkdir(part, dir_fd=folder)
+            except FileExistsError:
+                pass
+            inner = os.open(part, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        # O_NONBLOCK: opening a FIFO that earlier code has planted must not hang.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        target = os.open(name, flags, 0o644, dir_fd=folder)
+        with open(target, "wb") as out:
+            out.truncate()
+            out.write(content)
+    finally:
+        os.close(folder)
+
+
+def kill_everything():
+    """Kill every process in this PID namespace but this one, and wait until all are gone."""
+    if os.getpid() != 1:  # outside a container this would kill the machine
+        raise RuntimeError("not PID 1")
+    while True:
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def oom_kills():
+    """How many processes of this container the kernel has killed for want of memory (cgroup v2, then v1)."""
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        try:
+            with open(path) as file:
+                for line in file:
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        except OSError:
+            continue
+    return 0
+
+
+class Input:
+    """Lines of JSON on stdin, from the operator."""
+
+    def __init__(self):
+        self.ended = False
+        self._buffer = b""
+
+    def read(self):
+        """Take what is there (waits if nothing is) and return the complete messages in it."""
+        data = os.read(0, CHUNK)
+        self.ended = not data
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return [json.loads(line) for line in lines if line.strip()]
+
+    def first(self):
+        """Wait for the first message; None if stdin ends before."""
+        while not self.ended:
+            if messages := self.read():
+                return messages[0]
+        return None
+
+    def wait_for_ack(self, seconds):
+        """Wait until the operator says that it has everything, but no longer than `seconds`."""
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(0, selectors.EVENT_READ)
+            while not self.ended and selector.select(max(0, deadline - time.monotonic())):
+                if any(message.get("ack") for message in self.read()):
+                    return
+
+
+def main():
+    """Wait for a job, run it, report, and wait until the operator has acknowledged."""
+    if os.getpid() != 1:
+        sys.exit("runner: must be PID 1 of a container, because it kills every process that it can see")
+    # Not dumpable: code of the same user can't read this process's memory or open its descriptors.
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        sys.exit(f"runner: prctl(PR_SET_DUMPABLE): {os.strerror(ctypes.get_errno())}")
+    wake, wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+    commands = Input()
+    job = commands.first()
+    if job is None:
+        sys.exit("runner: stdin ended before a job arrived")
+    try:
+        os.chdir(WORKSPACE)
+        Runner(job, commands, wake).run()
+    except Exception as error:  # whatever it is, the operator has to hear of it
+        send(id=job.get("id"), seq=-1, error=f"{type(error).__name__}: {error}")
+    commands.wait_for_ack(ACK_SECONDS)  # the frames are safe with the operator only once it says so
+
+
+if __name__ == "__main__":
+    main()
