@@ -28,12 +28,8 @@ def main() -> None:
 @click.option("--kubeconfig", type=click.Path(exists=True), help="Kubeconfig to use.")
 @click.option("--context", help="Context in the kubeconfig.")
 @click.option("--image", help="Sandbox image, by digest.")
-@click.option(
-    "--timeout", default=60, show_default=True, type=click.IntRange(min=1), help="Limit in seconds."
-)
-@click.option(
-    "--agent", default="codeexec-cli", show_default=True, help="Name recorded as the source of the code."
-)
+@click.option("--timeout", default=60, show_default=True, type=click.IntRange(min=1), help="Limit in seconds.")
+@click.option("--agent", default="codeexec-cli", show_default=True, help="Name recorded as the source of the code.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def run(
     file: str | None,

@@ -113,9 +113,7 @@ class CodeExecutionClient:
                 raise error
             return result_of(finished)
 
-    async def _wait(
-        self, transport: Transport, execution: CodeExecution, cancelled: asyncio.Event
-    ) -> CodeExecution:
+    async def _wait(self, transport: Transport, execution: CodeExecution, cancelled: asyncio.Event) -> CodeExecution:
         """Wait for the end. Whatever else ends the wait stops the code, too."""
         canceller = asyncio.create_task(self._cancel_when(transport, execution.metadata.name, cancelled))
         spec = execution.spec
@@ -154,9 +152,7 @@ class CodeExecutionClient:
         loop = asyncio.get_running_loop()
         if loop not in self._transports:
             ref = self._cluster
-            transport = await Transport.connect(
-                kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace
-            )
+            transport = await Transport.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
             if loop in self._transports:  # a concurrent call was faster
                 await transport.close()
             else:

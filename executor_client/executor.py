@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import (
@@ -17,16 +17,13 @@ from autogen_core.code_executor import (
 )
 from autogen_core.code_executor._func_with_reqs import build_python_functions_file
 from pydantic import BaseModel, Field
-from typing_extensions import Self
 
 from codeexec_api import Limits, Phase
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, Request
 from executor_client.results import ExecutionResult
 
-UserFunction: TypeAlias = (
-    Callable[..., Any] | FunctionWithRequirements[Any, Any] | FunctionWithRequirementsStr
-)
+UserFunction: TypeAlias = Callable[..., Any] | FunctionWithRequirements[Any, Any] | FunctionWithRequirementsStr
 
 _REQUIREMENT_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _CHECK_FUNCTIONS: Final = """\
@@ -115,9 +112,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         if timeout < 1:
             raise ValueError(f"timeout is {timeout}, but must be at least 1 second")
         if not functions_module.isidentifier():
-            raise ValueError(
-                f"functions_module is {functions_module!r}, but must be a valid Python identifier"
-            )
+            raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
         self._config = KubernetesCodeExecutorConfig(
             timeout=timeout,
             namespace=namespace,
@@ -131,9 +126,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         )
         self._functions = tuple(functions)
         self._functions_checked = False
-        self._client = CodeExecutionClient(
-            ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context)
-        )
+        self._client = CodeExecutionClient(ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context))
         self._request = Request(
             agent=agent,
             timeout_seconds=timeout,
@@ -206,9 +199,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         for block in blocks:
             path = root / block.file
             if not path.resolve().is_relative_to(root):  # a link that stands in work_dir
-                raise ValueError(
-                    f"{block.file!r} leads out of work_dir {root} through a link; nothing was run"
-                )
+                raise ValueError(f"{block.file!r} leads out of work_dir {root} through a link; nothing was run")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(block.content)
         return str(root / blocks[0].file)
@@ -221,9 +212,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         file = WorkspaceFile(f"{module}.py", build_python_functions_file(self._functions).encode())
         if not self._functions_checked:
             code = _CHECK_FUNCTIONS.format(packages=_packages(self._functions), module=module)
-            result = await self._client.execute(
-                (PreparedBlock("python", code.encode()),), self._request, files=(file,)
-            )
+            result = await self._client.execute((PreparedBlock("python", code.encode()),), self._request, files=(file,))
             if result.exit_code != 0:
                 raise ValueError(f"Functions failed to load: {result.output.strip()}")
             self._functions_checked = True

@@ -121,9 +121,7 @@ class Transport:
 
     async def _create_secret(self, secret: Any) -> None:
         with self._errors("create the payload Secret"):
-            await self._core.create_namespaced_secret(
-                self.namespace, secret, _request_timeout=_REQUEST_SECONDS
-            )
+            await self._core.create_namespaced_secret(self.namespace, secret, _request_timeout=_REQUEST_SECONDS)
 
     async def _create_execution(self, name: str, spec: CodeExecutionSpec) -> CodeExecution:
         manifest = execution_manifest(name=name, namespace=self.namespace, spec=spec)
@@ -191,7 +189,7 @@ class Transport:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ClusterUnreachable(
                 f"could not {doing}: no answer from the API server at {self._host} "
-                f"({type(error).__name__}: {error}); check that the cluster runs and that kubeconfig and context are right"
+                f"({type(error).__name__}: {error}); does the cluster run, are kubeconfig and context right?"
             ) from error
 
     def _translate(self, doing: str, error: ApiException) -> CodeExecError:
@@ -204,17 +202,11 @@ class Transport:
                 f"{text}; wait until other executions end, or ask the platform owner to raise the quota"
             )
         if error.status == 403:
-            return NotPermitted(
-                f"{text}; ask the platform owner to bind the Role 'codeexec-agent' to this identity"
-            )
+            return NotPermitted(f"{text}; ask the platform owner to bind the Role 'codeexec-agent' to this identity")
         if error.status == 404 and "namespaces" in body:
-            return NotInstalled(
-                f"{text}; pass namespace= with a sandbox namespace of the codeexec installation"
-            )
+            return NotInstalled(f"{text}; pass namespace= with a sandbox namespace of the codeexec installation")
         if error.status == 404:
-            return NotInstalled(
-                f"{text}; the CRDs are missing: install the codeexec Helm chart into this cluster"
-            )
+            return NotInstalled(f"{text}; the CRDs are missing: install the codeexec Helm chart into this cluster")
         if error.status in (400, 422):
             return InvalidExecution(text)
         return CodeExecError(text)

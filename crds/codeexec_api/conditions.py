@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 
 from codeexec_api.v1alpha1 import Condition
 
 
-class ConditionType(str, Enum):
+class ConditionType(StrEnum):
     """Types of conditions on a CodeExecution."""
 
     ACCEPTED = "Accepted"
@@ -30,9 +30,7 @@ def set_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Cond
             result.append(old)
             continue
         same = old.status == new.status
-        result.append(
-            new.model_copy(update={"last_transition_time": old.last_transition_time}) if same else new
-        )
+        result.append(new.model_copy(update={"last_transition_time": old.last_transition_time}) if same else new)
         placed = True
     return tuple(result if placed else [*result, new])
 

@@ -10,7 +10,7 @@ def sha256_hex(data: bytes) -> str:
 
 
 def code_digest(parts: Iterable[tuple[str, str]]) -> str:
-    """Digest of a whole execution, as `sha256:…`.
+    r"""Digest of a whole execution, as `sha256:…`.
 
     Args:
         parts: (language or file path, SHA-256 of the content) for blocks in order, then for files in order.

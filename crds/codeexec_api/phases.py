@@ -5,12 +5,12 @@ tests derive from it.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 
-class Phase(str, Enum):
+class Phase(StrEnum):
     """Summary of where an execution stands (`status.phase`)."""
 
     PENDING = "Pending"
@@ -30,7 +30,7 @@ class Phase(str, Enum):
         return self not in _ORIGINS
 
 
-class Event(str, Enum):
+class Event(StrEnum):
     """What the operator can observe of an execution."""
 
     ACCEPTED = "Accepted"
@@ -45,7 +45,7 @@ class Event(str, Enum):
     VANISHED = "Vanished"
 
 
-class Reason(str, Enum):
+class Reason(StrEnum):
     """Why an execution is in its phase (`status.reason`): a closed vocabulary for people and programs."""
 
     RECEIVED = "Received"
@@ -128,8 +128,7 @@ def to_markdown() -> str:
         "    [*] --> Pending",
     ]
     lines += [
-        f"    {phase.value} --> {move.phase.value}: {event.value}"
-        for (phase, event), move in TRANSITIONS.items()
+        f"    {phase.value} --> {move.phase.value}: {event.value}" for (phase, event), move in TRANSITIONS.items()
     ]
     lines += [f"    {phase.value} --> [*]" for phase in Phase if phase.terminal]
     lines += ["```", "", "| in phase | on event | goes to | default reason |", "|---|---|---|---|"]

@@ -36,9 +36,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
     if "const" in result:
         result["enum"] = [result.pop("const")]
     if "properties" in result:
-        result["properties"] = {
-            name: _convert(child, definitions) for name, child in result["properties"].items()
-        }
+        result["properties"] = {name: _convert(child, definitions) for name, child in result["properties"].items()}
     if "items" in result:
         result["items"] = _convert(result["items"], definitions)
     if result.get("x-kubernetes-int-or-string"):

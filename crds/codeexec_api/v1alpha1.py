@@ -72,9 +72,7 @@ Quantity = Annotated[
     ),
 ]
 
-Sha256 = Annotated[
-    str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, 64 lower-case hexadecimal digits.")
-]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, 64 lower-case hexadecimal digits.")]
 
 _WORKSPACE_PATH_RULE: Final = rule(
     "!self.split('/').exists(part, part == '' || part == '.' || part == '..')",
@@ -152,12 +150,8 @@ class Source(_Model):
     """Who asks, as claimed by the client."""
 
     agent: str = Field(min_length=1, max_length=128, description="Name of the agent whose code this is.")
-    executor: str = Field(
-        "unknown", min_length=1, max_length=128, description="Program that created this object."
-    )
-    conversation: str | None = Field(
-        None, max_length=128, description="Conversation, thread or run, if known."
-    )
+    executor: str = Field("unknown", min_length=1, max_length=128, description="Program that created this object.")
+    conversation: str | None = Field(None, max_length=128, description="Conversation, thread or run, if known.")
 
 
 class Limits(_Model):
@@ -165,14 +159,12 @@ class Limits(_Model):
 
     cpu: Quantity = Field("500m", description="CPU, in cores.")
     memory: Quantity = Field("256Mi", description="Memory, including files in /workspace and /tmp.")
-    ephemeral_storage: Quantity = Field(
-        "128Mi", description="Disk for logs and the container's writable layer."
-    )
+    ephemeral_storage: Quantity = Field("128Mi", description="Disk for logs and the container's writable layer.")
     output_bytes: int = Field(
         MAX_OUTPUT_BYTES,
         ge=1024,
         le=MAX_OUTPUT_BYTES,
-        description="How much of stdout and of stderr is kept, each; what is beyond is counted and marked as truncated.",
+        description="How much of stdout and of stderr is kept, each; what is beyond is counted and marked.",
     )
 
 
@@ -218,9 +210,7 @@ class CodeExecutionSpec(_Model):
         description="The Secret with the text of blocks and files.",
         json_schema_extra=_immutable("payloadRef"),
     )
-    source: Source = Field(
-        description="Who asks, as claimed by the client.", json_schema_extra=_immutable("source")
-    )
+    source: Source = Field(description="Who asks, as claimed by the client.", json_schema_extra=_immutable("source"))
     timeout_seconds: int = Field(
         60,
         ge=1,
@@ -282,17 +272,20 @@ class Condition(_Status):
     observed_generation: int = 0
 
 
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
 class BlockStatus(_Status):
     """How one block ended. Blocks that never ran are not listed."""
 
-    exit_code: int = Field(description="Exit code of the block's process; 128 + n if signal n ended it.")
+    exit_code: int = Field(ge=0, le=255, description="Exit code of the block's process; 128 + n if signal n ended it.")
     reason: str = Field(
         max_length=64, description="Completed, NonZeroExit, DeadlineExceeded, OutOfMemory or Cancelled."
     )
     started_at: datetime
-    duration_ms: int = Field(ge=0)
-    stdout_bytes: int = Field(ge=0, description="Bytes that arrived on stdout while the block ran.")
-    stderr_bytes: int = Field(ge=0, description="Bytes that arrived on stderr while the block ran.")
+    duration_ms: Count
+    stdout_bytes: Count = Field(description="Bytes that arrived on stdout while the block ran.")
+    stderr_bytes: Count = Field(description="Bytes that arrived on stderr while the block ran.")
 
 
 class StreamStatus(_Status):
@@ -300,7 +293,7 @@ class StreamStatus(_Status):
 
     text: str = Field(description="The output as UTF-8; bytes that are not UTF-8 are replaced by U+FFFD.")
     sha256: Sha256 = Field(description="SHA-256 of text.")
-    total_bytes: int = Field(ge=0, description="Bytes that the code wrote, kept or not.")
+    total_bytes: Count = Field(description="Bytes that the code wrote, kept or not.")
     truncated: bool = Field(description="True when text is not all that was written.")
 
 
@@ -324,9 +317,7 @@ class CodeExecutionStatus(_Status):
 
     phase: Phase = Phase.PENDING
     reason: str = Field("", max_length=64, description="Why the execution is in this phase, for programs.")
-    message: str = Field(
-        "", max_length=4096, description="The same for people: what happened and what to do."
-    )
+    message: str = Field("", max_length=4096, description="The same for people: what happened and what to do.")
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=16,
@@ -340,9 +331,7 @@ class CodeExecutionStatus(_Status):
     image_id: str = Field("", alias="imageID", max_length=300, description="Image that the node ran.")
     started_at: datetime | None = Field(None, description="When the code was handed to the runner.")
     finished_at: datetime | None = None
-    exit_code: int | None = Field(
-        None, description="Exit code of the last block that ran; absent if none did."
-    )
+    exit_code: int | None = Field(None, description="Exit code of the last block that ran; absent if none did.")
     blocks: tuple[BlockStatus, ...] = Field((), max_length=MAX_BLOCKS)
     stdout: StreamStatus | None = None
     stderr: StreamStatus | None = None
@@ -402,9 +391,7 @@ class ExecutionPolicySpec(_Model):
     languages: tuple[LanguageName, ...] = Field(
         ("python", "bash", "sh"), min_length=1, max_length=16, description="Languages that may be used."
     )
-    max_timeout_seconds: int = Field(
-        600, ge=1, le=86_400, description="Highest timeoutSeconds, for each block."
-    )
+    max_timeout_seconds: int = Field(600, ge=1, le=86_400, description="Highest timeoutSeconds, for each block.")
     max_blocks: int = Field(32, ge=1, le=MAX_BLOCKS, description="Most blocks in one execution.")
     max_limits: PolicyLimits = Field(default_factory=PolicyLimits, description="Highest limits.")
     pod_ttl_seconds: int = Field(
@@ -427,7 +414,7 @@ ROOT_RULES: Final = {
     EXECUTION_KIND: [
         rule(
             f"self.metadata.name.size() <= {MAX_EXECUTION_NAME} && !self.metadata.name.contains('.')",
-            f"metadata.name must have at most {MAX_EXECUTION_NAME} characters and no dots: the pod's name derives from it",
+            f"metadata.name must have at most {MAX_EXECUTION_NAME} characters and no dots: the pod is named after it",
         )
     ],
     POLICY_KIND: [

@@ -1,11 +1,12 @@
 """`python -m codeexec_operator`: read the settings, then let kopf run the handlers."""
 
+import logging
 import sys
 
 import kopf
 from pydantic import ValidationError
 
-from codeexec_operator.handlers import events
+from codeexec_operator.handlers import events  # noqa: F401  (registers the handlers)
 from codeexec_operator.settings import Settings
 
 
@@ -17,6 +18,8 @@ def main() -> None:
     except (ValidationError, OSError) as error:
         sys.exit(f"codeexec operator: wrong settings: {error}")
     kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")
+    for chatty in ("kopf.objects", "kopf.activities"):  # a line for each event that a handler has passed on
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     kopf.run(
         registry=kopf.get_default_registry(),
         namespaces=settings.namespaces,
@@ -27,5 +30,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["events", "main"]

@@ -16,6 +16,7 @@ User code is a child in a session of its own: its streams are pipes to the runne
 
 import base64
 import codecs
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -167,10 +168,8 @@ class Runner:
 
     def _reap(self):
         """Collect every child that has ended, orphans of user code too: they become children of PID 1."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self.wake, CHUNK)
-        except BlockingIOError:
-            pass
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -231,10 +230,8 @@ def write_file(path, content):
     folder = os.open(WORKSPACE, os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in folders:
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(part, dir_fd=folder)
-            except FileExistsError:
-                pass
             inner = os.open(part, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             os.close(folder)
             folder = inner
@@ -253,10 +250,8 @@ def kill_everything():
     if os.getpid() != 1:  # outside a container this would kill the machine
         raise RuntimeError("not PID 1")
     while True:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:

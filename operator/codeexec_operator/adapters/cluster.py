@@ -98,15 +98,11 @@ class Cluster:
 
     async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
         """secrets: delete. Only the Secret with this UID; one that is gone already is fine."""
-        await self._delete(
-            self._core.delete_namespaced_secret, name, namespace, {"preconditions": {"uid": uid}}
-        )
+        await self._delete(self._core.delete_namespaced_secret, name, namespace, {"preconditions": {"uid": uid}})
 
     async def list_payloads(self, namespace: str) -> list[Mapping[str, Any]]:
         """secrets: list. Payload Secrets only."""
-        found = await self._core.list_namespaced_secret(
-            namespace, field_selector=f"type={PAYLOAD_SECRET_TYPE}"
-        )
+        found = await self._core.list_namespaced_secret(namespace, field_selector=f"type={PAYLOAD_SECRET_TYPE}")
         return [self._plain(secret) for secret in found.items]
 
     async def create_pod(self, manifest: Any) -> Fault | None:

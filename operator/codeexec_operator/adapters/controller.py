@@ -6,7 +6,8 @@ no policy of its own.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -15,7 +16,7 @@ import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
 
-from codeexec_api import CodeExecution, ExecutionPolicy, ExecutionPolicySpec
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicy, ExecutionPolicySpec
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.runner_link import RunnerLink
@@ -38,6 +39,13 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+async def _all(jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run jobs at the same time and wait for all of them, then raise what the first of them raised."""
+    for result in await asyncio.gather(*jobs, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
 class Worker:
     """Everything that this process knows and does about one execution."""
 
@@ -48,6 +56,7 @@ class Worker:
         self._link: RunnerLink | None = None
         self._streaming: asyncio.Task[None] | None = None
         self._deleted = False
+        self._stale = False
         self.seen = Observed(execution=execution, policy=controller.policy_for(execution.metadata.namespace))
         self.task = asyncio.create_task(self._run(), name=f"execution {execution.metadata.name}")
 
@@ -82,51 +91,53 @@ class Worker:
 
     async def _step(self) -> Plan:
         """Decide once and carry it out; what a retry may heal is tried again."""
-        self.seen = replace(
-            self.seen, policy=self._controller.policy_for(self.seen.execution.metadata.namespace)
-        )
-        plan = decide(self.seen, _now(), self._controller.timing)
+        self.seen = replace(self.seen, policy=self._controller.policy_for(self.seen.execution.metadata.namespace))
         try:
+            if self._stale:
+                await self._refresh()
+                if self._deleted:
+                    return Plan()
+            plan = decide(self.seen, _now(), self._controller.timing)
             await self._apply(plan)
         except ApiException as error:
             if error.status in (404, 409):
-                return await self._refresh()
+                self._stale = True
+                return Plan(wake_at=_now())
             logger.warning("%s: the API server answered %s; trying again", self._name, error.status)
             return Plan(wake_at=_now() + _RETRY)
         except _NETWORK_ERRORS as error:
-            logger.warning(
-                "%s: no answer from the API server (%s); trying again", self._name, type(error).__name__
-            )
+            logger.warning("%s: no answer from the API server (%s); trying again", self._name, type(error).__name__)
+            return Plan(wake_at=_now() + _RETRY)
+        except Exception:  # a bug must not leave an execution without anybody who looks after it
+            logger.exception("%s: unexpected; trying again", self._name)
             return Plan(wake_at=_now() + _RETRY)
         return plan
 
-    async def _refresh(self) -> Plan:
+    async def _refresh(self) -> None:
+        """See the object as it is now, after it turned out to be another than the one that was decided on."""
         meta = self.seen.execution.metadata
         current = await self._cluster.get_execution(meta.namespace, meta.name)
         if current is None or current.metadata.uid != meta.uid:
-            self._deleted = True
+            self.observe_deletion()
         else:
             self.seen = replace(self.seen, execution=current)
-        return Plan(wake_at=_now())
+        self._stale = False
 
     async def _apply(self, plan: Plan) -> None:
-        """Write the status and act at the same time, but start code only after the record says so."""
-        jobs: list[Coroutine[Any, Any, None]] = [
-            self._act(action) for action in plan.actions if not isinstance(action, reconcile.StartCode)
-        ]
+        """Write the status and act at once. Only code waits: until its payload is gone and its start recorded."""
+        start = next((action for action in plan.actions if isinstance(action, reconcile.StartCode)), None)
+        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in plan.actions if action is not start]
+        if start is None:
+            await _all([*jobs, self._write_status(plan.status)] if plan.status else jobs)
+            return
+        await _all(jobs)
         if plan.status:
-            jobs.append(self._write_status(plan))
-        results = await asyncio.gather(*jobs, return_exceptions=True)
-        if errors := [result for result in results if isinstance(result, BaseException)]:
-            raise errors[0]
-        for action in plan.actions:
-            if isinstance(action, reconcile.StartCode):
-                self.seen = replace(self.seen, link=PodLink.OPEN)
-                self._streaming = asyncio.create_task(self._stream(action.job))
+            await self._write_status(plan.status)
+        self.seen = replace(self.seen, link=PodLink.OPEN)
+        self._streaming = asyncio.create_task(self._stream(start.job))
 
-    async def _write_status(self, plan: Plan) -> None:
-        assert plan.status is not None  # noqa: S101  (for the type checker: the only caller has checked)
-        written = await self._cluster.write_status(self.seen.execution, plan.status)
+    async def _write_status(self, status: CodeExecutionStatus) -> None:
+        written = await self._cluster.write_status(self.seen.execution, status)
         self.seen = replace(self.seen, execution=written)
         logger.info(
             "%s: %s (%s)",
@@ -141,16 +152,16 @@ class Worker:
         match action:
             case reconcile.ReadPayload():
                 secret = await self._cluster.get_payload(meta.namespace, spec.payload_ref.name)
-                self.observe(payload=verify_payload(self.seen.execution, secret))
+                self.observe(payload=verify_payload(self.seen.execution, secret), payload_read_at=_now())
             case reconcile.CreatePod(manifest):
                 fault = await self._cluster.create_pod(manifest)
                 self.observe(pod_requested=True, fault=fault)
             case reconcile.DeletePayload(uid):
                 await self._cluster.delete_payload(meta.namespace, spec.payload_ref.name, uid)
             case reconcile.CancelCode():
-                self.seen = replace(self.seen, cancel_sent_at=_now())
-                if self._link:
+                if self._link:  # else the connection is being opened, and this is decided again when it is
                     await self._link.send({"cancel": True})
+                    self.observe(cancel_sent_at=_now())
             case reconcile.DeletePod():
                 await self._cluster.delete_pod(meta.namespace, self.seen.execution.status.pod_name)
             case _:
@@ -163,6 +174,7 @@ class Worker:
             async with self._cluster.attach(meta.namespace, self.seen.execution.status.pod_name) as link:
                 self._link = link
                 await link.send(job)
+                self.observe()
                 async for data in link.received():
                     transcript.feed(data, meta.uid)
                     if transcript.done or transcript.problem:
@@ -177,10 +189,8 @@ class Worker:
 
     async def _sleep(self, wake_at: datetime | None) -> None:
         seconds = None if wake_at is None else max(0.0, (wake_at - _now()).total_seconds())
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            pass
 
     @property
     def _name(self) -> str:
@@ -268,9 +278,7 @@ class Controller:
                         await self.cluster.delete_payload(namespace, name, uid)
                         logger.info("%s/%s: deleted a payload that no execution came for", namespace, name)
                 except (ApiException, *_NETWORK_ERRORS) as error:
-                    logger.warning(
-                        "%s: could not look for orphaned payloads (%s)", namespace, type(error).__name__
-                    )
+                    logger.warning("%s: could not look for orphaned payloads (%s)", namespace, type(error).__name__)
             await asyncio.sleep(_SWEEP_SECONDS)
 
     async def stop(self) -> None:
@@ -285,9 +293,7 @@ class Controller:
     def _parse(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
         try:
             return parse(raw)
-        except (
-            ValidationError
-        ) as error:  # the schema of the CRD is the same model, so it is older than this operator
+        except ValidationError as error:  # the schema of the CRD is the same model, so it is older than this operator
             name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
             logger.error("%s: not understood, left alone: %s", name, error.errors(include_input=False))
             return None

@@ -8,7 +8,6 @@ from typing import Any
 
 from codeexec_api import CodeExecution, ExecutionPolicySpec, Reason
 from codeexec_api.names import SANDBOX_CONTAINER
-
 from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.transcript import Transcript
 
@@ -77,6 +76,7 @@ class Observed:
     execution: CodeExecution
     policy: ExecutionPolicySpec
     payload: Payload | PayloadProblem | None = None
+    payload_read_at: datetime | None = None
     pod: PodView | None = None
     pod_requested: bool = False
     pod_gone: bool = False

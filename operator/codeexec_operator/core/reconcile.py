@@ -20,7 +20,6 @@ from codeexec_api import (
     evaluate,
     set_condition,
 )
-
 from codeexec_operator.core.observed import Observed, PodLink
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_job
 from codeexec_operator.manifests.pod import build_pod
@@ -35,6 +34,8 @@ class Timing:
     payload_retry: float = 0.1
     start_timeout: float = 60
     """From accepted to running: scheduling, image pull, container start."""
+    exit_grace: float = 15
+    """How long a runner that has reported its end may take to exit, before its pod is deleted."""
     grace: float = 5
     """What the runner gets beyond its own limits before the pod is deleted under it."""
 
@@ -115,7 +116,7 @@ def decide(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """What to do about one execution. Pure: same observation, same time, same plan."""
     phase = seen.execution.status.phase
     if phase.terminal:
-        return _retain(seen, now)
+        return _retain(seen, now, timing)
     if phase is Phase.PENDING:
         return _accept(seen, now, timing)
     if phase is Phase.STARTING:
@@ -138,7 +139,8 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
         created = seen.execution.metadata.creation_timestamp or now
         late = now >= created + timedelta(seconds=timing.payload_grace)
         if seen.payload.reason is Reason.PAYLOAD_MISSING and not late:
-            return Plan(actions=(ReadPayload(),), wake_at=now + timedelta(seconds=timing.payload_retry))
+            again_at = (seen.payload_read_at or now) + timedelta(seconds=timing.payload_retry)
+            return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadPayload(),))
         return _finish(seen, now, Event.REFUSED, reason=seen.payload.reason, message=seen.payload.message)
     spec = seen.execution.spec
     run_seconds = len(spec.blocks) * spec.timeout_seconds + timing.grace
@@ -197,9 +199,7 @@ def _start_failure(seen: Observed) -> tuple[Event, Reason, str] | None:
         return None
     if seen.pod.waiting_reason in _WAITING_FAULTS:
         reason = _WAITING_FAULTS[seen.pod.waiting_reason]
-        hint = (
-            "check that the image exists and that the node may pull it; " if "Image" in reason.value else ""
-        )
+        hint = "check that the image exists and that the node may pull it; " if "Image" in reason.value else ""
         message = f"{seen.pod.waiting_reason}: {hint}{seen.pod.waiting_message}"
         return Event.FAULT, reason, message
     if seen.pod.terminated:
@@ -216,12 +216,8 @@ def _hand_over(seen: Observed, now: datetime, payload: Payload) -> Plan:
     except UnicodeDecodeError as error:
         message = f"a block is not UTF-8 text ({error.reason} at byte {error.start}); nothing was run"
         return _finish(seen, now, Event.FAULT, reason=Reason.PAYLOAD_MISMATCH, message=message)
-    status = _moved(
-        seen, now, Event.STARTED, ConditionType.STARTED, message="the code was handed to the runner"
-    )
-    status = status.model_copy(
-        update={"started_at": now, "node_name": pod.node_name, "image_id": pod.image_id}
-    )
+    status = _moved(seen, now, Event.STARTED, ConditionType.STARTED, message="the code was handed to the runner")
+    status = status.model_copy(update={"started_at": now, "node_name": pod.node_name, "image_id": pod.image_id})
     return Plan(status=status, actions=(DeletePayload(payload.secret_uid), StartCode(job)))
 
 
@@ -235,7 +231,7 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if transcript.problem:
         return _finish(seen, now, Event.FAULT, message=f"{transcript.problem}; the result can't be trusted")
     if seen.link is PodLink.NONE:
-        message = "the operator was restarted while the code ran; the code was stopped and is not run again"
+        message = "the operator was restarted, or cut off, while the code ran; it was stopped and is not run again"
         return _finish(seen, now, Event.VANISHED, reason=Reason.OPERATOR_RESTARTED, message=message)
     started = seen.execution.status.started_at or now
     stop_at = started + timedelta(seconds=len(spec.blocks) * spec.timeout_seconds + timing.grace)
@@ -246,9 +242,7 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
         if seen.cancel_sent_at is None:
             return Plan(actions=(CancelCode(),), wake_at=now + timedelta(seconds=timing.grace))
         if now >= seen.cancel_sent_at + timedelta(seconds=timing.grace):
-            return _finish(
-                seen, now, Event.CANCEL, message="cancelled; the runner did not answer, the pod was deleted"
-            )
+            return _finish(seen, now, Event.CANCEL, message="cancelled; the runner did not answer, the pod was deleted")
         stop_at = min(stop_at, seen.cancel_sent_at + timedelta(seconds=timing.grace))
     if seen.link is PodLink.CLOSED:
         return _after_disconnect(seen, now, timing)
@@ -284,9 +278,7 @@ def _after_disconnect(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _finish(seen, now, Event.FAULT, message=message)
     give_up_at = (seen.link_closed_at or now) + timedelta(seconds=timing.grace)
     if now >= give_up_at:
-        return _finish(
-            seen, now, Event.VANISHED, message="the connection to the pod was lost; the code was stopped"
-        )
+        return _finish(seen, now, Event.VANISHED, message="the connection to the pod was lost; the code was stopped")
     return Plan(wake_at=give_up_at)
 
 
@@ -303,21 +295,19 @@ def _how_it_ended(event: Event, exit_code: int, timeout: int) -> str:
 # --- finished ------------------------------------------------------------------------------------------------------
 
 
-def _retain(seen: Observed, now: datetime) -> Plan:
+def _retain(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """Keep the finished pod for its time, then delete it; the record stays."""
     if seen.pod is None or seen.pod_gone:
         return Plan(actions=(Forget(),))
     ttl = seen.execution.spec.ttl_seconds_after_finished
     finished = seen.execution.status.finished_at or now
     delete_at = finished + timedelta(seconds=seen.policy.pod_ttl_seconds if ttl is None else ttl)
-    if now < delete_at and seen.pod.terminated:
-        return Plan(wake_at=delete_at)
-    return Plan(actions=(DeletePod(),))
+    if not seen.pod.terminated:  # the runner is about to exit; one that doesn't is not waited for
+        delete_at = min(delete_at, finished + timedelta(seconds=timing.exit_grace))
+    return Plan(wake_at=delete_at) if now < delete_at else Plan(actions=(DeletePod(),))
 
 
-def _finish(
-    seen: Observed, now: datetime, event: Event, *, message: str, reason: Reason | None = None
-) -> Plan:
+def _finish(seen: Observed, now: datetime, event: Event, *, message: str, reason: Reason | None = None) -> Plan:
     """End the execution: everything that is known goes into the record, what still runs is deleted."""
     transcript = seen.transcript
     status = _moved(seen, now, event, ConditionType.FINISHED, reason=reason, message=message)
@@ -342,9 +332,7 @@ def _finish(
             "stdout": transcript.stream("stdout"),
             "stderr": transcript.stream("stderr"),
             "output_order": transcript.order(),
-            "summary": status.summary.model_copy(
-                update={"duration": _duration((now - started).total_seconds())}
-            ),
+            "summary": status.summary.model_copy(update={"duration": _duration((now - started).total_seconds())}),
         }
     actions: list[Action] = []
     if isinstance(seen.payload, (Payload, PayloadProblem)) and seen.payload.secret_uid and not started:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from codeexec_api import BlockStatus, OutputRun, StreamStatus
+from codeexec_api.v1alpha1 import MAX_OUTPUT_BYTES
 
 MAX_RUNS: Final = 1024
 MAX_LINE_BYTES: Final = 2 * 1024 * 1024
@@ -38,9 +39,7 @@ class Transcript:
     done: bool = False
     problem: str = ""
     blocks: list[BlockStatus] = field(default_factory=list)
-    _streams: dict[StreamName, _Stream] = field(
-        default_factory=lambda: {"stdout": _Stream(), "stderr": _Stream()}
-    )
+    _streams: dict[StreamName, _Stream] = field(default_factory=lambda: {"stdout": _Stream(), "stderr": _Stream()})
     _order: list[tuple[StreamName, int]] = field(default_factory=list)
     _next: int = 0
     _rest: bytes = b""
@@ -56,7 +55,7 @@ class Transcript:
                 return
             try:
                 self._take(json.loads(line), execution_uid)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except Exception as error:  # whatever a pod sends must not get any further
                 self._fail(f"a line that is no frame ({type(error).__name__})")
 
     def _take(self, frame: Mapping[str, Any], execution_uid: str) -> None:
@@ -79,6 +78,8 @@ class Transcript:
         stream.pieces.append(text)
         stream.digest.update(encoded)
         stream.total_bytes += len(encoded)
+        if stream.total_bytes > MAX_OUTPUT_BYTES:
+            raise ValueError("more output than any execution may keep")
         if self._order and self._order[-1][0] == name:
             self._order[-1] = (name, self._order[-1][1] + len(text))
         else:

@@ -20,7 +20,7 @@ POD: Final = MappingProxyType(
         "hostIPC": False,
         "shareProcessNamespace": False,
         "terminationGracePeriodSeconds": 0,
-        # No resolver: DNS is traffic. `None` wants a server: one of the addresses reserved for documentation (RFC 5737).
+        # No resolver: DNS is traffic. `None` wants a server: an address reserved for documentation (RFC 5737).
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["192.0.2.1"], "options": [{"name": "timeout", "value": "1"}]},
     }

@@ -13,7 +13,6 @@ from codeexec_api.names import (
     pod_name,
 )
 from codeexec_api.quantities import parse_quantity
-
 from codeexec_operator.manifests import hardening
 
 

@@ -1,0 +1,108 @@
+# codeexec: `make demo` shows it, `make test` proves it. Everything else is a part of these two.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+STATE := .codeexec
+CLUSTER := tests/cluster
+NAMESPACE := codeexec-system
+SANDBOX := codeexec-sandbox
+
+# A kubeconfig of the user's is honoured: then nothing is created, only deployed. Otherwise the kind cluster's own.
+OWN_KUBECONFIG := $(CURDIR)/$(STATE)/kubeconfig
+USER_KUBECONFIG := $(filter-out $(OWN_KUBECONFIG),$(KUBECONFIG))
+export KUBECONFIG := $(or $(USER_KUBECONFIG),$(OWN_KUBECONFIG))
+export PATH := $(PATH):$(shell $(CLUSTER)/tools.sh --bin)
+export CODEEXEC_STATE := $(CURDIR)/$(STATE)
+
+.PHONY: help venv cluster images deploy demo test check e2e bench generate format clean kubeconfig
+
+help: ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+venv: $(BIN)/.installed ## Make the virtual environment .venv from the locked requirements
+
+$(BIN)/.installed: requirements/dev.txt pyproject.toml
+	@echo "making .venv"
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "codeexec needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv || { echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+cluster: ## Bring up the kind cluster "codeexec", or reuse it (not if KUBECONFIG names a cluster of yours)
+	@if [[ -n "$(USER_KUBECONFIG)" ]]; then
+	  echo "using the cluster of KUBECONFIG=$(USER_KUBECONFIG); nothing is created"
+	else
+	  $(CLUSTER)/up.sh --kubeconfig "$(OWN_KUBECONFIG)"
+	fi
+
+images: venv ## Build the operator and sandbox images and push them to where the cluster pulls from
+	@if [[ -z "$(USER_KUBECONFIG)" ]]; then
+	  $(CLUSTER)/images.sh
+	elif [[ -n "$${PUSH_TO:-}" ]]; then
+	  $(CLUSTER)/images.sh --push-to "$$PUSH_TO"
+	elif [[ -z "$${OPERATOR_IMAGE:-}" || -z "$${SANDBOX_IMAGE:-}" ]]; then
+	  echo "your cluster needs images that it can pull: set PUSH_TO=REGISTRY/PREFIX to build and push them there," >&2
+	  echo "or OPERATOR_IMAGE and SANDBOX_IMAGE to references by digest (NAME@sha256:...)" >&2
+	  exit 1
+	else
+	  mkdir -p $(STATE)
+	  printf 'OPERATOR_IMAGE=%s\nSANDBOX_IMAGE=%s\n' "$$OPERATOR_IMAGE" "$$SANDBOX_IMAGE" >$(STATE)/images.env
+	fi
+
+deploy: cluster images ## Install or upgrade the Helm chart
+	@$(CLUSTER)/tools.sh helm kubectl
+	source $(STATE)/images.env
+	echo "installing the chart: release codeexec, namespace $(NAMESPACE)"
+	helm upgrade --install codeexec charts/codeexec --namespace $(NAMESPACE) --create-namespace --wait --timeout 3m \
+	  --set image.repository="$${OPERATOR_IMAGE%@*}" --set image.digest="$${OPERATOR_IMAGE#*@}" \
+	  --set sandbox.image.repository="$${SANDBOX_IMAGE%@*}" --set sandbox.image.digest="$${SANDBOX_IMAGE#*@}" \
+	  $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
+	echo "deployed"
+
+demo: deploy ## Bring everything up and let an AutoGen agent run code in hardened pods
+	@echo
+	echo "--- an AutoGen agent runs Python and shell ---"
+	$(BIN)/python examples/01-hello/main.py
+	echo
+	echo "--- the records: kubectl get codeexecutions ---"
+	kubectl get codeexecutions --all-namespaces
+
+test: check e2e ## Run all tests, on the real cluster
+
+check: venv ## Lint, types, import contracts, unit, contract and chart tests: all that needs no cluster
+	@$(CLUSTER)/tools.sh helm helm-unittest kubeconform k8s-schemas
+	echo "ruff"; $(BIN)/ruff check .; $(BIN)/ruff format --check --quiet .
+	echo "shellcheck"; $(BIN)/shellcheck -x .ci/run $(CLUSTER)/*.sh
+	echo "mypy"; $(BIN)/mypy
+	echo "import contracts"; $(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/pytest tests/unit tests/contract tests/chart
+
+e2e: deploy ## Prove that NetworkPolicy is enforced, then run the end-to-end tests
+	@if [[ -z "$(USER_KUBECONFIG)" ]]; then $(CLUSTER)/check.sh --kubeconfig "$$KUBECONFIG"; fi
+	$(BIN)/pytest tests/e2e
+
+bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json)
+	@$(BIN)/python tests/bench/bench.py
+
+generate: venv ## Write CRDs, chart copies, docs/phases.md and lock files
+	@$(BIN)/python -m codeexec_api .
+	compile=($(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --universal pyproject.toml)
+	"$${compile[@]}" --extra dev --output-file requirements/dev.txt
+	"$${compile[@]}" --extra operator --extra cli --output-file requirements/operator.txt
+
+format: venv ## Format the code
+	@$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+
+clean: ## Delete the kind cluster, the virtual environment and the state folder (caches stay)
+	@$(CLUSTER)/down.sh
+	rm -rf .venv $(STATE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+kubeconfig: ## Print the path of the kubeconfig in use
+	@echo "$$KUBECONFIG"

@@ -1,0 +1,130 @@
+"""What tests need to look at the cluster and to act on it as its administrator: kubectl, and waits with a name."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parent.parent
+SYSTEM = "codeexec-system"
+SANDBOX = "codeexec-sandbox"
+TERMINAL = frozenset({"Denied", "Succeeded", "Failed", "TimedOut", "Cancelled", "OutOfMemory", "Lost"})
+
+
+def image(which: str = "SANDBOX_IMAGE") -> str:
+    """Reference by digest of an image that `make images` has pushed."""
+    lines = (ROOT / ".codeexec" / "images.env").read_text().split()
+    return dict(line.split("=", 1) for line in lines)[which]
+
+
+def wait_for(what: str, probe: Callable[[], T], seconds: float = 60) -> T:
+    """The first true value of `probe`; fails, saying what was awaited, after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := probe()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain for {what}")
+        time.sleep(0.1)
+    return value
+
+
+class Admin:
+    """kubectl with the administrator's rights."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self.kubeconfig = kubeconfig
+
+    def try_kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"KUBECONFIG": self.kubeconfig}
+        return subprocess.run(
+            ["kubectl", *arguments], input=stdin, env=environment, capture_output=True, text=True, timeout=120
+        )
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        done = self.try_kubectl(*arguments, stdin=stdin)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
+
+    def exists(self, kind: str, name: str, namespace: str) -> bool:
+        return self.try_kubectl("-n", namespace, "get", kind, name).returncode == 0
+
+    def get(self, kind: str, name: str, namespace: str = SANDBOX) -> dict[str, Any]:
+        return json.loads(self.kubectl("-n", namespace, "get", kind, name, "-o", "json"))
+
+    def pod(self, namespace: str, name: str) -> dict[str, Any]:
+        return self.get("pod", name, namespace)
+
+    def execution(self, name: str) -> dict[str, Any]:
+        return self.get("codeexecution", name)
+
+    def phase(self, name: str) -> str:
+        return self.execution(name).get("status", {}).get("phase", "")
+
+    def running_execution(self, agent: str) -> str:
+        """Name of the execution of this agent, once its code runs."""
+
+        def probe() -> str | None:
+            found = json.loads(self.kubectl("-n", SANDBOX, "get", "codeexecutions", "-o", "json"))["items"]
+            ours = [one for one in found if one["spec"]["source"]["agent"] == agent]
+            names = [one["metadata"]["name"] for one in ours if one.get("status", {}).get("phase") == "Running"]
+            return names[0] if names else None
+
+        return wait_for(f"code of agent {agent} to run", probe)
+
+    def wait_for_phase(self, name: str, *phases: str, seconds: float = 60) -> dict[str, Any]:
+        wait_for(f"{name} to become {' or '.join(phases)}", lambda: self.phase(name) in phases, seconds)
+        return self.execution(name)
+
+    def submit(self, name: str, *codes: str, payload: Mapping[str, bytes] | None = None, **spec: Any) -> None:
+        """Create a CodeExecution and its payload directly, as a client of another make might."""
+        blocks = [{"language": "python", **_announce(code.encode())} for code in codes]
+        contents = {f"block-{index}": code.encode() for index, code in enumerate(codes)} if payload is None else payload
+        self.apply(a_secret(name, contents))
+        self.kubectl("create", "-f", "-", stdin=json.dumps(an_execution(name, blocks, **spec)))
+
+
+def _announce(content: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "sizeBytes": len(content)}
+
+
+def a_secret(name: str, contents: Mapping[str, bytes], execution: str | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "codeexec.dev/payload",
+        "metadata": {
+            "name": name,
+            "namespace": SANDBOX,
+            "labels": {"codeexec.dev/execution": execution or name},
+        },
+        "data": {key: base64.b64encode(content).decode() for key, content in contents.items()},
+    }
+
+
+def an_execution(name: str, blocks: Sequence[Mapping[str, Any]], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "CodeExecution",
+        "metadata": {"name": name, "namespace": SANDBOX},
+        "spec": {
+            "source": {"agent": "e2e"},
+            "payloadRef": {"name": name},
+            "blocks": blocks,
+            "timeoutSeconds": 20,
+            **spec,
+        },
+    }
+
+
+def a_name(prefix: str) -> str:
+    """A name that no other test uses."""
+    return f"{prefix}-{os.urandom(3).hex()}"

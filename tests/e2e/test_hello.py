@@ -1,0 +1,65 @@
+"""The main job: an AutoGen agent's code runs, and the answer comes back."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeExecutor
+from autogen_ext.tools.code_execution import PythonCodeExecutionTool
+from cluster_tools import ROOT, SANDBOX
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*/main.py")), ids=lambda path: path.parent.name)
+def test_example_runs(example, agent_kubeconfig):
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        env={"PATH": os.environ["PATH"], "KUBECONFIG": agent_kubeconfig},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "338350" in done.stdout
+    assert "Warning" not in done.stderr
+
+
+async def test_python_and_shell_blocks_run_in_order(executor):
+    blocks = [
+        CodeBlock("open('note', 'w').write('from python')\nprint('one')", "python"),
+        CodeBlock("cat note; echo; echo two", "bash"),
+        CodeBlock("echo three", "sh"),
+    ]
+    result = await executor.execute_code_blocks(blocks, CancellationToken())
+    assert (result.exit_code, result.output) == (0, "one\nfrom python\ntwo\nthree\n")
+
+
+async def test_tool_of_autogen_runs_on_it(executor):
+    tool = PythonCodeExecutionTool(executor)
+    result = await tool.run_json({"code": "print(6 * 7)"}, CancellationToken())
+    assert (result.success, result.output) == (True, "42\n")
+
+
+async def test_dumped_and_loaded_executor_runs(executor, monkeypatch):
+    monkeypatch.setenv("AUTOGEN_ALLOWED_PROVIDER_NAMESPACES", "executor_client")
+    loaded = CodeExecutor.load_component(executor.dump_component().model_dump())
+    try:
+        result = await loaded.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
+    finally:
+        await loaded.stop()
+    assert (result.exit_code, result.output) == (0, "1\n")
+
+
+async def test_record_can_be_read_with_kubectl(executor, admin):
+    result = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
+    header, row = admin.kubectl("-n", SANDBOX, "get", "cex", result.execution).splitlines()
+    assert header.split() == ["NAME", "AGENT", "LANGUAGE", "PHASE", "EXIT", "DURATION", "DIGEST", "AGE"]
+    digest = admin.execution(result.execution)["status"]["codeDigest"]
+    name, agent, language, phase, exit_code, duration, short, _ = row.split()
+    assert (name, agent, language, phase, exit_code) == (result.execution, "e2e", "python", "Succeeded", "0")
+    assert duration.endswith("s")
+    assert digest.removeprefix("sha256:").startswith(short)
+    assert len(short) == 12
