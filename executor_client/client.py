@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -119,8 +120,12 @@ class CodeExecutionClient:
         spec = execution.spec
         limit = _START_SECONDS + len(spec.blocks) * spec.timeout_seconds + _GRACE_SECONDS
         try:
-            async with asyncio.timeout(limit) as overall, asyncio.timeout(_OPERATOR_SECONDS) as unnoticed:
-                async for current in transport.changes(execution):
+            async with (
+                asyncio.timeout(limit) as overall,
+                asyncio.timeout(_OPERATOR_SECONDS) as unnoticed,
+                aclosing(transport.changes(execution)) as changes,
+            ):
+                async for current in changes:
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)
                     if current.status.phase.terminal:

@@ -6,8 +6,8 @@ Every error of the API server or of the network leaves here as one of `exception
 import asyncio
 import base64
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,7 +149,7 @@ class Transport:
                 _request_timeout=_REQUEST_SECONDS,
             )
 
-    async def changes(self, execution: CodeExecution) -> AsyncIterator[CodeExecution]:
+    async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
         """Each version of the object from now on, until it is deleted. Lost watches are resumed.
 
         Raises:
@@ -157,35 +157,51 @@ class Transport:
         """
         version: str | None = execution.metadata.resource_version
         while True:
-            with self._errors("watch the CodeExecution"):
+            try:
+                async with aclosing(self._watch_once(execution.metadata.name, version)) as events:
+                    async for kind, current in events:
+                        version = current.metadata.resource_version
+                        yield current
+                        if kind == "DELETED":
+                            return
+            except ApiException as error:
+                if error.status != 410:
+                    raise self._translate("watch the CodeExecution", error) from error
+                version = None  # too old for the API server: start from the current state
+
+    async def _watch_once(self, name: str, version: str | None) -> AsyncGenerator[tuple[str, CodeExecution], None]:
+        """One watch, until the server ends it. When the caller has seen enough, its connection is dropped at once."""
+        stream = watch.Watch().stream(
+            self._custom.list_namespaced_custom_object,
+            GROUP,
+            VERSION,
+            self.namespace,
+            EXECUTION_PLURAL,
+            field_selector=f"metadata.name={name}",
+            timeout_seconds=_WATCH_SECONDS,
+            **({"resource_version": version} if version else {}),
+        )
+        with self._network_errors("watch the CodeExecution"):
+            async with stream as events:
                 try:
-                    async with watch.Watch().stream(
-                        self._custom.list_namespaced_custom_object,
-                        GROUP,
-                        VERSION,
-                        self.namespace,
-                        EXECUTION_PLURAL,
-                        field_selector=f"metadata.name={execution.metadata.name}",
-                        timeout_seconds=_WATCH_SECONDS,
-                        **({"resource_version": version} if version else {}),
-                    ) as events:
-                        async for event in events:
-                            current = CodeExecution.parse(event["raw_object"])
-                            version = current.metadata.resource_version
-                            yield current
-                            if event["type"] == "DELETED":
-                                return
-                except ApiException as error:
-                    if error.status != 410:  # too old: start from the current state
-                        raise
-                    version = None
+                    async for event in events:
+                        yield event["type"], CodeExecution.parse(event["raw_object"])
+                finally:
+                    if events.resp and events.resp.connection:  # an orderly end of TLS would outlive the event loop
+                        events.resp.connection.transport.abort()
 
     @contextmanager
-    def _errors(self, doing: str) -> Any:
+    def _errors(self, doing: str) -> Iterator[None]:
         try:
-            yield
+            with self._network_errors(doing):
+                yield
         except ApiException as error:
             raise self._translate(doing, error) from error
+
+    @contextmanager
+    def _network_errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ClusterUnreachable(
                 f"could not {doing}: no answer from the API server at {self._host} "

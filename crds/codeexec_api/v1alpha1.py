@@ -113,6 +113,10 @@ class _Model(BaseModel):
 class _Status(_Model):
     model_config = ConfigDict(extra="ignore")
 
+    def dump(self) -> dict[str, Any]:
+        """As the API server stores it, without what is not known yet."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
 
 class Block(_Model):
     """One block of code. Its text travels in the payload Secret, never in the record."""

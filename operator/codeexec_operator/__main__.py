@@ -1,6 +1,8 @@
 """`python -m codeexec_operator`: read the settings, then let kopf run the handlers."""
 
 import logging
+import os
+import platform
 import sys
 
 import kopf
@@ -20,6 +22,8 @@ def main() -> None:
     kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")
     for chatty in ("kopf.objects", "kopf.activities"):  # a line for each event that a handler has passed on
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # kopf names itself after this; else it asks for the name of the user, and the uid of the image has none.
+    os.environ.setdefault("POD_ID", platform.node())
     kopf.run(
         registry=kopf.get_default_registry(),
         namespaces=settings.namespaces,

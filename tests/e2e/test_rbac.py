@@ -40,8 +40,9 @@ FORBIDDEN = [
 
 
 def _can(admin, user, verb, resource, namespace=SANDBOX):
-    done = admin.try_kubectl("auth", "can-i", verb, resource, "--namespace", namespace, "--as", user)
-    return done.stdout.strip() == "yes"
+    kind, _, subresource = resource.partition("/")  # kubectl would take what follows a slash for a name
+    question = ["auth", "can-i", verb, kind, "--subresource", subresource, "--namespace", namespace, "--as", user]
+    return admin.try_kubectl(*question).stdout.strip() == "yes"
 
 
 @pytest.mark.parametrize(("user", "verb", "resource"), ALLOWED)

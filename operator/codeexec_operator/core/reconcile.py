@@ -275,6 +275,8 @@ def _after_disconnect(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _finish(seen, now, Event.DEADLINE, message="the kubelet ended the pod at its deadline")
     if seen.pod.terminated:
         message = f"the pod ended without a result ({seen.pod.terminated}, exit code {seen.pod.exit_code})"
+        if not seen.transcript.blocks:
+            message += "; is it a sandbox image of codeexec?"
         return _finish(seen, now, Event.FAULT, message=message)
     give_up_at = (seen.link_closed_at or now) + timedelta(seconds=timing.grace)
     if now >= give_up_at:
