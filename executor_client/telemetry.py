@@ -21,11 +21,14 @@ _TRACER: Final = trace.get_tracer("codeexec")
 @contextmanager
 def execution_span() -> Iterator[trace.Span]:
     """A span around one call; an exception that leaves it is recorded by its type."""
-    with _TRACER.start_as_current_span(SPAN_NAME, kind=trace.SpanKind.CLIENT, record_exception=False) as span:
+    with _TRACER.start_as_current_span(
+        SPAN_NAME, kind=trace.SpanKind.CLIENT, record_exception=False, set_status_on_exception=False
+    ) as span:
         try:
             yield span
         except BaseException as error:
             span.set_attribute("error.type", type(error).__name__)
+            span.set_status(trace.StatusCode.ERROR, type(error).__name__)
             raise
 
 

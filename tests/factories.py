@@ -33,11 +33,11 @@ def seconds(count: float) -> timedelta:
     return timedelta(seconds=count)
 
 
-def a_raw_block(code: bytes = CODE, **changes: Any) -> dict[str, Any]:
+def a_raw_block(content: bytes = CODE, **changes: Any) -> dict[str, Any]:
     return {
         "language": "python",
-        "sha256": hashlib.sha256(code).hexdigest(),
-        "sizeBytes": len(code),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "sizeBytes": len(content),
     } | changes
 
 
@@ -66,9 +66,7 @@ def a_status(phase: Phase = Phase.PENDING, **changes: Any) -> CodeExecutionStatu
     """A status as the operator has written it on the way to this phase."""
     if phase is Phase.PENDING:
         return CodeExecutionStatus(**changes)
-    accepted = condition(
-        ConditionType.ACCEPTED, holds=True, reason="PodRequested", message="", now=NOW, generation=1
-    )
+    accepted = condition(ConditionType.ACCEPTED, holds=True, reason="PodRequested", message="", now=NOW, generation=1)
     past: dict[str, Any] = {
         "conditions": (accepted,),
         "observed_generation": 1,

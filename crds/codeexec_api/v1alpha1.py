@@ -17,6 +17,7 @@ from codeexec_api.names import (
     API_VERSION,
     EXECUTION_KIND,
     MAX_EXECUTION_NAME,
+    PAYLOAD_SECRET_TYPE,
     POLICY_KIND,
 )
 from codeexec_api.phases import Phase
@@ -62,6 +63,7 @@ Quantity = Annotated[
         pattern=QUANTITY_PATTERN,
         json_schema_extra={
             "x-kubernetes-int-or-string": True,
+            "pattern": QUANTITY_PATTERN,  # pydantic leaves it out behind a validator
             "x-kubernetes-validations": [
                 rule(
                     "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))",
@@ -145,7 +147,7 @@ class PayloadRef(_Model):
         min_length=1,
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        description="Name of a Secret of type codeexec.dev/payload in the same namespace, labelled with the name of "
+        description=f"Name of a Secret of type {PAYLOAD_SECRET_TYPE} in the same namespace, labelled with the name of "
         "this CodeExecution. The operator deletes it before the code starts.",
     )
 

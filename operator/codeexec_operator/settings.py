@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from codeexec_api import ExecutionPolicySpec
@@ -15,7 +15,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="CODEEXEC_", frozen=True)
 
-    namespaces: Annotated[tuple[str, ...], NoDecode]
+    namespaces: Annotated[tuple[str, ...], NoDecode, Field(min_length=1)]
     """Sandbox namespaces to serve, separated by commas."""
     policy_file: Path
     """YAML file with the cluster's default policy: the spec of an ExecutionPolicy."""

@@ -51,6 +51,7 @@ class Stream:
         os.set_blocking(self.reader, False)
         self.room = limit
         self.total = 0
+        self.truncated = False
         self.digest = hashlib.sha256()
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
@@ -64,6 +65,7 @@ class Stream:
             text = encoded.decode(errors="ignore")
             encoded = text.encode()
             self.room = 0
+            self.truncated = True
         else:
             self.room -= len(encoded)
         self.digest.update(encoded)
@@ -87,6 +89,7 @@ class Runner:
         self.selector.register(wake, selectors.EVENT_READ, self._reap)
         for stream in self.streams:
             self.selector.register(stream.reader, selectors.EVENT_READ, stream)
+        self.cancelled = any(message.get("cancel") for message in commands.take_waiting())
 
     def run(self):
         """Run the blocks in order until one fails, then end every process and report the totals."""
@@ -102,7 +105,10 @@ class Runner:
             os.close(stream.writer)
             self._drain(stream)
             self._send_output(stream, b"", final=True)
-        totals = {one.name: {"bytes": one.total, "sha256": one.digest.hexdigest()} for one in self.streams}
+        totals = {
+            one.name: {"bytes": one.total, "sha256": one.digest.hexdigest(), "truncated": one.truncated}
+            for one in self.streams
+        }
         self._send(done=True, **totals)
 
     def _run_block(self, block):
@@ -111,7 +117,10 @@ class Runner:
         started, clock = time.time(), time.monotonic()
         try:
             write_file(block["path"], block["code"].encode())
-            pid = self._spawn([*block["command"], block["path"]])
+            self.reaped.clear()  # process numbers are used again
+            # A name that starts with a dash is a file, too.
+            path = f"./{block['path']}" if block["path"].startswith("-") else block["path"]
+            pid = self._spawn([*block["command"], path])
         except OSError as error:
             message = f"{' '.join(block['command'])}: {error.strerror}: {error.filename}\n"
             self._send_output(self.streams[1], message.encode())
@@ -225,7 +234,7 @@ def write_file(path, content):
         OSError: a part of the path is a link or not a folder, or the file can't be written.
     """
     *folders, name = path.split("/")
-    if not name or name in (".", "..") or ".." in folders:
+    if any(part in ("", ".", "..") for part in path.split("/")):
         raise PermissionError(1, "is not a path inside the workspace", path)
     folder = os.open(WORKSPACE, os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -277,6 +286,7 @@ class Input:
     def __init__(self):
         self.ended = False
         self._buffer = b""
+        self._waiting = []
 
     def read(self):
         """Take what is there (waits if nothing is) and return the complete messages in it."""
@@ -289,8 +299,14 @@ class Input:
         """Wait for the first message; None if stdin ends before."""
         while not self.ended:
             if messages := self.read():
-                return messages[0]
+                first, *self._waiting = messages
+                return first
         return None
+
+    def take_waiting(self):
+        """Messages that came together with the first one."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
 
     def wait_for_ack(self, seconds):
         """Wait until the operator says that it has everything, but no longer than `seconds`."""

@@ -13,6 +13,11 @@ from executor_client import KubernetesCodeExecutor
 CONTROL = "codeexec-control"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of the installation come last: they take away the operator and the accounts that others use."""
+    items.sort(key=lambda item: item.path.name == "test_install.py")
+
+
 @pytest.fixture(scope="session")
 def kubeconfig() -> str:
     path = os.environ.get("KUBECONFIG", "")

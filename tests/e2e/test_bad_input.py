@@ -87,6 +87,17 @@ async def test_identity_without_rights(kubeconfig_of, quickly):
     await executor.stop()
 
 
+async def test_credentials_that_are_not_valid(agent_kubeconfig, tmp_path, quickly):
+    config = yaml.safe_load(Path(agent_kubeconfig).read_text())
+    config["users"][0]["user"]["token"] = "expired"
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    executor = KubernetesCodeExecutor(kubeconfig=path)
+    with pytest.raises(NotPermitted, match=r"401.*credentials in the kubeconfig are not valid"):
+        await executor.execute_code_blocks(PRINT, CancellationToken())
+    await executor.stop()
+
+
 async def test_namespace_that_no_operator_serves(kubeconfig, admin):
     executor = KubernetesCodeExecutor(kubeconfig=kubeconfig, namespace="default")
     started = time.monotonic()

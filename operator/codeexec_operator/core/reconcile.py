@@ -253,6 +253,9 @@ def _conclude(seen: Observed, now: datetime) -> Plan:
     """The runner has reported the end: the last block that ran tells how."""
     spec, blocks = seen.execution.spec, seen.transcript.blocks
     last = blocks[-1]
+    if len(blocks) > len(spec.blocks):
+        message = f"the runner reported {len(blocks)} blocks, but there are {len(spec.blocks)}"
+        return _finish(seen, now, Event.FAULT, message=message)
     event = _BLOCK_EVENTS.get(last.reason, Event.EXITED_NONZERO)
     if event is Event.EXITED_ZERO and last.exit_code != 0:
         event = Event.EXITED_NONZERO

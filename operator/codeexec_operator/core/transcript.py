@@ -13,13 +13,15 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from codeexec_api import BlockStatus, OutputRun, StreamStatus
-from codeexec_api.v1alpha1 import MAX_OUTPUT_BYTES
+from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_OUTPUT_BYTES
 
 MAX_RUNS: Final = 1024
 MAX_LINE_BYTES: Final = 2 * 1024 * 1024
 _ESCAPED_BUDGET: Final = 384 * 1024
 """Of each stream, as JSON with Go's escaping: two of these and the rest have to fit into one object of etcd."""
-_COSTLY: Final = re.compile(r"[\x00-\x1f<>&\u2028\u2029]")
+_SIX_BYTES: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f<>&]")
+_TWO_BYTES: Final = re.compile(r'[\t\n\r"\\]')
+_SEPARATORS: Final = re.compile(r"[\u2028\u2029]")
 
 
 StreamName = Literal["stdout", "stderr"]
@@ -30,6 +32,7 @@ class _Stream:
     pieces: list[str] = field(default_factory=list)
     digest: Any = field(default_factory=hashlib.sha256)
     total_bytes: int = 0
+    truncated: bool = False
 
 
 @dataclass
@@ -73,6 +76,8 @@ class Transcript:
         return None
 
     def _take_output(self, name: StreamName, text: str) -> None:
+        if not text:
+            raise ValueError("output without text")
         stream = self._streams[name]
         encoded = text.encode()
         stream.pieces.append(text)
@@ -86,7 +91,7 @@ class Transcript:
             self._order.append((name, len(text)))
 
     def _take_block(self, frame: Mapping[str, Any]) -> None:
-        if frame["block"] != len(self.blocks):
+        if frame["block"] != len(self.blocks) or len(self.blocks) >= MAX_BLOCKS:
             raise ValueError("a block out of order")
         self.blocks.append(
             BlockStatus(
@@ -103,7 +108,10 @@ class Transcript:
         for name, stream in self._streams.items():
             if frame[name]["sha256"] != stream.digest.hexdigest():
                 return self._fail(f"{name} did not arrive as it was sent")
-            stream.total_bytes = int(frame[name]["bytes"])
+            if not stream.total_bytes <= 3 * frame[name]["bytes"] < 2**63:
+                return self._fail(f"a wrong total for {name}")
+            stream.total_bytes = frame[name]["bytes"]
+            stream.truncated = frame[name].get("truncated") is True
         if not self.blocks:
             return self._fail("an end without a block")
         self.done = True
@@ -121,8 +129,7 @@ class Transcript:
             text=text,
             sha256=hashlib.sha256(encoded).hexdigest(),
             total_bytes=stream.total_bytes,
-            # Replacement characters make text longer than what was written; only what is missing counts.
-            truncated=len(text) < sum(map(len, stream.pieces)) or len(encoded) < stream.total_bytes,
+            truncated=stream.truncated or len(text) < sum(map(len, stream.pieces)) or len(encoded) < stream.total_bytes,
         )
 
     def order(self) -> tuple[OutputRun, ...]:
@@ -146,4 +153,5 @@ def fit(text: str, budget: int) -> str:
 
 
 def _escaped_size(text: str) -> int:
-    return len(text.encode()) + 5 * len(_COSTLY.findall(text)) + text.count('"') + text.count("\\")
+    six, two, separators = (len(kind.findall(text)) for kind in (_SIX_BYTES, _TWO_BYTES, _SEPARATORS))
+    return len(text.encode()) + 5 * six + two + 3 * separators

@@ -1,5 +1,6 @@
 """The sandbox pod of an execution."""
 
+from copy import deepcopy
 from typing import Any
 
 from codeexec_api import CodeExecution
@@ -44,9 +45,9 @@ def build_pod(execution: CodeExecution, *, image: str, deadline_seconds: int) ->
             ],
         },
         "spec": {
-            **hardening.POD,
+            **deepcopy(dict(hardening.POD)),
             "activeDeadlineSeconds": deadline_seconds,
-            "securityContext": dict(hardening.POD_SECURITY_CONTEXT),
+            "securityContext": deepcopy(dict(hardening.POD_SECURITY_CONTEXT)),
             "volumes": hardening.volumes(int(parse_quantity(limits.memory))),
             "containers": [
                 {
@@ -55,7 +56,7 @@ def build_pod(execution: CodeExecution, *, image: str, deadline_seconds: int) ->
                     "imagePullPolicy": "IfNotPresent",
                     "stdin": True,
                     "stdinOnce": True,
-                    "securityContext": dict(hardening.CONTAINER_SECURITY_CONTEXT),
+                    "securityContext": deepcopy(dict(hardening.CONTAINER_SECURITY_CONTEXT)),
                     "resources": {"requests": resources, "limits": resources},
                     "volumeMounts": hardening.volume_mounts(),
                 }

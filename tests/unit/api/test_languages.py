@@ -1,0 +1,42 @@
+"""Spellings of languages."""
+
+import pytest
+
+from codeexec_api.languages import LANGUAGES, canonical, unknown_language
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("python", "python"),
+        ("Python", "python"),
+        ("PYTHON", "python"),
+        ("py", "python"),
+        ("python3", "python"),
+        (" python ", "python"),
+        ("python\r", "python"),
+        ("bash", "bash"),
+        ("Bash", "bash"),
+        ("sh", "sh"),
+        ("shell", "sh"),
+        ("SHELL", "sh"),
+    ],
+)
+def test_known_spellings(spelling: str, name: str) -> None:
+    assert canonical(spelling) == name
+
+
+@pytest.mark.parametrize("spelling", ["", " ", "javascript", "python2", "python3.11", "pwsh", "pythonw; rm", "zsh"])
+def test_everything_else_is_unknown(spelling: str) -> None:
+    assert canonical(spelling) is None
+
+
+def test_the_message_names_the_spelling_and_what_is_supported() -> None:
+    assert unknown_language("Ruby") == "unknown language Ruby; supported languages: python, bash, sh"
+
+
+def test_each_language_can_be_stored_and_started() -> None:
+    for name, language in LANGUAGES.items():
+        assert language.name == name
+        assert language.extension.startswith(".")
+        assert language.command

@@ -1,0 +1,140 @@
+"""AutoGen's face: construction, configuration, and results in AutoGen's terms. No cluster."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeExecutor
+from factories import IMAGE
+
+from codeexec_api import Limits, Phase
+from executor_client import ExecutionResult, KubernetesCodeExecutor
+from executor_client.executor import _to_autogen
+
+
+@pytest.fixture
+def no_input_or_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("construction must not touch files or the network")
+
+    for owner, name in ((socket, "socket"), (Path, "open"), (Path, "exists"), (Path, "mkdir")):
+        monkeypatch.setattr(owner, name, refuse)
+
+
+@pytest.mark.usefixtures("no_input_or_output")
+def test_construction_does_nothing() -> None:
+    executor = KubernetesCodeExecutor(kubeconfig="/no/such/file", work_dir="/no/such/folder", context="none")
+    assert executor.timeout == 60
+    assert executor.work_dir == Path("/no/such/folder")
+    assert executor.functions_module == "functions"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 0.5])
+def test_a_timeout_below_one_second_is_refused(timeout: Any) -> None:
+    with pytest.raises(ValueError, match=f"timeout is {timeout}, but must be at least 1 second"):
+        KubernetesCodeExecutor(timeout=timeout)
+
+
+@pytest.mark.parametrize("name", ["", "my-functions", "1st", "a.b", "../x"])
+def test_a_module_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must be a valid Python identifier"):
+        KubernetesCodeExecutor(functions_module=name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {
+            "timeout": 5,
+            "namespace": "agents",
+            "kubeconfig": Path("/some/config"),
+            "context": "kind",
+            "image": IMAGE,
+            "work_dir": Path("/some/folder"),
+            "functions_module": "helpers",
+            "agent": "coder",
+            "limits": Limits(cpu="1", memory="1Gi"),
+        },
+    ],
+)
+def test_configuration_survives_json(settings: dict[str, Any]) -> None:
+    dumped = KubernetesCodeExecutor(**settings).dump_component()
+    assert dumped.provider == "executor_client.KubernetesCodeExecutor"
+    again = CodeExecutor.load_component(json.loads(json.dumps(dumped.model_dump())))
+    assert isinstance(again, KubernetesCodeExecutor)
+    assert again.dump_component() == dumped
+    assert again.timeout == settings.get("timeout", 60)
+
+
+@pytest.mark.parametrize("config", [{"timeout": 0}, {"functions_module": "not one"}, {"limits": {"cpu": "none"}}])
+def test_a_wrong_configuration_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"timeout|functions_module|cpu"):
+        CodeExecutor.load_component({"provider": "executor_client.KubernetesCodeExecutor", "config": config})
+
+
+async def test_no_block_is_an_error() -> None:
+    with pytest.raises(ValueError, match="No code blocks to execute"):
+        await KubernetesCodeExecutor().execute_code_blocks([], CancellationToken())
+
+
+async def test_an_unknown_language_alone_is_a_result_without_a_cluster() -> None:
+    executor = KubernetesCodeExecutor(kubeconfig="/no/such/file")
+    result = await executor.execute_code_blocks([CodeBlock("puts 1", "ruby")], CancellationToken())
+    assert (result.exit_code, result.execution) == (1, None)
+    assert result.output == "unknown language ruby; supported languages: python, bash, sh"
+
+
+async def test_the_source_is_kept_but_not_through_a_link_that_leads_out(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "link").symlink_to(tmp_path)
+    executor = KubernetesCodeExecutor(kubeconfig="/no/such/file", work_dir=tmp_path / "work")
+    with pytest.raises(ValueError, match="leads out of work_dir"):
+        await executor.execute_code_blocks([CodeBlock("# filename: link/x.py\n", "python")], CancellationToken())
+    assert not (tmp_path / "x.py").exists()
+
+
+@pytest.fixture
+def a_result() -> Callable[..., ExecutionResult]:
+    def make(phase: Phase, exit_code: int, output: str = "out\n") -> ExecutionResult:
+        return ExecutionResult(
+            name="run-1",
+            phase=phase,
+            reason="Why",
+            message="",
+            exit_code=exit_code,
+            output=output,
+            stdout=output,
+            stderr="",
+            truncated=False,
+            blocks=(),
+            pod_name="",
+            code_digest="",
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("phase", "exit_code", "refusal", "expected", "output"),
+    [
+        (Phase.SUCCEEDED, 0, "", 0, "out\n"),
+        (Phase.FAILED, 3, "", 3, "out\n"),
+        (Phase.TIMED_OUT, 124, "", 124, "out\n"),
+        (Phase.OUT_OF_MEMORY, 137, "", 137, "out\n"),
+        (Phase.CANCELLED, 130, "", 1, "out\n"),
+        (Phase.DENIED, 1, "", 1, "out\n"),
+        (Phase.SUCCEEDED, 0, "unknown language X", 1, "out\n\nunknown language X"),
+        (Phase.FAILED, 3, "unknown language X", 3, "out\n"),
+    ],
+)
+def test_exit_code_and_output(
+    phase: Phase, exit_code: int, refusal: str, expected: int, output: str, a_result: Callable[..., ExecutionResult]
+) -> None:
+    result = _to_autogen(a_result(phase, exit_code), "/workspace/a.py", refusal)
+    assert (result.exit_code, result.output) == (expected, output)
+    assert (result.execution, result.reason, result.code_file) == ("run-1", "Why", "/workspace/a.py")

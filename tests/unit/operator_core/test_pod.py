@@ -1,0 +1,97 @@
+"""The sandbox pod: the whole of it against a golden file, and each line of the hardening by itself."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from factories import IMAGE, an_execution
+
+from codeexec_operator.manifests.pod import build_pod
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "pod.yaml"
+
+
+def a_manifest(**spec: Any) -> dict[str, Any]:
+    return build_pod(an_execution(**spec), image=IMAGE, deadline_seconds=130)
+
+
+def at(manifest: Any, path: str) -> Any:
+    for part in path.split("."):
+        manifest = manifest[int(part)] if part.isdigit() else manifest[part]
+    return manifest
+
+
+def test_the_whole_pod() -> None:
+    assert a_manifest() == yaml.safe_load(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("securityContext.runAsNonRoot", True),
+        ("securityContext.runAsUser", 65532),
+        ("securityContext.runAsGroup", 65532),
+        ("securityContext.seccompProfile.type", "RuntimeDefault"),
+        ("containers.0.securityContext.privileged", False),
+        ("containers.0.securityContext.allowPrivilegeEscalation", False),
+        ("containers.0.securityContext.readOnlyRootFilesystem", True),
+        ("containers.0.securityContext.runAsNonRoot", True),
+        ("containers.0.securityContext.capabilities", {"drop": ["ALL"]}),
+        ("automountServiceAccountToken", False),
+        ("enableServiceLinks", False),
+        ("hostNetwork", False),
+        ("hostPID", False),
+        ("hostIPC", False),
+        ("shareProcessNamespace", False),
+        ("restartPolicy", "Never"),
+        ("terminationGracePeriodSeconds", 0),
+        ("dnsPolicy", "None"),
+        ("activeDeadlineSeconds", 130),
+        ("containers.0.stdin", True),
+        ("containers.0.stdinOnce", True),
+        ("containers.0.image", IMAGE),
+    ],
+)
+def test_hardening(path: str, value: Any) -> None:
+    assert at(a_manifest()["spec"], path) == value
+
+
+def test_nothing_of_the_caller_or_the_host_gets_in() -> None:
+    spec = a_manifest()["spec"]
+    [container] = spec["containers"]
+    assert not {"env", "envFrom", "ports", "command", "args", "lifecycle"} & set(container)
+    assert not {"initContainers", "serviceAccountName", "hostAliases", "nodeName"} & set(spec)
+    assert all(set(volume) == {"name", "emptyDir"} for volume in spec["volumes"])
+
+
+def test_the_only_writable_folders_are_bounded_and_in_memory() -> None:
+    spec = a_manifest(limits={"memory": "1Gi"})["spec"]
+    sizes = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"]}
+    assert sizes == {
+        "workspace": {"medium": "Memory", "sizeLimit": str(2**29)},
+        "tmp": {"medium": "Memory", "sizeLimit": str(2**28)},
+    }
+    mounts = {mount["mountPath"]: mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert mounts == {"/workspace": "workspace", "/tmp": "tmp"}
+
+
+def test_requests_are_limits() -> None:
+    resources = a_manifest(limits={"cpu": "2", "memory": "1Gi", "ephemeralStorage": "2Gi"})["spec"]["containers"][0]
+    asked = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "2Gi"}
+    assert resources["resources"] == {"requests": asked, "limits": asked}
+
+
+def test_the_record_owns_the_pod() -> None:
+    execution = an_execution()
+    [owner] = a_manifest()["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("CodeExecution", "run-1", execution.metadata.uid)
+    assert owner["controller"] is True
+
+
+def test_pods_share_nothing_that_could_be_changed() -> None:
+    changed = a_manifest()
+    changed["spec"]["securityContext"]["seccompProfile"]["type"] = "Unconfined"
+    changed["spec"]["containers"][0]["securityContext"]["capabilities"]["drop"].clear()
+    changed["spec"]["dnsConfig"]["nameservers"].append("8.8.8.8")
+    assert a_manifest() == yaml.safe_load(GOLDEN.read_text())

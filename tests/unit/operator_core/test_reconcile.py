@@ -1,0 +1,404 @@
+"""The decision, phase by phase, as scenarios: what was observed, and what is to be done."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from factories import (
+    CODE,
+    IMAGE,
+    NOW,
+    SECRET_UID,
+    UID,
+    a_finished_transcript,
+    a_pod,
+    a_policy,
+    a_raw_block,
+    a_secret,
+    a_transcript,
+    an_execution,
+    block_end,
+    output,
+    seconds,
+    the_end,
+)
+
+from codeexec_api import CodeExecution, Phase, Reason
+from codeexec_operator.core.observed import Fault, Observed, PodLink
+from codeexec_operator.core.payload import Payload, PayloadProblem, verify_payload
+from codeexec_operator.core.reconcile import (
+    CancelCode,
+    CreatePod,
+    DeletePayload,
+    DeletePod,
+    Forget,
+    Plan,
+    ReadPayload,
+    StartCode,
+    Timing,
+    decide,
+)
+
+TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5)
+PAYLOAD = Payload(SECRET_UID, (CODE,), ())
+MISSING = PayloadProblem(Reason.PAYLOAD_MISSING, "there is no Secret")
+MISMATCH = PayloadProblem(Reason.PAYLOAD_MISMATCH, "spec.blocks[0]: another digest", SECRET_UID)
+
+
+def seen(
+    phase: Phase = Phase.PENDING,
+    *,
+    status: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+    **rest: Any,
+) -> Observed:
+    execution = an_execution(phase=phase, status=status, **(spec or {}))
+    return Observed(**{"execution": execution, "policy": a_policy(), **rest})
+
+
+def starting(**rest: Any) -> Observed:
+    return seen(Phase.STARTING, **{"payload": PAYLOAD, "pod_requested": True, **rest})
+
+
+def running(**rest: Any) -> Observed:
+    return seen(Phase.RUNNING, **{"pod": a_pod(), "pod_requested": True, "link": PodLink.OPEN, **rest})
+
+
+def plan(observed: Observed, after: float = 0) -> Plan:
+    return decide(observed, NOW + seconds(after), TIMING)
+
+
+def outcome(result: Plan) -> tuple[Phase, str]:
+    assert result.status is not None
+    return result.status.phase, result.status.reason
+
+
+def condition_of(result: Plan, kind: str) -> tuple[str, str]:
+    assert result.status is not None
+    [found] = [one for one in result.status.conditions if one.type == kind]
+    return found.status, found.reason
+
+
+class TestPending:
+    def test_the_payload_is_read_first(self) -> None:
+        assert plan(seen()) == Plan(actions=(ReadPayload(),))
+
+    def test_accepted(self) -> None:
+        result = plan(seen(payload=PAYLOAD))
+        assert outcome(result) == (Phase.STARTING, "PodRequested")
+        assert condition_of(result, "Accepted") == ("True", "PodRequested")
+        [action] = result.actions
+        assert isinstance(action, CreatePod)
+        assert result.status
+        assert result.status.pod_name == action.manifest["metadata"]["name"] == "run-1-0f8fad5b"
+        assert result.status.image == IMAGE
+        assert result.status.code_digest == an_execution().spec.code_digest
+        assert result.status.summary.digest == result.status.code_digest.removeprefix("sha256:")[:12]
+        assert result.status.observed_generation == 1
+
+    def test_the_kubelets_deadline_is_behind_all_others(self) -> None:
+        blocks = [a_raw_block(), a_raw_block()]
+        payload = Payload(SECRET_UID, (CODE, CODE), ())
+        [action] = plan(seen(payload=payload, spec={"blocks": blocks, "timeoutSeconds": 30})).actions
+        assert isinstance(action, CreatePod)
+        assert action.manifest["spec"]["activeDeadlineSeconds"] >= 60 + 2 * 30 + 5
+
+    def test_denied_by_policy_with_every_reason_and_the_payload_goes(self) -> None:
+        policy = a_policy(languages=["bash"], maxTimeoutSeconds=10)
+        result = plan(seen(payload=PAYLOAD, policy=policy))
+        assert outcome(result) == (Phase.DENIED, "PolicyViolation")
+        assert condition_of(result, "Accepted") == ("False", "PolicyViolation")
+        assert condition_of(result, "Finished")[0] == "True"
+        assert result.status
+        assert "spec.blocks[0].language" in result.status.message
+        assert "spec.timeoutSeconds" in result.status.message
+        assert result.actions == (DeletePayload(SECRET_UID),)
+
+    def test_the_payload_may_come_a_little_later(self) -> None:
+        observed = seen(payload=MISSING, payload_read_at=NOW + seconds(1))
+        assert plan(observed, 1) == Plan(wake_at=NOW + seconds(1.1))
+        assert plan(observed, 1.1) == Plan(actions=(ReadPayload(),))
+        assert plan(observed, 4.9) == Plan(actions=(ReadPayload(),))
+
+    def test_a_payload_that_never_comes_is_a_denial(self) -> None:
+        result = plan(seen(payload=MISSING), 5)
+        assert outcome(result) == (Phase.DENIED, "PayloadMissing")
+        assert result.actions == ()
+
+    def test_a_mismatch_is_denied_at_once_and_the_payload_goes(self) -> None:
+        result = plan(seen(payload=MISMATCH))
+        assert outcome(result) == (Phase.DENIED, "PayloadMismatch")
+        assert result.actions == (DeletePayload(SECRET_UID),)
+
+    def test_a_foreign_secret_is_denied_and_left_alone(self) -> None:
+        problem = verify_payload(an_execution(), a_secret(type="Opaque"))
+        result = plan(seen(payload=problem))
+        assert outcome(result) == (Phase.DENIED, "PayloadForeign")
+        assert result.actions == ()
+
+    @pytest.mark.parametrize(("payload", "actions"), [(PAYLOAD, (DeletePayload(SECRET_UID),)), (MISSING, ())])
+    def test_cancelled_before_it_was_accepted(self, payload: Any, actions: tuple[Any, ...]) -> None:
+        result = plan(seen(payload=payload, spec={"cancelled": True}))
+        assert outcome(result) == (Phase.CANCELLED, "CancelRequested")
+        assert result.actions == actions
+
+
+class TestStarting:
+    def test_waits_for_the_pod(self) -> None:
+        assert plan(starting()) == Plan(wake_at=NOW + seconds(60))
+        assert plan(starting(pod=a_pod(running=False))) == Plan(wake_at=NOW + seconds(60))
+
+    def test_hands_the_code_over_after_the_record_and_without_the_payload(self) -> None:
+        result = plan(starting(pod=a_pod(image_id="sha256:1")), 2)
+        assert outcome(result) == (Phase.RUNNING, "CodeStarted")
+        assert result.status
+        assert result.status.started_at == NOW + seconds(2)
+        assert (result.status.node_name, result.status.image_id) == ("node-1", "sha256:1")
+        delete, start = result.actions
+        assert delete == DeletePayload(SECRET_UID)
+        assert isinstance(start, StartCode)
+        assert start.job["id"] == UID
+        assert "print" not in repr(start)
+
+    @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])
+    def test_an_image_that_can_not_be_pulled_fails_at_once(self, reason: str) -> None:
+        pod = a_pod(running=False, waiting_reason=reason, waiting_message="no such image")
+        result = plan(starting(pod=pod))
+        assert outcome(result) == (Phase.FAILED, "ImagePullFailed")
+        assert result.status
+        assert f"{reason}: check that the image exists" in result.status.message
+        assert "no such image" in result.status.message
+        assert condition_of(result, "Started") == ("False", "ImagePullFailed")
+        assert result.actions == (DeletePayload(SECRET_UID), DeletePod())
+
+    @pytest.mark.parametrize("reason", ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"])
+    def test_a_container_that_can_not_be_made_fails_at_once(self, reason: str) -> None:
+        result = plan(starting(pod=a_pod(running=False, waiting_reason=reason)))
+        assert outcome(result) == (Phase.FAILED, "PodRefused")
+
+    @pytest.mark.parametrize("reason", [Reason.QUOTA_EXCEEDED, Reason.POD_REFUSED])
+    def test_a_pod_that_the_api_server_refuses(self, reason: Reason) -> None:
+        result = plan(starting(fault=Fault(reason, "the API server refused the pod: why")))
+        assert outcome(result) == (Phase.FAILED, reason.value)
+        assert result.status
+        assert result.status.message.endswith("why")
+
+    def test_a_runner_that_ends_early(self) -> None:
+        result = plan(starting(pod=a_pod(running=False, terminated="Error", exit_code=1)))
+        assert outcome(result) == (Phase.FAILED, "RunnerFailed")
+
+    @pytest.mark.parametrize(
+        ("pod", "why"),
+        [
+            (None, "no reason was given"),
+            (a_pod(running=False, unschedulable="Insufficient memory"), "Insufficient memory"),
+            (a_pod(running=False, waiting_reason="ContainerCreating", waiting_message="volume"), "volume"),
+        ],
+    )
+    def test_gives_up_in_time_and_says_what_it_waited_for(self, pod: Any, why: str) -> None:
+        assert plan(starting(pod=pod), 59.9).status is None
+        result = plan(starting(pod=pod), 60)
+        assert outcome(result) == (Phase.FAILED, "StartTimeout")
+        assert result.status
+        assert why in result.status.message
+        assert DeletePod() in result.actions
+
+    def test_a_pod_that_somebody_deletes(self) -> None:
+        assert outcome(plan(starting(pod=a_pod(), pod_gone=True))) == (Phase.LOST, "PodLost")
+
+    def test_cancelled_before_the_code_started(self) -> None:
+        result = plan(starting(pod=a_pod(), spec={"cancelled": True}))
+        assert outcome(result) == (Phase.CANCELLED, "CancelRequested")
+        assert result.actions == (DeletePayload(SECRET_UID), DeletePod())
+        assert result.status
+        assert result.status.exit_code is None
+
+    def test_after_a_restart_the_payload_is_read_again_and_the_pod_asked_for_again(self) -> None:
+        assert plan(starting(payload=None, pod_requested=False)) == Plan(actions=(ReadPayload(),))
+        [action] = plan(starting(pod_requested=False)).actions
+        [first] = plan(seen(payload=PAYLOAD)).actions
+        assert action == first
+
+    def test_after_a_restart_without_the_payload_the_code_is_not_run(self) -> None:
+        result = plan(starting(payload=MISSING, pod_requested=False, pod=a_pod()))
+        assert outcome(result) == (Phase.LOST, "OperatorRestarted")
+        assert DeletePod() in result.actions
+
+    def test_a_block_that_is_not_text_is_not_run(self) -> None:
+        spec = {"blocks": [a_raw_block(b"\xff")]}
+        result = plan(starting(payload=Payload(SECRET_UID, (b"\xff",), ()), pod=a_pod(), spec=spec))
+        assert outcome(result) == (Phase.FAILED, "PayloadMismatch")
+        assert not any(isinstance(action, StartCode) for action in result.actions)
+
+
+class TestRunning:
+    def test_waits_until_its_own_limit(self) -> None:
+        assert plan(running(), 1) == Plan(wake_at=NOW + seconds(65))
+
+    @pytest.mark.parametrize(
+        ("exit_code", "reason", "phase", "recorded"),
+        [
+            (0, "Completed", Phase.SUCCEEDED, 0),
+            (3, "NonZeroExit", Phase.FAILED, 3),
+            (3, "Completed", Phase.FAILED, 3),
+            (137, "OutOfMemory", Phase.OUT_OF_MEMORY, 137),
+            (124, "DeadlineExceeded", Phase.TIMED_OUT, 124),
+            (130, "Cancelled", Phase.CANCELLED, 130),
+            (0, "SomethingNew", Phase.FAILED, 0),
+        ],
+    )
+    def test_the_last_block_tells_how_it_ended(self, exit_code: int, reason: str, phase: Phase, recorded: int) -> None:
+        result = plan(running(transcript=a_finished_transcript(exit_code, reason, "hi\n")), 2.5)
+        assert outcome(result)[0] is phase
+        assert result.status
+        assert result.status.exit_code == recorded
+        assert result.status.finished_at == NOW + seconds(2.5)
+        assert result.status.stdout
+        assert result.status.stdout.text == "hi\n"
+        assert result.status.summary.duration == "2.50s"
+        assert [block.exit_code for block in result.status.blocks] == [exit_code]
+        assert result.actions == ()  # the runner ends by itself
+
+    def test_an_end_after_too_few_blocks_is_no_success(self) -> None:
+        spec = {"blocks": [a_raw_block(), a_raw_block()]}
+        assert outcome(plan(running(transcript=a_finished_transcript(), spec=spec))) == (Phase.FAILED, "RunnerFailed")
+
+    def test_an_end_after_too_many_blocks_is_no_success(self) -> None:
+        transcript = a_transcript(block_end(0), block_end(1), the_end())
+        assert outcome(plan(running(transcript=transcript))) == (Phase.FAILED, "RunnerFailed")
+
+    def test_cancelled_between_two_blocks(self) -> None:
+        spec = {"blocks": [a_raw_block(), a_raw_block()], "cancelled": True}
+        result = plan(running(transcript=a_finished_transcript(), spec=spec, cancel_sent_at=NOW))
+        assert outcome(result) == (Phase.CANCELLED, "CancelRequested")
+        assert result.status
+        assert result.status.exit_code == 130
+
+    def test_cancelled_too_late_is_what_it_was(self) -> None:
+        result = plan(running(transcript=a_finished_transcript(), spec={"cancelled": True}, cancel_sent_at=NOW))
+        assert outcome(result)[0] is Phase.SUCCEEDED
+
+    def test_cancelling_asks_the_runner_once_then_ends_the_pod(self) -> None:
+        spec = {"cancelled": True}
+        assert plan(running(spec=spec)) == Plan(actions=(CancelCode(),), wake_at=NOW + seconds(5))
+        asked = running(spec=spec, cancel_sent_at=NOW)
+        assert plan(asked, 1) == Plan(wake_at=NOW + seconds(5))
+        result = plan(asked, 5)
+        assert outcome(result) == (Phase.CANCELLED, "CancelRequested")
+        assert result.actions == (DeletePod(),)
+
+    def test_a_faulty_transcript_fails_and_what_arrived_is_kept(self) -> None:
+        transcript = a_transcript(output("so far"), output("x") | {"seq": 7})
+        result = plan(running(transcript=transcript))
+        assert outcome(result) == (Phase.FAILED, "RunnerFailed")
+        assert result.status
+        assert result.status.stdout
+        assert result.status.stdout.text == "so far"
+        assert result.status.exit_code is None
+        assert result.actions == (DeletePod(),)
+
+    def test_the_operator_ends_what_the_runner_does_not(self) -> None:
+        stuck = running(transcript=a_transcript(output("so far")))
+        assert plan(stuck, 64.9).status is None
+        result = plan(stuck, 65)
+        assert outcome(result) == (Phase.TIMED_OUT, "DeadlineExceeded")
+        assert result.status
+        assert result.status.exit_code == 124
+        assert result.status.stdout
+        assert result.status.stdout.text == "so far"
+        assert result.actions == (DeletePod(),)
+
+    @pytest.mark.parametrize(
+        ("pod", "gone", "expected", "exit_code"),
+        [
+            (
+                a_pod(running=False, terminated="OOMKilled", exit_code=137),
+                False,
+                (Phase.OUT_OF_MEMORY, "OutOfMemory"),
+                137,
+            ),
+            (a_pod(running=False, terminated="DeadlineExceeded"), False, (Phase.TIMED_OUT, "DeadlineExceeded"), 124),
+            (a_pod(running=False, terminated="Evicted"), False, (Phase.FAILED, "RunnerFailed"), None),
+            (a_pod(running=False, terminated="Completed", exit_code=0), False, (Phase.FAILED, "RunnerFailed"), None),
+            (a_pod(), True, (Phase.LOST, "PodLost"), None),
+            (None, False, (Phase.LOST, "PodLost"), None),
+        ],
+        ids=["out of memory", "kubelet's deadline", "evicted", "ended without a result", "deleted", "never seen"],
+    )
+    def test_a_lost_connection_is_explained_by_the_pod(
+        self, pod: Any, gone: bool, expected: tuple[Phase, str], exit_code: int | None
+    ) -> None:
+        lost = running(pod=pod, pod_gone=gone, link=PodLink.CLOSED, link_closed_at=NOW)
+        result = plan(lost, 1)
+        assert outcome(result) == expected
+        assert result.status
+        assert result.status.exit_code == exit_code
+
+    def test_a_lost_connection_to_a_pod_that_goes_on_is_not_waited_for_long(self) -> None:
+        lost = running(link=PodLink.CLOSED, link_closed_at=NOW + seconds(1))
+        assert plan(lost, 2) == Plan(wake_at=NOW + seconds(6))
+        result = plan(lost, 6)
+        assert outcome(result) == (Phase.LOST, "PodLost")
+        assert result.actions == (DeletePod(),)
+
+    def test_after_a_restart_the_code_is_stopped_and_not_run_again(self) -> None:
+        result = plan(running(link=PodLink.NONE))
+        assert outcome(result) == (Phase.LOST, "OperatorRestarted")
+        assert result.actions == (DeletePod(),)
+
+
+class TestFinished:
+    def finished(self, **rest: Any) -> Observed:
+        return seen(Phase.SUCCEEDED, **{"pod": a_pod(running=False, terminated="Completed"), **rest})
+
+    @pytest.mark.parametrize(
+        ("spec", "ttl"), [({}, 60), ({"ttlSecondsAfterFinished": 10}, 10), ({"ttlSecondsAfterFinished": 0}, 0)]
+    )
+    def test_the_pod_is_kept_for_its_time(self, spec: dict[str, Any], ttl: int) -> None:
+        observed = self.finished(spec=spec)
+        if ttl:
+            assert plan(observed, ttl - 0.1) == Plan(wake_at=NOW + seconds(ttl))
+        assert plan(observed, ttl) == Plan(actions=(DeletePod(),))
+
+    def test_a_runner_that_is_about_to_exit_may_do_so(self) -> None:
+        result = plan(self.finished(pod=a_pod()), 0.1)
+        assert result.actions == ()
+        assert result.wake_at
+        assert result.wake_at <= NOW + seconds(60)
+
+    def test_a_runner_that_does_not_exit_is_not_waited_for(self) -> None:
+        assert plan(self.finished(pod=a_pod()), 30).actions == (DeletePod(),)
+
+    @pytest.mark.parametrize("changes", [{"pod": None}, {"pod_gone": True}])
+    def test_without_a_pod_nothing_is_left_to_do(self, changes: dict[str, Any]) -> None:
+        assert plan(self.finished(**changes)) == Plan(actions=(Forget(),))
+
+
+def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> None:
+    """From created to forgotten, with the plan's status as the next observation."""
+    observed = seen()
+    actions: list[Any] = []
+
+    def step(after: float, **changes: Any) -> CodeExecution:
+        nonlocal observed
+        observed = replace(observed, **changes)
+        result = plan(observed, after)
+        actions.extend(type(action).__name__ for action in result.actions)
+        if result.status:
+            observed = replace(observed, execution=observed.execution.model_copy(update={"status": result.status}))
+        return observed.execution
+
+    step(0)
+    step(0.1, payload=PAYLOAD)
+    step(0.2, pod_requested=True)
+    step(1, pod=a_pod())
+    step(1.1, link=PodLink.OPEN)
+    execution = step(2, transcript=a_finished_transcript(text="1\n"))
+    assert execution.status.phase is Phase.SUCCEEDED
+    step(2.1, pod=a_pod(running=False, terminated="Completed"), link=PodLink.CLOSED, link_closed_at=NOW + seconds(2))
+    step(62)
+    step(63, pod_gone=True)
+    assert actions == ["ReadPayload", "CreatePod", "DeletePayload", "StartCode", "DeletePod", "Forget"]
+    kinds = [one.type for one in execution.status.conditions]
+    assert kinds == ["Accepted", "Started", "Finished"]
+    assert CodeExecution.parse(execution.dump()) == execution

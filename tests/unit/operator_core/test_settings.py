@@ -1,0 +1,62 @@
+"""The operator's settings, from its environment."""
+
+from pathlib import Path
+
+import pytest
+from factories import IMAGE
+from pydantic import ValidationError
+
+from codeexec_operator.settings import Settings
+
+
+@pytest.fixture
+def policy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"images: ['{IMAGE}']\nmaxTimeoutSeconds: 30\n")
+    monkeypatch.setenv("CODEEXEC_NAMESPACES", "one")
+    monkeypatch.setenv("CODEEXEC_POLICY_FILE", str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "namespaces"), [("one", ("one",)), ("one,two", ("one", "two")), (" one , two,", ("one", "two"))]
+)
+def test_namespaces_are_separated_by_commas(
+    text: str, namespaces: tuple[str, ...], policy_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODEEXEC_NAMESPACES", text)
+    assert Settings().namespaces == namespaces
+
+
+@pytest.mark.parametrize("text", ["", " ", ","])
+def test_an_operator_without_a_namespace_is_refused(
+    text: str, policy_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODEEXEC_NAMESPACES", text)
+    with pytest.raises(ValidationError, match="namespaces"):
+        Settings()
+
+
+@pytest.mark.parametrize("name", ["CODEEXEC_NAMESPACES", "CODEEXEC_POLICY_FILE"])
+def test_what_is_missing_is_named(name: str, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(name)
+    with pytest.raises(ValidationError, match=name.removeprefix("CODEEXEC_").lower()):
+        Settings()
+
+
+def test_the_default_policy_is_read_from_the_file(policy_file: Path) -> None:
+    policy = Settings().default_policy()
+    assert (policy.images, policy.max_timeout_seconds) == ((IMAGE,), 30)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "images: []", "image: x"])
+def test_a_wrong_policy_is_refused(text: str, policy_file: Path) -> None:
+    policy_file.write_text(text)
+    with pytest.raises(ValidationError):
+        Settings().default_policy()
+
+
+def test_a_policy_file_that_is_missing_is_named(policy_file: Path) -> None:
+    policy_file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"policy\.yaml"):
+        Settings().default_policy()
