@@ -1,6 +1,7 @@
 """Runs code blocks through the cluster: submit, wait on a watch, return the result. Knows no agent framework."""
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -14,9 +15,11 @@ from codeexec_api import CodeExecution, CodeExecutionSpec, Limits, PayloadRef, S
 from codeexec_api.names import block_key, file_key
 from executor_client import telemetry
 from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size
-from executor_client.exceptions import ExecutionLost, NotInstalled
+from executor_client.exceptions import CodeExecError, ExecutionLost, NotInstalled
 from executor_client.results import ExecutionResult, failure, result_of
 from executor_client.transport import Transport
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_NAMESPACE: Final = "codeexec-sandbox"
 _OPERATOR_SECONDS: Final = 20
@@ -132,7 +135,7 @@ class CodeExecutionClient:
                         return current
             raise ExecutionLost(f"execution {execution.metadata.name} was deleted before it ended")
         except TimeoutError:
-            await transport.cancel(execution.metadata.name)
+            await self._cancel(transport, execution.metadata.name)
             if not overall.expired():
                 raise NotInstalled(
                     f"no operator took up execution {execution.metadata.name} within {_OPERATOR_SECONDS} s; check "
@@ -143,15 +146,22 @@ class CodeExecutionClient:
                 f"`kubectl -n {transport.namespace} get codeexecution {execution.metadata.name} -o yaml`"
             ) from None
         except asyncio.CancelledError:
-            await asyncio.shield(transport.cancel(execution.metadata.name))
+            await asyncio.shield(self._cancel(transport, execution.metadata.name))
             raise
         finally:
             canceller.cancel()
 
-    @staticmethod
-    async def _cancel_when(transport: Transport, name: str, cancelled: asyncio.Event) -> None:
+    async def _cancel_when(self, transport: Transport, name: str, cancelled: asyncio.Event) -> None:
         await cancelled.wait()
-        await transport.cancel(name)
+        await self._cancel(transport, name)
+
+    @staticmethod
+    async def _cancel(transport: Transport, name: str) -> None:
+        """Stop an execution that something else has ended the wait for; that something is what the caller hears of."""
+        try:
+            await transport.cancel(name)
+        except CodeExecError as error:
+            logger.warning("execution %s was not cancelled and runs on until its limit: %s", name, error)
 
     async def _transport(self) -> Transport:
         loop = asyncio.get_running_loop()

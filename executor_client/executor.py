@@ -1,6 +1,7 @@
 """The AutoGen executor: a thin face on `CodeExecutionClient`."""
 
 import asyncio
+import keyword
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from autogen_core.code_executor._func_with_reqs import build_python_functions_fi
 from pydantic import BaseModel, Field
 
 from codeexec_api import Limits, Phase
+from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, Request
 from executor_client.results import ExecutionResult
@@ -88,7 +90,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         limits: ceilings of the pod; default: those of `codeexec_api.Limits`.
 
     Raises:
-        ValueError: timeout is below 1, or functions_module is not an identifier.
+        ValueError: timeout is below 1 or above a day, or functions_module is not an identifier.
     """
 
     component_config_schema = KubernetesCodeExecutorConfig
@@ -109,9 +111,9 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         agent: str = "autogen",
         limits: Limits | None = None,
     ) -> None:
-        if timeout < 1:
-            raise ValueError(f"timeout is {timeout}, but must be at least 1 second")
-        if not functions_module.isidentifier():
+        if not 1 <= timeout <= MAX_TIMEOUT_SECONDS:
+            raise ValueError(f"timeout is {timeout}, but must be at least 1 and at most {MAX_TIMEOUT_SECONDS} seconds")
+        if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
             raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
         self._config = KubernetesCodeExecutorConfig(
             timeout=timeout,

@@ -27,6 +27,7 @@ MAX_BLOCKS: Final = 64
 MAX_FILES: Final = 16
 MAX_PAYLOAD_BYTES: Final = 1_000_000
 """Code and files of one execution together; a Secret holds at most 1 MiB."""
+MAX_TIMEOUT_SECONDS: Final = 86_400
 MAX_OUTPUT_BYTES: Final = 256 * 1024
 """Of each stream: both have to fit, escaped, into one object of etcd (1.5 MiB)."""
 
@@ -220,7 +221,7 @@ class CodeExecutionSpec(_Model):
     timeout_seconds: int = Field(
         60,
         ge=1,
-        le=86_400,
+        le=MAX_TIMEOUT_SECONDS,
         description="Wall-clock limit of each block, in seconds.",
         json_schema_extra=_immutable("timeoutSeconds"),
     )
@@ -397,7 +398,9 @@ class ExecutionPolicySpec(_Model):
     languages: tuple[LanguageName, ...] = Field(
         ("python", "bash", "sh"), min_length=1, max_length=16, description="Languages that may be used."
     )
-    max_timeout_seconds: int = Field(600, ge=1, le=86_400, description="Highest timeoutSeconds, for each block.")
+    max_timeout_seconds: int = Field(
+        600, ge=1, le=MAX_TIMEOUT_SECONDS, description="Highest timeoutSeconds, for each block."
+    )
     max_blocks: int = Field(32, ge=1, le=MAX_BLOCKS, description="Most blocks in one execution.")
     max_limits: PolicyLimits = Field(default_factory=PolicyLimits, description="Highest limits.")
     pod_ttl_seconds: int = Field(

@@ -6,6 +6,7 @@ import platform
 import sys
 
 import kopf
+import yaml
 from pydantic import ValidationError
 
 from codeexec_operator.handlers import events  # noqa: F401  (registers the handlers)
@@ -17,7 +18,7 @@ def main() -> None:
     try:
         settings = Settings()  # from the environment
         settings.default_policy()
-    except (ValidationError, OSError) as error:
+    except (ValidationError, yaml.YAMLError, OSError) as error:
         sys.exit(f"codeexec operator: wrong settings: {error}")
     kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")
     for chatty in ("kopf.objects", "kopf.activities"):  # a line for each event that a handler has passed on

@@ -32,6 +32,7 @@ class Settings(BaseSettings):
 
         Raises:
             OSError: the file can't be read.
+            yaml.YAMLError: it is not YAML.
             pydantic.ValidationError: a ValueError that names each wrong field.
         """
         return ExecutionPolicySpec.model_validate(yaml.safe_load(self.policy_file.read_text()))

@@ -328,9 +328,11 @@ def main():
     wake, wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    # The kernel drops every signal that PID 1 has no handler for, so user code can't end the runner by one.
+    # The kernel drops every signal that PID 1 has no handler for, so user code can't end the runner by one. The price:
+    # the runner doesn't hear the kubelet's SIGTERM either, and a deleted pod ends by the SIGKILL after it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     commands = Input()
+    os.environ["PATH"] = ENVIRONMENT["PATH"]  # where posix_spawnp looks for programs
     job = commands.first()
     if job is None:
         sys.exit("runner: stdin ended before a job arrived")

@@ -55,11 +55,16 @@ async def test_record_holds_digests_and_sizes_but_no_code(executor, admin):
 
 
 async def test_output_beyond_the_limit_is_counted_and_marked(executor):
-    result = await run(executor, ("python", "print('<' * 1_000_000)"))
+    """The worst case for the size of the record: both streams full of what JSON writes as six bytes."""
+    code = "import sys; print('<' * 1_000_000); print(chr(0) * 1_000_000, file=sys.stderr)"
+    result = await run(executor, ("python", code))
     assert result.exit_code == 0
-    assert result.output.startswith("<<<<")
-    assert "truncated" in result.output
-    assert "of 1000001 bytes kept" in result.output
+    assert set(result.stdout) == {"<"}
+    assert set(result.stderr) == {chr(0)}
+    kept = len(result.stdout)
+    assert kept >= 60_000
+    assert f"[codeexec: stdout truncated: {kept} of 1000001 bytes kept]" in result.output
+    assert f"[codeexec: stderr truncated: {kept} of 1000001 bytes kept]" in result.output
 
 
 async def test_odd_bytes_survive(executor):

@@ -229,7 +229,7 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if transcript.done:
         return _conclude(seen, now)
     if transcript.problem:
-        return _finish(seen, now, Event.FAULT, message=f"{transcript.problem}; the result can't be trusted")
+        return _finish(seen, now, Event.FAULT, message=f"{transcript.problem}; there is no result")
     if seen.link is PodLink.NONE:
         message = "the operator was restarted, or cut off, while the code ran; it was stopped and is not run again"
         return _finish(seen, now, Event.VANISHED, reason=Reason.OPERATOR_RESTARTED, message=message)

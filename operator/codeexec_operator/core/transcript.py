@@ -63,7 +63,8 @@ class Transcript:
 
     def _take(self, frame: Mapping[str, Any], execution_uid: str) -> None:
         if "error" in frame:
-            return self._fail(str(frame["error"])[:1000])
+            self.problem = f"the runner could not run the job: {str(frame['error'])[:1000]}"
+            return None
         if frame["id"] != execution_uid or frame["seq"] != self._next:
             return self._fail(f"frame {frame['seq']} of {frame['id']!r} where {self._next} was due")
         self._next += 1

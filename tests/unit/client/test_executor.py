@@ -35,7 +35,7 @@ def test_construction_does_nothing() -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.5])
 def test_a_timeout_below_one_second_is_refused(timeout: Any) -> None:
-    with pytest.raises(ValueError, match=f"timeout is {timeout}, but must be at least 1 second"):
+    with pytest.raises(ValueError, match=f"timeout is {timeout}, but must be at least 1 and at most 86400 seconds"):
         KubernetesCodeExecutor(timeout=timeout)
 
 

@@ -129,7 +129,7 @@ def lines(*frames: dict[str, Any]) -> bytes:
 def test_a_faulty_transcript_is_never_done_and_says_why(case: str) -> None:
     transcript = Transcript()
     transcript.feed(lines(*FAULTY[case]), UID)
-    assert transcript.problem.startswith("the runner sent ")
+    assert transcript.problem.startswith("the runner ")
     assert not transcript.done
     state(transcript)  # what arrived until then can be recorded
 
