@@ -1,0 +1,109 @@
+{{- define "codeexec.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
+{{- end }}
+
+{{/* 53 characters leave room for suffixes such as "-operator" within the 63 of a label. */}}
+{{- define "codeexec.fullname" -}}
+{{- $name := include "codeexec.name" . }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 53 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 53 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "codeexec.operatorName" -}}
+{{- include "codeexec.fullname" . }}-operator
+{{- end }}
+
+{{- define "codeexec.testName" -}}
+{{- include "codeexec.fullname" . }}-test
+{{- end }}
+
+{{- define "codeexec.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ include "codeexec.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: codeexec
+{{- end }}
+
+{{- define "codeexec.operatorSelector" -}}
+app.kubernetes.io/name: {{ include "codeexec.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{/* Annotation of what must outlive the release: records, and what locks their namespace down. */}}
+{{- define "codeexec.keep" -}}
+{{- if .Values.crds.keep -}}
+annotations:
+  helm.sh/resource-policy: keep
+{{- end }}
+{{- end }}
+
+{{/* Image reference by digest. Arguments: the values of the image, and their path for the message. */}}
+{{- define "codeexec.image" -}}
+{{- $values := index . 0 }}
+{{- $path := index . 1 }}
+{{- $how := "`make deploy` sets it; with your own registry, push the image there and pass what the push printed" }}
+{{- $repository := required (printf "%s.repository is empty: set it to the image's registry and name, without a tag (%s)" $path $how) $values.repository }}
+{{- $digest := required (printf "%s.digest is empty: set it to sha256:<64 hexadecimal digits>, because a tag can move (%s)" $path $how) $values.digest }}
+{{- printf "%s@%s" $repository $digest }}
+{{- end }}
+
+{{- define "codeexec.operatorImage" -}}
+{{- include "codeexec.image" (list .Values.image "image") }}
+{{- end }}
+
+{{- define "codeexec.sandboxImage" -}}
+{{- include "codeexec.image" (list .Values.sandbox.image "sandbox.image") }}
+{{- end }}
+
+{{/* The cluster's default policy: the spec of an ExecutionPolicy. */}}
+{{- define "codeexec.policy" -}}
+{{- $images := prepend .Values.policy.extraImages (include "codeexec.sandboxImage" .) }}
+{{- omit .Values.policy "extraImages" | merge (dict "images" $images) | toYaml }}
+{{- end }}
+
+{{/* Namespaces that the operator serves, checked. */}}
+{{- define "codeexec.namespaces" -}}
+{{- if has .Release.Namespace .Values.sandbox.namespaces }}
+{{- fail (printf "sandbox.namespaces contains %q, the release's own namespace: sandboxes are cut off from the network, and so would be the operator. Install the release in another namespace, such as codeexec-system" .Release.Namespace) }}
+{{- end }}
+{{- join "," .Values.sandbox.namespaces }}
+{{- end }}
+
+{{/* Subjects of a RoleBinding, from values such as agents.subjects. */}}
+{{- define "codeexec.subjects" -}}
+{{- range . -}}
+- kind: {{ .kind }}
+  name: {{ .name | quote }}
+  {{- if eq .kind "ServiceAccount" }}
+  namespace: {{ .namespace }}
+  {{- else }}
+  apiGroup: rbac.authorization.k8s.io
+  {{- end }}
+{{ end }}
+{{- end }}
+
+{{/* What the Pod Security standard "restricted" asks for, and a read-only root on top. */}}
+{{- define "codeexec.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "codeexec.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+{{- end }}

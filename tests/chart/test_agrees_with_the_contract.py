@@ -1,0 +1,90 @@
+"""The chart says the same as the package: version, CRDs, policy fields, defaults and bounds."""
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+from chart.helm import CHART, ROOT, render
+
+from codeexec_api import ExecutionPolicySpec
+from codeexec_api.languages import LANGUAGES
+from codeexec_api.quantities import parse_quantity
+from codeexec_api.v1alpha1 import PolicyLimits
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = yaml.safe_load((CHART / "values.schema.json").read_text())
+METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text())
+CRDS = sorted((ROOT / "crds").glob("*.yaml"))
+
+
+def test_one_version() -> None:
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (METADATA["version"], METADATA["appVersion"]) == (package, package)
+
+
+def test_crds_are_installed_as_they_were_generated() -> None:
+    installed = [one for one in render("--set", "crds.keep=false") if one["kind"] == "CustomResourceDefinition"]
+    for one in installed:
+        assert set(one["metadata"]) == {"name", "labels"}
+        del one["metadata"]["labels"]
+    assert installed == [yaml.safe_load(path.read_text()) for path in CRDS]
+
+
+def test_artifact_hub_lists_the_crds() -> None:
+    listed = yaml.safe_load(METADATA["annotations"]["artifacthub.io/crds"])
+    generated = [yaml.safe_load(path.read_text()) for path in CRDS]
+    assert [(one["name"], one["kind"], one["version"]) for one in listed] == [
+        (crd["metadata"]["name"], crd["spec"]["names"]["kind"], version["name"])
+        for crd in generated
+        for version in crd["spec"]["versions"]
+    ]
+
+
+def test_the_chart_has_the_defaults_of_the_model() -> None:
+    images = ("box@sha256:" + "0" * 64,)
+    policy = {key: value for key, value in VALUES["policy"].items() if key != "extraImages"}
+    assert ExecutionPolicySpec.model_validate({"images": images, **policy}) == ExecutionPolicySpec(images=images)
+    assert set(policy) | {"images"} == set(ExecutionPolicySpec(images=images).dump())
+
+
+@pytest.mark.parametrize("model", [ExecutionPolicySpec, PolicyLimits], ids=lambda model: model.__name__)
+def test_numbers_have_the_bounds_of_the_model(model: Any) -> None:
+    policy = SCHEMA["properties"]["policy"]["properties"]
+    section = policy if model is ExecutionPolicySpec else policy["maxLimits"]["properties"]
+    properties = model.model_json_schema(by_alias=True)["properties"]
+    numbers = {name: node for name, node in properties.items() if node.get("type") == "integer"}
+    assert numbers
+    for name, node in numbers.items():
+        assert (section[name]["minimum"], section[name]["maximum"]) == (node["minimum"], node["maximum"]), name
+
+
+def test_languages_are_those_of_the_model() -> None:
+    assert SCHEMA["properties"]["policy"]["properties"]["languages"]["items"]["enum"] == list(LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        *((text, True) for text in ("1", "10", "500m", "0.5", "1.25", "0.001", "256Mi", "1.5Gi", "5000000000", "2Ti")),
+        *((text, False) for text in ("0", "0m", "0.0", "-1", "", "1GB", "1 Gi", "1e3", ".5", "5.", "Mi", "1mi")),
+    ],
+)
+def test_quantities_are_those_of_the_model(text: str, accepted: bool) -> None:
+    assert bool(re.search(SCHEMA["definitions"]["quantity"]["pattern"], text)) is accepted
+    if accepted:
+        assert parse_quantity(text) > 0
+
+
+def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
+    return [
+        leaf
+        for name, value in values.items()
+        for leaf in (_leaves(value, f"{prefix}{name}.") if isinstance(value, dict) and value else [prefix + name])
+    ]
+
+
+def test_the_readme_has_a_row_for_every_value() -> None:
+    readme = (CHART / "README.md").read_text()
+    assert re.findall(r"^\| `([\w.-]+)` \|", readme, flags=re.MULTILINE) == _leaves(VALUES)

@@ -1,0 +1,98 @@
+"""What the chart installs is as locked down as the chart says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chart.helm import CI_VALUES, pick, render
+
+OPERATOR_RIGHTS = {
+    ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
+    ("codeexec.dev", "codeexecutions/status"): {"patch"},
+    ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("", "pods"): {"get", "list", "watch", "create", "delete"},
+    ("", "pods/attach"): {"get", "create"},
+    ("", "secrets"): {"get", "list", "delete"},
+}
+
+AGENT_RIGHTS = {
+    ("codeexec.dev", "codeexecutions"): {"create", "get", "list", "watch", "patch"},
+    ("", "secrets"): {"create"},
+}
+
+
+def _rights(role: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
+    rights: dict[tuple[str, str], set[str]] = {}
+    for rule in role["rules"]:
+        assert set(rule) == {"apiGroups", "resources", "verbs"}
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                rights.setdefault((group, resource), set()).update(rule["verbs"])
+    return rights
+
+
+def test_the_operator_has_these_rights_and_no_other() -> None:
+    objects = render()
+    bindings = [one for one in objects if one["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    of_operator = [
+        (one["kind"], one["metadata"]["namespace"], one["roleRef"]["name"])
+        for one in bindings
+        if any(subject["name"] == "codeexec-operator" for subject in one["subjects"])
+    ]
+    assert of_operator == [("RoleBinding", "codeexec-sandbox", "codeexec-operator")]
+    assert _rights(pick(objects, "Role", "codeexec-operator")) == OPERATOR_RIGHTS
+
+
+def test_an_agent_has_these_rights_and_no_other() -> None:
+    assert _rights(pick(render(), "Role", "codeexec-agent")) == AGENT_RIGHTS
+
+
+def _pod_specs(values: Path) -> list[dict[str, Any]]:
+    objects = render(values=values)
+    deployments = [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
+    return deployments + [one["spec"] for one in objects if one["kind"] == "Pod"]
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_every_pod_satisfies_the_restricted_profile(values: Path) -> None:
+    pods = _pod_specs(values)
+    assert len(pods) == 2, "the operator, and the pod of `helm test`"
+    for pod in pods:
+        assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == 65532
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert all(set(volume) <= {"name", "configMap", "emptyDir"} for volume in pod["volumes"])
+        [container] = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert not any("hostPort" in port for port in container.get("ports", []))
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_every_image_is_named_by_digest(values: Path) -> None:
+    images = [container["image"] for pod in _pod_specs(values) for container in pod["containers"]]
+    assert all("@sha256:" in image for image in images)
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_every_sandbox_namespace_is_closed(values: Path) -> None:
+    objects = render(values=values)
+    sandboxes = {one["metadata"]["namespace"] for one in objects if one["kind"] == "Role"}
+    for kind in ("NetworkPolicy", "LimitRange", "ResourceQuota"):
+        assert sandboxes <= {one["metadata"]["namespace"] for one in objects if one["kind"] == kind}
+    denials = [one["spec"] for one in objects if one["metadata"]["name"] == "codeexec-deny-all"]
+    assert denials == [{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}] * len(sandboxes)
+
+
+def test_a_new_policy_restarts_the_operator() -> None:
+    def checksum(*arguments: str) -> str:
+        template = pick(render(*arguments), "Deployment", "codeexec-operator")["spec"]["template"]
+        return template["metadata"]["annotations"]["checksum/policy"]
+
+    assert checksum() != checksum("--set", "policy.maxBlocks=31")
+    assert checksum() == checksum("--set", "operator.logLevel=DEBUG")

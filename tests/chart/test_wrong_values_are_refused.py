@@ -1,0 +1,106 @@
+"""A value that is wrong or unknown is refused, with a message that names the field."""
+
+import re
+
+import pytest
+import yaml
+from chart.helm import CHART, template
+
+SHA256 = "sha256:" + "0" * 64
+
+REFUSED = {
+    "unknown value": (["--set", "replicas=2"], "additional properties 'replicas' not allowed"),
+    "unknown value below": (["--set", "operator.replicas=2"], "/operator': additional properties 'replicas'"),
+    "tag instead of a digest": (["--set", "image.tag=latest"], "/image': additional properties 'tag' not allowed"),
+    "tag in the repository": (["--set", "image.repository=registry.example/operator:1.0"], "/image/repository'"),
+    "digest in the repository": (["--set", f"sandbox.image.repository=box@{SHA256}"], "/sandbox/image/repository'"),
+    "short digest": (["--set", "image.digest=sha256:abc"], "/image/digest'"),
+    "digest without its algorithm": (["--set-string", f"image.digest={SHA256[7:]}"], "/image/digest'"),
+    "no operator image": (["--set", "image.repository="], "image.repository is empty: set it"),
+    "no operator digest": (["--set", "image.digest="], "image.digest is empty: set it"),
+    "no sandbox image": (["--set", "sandbox.image.repository="], "sandbox.image.repository is empty: set it"),
+    "no sandbox digest": (["--set", "sandbox.image.digest="], "sandbox.image.digest is empty: set it"),
+    "unknown pull policy": (["--set", "image.pullPolicy=Sometimes"], "/image/pullPolicy'"),
+    "no sandbox namespace": (["--set-json", "sandbox.namespaces=[]"], "/sandbox/namespaces'"),
+    "one namespace as text": (["--set", "sandbox.namespaces=codeexec-sandbox"], "/sandbox/namespaces'"),
+    "impossible namespace": (["--set", "sandbox.namespaces={Code_Exec}"], "/sandbox/namespaces/0'"),
+    "namespace named twice": (["--set", "sandbox.namespaces={box,box}"], "/sandbox/namespaces'"),
+    "the release's own namespace": (
+        ["--set", "sandbox.namespaces={codeexec-system}"],
+        'sandbox.namespaces contains "codeexec-system"',
+    ),
+    "yes for true": (["--set-string", "sandbox.createNamespaces=yes"], "/sandbox/createNamespaces'"),
+    "unknown language": (["--set", "policy.languages={python,perl}"], "/policy/languages/1'"),
+    "no language": (["--set-json", "policy.languages=[]"], "/policy/languages'"),
+    "zero timeout": (["--set", "policy.maxTimeoutSeconds=0"], "/policy/maxTimeoutSeconds'"),
+    "timeout as a duration": (["--set", "policy.maxTimeoutSeconds=10m"], "/policy/maxTimeoutSeconds'"),
+    "too many blocks": (["--set", "policy.maxBlocks=65"], "/policy/maxBlocks'"),
+    "zero cpu": (["--set-string", "policy.maxLimits.cpu=0"], "/policy/maxLimits/cpu'"),
+    "unknown unit": (["--set", "policy.maxLimits.memory=1GB"], "/policy/maxLimits/memory'"),
+    "negative storage": (["--set", "policy.maxLimits.ephemeralStorage=-1"], "/policy/maxLimits/ephemeralStorage'"),
+    "Kubernetes' spelling of a limit": (
+        ["--set", "policy.maxLimits.ephemeral-storage=1Gi"],
+        "/policy/maxLimits': additional properties 'ephemeral-storage' not allowed",
+    ),
+    "more output than a record holds": (
+        ["--set", "policy.maxLimits.outputBytes=262145"],
+        "/policy/maxLimits/outputBytes'",
+    ),
+    "negative time to live": (["--set", "policy.podTTLSeconds=-1"], "/policy/podTTLSeconds'"),
+    "extra image by tag": (["--set", "policy.extraImages={registry.example/science:1}"], "/policy/extraImages/0'"),
+    "removed value": (["--set", "policy.maxBlocks=null"], "/policy': missing property 'maxBlocks'"),
+    "no pods": (["--set", "resourceQuota.pods=0"], "/resourceQuota/pods'"),
+    "unknown quota": (["--set", "resourceQuota.gpus=1"], "/resourceQuota': additional properties 'gpus'"),
+    "crds as a switch": (["--set", "crds=false"], "/crds'"),
+    "unknown log level": (["--set", "operator.logLevel=trace"], "/operator/logLevel'"),
+    "unknown resource": (
+        ["--set", "operator.resources.limits.gpu=1"],
+        "/operator/resources/limits': additional properties 'gpu' not allowed",
+    ),
+    "port that doesn't exist": (
+        ["--set", "operator.networkPolicy.apiServerPorts={70000}"],
+        "/operator/networkPolicy/apiServerPorts/0'",
+    ),
+    "number as a label": (["--set", "operator.podLabels.team=1"], "/operator/podLabels/team'"),
+    "unknown effect": (
+        ["--set-json", 'operator.tolerations=[{"effect":"Never"}]'],
+        "/operator/tolerations/0/effect'",
+    ),
+    "subject without a kind": (
+        ["--set", "agents.subjects[0].name=bob"],
+        "/agents/subjects/0': missing property 'kind'",
+    ),
+    "ServiceAccount without a namespace": (
+        ["--set-json", 'agents.subjects=[{"kind":"ServiceAccount","name":"bob"}]'],
+        "/agents/subjects/0': missing property 'namespace'",
+    ),
+    "User with a namespace": (
+        ["--set-json", 'viewers.subjects=[{"kind":"User","name":"bob","namespace":"box"}]'],
+        "/viewers/subjects/0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused(arguments: list[str], message: str) -> None:
+    done = template(*arguments)
+    assert done.returncode != 0, "was accepted"
+    assert message in done.stderr
+
+
+def test_a_bare_install_says_what_is_missing() -> None:
+    assert re.search(r"\bimage\.(repository|digest) is empty: set it to", template(values=None).stderr)
+
+
+def test_every_object_of_the_schema_is_closed() -> None:
+    """Free maps state the type of their values; the rest lists its properties and allows no other."""
+    may_be_open = {"global", "nodeAffinity", "podAffinity", "podAntiAffinity"}
+
+    def open_objects(name: str, node: object) -> list[str]:
+        if not isinstance(node, dict):
+            return []
+        here = [name] if node.get("type") == "object" and "additionalProperties" not in node else []
+        return here + [found for key, child in node.items() for found in open_objects(key, child)]
+
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    assert set(open_objects("values", schema)) == may_be_open
