@@ -5,9 +5,10 @@ Every error of the API server or of the network leaves here as one of `exception
 
 import asyncio
 import base64
+import json
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ from executor_client.exceptions import (
 
 _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240
+_RECONNECT_SECONDS: Final = 0.5
+_OUTAGE_SECONDS: Final = 30
+"""How long the API server may be away while an execution is waited for."""
 _TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -115,7 +119,10 @@ class Transport:
         if isinstance(execution, BaseException):
             raise execution
         if isinstance(secret_error, BaseException):
-            await self.cancel(name)
+            with suppress(
+                CodeExecError
+            ):  # the operator would deny it anyway; the caller has to hear of the first error
+                await self.cancel(name)
             raise secret_error
         return execution
 
@@ -150,13 +157,16 @@ class Transport:
             )
 
     async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
-        """Each version of the object from now on, until it is deleted. Lost watches are resumed.
+        """Each version of the object from now on, until it is deleted. Lost watches are resumed, for a while.
 
         Raises:
             CodeExecError: see `exceptions`.
         """
         version: str | None = execution.metadata.resource_version
+        clock = asyncio.get_running_loop().time
+        lost_at = clock()
         while True:
+            opened_at = clock()
             try:
                 async with aclosing(self._watch_once(execution.metadata.name, version)) as events:
                     async for kind, current in events:
@@ -168,6 +178,12 @@ class Transport:
                 if error.status != 410:
                     raise self._translate("watch the CodeExecution", error) from error
                 version = None  # too old for the API server: start from the current state
+            except ClusterUnreachable:
+                if clock() - opened_at > _RECONNECT_SECONDS:  # it was open for a while, so this is another outage
+                    lost_at = clock()
+                if clock() - lost_at > _OUTAGE_SECONDS:
+                    raise
+                await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _watch_once(self, name: str, version: str | None) -> AsyncGenerator[tuple[str, CodeExecution], None]:
         """One watch, until the server ends it. When the caller has seen enough, its connection is dropped at once."""
@@ -230,7 +246,7 @@ class Transport:
 
 def _message(body: str) -> str:
     try:
-        status = yaml.safe_load(body)
-    except yaml.YAMLError:
+        status = json.loads(body)
+    except ValueError:
         return body
     return str(status.get("message", body)) if isinstance(status, dict) else body

@@ -48,7 +48,6 @@ class Event(StrEnum):
 class Reason(StrEnum):
     """Why an execution is in its phase (`status.reason`): a closed vocabulary for people and programs."""
 
-    RECEIVED = "Received"
     POLICY_VIOLATION = "PolicyViolation"
     PAYLOAD_MISSING = "PayloadMissing"
     PAYLOAD_FOREIGN = "PayloadForeign"

@@ -14,6 +14,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -159,9 +160,11 @@ async def main() -> None:
             times = await measure(contenders)
         else:
             contenders["docker run --rm, same hardening"] = docker_run()
-            async with DockerCommandLineCodeExecutor(image=image(), timeout=60) as docker:
-                contenders["AutoGen's Docker executor, per call"] = autogen_docker(docker)
-                times = await measure(contenders)
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder).chmod(0o755)  # the image's user is not root, as whom AutoGen writes there
+                async with DockerCommandLineCodeExecutor(image=image(), timeout=60, work_dir=folder) as docker:
+                    contenders["AutoGen's Docker executor, per call"] = autogen_docker(docker)
+                    times = await measure(contenders)
     path = ROOT / ".codeexec" / "bench.json"
     path.write_text(json.dumps(report(times), indent=2) + "\n")
     print(f"all figures: {path.relative_to(ROOT)}")

@@ -43,14 +43,28 @@ def test_timeout_below_one_second():
         KubernetesCodeExecutor(timeout=0)
 
 
-async def test_cluster_that_does_not_answer(agent_kubeconfig, tmp_path, quickly):
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
+@pytest.fixture
+def changed_kubeconfig(agent_kubeconfig, tmp_path):
+    """A copy of the agent's kubeconfig with another server or another token."""
+
+    def write(*, server: str | None = None, token: str | None = None) -> Path:
         config = yaml.safe_load(Path(agent_kubeconfig).read_text())
-        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{unused.getsockname()[1]}"
+        if server:
+            config["clusters"][0]["cluster"]["server"] = server
+        if token:
+            config["users"][0]["user"]["token"] = token
         path = tmp_path / "kubeconfig"
         path.write_text(yaml.safe_dump(config))
-        executor = KubernetesCodeExecutor(kubeconfig=path)
+        return path
+
+    return write
+
+
+async def test_cluster_that_does_not_answer(changed_kubeconfig, quickly):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = f"https://127.0.0.1:{unused.getsockname()[1]}"
+        executor = KubernetesCodeExecutor(kubeconfig=changed_kubeconfig(server=server))
         with pytest.raises(ClusterUnreachable, match=r"no answer from the API server at https://127\.0\.0\.1"):
             await executor.execute_code_blocks(PRINT, CancellationToken())
         await executor.stop()
@@ -87,12 +101,8 @@ async def test_identity_without_rights(kubeconfig_of, quickly):
     await executor.stop()
 
 
-async def test_credentials_that_are_not_valid(agent_kubeconfig, tmp_path, quickly):
-    config = yaml.safe_load(Path(agent_kubeconfig).read_text())
-    config["users"][0]["user"]["token"] = "expired"
-    path = tmp_path / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    executor = KubernetesCodeExecutor(kubeconfig=path)
+async def test_credentials_that_are_not_valid(changed_kubeconfig, quickly):
+    executor = KubernetesCodeExecutor(kubeconfig=changed_kubeconfig(token="expired"))
     with pytest.raises(NotPermitted, match=r"401.*credentials in the kubeconfig are not valid"):
         await executor.execute_code_blocks(PRINT, CancellationToken())
     await executor.stop()
