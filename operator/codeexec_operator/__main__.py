@@ -21,6 +21,7 @@ def main() -> None:
     except (ValidationError, yaml.YAMLError, OSError) as error:
         sys.exit(f"codeexec operator: wrong settings: {error}")
     kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")
+    logging.getLogger().setLevel(settings.log_level)
     for chatty in ("kopf.objects", "kopf.activities"):  # a line for each event that a handler has passed on
         logging.getLogger(chatty).setLevel(logging.WARNING)
     # kopf names itself after this; else it asks for the name of the user, and the uid of the image has none.

@@ -1,7 +1,7 @@
 """The operator's settings, from the environment (prefix CODEEXEC_) and from the policy file that it names."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, field_validator
@@ -19,7 +19,7 @@ class Settings(BaseSettings):
     """Sandbox namespaces to serve, separated by commas."""
     policy_file: Path
     """YAML file with the cluster's default policy: the spec of an ExecutionPolicy."""
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     health_port: int = 8080
 
     @field_validator("namespaces", mode="before")
