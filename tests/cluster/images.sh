@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Builds the operator and the sandbox image, pushes them and writes their references
+# by digest to .codeexec/images.env. Builds only what has changed.
+#
+#   usage: images.sh                              to the test cluster's registry
+#          images.sh --push-to REGISTRY/PREFIX    to a registry of yours
+set -euo pipefail
+# shellcheck source=tests/cluster/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+prefix=$REGISTRY_HOST/codeexec
+if [[ ${1:-} == --push-to && -n ${2:-} ]]; then
+  prefix=${2%/}
+elif (($# > 0)); then
+  die "usage: images.sh [--push-to REGISTRY/PREFIX]"
+fi
+VENV=$ROOT/.venv/bin
+for tool in uv hatchling; do
+  [[ -x $VENV/$tool ]] || die "$VENV/$tool is missing: run make venv"
+done
+
+# --- the base image where none can be pulled: Debian with Python --------------------
+
+PYTHON_BASE=codeexec/python-base:local
+
+python_base() {
+  local root=$WORK/python-base
+  rm -rf "$root"
+  debootstrap --variant=minbase --include=ca-certificates,netbase,python3,tzdata "$DEBIAN_RELEASE" "$root" "$(debian_mirror)"
+  rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/usr/share/{doc,man,locale}/*
+  ln -s python3 "$root/usr/bin/python"
+  tar -C "$root" -c . | docker import - $PYTHON_BASE
+  rm -rf "$root"
+}
+
+# --- the images --------------------------------------------------------------------
+
+# hash_of PATH...: hash of the files, of this script and of what else goes in.
+hash_of() {
+  {
+    printf '%s\n' "$base" "$platform"
+    cd "$ROOT"
+    find tests/cluster/images.sh "$@" -type f ! -name '*.pyc' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+  } | sha256sum | cut -c1-16
+}
+
+operator_context() { # DIR
+  local uv=("$VENV/uv" pip install --quiet --no-config --python "$VENV/python" --python-version 3.11
+    --python-platform "$platform" --only-binary :all: --no-compile-bytecode)
+  "${uv[@]}" --require-hashes --requirements "$ROOT/requirements/operator.txt" --target "$1/dependencies"
+  (cd "$ROOT" && "$VENV/hatchling" build --target wheel --directory "$1/wheel")
+  "${uv[@]}" --no-deps --target "$1/codeexec" "$1"/wheel/*.whl
+  # Programs' first lines name this machine's Python, and the lists of files hash them.
+  rm -rf "$1"/{dependencies,codeexec}/{bin,*.dist-info/RECORD}
+  cp "$ROOT/operator/Dockerfile" "$1/"
+}
+
+sandbox_context() { # DIR
+  cp "$ROOT"/operator/sandbox/{Dockerfile,runner.py} "$1/"
+}
+
+build() { # NAME IMAGE
+  local arguments=(--network none --tag "$2")
+  context=$(mktemp -d) # not local: the trap needs it
+  trap 'rm -rf "$context"' EXIT
+  "$1_context" "$context"
+  if [[ $way == none ]]; then arguments+=(--build-arg "BASE_IMAGE=$PYTHON_BASE"); fi
+  # BuildKit where it is installed; otherwise the builder that every Docker has.
+  if docker buildx version >/dev/null 2>&1; then
+    docker build --load --provenance=false "${arguments[@]}" "$context"
+  else
+    DOCKER_BUILDKIT=0 docker build "${arguments[@]}" "$context"
+  fi
+}
+
+# publish NAME PATH...: builds and pushes unless that has been done for the same
+# files; sets "reference" to the image by digest.
+publish() {
+  local name=$1 image
+  shift
+  image=$prefix/$name:$(hash_of "$@")
+  if ! docker image inspect "$image" >/dev/null 2>&1; then
+    say "  $name image: building"
+    run "$name-image" build "$name" "$image"
+  fi
+  run "$name-push" docker push "$image"
+  reference=$(sed -n 's/.*digest: \(sha256:[0-9a-f]*\).*/\1/p' "$CACHE/logs/$name-push.log")
+  [[ -n $reference ]] || die "docker push told no digest for $image: see $CACHE/logs/$name-push.log"
+  reference=$prefix/$name@$reference
+}
+
+ensure_docker
+way=$(registry_way)
+if [[ $prefix == "$REGISTRY_HOST"/* ]]; then ensure_registry; fi
+case $(docker version --format '{{.Server.Arch}}') in
+  arm64) platform=aarch64-manylinux_2_28 ;;
+  *) platform=x86_64-manylinux_2_28 ;;
+esac
+base=official
+if [[ $way == none ]]; then
+  need_debian_packages debootstrap
+  forget_missing_image python_base $PYTHON_BASE
+  step python_base "$DEBIAN_RELEASE"
+  base=$(stamp python_base)
+fi
+
+publish operator operator/Dockerfile operator/codeexec_operator crds/codeexec_api executor_client pyproject.toml requirements/operator.txt
+operator=$reference
+publish sandbox operator/sandbox
+sandbox=$reference
+printf 'OPERATOR_IMAGE=%s\nSANDBOX_IMAGE=%s\n' "$operator" "$sandbox" >"$STATE/images.env"
+say "The images are ready after $SECONDS s: $STATE/images.env"

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Makes sure that command-line tools are there. kind, kubectl and helm are taken from
+# PATH where it has them; everything else is built from Go modules, once.
+#
+#   usage: tools.sh TOOL...     TOOL: kind kubectl helm helm-unittest kubeconform k8s-schemas
+#          tools.sh --bin       prints the folder to put in front of PATH
+#          tools.sh --schemas   prints the folder of the Kubernetes JSON schemas
+set -euo pipefail
+# shellcheck source=tests/cluster/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+SCHEMAS=$CACHE/schemas/$KUBERNETES_VERSION
+
+# --- the steps ---------------------------------------------------------------------
+
+kind_tool() { go install -ldflags '-s -w' "sigs.k8s.io/kind@$KIND_VERSION"; }
+helm_tool() { go install -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@$HELM_VERSION"; }
+kubeconform_tool() { go install -ldflags '-s -w' "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM_VERSION"; }
+
+helm_unittest_tool() {
+  copy_source "github.com/helm-unittest/helm-unittest@$HELM_UNITTEST_VERSION" "$WORK/helm-unittest"
+  cd "$WORK/helm-unittest"
+  go build -mod=readonly -ldflags '-s -w' -o "$TOOLS/helm-unittest" ./cmd/helm-unittest
+}
+
+# kubectl's published module has no main package: this is one.
+kubectl_tool() {
+  local source=$WORK/kubectl
+  rm -rf "$source"
+  mkdir "$source"
+  cd "$source"
+  cat >main.go <<GO
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+)
+
+func main() { os.Exit(cli.Run(cmd.NewDefaultKubectlCommand())) }
+GO
+  go mod init codeexec/kubectl
+  go get "k8s.io/kubectl@${KUBERNETES_VERSION/v1/v0}"
+  go mod tidy
+  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$KUBERNETES_VERSION" -o "$TOOLS/kubectl" .
+}
+
+k8s_schemas() {
+  python3 "$HERE/k8s_schemas.py" "$(module_dir "k8s.io/kubernetes@$KUBERNETES_VERSION")/api/openapi-spec/swagger.json" "$SCHEMAS"
+}
+
+# --- which of them are needed ------------------------------------------------------
+
+on_path() { type -aP "$1" | grep -qvF "$TOOLS/"; }
+
+needs_build() { # TOOL
+  case $1 in
+    # A built node image holds files of kind's and goes with that version only.
+    kind) [[ $(registry_way) == none ]] || ! on_path kind ;;
+    # Where the node image is built, kubectl is a part of it.
+    kubectl) [[ ! -f $CACHE/stamps/kubernetes ]] && ! on_path kubectl ;;
+    helm) ! on_path helm ;;
+    helm-unittest | kubeconform | k8s-schemas) true ;;
+    *) die "tools.sh knows no tool '$1', only: kind kubectl helm helm-unittest kubeconform k8s-schemas" ;;
+  esac
+}
+
+case ${1:-} in
+  --bin) say "$TOOLS" && exit ;;
+  --schemas) say "$SCHEMAS" && exit ;;
+esac
+exec 1>&2 # callers capture standard output
+needed=()
+for tool in "$@"; do
+  if needs_build "$tool"; then needed+=("$tool"); fi
+done
+if ((${#needed[@]} == 0)); then exit; fi
+command -v go >/dev/null || die "not found: ${needed[*]}; and neither is Go, to build them. Install Go 1.26 or newer (kind, kubectl and helm can be installed instead)"
+for tool in "${needed[@]}"; do
+  case $tool in
+    kind) step kind_tool "$KIND_VERSION" ;;
+    kubectl) step kubectl_tool "$KUBERNETES_VERSION" ;;
+    helm) step helm_tool "$HELM_VERSION" ;;
+    helm-unittest) step helm_unittest_tool "$HELM_UNITTEST_VERSION" ;;
+    kubeconform) step kubeconform_tool "$KUBECONFORM_VERSION" ;;
+    k8s-schemas) step k8s_schemas k8s_schemas.py "$KUBERNETES_VERSION" ;;
+  esac
+done

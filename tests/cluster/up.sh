@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Brings up the test cluster "codeexec", or reuses it, and waits until it is usable.
+#
+#   usage: up.sh [--kubeconfig FILE]      (default: .codeexec/kubeconfig)
+set -euo pipefail
+# shellcheck source=tests/cluster/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+kubeconfig=$STATE/kubeconfig
+if [[ ${1:-} == --kubeconfig && -n ${2:-} ]]; then
+  kubeconfig=$2
+elif (($# > 0)); then
+  die "usage: up.sh [--kubeconfig FILE]"
+fi
+
+k() { kubectl --kubeconfig "$kubeconfig" --request-timeout=5s "$@"; }
+
+# --- the checks that make a cluster usable -----------------------------------------
+
+api_server() { k get --raw /readyz; }
+
+pod_network() {
+  if [[ $way == none ]]; then
+    docker exec "$NODE" cilium status --brief
+  else
+    k -n kube-system rollout status daemonset/kindnet --timeout=5s
+  fi
+}
+
+# After a restart the cluster first shows what it knew before: only a lease that is
+# younger than the container tells that the kubelet is back.
+node_ready() {
+  local started renewed
+  started=$(docker container inspect --format '{{.State.StartedAt}}' "$NODE")
+  renewed=$(k -n kube-node-lease get lease "$NODE" -o 'jsonpath={.spec.renewTime}')
+  [[ $renewed > $started ]] && k wait --for=condition=Ready "node/$NODE" --timeout=5s
+}
+
+# The API server's proxy reaches CoreDNS, so the pod network works as well.
+cluster_dns() { k get --raw /api/v1/namespaces/kube-system/services/kube-dns:metrics/proxy/metrics; }
+
+service_account() { k -n default get serviceaccount default; }
+
+# usable_within SECONDS: waits for each of the above in turn.
+usable_within() {
+  local check limit=$((SECONDS + $1)) beat=$((SECONDS + 20))
+  for check in api_server pod_network node_ready cluster_dns service_account; do
+    until "$check" >"$CACHE/logs/up-$check.log" 2>&1; do
+      if ((SECONDS >= limit)); then
+        say "  ${check//_/ }: not there after $1 s, last answer: $(tail -n 1 "$CACHE/logs/up-$check.log")"
+        return 1
+      fi
+      if ((SECONDS >= beat)); then
+        say "  ${check//_/ }: waiting, $SECONDS s ..."
+        beat=$((SECONDS + 20))
+      fi
+      sleep 0.5
+    done
+  done
+  say "  usable: $SECONDS s"
+}
+
+# --- the cluster -------------------------------------------------------------------
+
+delete_cluster() { run cluster-delete kind delete cluster --name $CLUSTER --kubeconfig "$kubeconfig"; }
+
+cluster_config() {
+  cat "$ROOT/kind-config.yaml"
+  # The built node image has Cilium, which is CNI and kube-proxy in one.
+  if [[ $way == none ]]; then printf 'networking:\n  disableDefaultCNI: true\n  kubeProxyMode: none\n'; fi
+}
+
+create_cluster() {
+  cluster_config >"$STATE/kind-config.yaml"
+  run cluster-create kind create cluster --image "$image" --config "$STATE/kind-config.yaml" --kubeconfig "$kubeconfig"
+  say "  created: $SECONDS s"
+  if [[ $way == none ]]; then
+    docker exec "$NODE" systemctl enable --quiet --now cilium-operator cilium-agent
+    k apply -f - >/dev/null <<YAML
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: gvisor}, handler: runsc}
+YAML
+  fi
+}
+
+# The node pulls image references that start with REGISTRY_HOST from our registry.
+connect_registry() {
+  ensure_registry
+  docker exec -i "$NODE" sh -c "mkdir -p /etc/containerd/certs.d/$REGISTRY_HOST && cat >/etc/containerd/certs.d/$REGISTRY_HOST/hosts.toml" <<TOML
+[host."http://$REGISTRY_CONTAINER:5000"]
+TOML
+}
+
+ensure_docker
+way=$(registry_way)
+if [[ $way == none ]]; then
+  image=$BUILT_NODE_IMAGE
+  if ! docker image inspect "$image" >/dev/null 2>&1; then
+    say "No container registry answers, so Kubernetes is built here: 20 to 30 minutes on two cores, once."
+  fi
+  "$HERE/node-image.sh"
+else
+  image=$OFFICIAL_NODE_IMAGE
+  if ! docker image inspect "$image" >/dev/null 2>&1; then
+    say "Pulling the node image. (CODEEXEC_REGISTRY=none builds one instead, on Debian.)"
+    run node-image-pull docker pull "$image"
+  fi
+fi
+"$HERE/tools.sh" kind kubectl
+
+if existing=$(docker container inspect --format '{{.Image}} {{.State.Running}}' "$NODE" 2>/dev/null); then
+  if [[ ${existing% *} != $(docker image inspect --format '{{.Id}}' "$image") ]]; then
+    say "The cluster $CLUSTER is made from another node image: it is made anew."
+    delete_cluster
+    existing=""
+  else
+    say "Reusing the cluster $CLUSTER."
+    if [[ ${existing#* } == false ]]; then docker start "$NODE" >/dev/null; fi
+    kind get kubeconfig --name $CLUSTER >"$kubeconfig"
+    if ! usable_within 120; then
+      say "The cluster $CLUSTER does not come back: it is made anew."
+      delete_cluster
+      existing=""
+    fi
+  fi
+fi
+if [[ -z $existing ]]; then
+  say "Creating the cluster $CLUSTER."
+  create_cluster
+  usable_within 300 || die "the cluster $CLUSTER did not become usable: 'docker logs $NODE' and $CACHE/logs tell more"
+fi
+chmod 600 "$kubeconfig"
+connect_registry
+say "The cluster $CLUSTER is up after $SECONDS s. Its kubeconfig: $kubeconfig"
