@@ -17,7 +17,6 @@ OWN_KUBECONFIG := $(CURDIR)/$(STATE)/kubeconfig
 USER_KUBECONFIG := $(filter-out $(OWN_KUBECONFIG),$(KUBECONFIG))
 export KUBECONFIG := $(or $(USER_KUBECONFIG),$(OWN_KUBECONFIG))
 export PATH := $(PATH):$(shell $(CLUSTER)/tools.sh --bin)
-export CODEEXEC_STATE := $(CURDIR)/$(STATE)
 
 .PHONY: help venv cluster images deploy demo test check e2e bench generate format clean kubeconfig
 

@@ -4,6 +4,7 @@ import asyncio
 import keyword
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeAlias
@@ -23,7 +24,7 @@ from codeexec_api import Limits, Phase
 from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, Request
-from executor_client.results import ExecutionResult
+from executor_client.results import CANCELLED, ExecutionResult
 
 UserFunction: TypeAlias = Callable[..., Any] | FunctionWithRequirements[Any, Any] | FunctionWithRequirementsStr
 
@@ -40,7 +41,6 @@ if missing:
     there = sorted({{one.metadata["Name"] for one in importlib.metadata.distributions()}})
     sys.exit(f"the sandbox image lacks {{', '.join(missing)}}; nothing is installed at run time. It has: "
              f"{{', '.join(there) or 'no packages'}}")
-sys.path.insert(0, "/workspace")
 importlib.import_module({module!r})
 """
 
@@ -166,6 +166,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         """
         if not code_blocks:
             raise ValueError("No code blocks to execute.")
+        if cancellation_token.is_cancelled():
+            return KubernetesCodeResult(exit_code=1, output=CANCELLED)
         prepared = prepare([SourceBlock(block.language, block.code) for block in code_blocks])
         if not prepared.blocks:
             return KubernetesCodeResult(exit_code=1, output=prepared.refusal)
@@ -230,7 +232,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
 
 
 def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    loop.call_soon_threadsafe(event.set)
+    with suppress(RuntimeError):  # the token has outlived the loop, and with it the call that it was given to
+        loop.call_soon_threadsafe(event.set)
 
 
 def _packages(functions: Sequence[UserFunction]) -> list[str]:

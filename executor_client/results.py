@@ -6,6 +6,8 @@ from typing import Final
 from codeexec_api import BlockStatus, CodeExecution, CodeExecutionStatus, Phase, Reason, StreamStatus
 from executor_client.exceptions import CodeExecError, ExecutionLost, ExecutionNotStarted
 
+CANCELLED: Final = "Code execution was cancelled."
+
 
 @dataclass(frozen=True)
 class ExecutionResult:
@@ -80,7 +82,7 @@ def output_text(status: CodeExecutionStatus) -> str:
 
 _NOTES: Final = {
     Phase.TIMED_OUT: "Timeout: {message}",
-    Phase.CANCELLED: "Code execution was cancelled.",
+    Phase.CANCELLED: CANCELLED,
     Phase.OUT_OF_MEMORY: "OutOfMemory: {message}",
     Phase.DENIED: "Denied: {message}",
 }

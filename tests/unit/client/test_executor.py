@@ -1,5 +1,6 @@
 """AutoGen's face: construction, configuration, and results in AutoGen's terms. No cluster."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 from factories import IMAGE
 
 from codeexec_api import Limits, Phase
-from executor_client import ExecutionResult, KubernetesCodeExecutor
+from executor_client import ClusterUnreachable, ExecutionResult, KubernetesCodeExecutor
 from executor_client.executor import _to_autogen
 
 
@@ -138,3 +139,23 @@ def test_exit_code_and_output(
     result = _to_autogen(a_result(phase, exit_code), "/workspace/a.py", refusal)
     assert (result.exit_code, result.output) == (expected, output)
     assert (result.execution, result.reason, result.code_file) == ("run-1", "Why", "/workspace/a.py")
+
+
+async def test_a_token_that_was_cancelled_before_starts_nothing() -> None:
+    token = CancellationToken()
+    token.cancel()
+    executor = KubernetesCodeExecutor(kubeconfig="/nonexistent")  # connecting would fail
+    result = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], token)
+    assert (result.exit_code, result.output, result.execution) == (1, "Code execution was cancelled.", None)
+
+
+def test_a_token_may_outlive_the_loop_of_its_call() -> None:
+    token = CancellationToken()
+    executor = KubernetesCodeExecutor(kubeconfig="/nonexistent")
+
+    async def call() -> None:
+        with pytest.raises(ClusterUnreachable):
+            await executor.execute_code_blocks([CodeBlock("print(1)", "python")], token)
+
+    asyncio.run(call())
+    token.cancel()
