@@ -20,10 +20,11 @@ from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicy, Ex
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.runner_link import RunnerLink
-from codeexec_operator.core import reconcile
+from codeexec_operator.core import actions
+from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.observed import Observed, PodLink, parse_pod
 from codeexec_operator.core.payload import verify_payload
-from codeexec_operator.core.reconcile import Plan, Timing, decide
+from codeexec_operator.core.reconcile import Timing, decide
 from codeexec_operator.core.retention import orphaned_payloads
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Worker:
             while not self._deleted:
                 self._wake.clear()
                 plan = await self._step()
-                if any(isinstance(action, reconcile.Forget) for action in plan.actions):
+                if any(isinstance(action, actions.Forget) for action in plan.actions):
                     return
                 if plan.status is None:
                     await self._sleep(plan.wake_at)
@@ -125,7 +126,7 @@ class Worker:
 
     async def _apply(self, plan: Plan) -> None:
         """Write the status and act at once. Only code waits: until its payload is gone and its start recorded."""
-        start = next((action for action in plan.actions if isinstance(action, reconcile.StartCode)), None)
+        start = next((action for action in plan.actions if isinstance(action, actions.StartCode)), None)
         jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in plan.actions if action is not start]
         if start is None:
             await _all([*jobs, self._write_status(plan.status)] if plan.status else jobs)
@@ -147,22 +148,22 @@ class Worker:
             extra={"execution_uid": written.metadata.uid, "code_digest": written.status.code_digest},
         )
 
-    async def _act(self, action: reconcile.Action) -> None:
+    async def _act(self, action: actions.Action) -> None:
         meta, spec = self.seen.execution.metadata, self.seen.execution.spec
         match action:
-            case reconcile.ReadPayload():
+            case actions.ReadPayload():
                 secret = await self._cluster.get_payload(meta.namespace, spec.payload_ref.name)
                 self.observe(payload=verify_payload(self.seen.execution, secret), payload_read_at=_now())
-            case reconcile.CreatePod(manifest):
+            case actions.CreatePod(manifest):
                 fault = await self._cluster.create_pod(manifest)
                 self.observe(pod_requested=True, fault=fault)
-            case reconcile.DeletePayload(uid):
+            case actions.DeletePayload(uid):
                 await self._cluster.delete_payload(meta.namespace, spec.payload_ref.name, uid)
-            case reconcile.CancelCode():
+            case actions.CancelCode():
                 if self._link:  # else the connection is being opened, and this is decided again when it is
                     await self._link.send({"cancel": True})
                     self.observe(cancel_sent_at=_now())
-            case reconcile.DeletePod():
+            case actions.DeletePod():
                 await self._cluster.delete_pod(meta.namespace, self.seen.execution.status.pod_name)
             case _:
                 return

@@ -4,7 +4,6 @@
 restarted operator goes on from what the cluster says.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,6 +18,17 @@ from codeexec_api import (
     condition,
     evaluate,
     set_condition,
+)
+from codeexec_operator.core.actions import (
+    Action,
+    CancelCode,
+    CreatePod,
+    DeletePayload,
+    DeletePod,
+    Forget,
+    Plan,
+    ReadPayload,
+    StartCode,
 )
 from codeexec_operator.core.observed import Observed, PodLink
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_job
@@ -38,59 +48,6 @@ class Timing:
     """How long a runner that has reported its end may take to exit, before its pod is deleted."""
     grace: float = 5
     """What the runner gets beyond its own limits before the pod is deleted under it."""
-
-
-@dataclass(frozen=True)
-class ReadPayload:
-    """Read the payload Secret and verify it."""
-
-
-@dataclass(frozen=True)
-class CreatePod:
-    """Create the sandbox pod; a pod of that name which exists already is the same pod."""
-
-    manifest: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class DeletePayload:
-    """Delete the payload Secret with this UID."""
-
-    uid: str
-
-
-@dataclass(frozen=True, repr=False)
-class StartCode:
-    """Attach to the runner and hand it the job. Only after the status that says so was written."""
-
-    job: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class CancelCode:
-    """Tell the runner to end the code now."""
-
-
-@dataclass(frozen=True)
-class DeletePod:
-    """Delete the sandbox pod at once."""
-
-
-@dataclass(frozen=True)
-class Forget:
-    """Nothing is left to do for this execution, ever."""
-
-
-Action = ReadPayload | CreatePod | DeletePayload | StartCode | CancelCode | DeletePod | Forget
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to do now: write this status, take these actions, look again at `wake_at` at the latest."""
-
-    status: CodeExecutionStatus | None = None
-    actions: tuple[Action, ...] = ()
-    wake_at: datetime | None = None
 
 
 _WAITING_FAULTS: Final = {

@@ -24,9 +24,7 @@ from factories import (
 )
 
 from codeexec_api import CodeExecution, Phase, Reason
-from codeexec_operator.core.observed import Fault, Observed, PodLink
-from codeexec_operator.core.payload import Payload, PayloadProblem, verify_payload
-from codeexec_operator.core.reconcile import (
+from codeexec_operator.core.actions import (
     CancelCode,
     CreatePod,
     DeletePayload,
@@ -35,9 +33,10 @@ from codeexec_operator.core.reconcile import (
     Plan,
     ReadPayload,
     StartCode,
-    Timing,
-    decide,
 )
+from codeexec_operator.core.observed import Fault, Observed, PodLink
+from codeexec_operator.core.payload import Payload, PayloadProblem, verify_payload
+from codeexec_operator.core.reconcile import Timing, decide
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5)
 PAYLOAD = Payload(SECRET_UID, (CODE,), ())

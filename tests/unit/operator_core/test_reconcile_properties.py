@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from codeexec_api import CodeExecutionStatus, Phase, Reason
 from codeexec_api.phases import TRANSITIONS
+from codeexec_operator.core.actions import DeletePayload, Forget, StartCode
 from codeexec_operator.core.observed import Fault, Observed, PodLink
 from codeexec_operator.core.payload import Payload, PayloadProblem
-from codeexec_operator.core.reconcile import DeletePayload, Forget, StartCode, Timing, decide
+from codeexec_operator.core.reconcile import Timing, decide
 
 PAYLOAD = Payload(SECRET_UID, (CODE,), ())
 MOVES = {(phase, move.phase) for (phase, _), move in TRANSITIONS.items()}
