@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -15,7 +15,13 @@ from codeexec_api import CodeExecution, CodeExecutionSpec, Limits, PayloadRef, S
 from codeexec_api.names import block_key, file_key
 from executor_client import telemetry
 from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size
-from executor_client.exceptions import CodeExecError, ExecutionLost, NotInstalled
+from executor_client.exceptions import (
+    ClusterUnreachable,
+    CodeExecError,
+    ExecutionLost,
+    NotInstalled,
+    NotPermitted,
+)
 from executor_client.results import ExecutionResult, failure, result_of
 from executor_client.transport import Transport
 
@@ -110,12 +116,28 @@ class CodeExecutionClient:
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
             payload = {block_key(index): block.content for index, block in enumerate(blocks)}
             payload |= {file_key(index): file.content for index, file in enumerate(files)}
-            execution = await transport.create(name, spec, payload)
+            execution = await self._create(transport, name, spec, payload)
             finished = await self._wait(transport, execution, cancelled or asyncio.Event())
             telemetry.describe_outcome(span, finished)
             if error := failure(finished):
                 raise error
             return result_of(finished)
+
+    async def _create(
+        self, transport: Transport, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]
+    ) -> CodeExecution:
+        """Submit. A caller that goes away meanwhile doesn't leave code behind that nobody waits for."""
+        creation = asyncio.create_task(transport.create(name, spec, payload))
+        try:
+            return await asyncio.shield(creation)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._undo(transport, name, creation))
+            raise
+
+    async def _undo(self, transport: Transport, name: str, creation: asyncio.Task[CodeExecution]) -> None:
+        with suppress(CodeExecError):
+            await creation
+            await self._cancel(transport, name)
 
     async def _wait(self, transport: Transport, execution: CodeExecution, cancelled: asyncio.Event) -> CodeExecution:
         """Wait for the end. Whatever else ends the wait stops the code, too."""
@@ -145,7 +167,7 @@ class CodeExecutionClient:
                 f"execution {execution.metadata.name} did not end within {limit} s; its state is in "
                 f"`kubectl -n {transport.namespace} get codeexecution {execution.metadata.name} -o yaml`"
             ) from None
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ClusterUnreachable, NotPermitted):
             await asyncio.shield(self._cancel(transport, execution.metadata.name))
             raise
         finally:

@@ -231,7 +231,7 @@ class Transport:
             return NotPermitted(f"{text}; the credentials in the kubeconfig are not valid (any more)")
         if error.status == 403 and "exceeded quota" in body:
             return NotPermitted(
-                f"{text}; wait until other executions end, or ask the platform owner to raise the quota"
+                f"{text}; wait until other executions end, or ask the platform owner to raise it or to delete records"
             )
         if error.status == 403:
             return NotPermitted(f"{text}; ask the platform owner to bind the Role 'codeexec-agent' to this identity")

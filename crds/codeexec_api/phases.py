@@ -49,6 +49,7 @@ class Reason(StrEnum):
     """Why an execution is in its phase (`status.reason`): a closed vocabulary for people and programs."""
 
     POLICY_VIOLATION = "PolicyViolation"
+    POLICY_INVALID = "PolicyInvalid"
     PAYLOAD_MISSING = "PayloadMissing"
     PAYLOAD_FOREIGN = "PayloadForeign"
     PAYLOAD_MISMATCH = "PayloadMismatch"

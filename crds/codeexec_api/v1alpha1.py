@@ -67,7 +67,8 @@ Quantity = Annotated[
             "pattern": QUANTITY_PATTERN,  # pydantic leaves it out behind a validator
             "x-kubernetes-validations": [
                 rule(
-                    "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))",
+                    f"string(self).matches(r'{QUANTITY_PATTERN}') "
+                    "&& quantity(string(self)).isGreaterThan(quantity('0'))",
                     "must be a quantity greater than 0, such as 500m, 0.5 or 256Mi",
                 )
             ],
@@ -246,8 +247,8 @@ class CodeExecutionSpec(_Model):
         None,
         ge=0,
         le=86_400,
-        description="How long the finished pod and its log are kept. This object, the record, is kept regardless. "
-        "Default: podTTLSeconds of the policy.",
+        description="How long the finished pod and its log are kept, at most podTTLSeconds of the policy, which is "
+        "also the default. This object, the record, is kept regardless.",
         json_schema_extra=_immutable("ttlSecondsAfterFinished"),
     )
     cancelled: bool = Field(
@@ -408,7 +409,7 @@ class ExecutionPolicySpec(_Model):
         ge=0,
         le=86_400,
         alias="podTTLSeconds",
-        description="How long finished pods are kept when the execution doesn't say.",
+        description="How long finished pods and their logs are kept at most; an execution may ask for less.",
     )
 
 

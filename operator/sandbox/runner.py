@@ -39,6 +39,7 @@ ENVIRONMENT = {
 }
 CHUNK = 64 * 1024
 ACK_SECONDS = 10
+COLLECT_SECONDS = 0.001
 PR_SET_DUMPABLE = 4
 
 
@@ -164,11 +165,14 @@ class Runner:
             if left <= 0 or self.cancelled:
                 kill_everything()
                 return (130, "Cancelled") if self.cancelled else (124, "DeadlineExceeded")
+            busy = False
             for key, _ in self.selector.select(left):
                 if isinstance(key.data, Stream):
-                    self._read(key.data)
+                    busy = self._read(key.data)
                 else:
                     key.data()
+            if busy:
+                time.sleep(COLLECT_SECONDS)  # many small writes become one frame
         code = os.waitstatus_to_exitcode(self.reaped.pop(pid))
         code = 128 - code if code < 0 else code
         if code == 0:

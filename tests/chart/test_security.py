@@ -9,8 +9,8 @@ from chart.helm import CI_VALUES, pick, render
 OPERATOR_RIGHTS = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
     ("codeexec.dev", "codeexecutions/status"): {"patch"},
-    ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
-    ("", "pods"): {"get", "list", "watch", "create", "delete"},
+    ("codeexec.dev", "executionpolicies"): {"get"},
+    ("", "pods"): {"list", "watch", "create", "delete"},
     ("", "pods/attach"): {"get", "create"},
     ("", "secrets"): {"get", "list", "delete"},
 }

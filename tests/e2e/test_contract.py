@@ -62,6 +62,7 @@ BAD = {
     "timeout that is text": (_set("spec.timeoutSeconds", "60"), "spec.timeoutSeconds"),
     "image by tag": (_set("spec.image", "python:3"), "spec.image"),
     "no CPU": (_set("spec.limits", {"cpu": "0"}), "spec.limits.cpu"),
+    "CPU without end": (_set("spec.limits", {"cpu": 10**18}), "spec.limits.cpu"),
     "memory that is no quantity": (_set("spec.limits", {"memory": "much"}), "spec.limits.memory"),
     "negative storage": (_set("spec.limits", {"ephemeralStorage": "-1Gi"}), "spec.limits.ephemeralStorage"),
     "too much output": (_set("spec.limits", {"outputBytes": 1 << 30}), "spec.limits.outputBytes"),

@@ -6,7 +6,7 @@ import json
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, SYSTEM, a_name, wait_for
+from cluster_tools import SANDBOX, SYSTEM, TERMINAL, a_name, wait_for
 
 from codeexec_api import Limits
 
@@ -47,6 +47,34 @@ def test_cancelled_before_it_starts(admin):
     status = admin.wait_for_phase(name, "Cancelled")["status"]
     assert "podName" not in status
     assert not admin.exists("secret", name, SANDBOX)
+
+
+def test_cancelled_while_it_starts_leaves_no_pod(admin):
+    """Whatever step the operator is at: the pod that it asked for goes, and no other."""
+    bystander = a_name("bystander")
+    admin.submit(bystander, "import time; time.sleep(15)", timeoutSeconds=60)
+    admin.wait_for_phase(bystander, "Running")
+    names = [a_name("race") for _ in range(8)]
+    for name in names:
+        admin.submit(name, "import time; time.sleep(300)", limits={"cpu": "50m", "memory": "32Mi"})
+        admin.kubectl("-n", SANDBOX, "patch", "cex", name, "--type=merge", "-p", '{"spec": {"cancelled": true}}')
+    for name in names:
+        admin.wait_for_phase(name, "Cancelled")
+    for name in names:
+        wait_for(f"the pod of {name} to be gone", lambda name=name: not _pods_of(admin, name))
+    assert admin.wait_for_phase(bystander, *TERMINAL)["status"]["phase"] == "Succeeded"
+
+
+async def test_caller_that_goes_away_while_it_submits(make_executor, admin):
+    agent = a_name("hasty")
+    executor = make_executor(timeout=60, agent=agent)
+    await executor.start()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.005):
+            await executor.execute_code_blocks([CodeBlock("sleep 300", "sh")], CancellationToken())
+    found = json.loads(admin.kubectl("-n", SANDBOX, "get", "codeexecutions", "-o", "json"))["items"]
+    for one in (one for one in found if one["spec"]["source"]["agent"] == agent):
+        await asyncio.to_thread(admin.wait_for_phase, one["metadata"]["name"], "Cancelled")
 
 
 async def test_cancelled_by_autogen_s_token(make_executor, admin):
@@ -108,6 +136,10 @@ def test_operator_restart_loses_no_execution_and_runs_none_twice(admin):
     assert admin.wait_for_phase(waiting, "Succeeded", "Denied")["status"]["phase"] == "Succeeded"
     assert admin.execution(done)["status"]["phase"] == "Succeeded"
     admin.kubectl("-n", SYSTEM, "rollout", "status", "deployment/codeexec-operator", "--timeout=60s")
+
+
+def _pods_of(admin, name):
+    return admin.kubectl("-n", SANDBOX, "get", "pods", "-l", f"codeexec.dev/execution={name}", "-o", "name")
 
 
 def _operators(admin):

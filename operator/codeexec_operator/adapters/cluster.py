@@ -1,12 +1,12 @@
 """The one doorway to the API server: every request that the operator makes itself is in this file.
 
-(kopf's own requests are lists and watches of CodeExecutions, ExecutionPolicies and pods.) Each method names the RBAC
+(kopf's own requests are lists and watches of CodeExecutions and pods.) Each method names the RBAC
 verb that it needs; the chart's Role is their union.
 """
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from kubernetes.aio import client, config, stream
 from kubernetes.aio.client.exceptions import ApiException
@@ -16,11 +16,16 @@ from codeexec_api.names import (
     EXECUTION_PLURAL,
     GROUP,
     PAYLOAD_SECRET_TYPE,
+    POLICY_NAME,
+    POLICY_PLURAL,
     SANDBOX_CONTAINER,
     VERSION,
 )
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import Fault
+
+_PAGE: Final = 10
+"""Payloads that are listed at a time, each of up to 1 MB."""
 
 
 class Cluster:
@@ -86,6 +91,19 @@ class Cluster:
         )
         return CodeExecution.parse(raw)
 
+    async def get_policy(self, namespace: str) -> Mapping[str, Any] | None:
+        """executionpolicies: get."""
+        try:
+            raw: Any = await self._custom.get_namespaced_custom_object(
+                GROUP, VERSION, namespace, POLICY_PLURAL, POLICY_NAME
+            )
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+        policy: Mapping[str, Any] = raw
+        return policy
+
     async def get_payload(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """secrets: get."""
         try:
@@ -101,9 +119,18 @@ class Cluster:
         await self._delete(self._core.delete_namespaced_secret, name, namespace, {"preconditions": {"uid": uid}})
 
     async def list_payloads(self, namespace: str) -> list[Mapping[str, Any]]:
-        """secrets: list. Payload Secrets only."""
-        found = await self._core.list_namespaced_secret(namespace, field_selector=f"type={PAYLOAD_SECRET_TYPE}")
-        return [self._plain(secret) for secret in found.items]
+        """secrets: list. Payload Secrets only, without what is in them: all of them would not fit into memory."""
+        payloads: list[Mapping[str, Any]] = []
+        token: str | None = None
+        while token != "":
+            page = await self._core.list_namespaced_secret(
+                namespace, field_selector=f"type={PAYLOAD_SECRET_TYPE}", limit=_PAGE, _continue=token
+            )
+            for secret in page.items:
+                secret.data = None
+                payloads.append(self._plain(secret))
+            token = (page.metadata and page.metadata.var_continue) or ""
+        return payloads
 
     async def create_pod(self, manifest: Any) -> Fault | None:
         """pods: create. A fault is a refusal for good; a pod of that name is the one that was asked for.
@@ -113,8 +140,8 @@ class Cluster:
         try:
             await self._core.create_namespaced_pod(manifest["metadata"]["namespace"], manifest)
         except ApiException as error:
-            if error.status == 409:
-                return None
+            if error.status == 409 and "AlreadyExists" in str(error.body):
+                return None  # any other conflict is a race for the quota, which is worth another try
             if error.status in (400, 403, 422):
                 return _refusal(error)
             raise
@@ -143,6 +170,8 @@ class Cluster:
 
     @staticmethod
     async def _delete(call: Any, name: str, namespace: str, options: Mapping[str, Any]) -> None:
+        if not name:
+            raise ValueError("without a name this would delete all of them")
         try:
             await call(name, namespace, body=options)
         except ApiException as error:

@@ -6,30 +6,30 @@ no policy of its own.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicy, ExecutionPolicySpec
-from codeexec_api.names import EXECUTION_LABEL
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec
+from codeexec_api.names import EXECUTION_LABEL, pod_name
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed import Observed, PodLink, parse_pod
+from codeexec_operator.core.observed import Observed, PodLink, parse_pod, parse_policy
 from codeexec_operator.core.payload import verify_payload
 from codeexec_operator.core.reconcile import Timing, decide
+from codeexec_operator.core.results import without_output
 from codeexec_operator.core.retention import orphaned_payloads
+from codeexec_operator.core.transcript import Transcript
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _RETRY: Final = timedelta(seconds=1)
 _SWEEP_SECONDS: Final = 60
@@ -38,6 +38,14 @@ _NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _lean(execution: CodeExecution) -> CodeExecution:
+    """Without the output of a finished execution: it is in the record, and would only fill memory here."""
+    if not execution.status.phase.terminal:
+        return execution
+    status = execution.status.model_copy(update={"stdout": None, "stderr": None, "output_order": (), "blocks": ()})
+    return execution.model_copy(update={"status": status})
 
 
 async def _all(jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -58,7 +66,7 @@ class Worker:
         self._streaming: asyncio.Task[None] | None = None
         self._deleted = False
         self._stale = False
-        self.seen = Observed(execution=execution, policy=controller.policy_for(execution.metadata.namespace))
+        self.seen = Observed(execution=_lean(execution), policy=controller.default_policy)
         self.task = asyncio.create_task(self._run(), name=f"execution {execution.metadata.name}")
 
     def observe(self, **changes: Any) -> None:
@@ -69,7 +77,7 @@ class Worker:
     def observe_execution(self, execution: CodeExecution) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
         if int(execution.metadata.resource_version) > int(self.seen.execution.metadata.resource_version):
-            self.observe(execution=execution)
+            self.observe(execution=_lean(execution))
 
     def observe_deletion(self) -> None:
         """The object is gone, and the garbage collector takes its pod: nothing can be recorded any more."""
@@ -92,7 +100,6 @@ class Worker:
 
     async def _step(self) -> Plan:
         """Decide once and carry it out; what a retry may heal is tried again."""
-        self.seen = replace(self.seen, policy=self._controller.policy_for(self.seen.execution.metadata.namespace))
         try:
             if self._stale:
                 await self._refresh()
@@ -121,7 +128,7 @@ class Worker:
         if current is None or current.metadata.uid != meta.uid:
             self.observe_deletion()
         else:
-            self.seen = replace(self.seen, execution=current)
+            self.seen = replace(self.seen, execution=_lean(current))
         self._stale = False
 
     async def _apply(self, plan: Plan) -> None:
@@ -138,8 +145,15 @@ class Worker:
         self._streaming = asyncio.create_task(self._stream(start.job))
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
-        written = await self._cluster.write_status(self.seen.execution, status)
-        self.seen = replace(self.seen, execution=written)
+        try:
+            written = await self._cluster.write_status(self.seen.execution, status)
+        except ApiException as error:
+            if not status.stdout or error.status == 409 or "too large" not in str(error.body):
+                raise
+            written = await self._cluster.write_status(self.seen.execution, without_output(status))
+        self.seen = replace(self.seen, execution=_lean(written))
+        if written.status.phase.terminal:
+            self.seen = replace(self.seen, payload=None, transcript=Transcript())
         logger.info(
             "%s: %s (%s)",
             self._name,
@@ -153,7 +167,12 @@ class Worker:
         match action:
             case actions.ReadPayload():
                 secret = await self._cluster.get_payload(meta.namespace, spec.payload_ref.name)
-                self.observe(payload=verify_payload(self.seen.execution, secret), payload_read_at=_now())
+                policy = parse_policy(await self._cluster.get_policy(meta.namespace))
+                self.observe(
+                    payload=verify_payload(self.seen.execution, secret),
+                    payload_read_at=_now(),
+                    policy=policy or self._controller.default_policy,
+                )
             case actions.CreatePod(manifest):
                 fault = await self._cluster.create_pod(manifest)
                 self.observe(pod_requested=True, fault=fault)
@@ -164,7 +183,7 @@ class Worker:
                     await self._link.send({"cancel": True})
                     self.observe(cancel_sent_at=_now())
             case actions.DeletePod():
-                await self._cluster.delete_pod(meta.namespace, self.seen.execution.status.pod_name)
+                await self._cluster.delete_pod(meta.namespace, pod_name(meta.name, meta.uid))
             case _:
                 return
 
@@ -172,9 +191,9 @@ class Worker:
         """Hand the job over and take in what comes back, until the end."""
         meta, transcript = self.seen.execution.metadata, self.seen.transcript
         try:
-            async with self._cluster.attach(meta.namespace, self.seen.execution.status.pod_name) as link:
-                self._link = link
+            async with self._cluster.attach(meta.namespace, pod_name(meta.name, meta.uid)) as link:
                 await link.send(job)
+                self._link = link
                 self.observe()
                 async for data in link.received():
                     transcript.feed(data, meta.uid)
@@ -211,14 +230,9 @@ class Controller:
     ) -> None:
         self.cluster = cluster
         self.timing = timing
-        self._default_policy = default_policy
+        self.default_policy = default_policy
         self._namespaces = namespaces
-        self._policies: dict[str, ExecutionPolicySpec] = {}
         self._workers: dict[str, Worker] = {}
-
-    def policy_for(self, namespace: str) -> ExecutionPolicySpec:
-        """The policy of the namespace, or the cluster's default."""
-        return self._policies.get(namespace, self._default_policy)
 
     def forget(self, worker: Worker) -> None:
         """A worker has ended."""
@@ -231,7 +245,7 @@ class Controller:
             if worker:
                 worker.observe_deletion()
             return
-        execution = self._parse(CodeExecution.parse, raw)
+        execution = self._parse(raw)
         if execution is None:
             return
         if worker:
@@ -259,16 +273,6 @@ class Controller:
         worker = self._workers[execution.metadata.uid] = Worker(self, execution)
         return worker
 
-    def on_policy(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """An ExecutionPolicy was seen, changed or deleted. It counts for executions that are not accepted yet."""
-        namespace = raw["metadata"]["namespace"]
-        if deleted:
-            self._policies.pop(namespace, None)
-            return
-        policy = self._parse(ExecutionPolicy.model_validate, raw)
-        if policy:
-            self._policies[namespace] = policy.spec
-
     async def sweep(self) -> None:
         """Delete payloads that nobody comes for, again and again, until cancelled."""
         while True:
@@ -291,9 +295,9 @@ class Controller:
         await self.cluster.close()
 
     @staticmethod
-    def _parse(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
+    def _parse(raw: Mapping[str, Any]) -> CodeExecution | None:
         try:
-            return parse(raw)
+            return CodeExecution.parse(raw)
         except ValidationError as error:  # the schema of the CRD is the same model, so it is older than this operator
             name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
             logger.error("%s: not understood, left alone: %s", name, error.errors(include_input=False))

@@ -6,10 +6,30 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from codeexec_api import CodeExecution, ExecutionPolicySpec, Reason
-from codeexec_api.names import SANDBOX_CONTAINER
+from pydantic import ValidationError
+
+from codeexec_api import CodeExecution, ExecutionPolicy, ExecutionPolicySpec, Reason
+from codeexec_api.names import POLICY_NAME, SANDBOX_CONTAINER
 from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class PolicyProblem:
+    """A policy that can't be understood. It is never replaced by another one: nothing runs until it is mended."""
+
+    message: str
+
+
+def parse_policy(raw: Mapping[str, Any] | None) -> ExecutionPolicySpec | PolicyProblem | None:
+    """From an ExecutionPolicy of the API server; None if the namespace has none."""
+    if raw is None:
+        return None
+    try:
+        return ExecutionPolicy.model_validate(raw).spec
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        return PolicyProblem(f"the ExecutionPolicy {POLICY_NAME!r} of this namespace is not valid: {wrong}")
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,7 @@ class Observed:
     """Everything known about one execution at one moment."""
 
     execution: CodeExecution
-    policy: ExecutionPolicySpec
+    policy: ExecutionPolicySpec | PolicyProblem
     payload: Payload | PayloadProblem | None = None
     payload_read_at: datetime | None = None
     pod: PodView | None = None

@@ -30,7 +30,7 @@ from codeexec_operator.core.actions import (
     ReadPayload,
     StartCode,
 )
-from codeexec_operator.core.observed import Observed, PodLink
+from codeexec_operator.core.observed import Observed, PodLink, PolicyProblem
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_job
 from codeexec_operator.manifests.pod import build_pod
 
@@ -59,6 +59,8 @@ _WAITING_FAULTS: Final = {
     "CreateContainerError": Reason.POD_REFUSED,
     "RunContainerError": Reason.POD_REFUSED,
 }
+
+_KILLED: Final = 137
 
 _BLOCK_EVENTS: Final = {
     "Completed": Event.EXITED_ZERO,
@@ -89,6 +91,8 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(ReadPayload(),))
     if seen.execution.spec.cancelled:
         return _finish(seen, now, Event.CANCEL, message="cancelled before it was started")
+    if isinstance(seen.policy, PolicyProblem):
+        return _finish(seen, now, Event.REFUSED, reason=Reason.POLICY_INVALID, message=seen.policy.message)
     verdict = evaluate(seen.execution.spec, seen.policy)
     if not verdict.allowed:
         return _finish(seen, now, Event.REFUSED, reason=Reason.POLICY_VIOLATION, message=verdict.message)
@@ -235,7 +239,9 @@ def _after_disconnect(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _finish(seen, now, Event.DEADLINE, message="the kubelet ended the pod at its deadline")
     if seen.pod.terminated:
         message = f"the pod ended without a result ({seen.pod.terminated}, exit code {seen.pod.exit_code})"
-        if not seen.transcript.blocks:
+        if seen.pod.exit_code == _KILLED:
+            message += "; the runner was killed, perhaps by the code itself"
+        elif not seen.transcript.blocks:
             message += "; is it a sandbox image of codeexec?"
         return _finish(seen, now, Event.FAULT, message=message)
     give_up_at = (seen.link_closed_at or now) + timedelta(seconds=timing.grace)
@@ -263,7 +269,8 @@ def _retain(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(Forget(),))
     ttl = seen.execution.spec.ttl_seconds_after_finished
     finished = seen.execution.status.finished_at or now
-    delete_at = finished + timedelta(seconds=seen.policy.pod_ttl_seconds if ttl is None else ttl)
+    longest = 0 if isinstance(seen.policy, PolicyProblem) else seen.policy.pod_ttl_seconds
+    delete_at = finished + timedelta(seconds=longest if ttl is None else min(ttl, longest))
     if not seen.pod.terminated:  # the runner is about to exit; one that doesn't is not waited for
         delete_at = min(delete_at, finished + timedelta(seconds=timing.exit_grace))
     return Plan(wake_at=delete_at) if now < delete_at else Plan(actions=(DeletePod(),))

@@ -44,6 +44,7 @@ class Transcript:
     blocks: list[BlockStatus] = field(default_factory=list)
     _streams: dict[StreamName, _Stream] = field(default_factory=lambda: {"stdout": _Stream(), "stderr": _Stream()})
     _order: list[tuple[StreamName, int]] = field(default_factory=list)
+    _order_full: bool = False
     _next: int = 0
     _rest: bytes = b""
 
@@ -86,10 +87,14 @@ class Transcript:
         stream.total_bytes += len(encoded)
         if stream.total_bytes > MAX_OUTPUT_BYTES:
             raise ValueError("more output than any execution may keep")
+        if self._order_full:
+            return
         if self._order and self._order[-1][0] == name:
             self._order[-1] = (name, self._order[-1][1] + len(text))
-        else:
+        elif len(self._order) < MAX_RUNS:
             self._order.append((name, len(text)))
+        else:
+            self._order_full = True
 
     def _take_block(self, frame: Mapping[str, Any]) -> None:
         if frame["block"] != len(self.blocks) or len(self.blocks) >= MAX_BLOCKS:
@@ -109,9 +114,10 @@ class Transcript:
         for name, stream in self._streams.items():
             if frame[name]["sha256"] != stream.digest.hexdigest():
                 return self._fail(f"{name} did not arrive as it was sent")
-            if not stream.total_bytes <= 3 * frame[name]["bytes"] < 2**63:
+            total = frame[name]["bytes"]
+            if type(total) is not int or not stream.total_bytes <= 3 * total < 2**53:
                 return self._fail(f"a wrong total for {name}")
-            stream.total_bytes = frame[name]["bytes"]
+            stream.total_bytes = total
             stream.truncated = frame[name].get("truncated") is True
         if not self.blocks:
             return self._fail("an end without a block")
@@ -130,12 +136,16 @@ class Transcript:
             text=text,
             sha256=hashlib.sha256(encoded).hexdigest(),
             total_bytes=stream.total_bytes,
-            truncated=stream.truncated or len(text) < sum(map(len, stream.pieces)) or len(encoded) < stream.total_bytes,
+            # Without the runner's totals nobody knows what else was written.
+            truncated=not self.done
+            or stream.truncated
+            or len(text) < sum(map(len, stream.pieces))
+            or len(encoded) < stream.total_bytes,
         )
 
     def order(self) -> tuple[OutputRun, ...]:
         """How the streams were interleaved, in at most MAX_RUNS runs."""
-        return tuple(OutputRun(stream=name, characters=count) for name, count in self._order[:MAX_RUNS])
+        return tuple(OutputRun(stream=name, characters=count) for name, count in self._order)
 
 
 def fit(text: str, budget: int) -> str:

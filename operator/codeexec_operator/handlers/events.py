@@ -1,4 +1,4 @@
-"""What kopf watches: CodeExecutions, their pods, and policies. Raw events only.
+"""What kopf watches: CodeExecutions and their pods. Raw events only.
 
 Raw event handlers need no finalizers and no annotations on the objects, so kopf writes nothing by itself.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 import kopf
 
-from codeexec_api.names import EXECUTION_LABEL, EXECUTION_PLURAL, GROUP, POLICY_PLURAL, VERSION
+from codeexec_api.names import EXECUTION_LABEL, EXECUTION_PLURAL, GROUP, VERSION
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.health import serve_health
@@ -22,6 +22,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
+    settings.watching.chunk_size = 50  # records are many, and some are large: a list comes in pages
     ours: Settings = memo.settings
     cluster = await Cluster.connect()
     memo.controller = Controller(
@@ -43,12 +44,6 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
 async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A CodeExecution was listed, created, changed or deleted."""
     memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
-
-
-@kopf.on.event(GROUP, VERSION, POLICY_PLURAL)
-async def on_policy(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """The policy of a namespace was listed, created, changed or deleted."""
-    memo.controller.on_policy(event["object"], deleted=event["type"] == "DELETED")
 
 
 @kopf.on.event("v1", "pods", labels={EXECUTION_LABEL: kopf.PRESENT})

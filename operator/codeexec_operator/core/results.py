@@ -1,0 +1,21 @@
+"""What is left of a result when it can't be recorded as a whole."""
+
+from codeexec_api import CodeExecutionStatus, StreamStatus
+from codeexec_api.digests import sha256_hex
+
+
+def without_output(status: CodeExecutionStatus) -> CodeExecutionStatus:
+    """The status of an execution whose output doesn't fit into the object beside what others have put there."""
+
+    def empty(stream: StreamStatus | None) -> StreamStatus | None:
+        update = {"text": "", "sha256": sha256_hex(b""), "truncated": True}
+        return stream.model_copy(update=update) if stream else None
+
+    note = f"{status.message}; the output did not fit into the object beside its metadata, and was left out"
+    update = {
+        "stdout": empty(status.stdout),
+        "stderr": empty(status.stderr),
+        "output_order": (),
+        "message": note[:4096],
+    }
+    return status.model_copy(update=update)
