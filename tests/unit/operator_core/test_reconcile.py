@@ -34,7 +34,7 @@ from codeexec_operator.core.actions import (
     ReadPayload,
     StartCode,
 )
-from codeexec_operator.core.observed import Fault, Observed, PodLink
+from codeexec_operator.core.observed import Fault, Observed, PodLink, PolicyProblem
 from codeexec_operator.core.payload import Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import Timing, decide
 
@@ -101,6 +101,13 @@ class TestPending:
         [action] = plan(seen(payload=payload, spec={"blocks": blocks, "timeoutSeconds": 30})).actions
         assert isinstance(action, CreatePod)
         assert action.manifest["spec"]["activeDeadlineSeconds"] >= 60 + 2 * 30 + 5
+
+    def test_a_policy_that_is_not_valid_denies_whatever_the_default_would_say(self) -> None:
+        result = plan(seen(payload=PAYLOAD, policy=PolicyProblem("images: Field required")))
+        assert outcome(result) == (Phase.DENIED, "PolicyInvalid")
+        assert result.status
+        assert result.status.message == "images: Field required"
+        assert result.actions == (DeletePayload(SECRET_UID),)
 
     def test_denied_by_policy_with_every_reason_and_the_payload_goes(self) -> None:
         policy = a_policy(languages=["bash"], maxTimeoutSeconds=10)
@@ -351,7 +358,13 @@ class TestFinished:
         return seen(Phase.SUCCEEDED, **{"pod": a_pod(running=False, terminated="Completed"), **rest})
 
     @pytest.mark.parametrize(
-        ("spec", "ttl"), [({}, 60), ({"ttlSecondsAfterFinished": 10}, 10), ({"ttlSecondsAfterFinished": 0}, 0)]
+        ("spec", "ttl"),
+        [
+            ({}, 60),
+            ({"ttlSecondsAfterFinished": 86400}, 60),
+            ({"ttlSecondsAfterFinished": 10}, 10),
+            ({"ttlSecondsAfterFinished": 0}, 0),
+        ],
     )
     def test_the_pod_is_kept_for_its_time(self, spec: dict[str, Any], ttl: int) -> None:
         observed = self.finished(spec=spec)

@@ -107,6 +107,8 @@ FAULTY = {
     "an end without totals": (block_end(), {"done": True}),
     "a negative total": (block_end(), the_end() | {"stdout": NO_OUTPUT | {"bytes": -1}}),
     "a total beyond int64": (block_end(), the_end() | {"stdout": NO_OUTPUT | {"bytes": 2**63}}),
+    "a total beyond what JSON numbers hold": (block_end(), the_end() | {"stdout": NO_OUTPUT | {"bytes": 2**60}}),
+    "a total that is no whole number": (block_end(), the_end() | {"stdout": NO_OUTPUT | {"bytes": 0.5}}),
     "blocks out of order": (block_end(1), the_end()),
     "the same block twice": (block_end(0), block_end(0), the_end()),
     "an exit code that is no number": (block_end(exit_code="zero"), the_end()),
@@ -175,7 +177,14 @@ def test_nothing_counts_after_a_problem() -> None:
 
 def test_the_number_of_runs_is_bounded() -> None:
     frames = [output("x", ("stdout", "stderr")[number % 2]) for number in range(MAX_RUNS + 10)]
-    assert len(a_transcript(*frames).order()) == MAX_RUNS
+    order = a_transcript(*frames).order()
+    assert len(order) == MAX_RUNS
+    assert {run.characters for run in order} == {1}
+
+
+def test_output_without_the_runners_totals_is_marked_as_truncated() -> None:
+    transcript = a_transcript(output("all there was, as far as anybody knows"))
+    assert transcript.stream("stdout").truncated
 
 
 def go_json_size(character: str) -> int:

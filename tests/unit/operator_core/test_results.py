@@ -1,0 +1,17 @@
+"""What is recorded when the whole result doesn't fit into the object."""
+
+from factories import NOW, a_finished_transcript
+
+from codeexec_api import CodeExecutionStatus, Phase
+from codeexec_operator.core.results import without_output
+
+
+def test_output_is_left_out_visibly_and_everything_else_is_kept() -> None:
+    stdout = a_finished_transcript(text="much").stream("stdout")
+    status = CodeExecutionStatus(phase=Phase.SUCCEEDED, message="done", exit_code=0, finished_at=NOW, stdout=stdout)
+    result = without_output(status)
+    assert result.stdout
+    assert (result.stdout.text, result.stdout.total_bytes, result.stdout.truncated) == ("", 4, True)
+    assert result.stderr is None
+    assert (result.phase, result.exit_code, result.finished_at) == (Phase.SUCCEEDED, 0, NOW)
+    assert result.message.startswith("done; the output did not fit")
