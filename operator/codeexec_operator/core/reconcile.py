@@ -30,7 +30,7 @@ from codeexec_operator.core.actions import (
     ReadPayload,
     StartCode,
 )
-from codeexec_operator.core.observed import Observed, PodLink, PolicyProblem
+from codeexec_operator.core.observed import Observed, PodLink, PodView, PolicyProblem
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_job
 from codeexec_operator.manifests.pod import build_pod
 
@@ -103,13 +103,7 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
             again_at = (seen.payload_read_at or now) + timedelta(seconds=timing.payload_retry)
             return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadPayload(),))
         return _finish(seen, now, Event.REFUSED, reason=seen.payload.reason, message=seen.payload.message)
-    spec = seen.execution.spec
-    run_seconds = len(spec.blocks) * spec.timeout_seconds + timing.grace
-    manifest = build_pod(
-        seen.execution,
-        image=verdict.image,
-        deadline_seconds=int(timing.start_timeout + run_seconds + timing.grace),
-    )
+    manifest = _manifest(seen, verdict.image, timing)
     status = _moved(seen, now, Event.ACCEPTED, ConditionType.ACCEPTED, message=verdict.message).model_copy(
         update={"pod_name": manifest["metadata"]["name"], "image": verdict.image}
     )
@@ -148,7 +142,7 @@ def _start(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
     if seen.pod is None or not seen.pod.running:
         return Plan(wake_at=give_up_at)
-    return _hand_over(seen, now, seen.payload)
+    return _hand_over(seen, now, seen.payload, seen.pod)
 
 
 def _start_failure(seen: Observed) -> tuple[Event, Reason, str] | None:
@@ -169,9 +163,7 @@ def _start_failure(seen: Observed) -> tuple[Event, Reason, str] | None:
     return None
 
 
-def _hand_over(seen: Observed, now: datetime, payload: Payload) -> Plan:
-    pod = seen.pod
-    assert pod is not None  # noqa: S101  (for the type checker: the only caller has checked)
+def _hand_over(seen: Observed, now: datetime, payload: Payload, pod: PodView) -> Plan:
     try:
         job = build_job(seen.execution, payload)
     except UnicodeDecodeError as error:
@@ -288,7 +280,7 @@ def _finish(seen: Observed, now: datetime, event: Event, *, message: str, reason
             kind,
             holds=False,
             reason=status.reason,
-            message=message,
+            message=status.message,
             now=now,
             generation=seen.execution.metadata.generation,
         )

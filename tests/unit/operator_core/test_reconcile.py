@@ -109,6 +109,11 @@ class TestPending:
         assert result.status.message == "images: Field required"
         assert result.actions == (DeletePayload(SECRET_UID),)
 
+    def test_a_long_reason_is_cut_and_still_recorded(self) -> None:
+        result = plan(seen(payload=PAYLOAD, policy=PolicyProblem("x" * 10_000)))
+        assert result.status
+        assert {len(result.status.message)} | {len(one.message) for one in result.status.conditions} == {4096}
+
     def test_denied_by_policy_with_every_reason_and_the_payload_goes(self) -> None:
         policy = a_policy(languages=["bash"], maxTimeoutSeconds=10)
         result = plan(seen(payload=PAYLOAD, policy=policy))
