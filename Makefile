@@ -70,7 +70,7 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 	$(BIN)/python examples/01-hello/main.py
 	echo
 	echo "--- the records: kubectl get codeexecutions ---"
-	kubectl get codeexecutions --all-namespaces
+	kubectl get codeexecutions --all-namespaces --sort-by=.metadata.creationTimestamp
 
 test: check e2e ## Run all tests, on the real cluster
 

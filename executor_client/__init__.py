@@ -6,6 +6,8 @@ only when its executor is asked for.
 
 from typing import TYPE_CHECKING, Any
 
+from codeexec_api import Limits
+from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import ClusterRef, CodeExecutionClient, Request
 from executor_client.exceptions import (
     ClusterUnreachable,
@@ -37,9 +39,14 @@ __all__ = [
     "KubernetesCodeExecutor",
     "KubernetesCodeExecutorConfig",
     "KubernetesCodeResult",
+    "Limits",
     "NotInstalled",
     "NotPermitted",
+    "PreparedBlock",
     "Request",
+    "SourceBlock",
+    "WorkspaceFile",
+    "prepare",
 ]
 
 _NEEDS_AUTOGEN = frozenset({"KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"})

@@ -57,6 +57,10 @@ class Request:
 class CodeExecutionClient:
     """Creates CodeExecutions and waits for their results.
 
+        client = CodeExecutionClient()
+        prepared = prepare([SourceBlock("python", "print(1)")])  # prepared.refusal says what can't be run
+        result = await client.execute(prepared.blocks, Request(agent="me"))
+
     Connections are opened when they are first needed, one for each event loop, and closed by `close()` or with the
     loop. Concurrent calls are independent of each other.
     """

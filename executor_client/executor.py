@@ -87,7 +87,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         functions: functions that the code may import from `functions_module`.
         functions_module: name of that module, a Python identifier.
         agent: name recorded as the source of the code.
-        limits: ceilings of the pod; default: those of `codeexec_api.Limits`.
+        limits: ceilings of the pod, such as `Limits(memory="512Mi")`; default: those of `executor_client.Limits`.
 
     Raises:
         ValueError: timeout is below 1 or above a day, or functions_module is not an identifier.
@@ -158,7 +158,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         """Run blocks in order in one new pod; the first that fails ends the call.
 
         What the code does, a refusal by policy, an unknown language and a cancellation are results. Exit codes: the
-        block's own, 124 after a timeout, 1 when cancelled or refused.
+        block's own, 124 after a timeout, 137 when out of memory, 1 when cancelled or refused.
 
         Raises:
             ValueError: there is no block, the code is too large, or the functions can't be loaded.
