@@ -229,6 +229,8 @@ class Transport:
         text = f"could not {doing} in namespace {self.namespace!r}: {error.status} {_message(body)}"
         if error.status == 401:
             return NotPermitted(f"{text}; the credentials in the kubeconfig are not valid (any more)")
+        if error.status == 403 and "status unknown for quota" in body:
+            return NotPermitted(f"{text}; the namespace or its quota is new: try again in a few minutes")
         if error.status == 403 and "exceeded quota" in body:
             return NotPermitted(
                 f"{text}; wait until other executions end, or ask the platform owner to raise it or to delete records"

@@ -142,7 +142,8 @@ class Cluster:
         except ApiException as error:
             if error.status == 409 and "AlreadyExists" in str(error.body):
                 return None  # any other conflict is a race for the quota, which is worth another try
-            if error.status in (400, 403, 422):
+            new_quota = "status unknown for quota" in str(error.body)  # Kubernetes hasn't counted yet
+            if error.status in (400, 403, 422) and not new_quota:
                 return _refusal(error)
             raise
         return None
