@@ -4,7 +4,7 @@
 verb that it needs; the chart's Role is their union.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -59,15 +59,8 @@ class Cluster:
 
     async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:
         """codeexecutions: get."""
-        try:
-            raw: Any = await self._custom.get_namespaced_custom_object(
-                GROUP, VERSION, namespace, EXECUTION_PLURAL, name
-            )
-        except ApiException as error:
-            if error.status == 404:
-                return None
-            raise
-        return CodeExecution.parse(raw)
+        raw = await _found(self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, EXECUTION_PLURAL, name))
+        return CodeExecution.parse(raw) if raw else None
 
     async def write_status(self, execution: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         """codeexecutions/status: patch. Refused with 409 if the object has changed since it was seen.
@@ -93,26 +86,15 @@ class Cluster:
 
     async def get_policy(self, namespace: str) -> Mapping[str, Any] | None:
         """executionpolicies: get."""
-        try:
-            raw: Any = await self._custom.get_namespaced_custom_object(
-                GROUP, VERSION, namespace, POLICY_PLURAL, POLICY_NAME
-            )
-        except ApiException as error:
-            if error.status == 404:
-                return None
-            raise
-        policy: Mapping[str, Any] = raw
+        policy: Mapping[str, Any] | None = await _found(
+            self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, POLICY_PLURAL, POLICY_NAME)
+        )
         return policy
 
     async def get_payload(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """secrets: get."""
-        try:
-            secret = await self._core.read_namespaced_secret(name, namespace)
-        except ApiException as error:
-            if error.status == 404:
-                return None
-            raise
-        return self._plain(secret)
+        secret = await _found(self._core.read_namespaced_secret(name, namespace))
+        return self._plain(secret) if secret else None
 
     async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
         """secrets: delete. Only the Secret with this UID; one that is gone already is fine."""
@@ -178,6 +160,16 @@ class Cluster:
         except ApiException as error:
             if error.status not in (404, 409):  # 409: the UID is another object's
                 raise
+
+
+async def _found(request: Awaitable[Any]) -> Any:
+    """What was asked for, or None if it isn't there."""
+    try:
+        return await request
+    except ApiException as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 def _refusal(error: ApiException) -> Fault:
