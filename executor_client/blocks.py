@@ -6,7 +6,7 @@ from typing import Final
 
 from codeexec_api import Block, File
 from codeexec_api.digests import sha256_hex
-from codeexec_api.languages import LANGUAGES, canonical, unknown_language
+from codeexec_api.languages import canonical, default_file_name, unknown_language
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_BYTES
 
 _FILENAME_MARK: Final = "# filename:"
@@ -41,7 +41,7 @@ class PreparedBlock:
     @property
     def file(self) -> str:
         """Name of the file in the workspace that the code is written to."""
-        return self.filename or f"tmp_code_{sha256_hex(self.content)}{LANGUAGES[self.language].extension}"
+        return self.filename or default_file_name(self.language, sha256_hex(self.content))
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,7 +22,7 @@ from executor_client.exceptions import (
     NotInstalled,
     NotPermitted,
 )
-from executor_client.results import ExecutionResult, failure, result_of
+from executor_client.results import ExecutionResult, result_of
 from executor_client.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -123,8 +123,6 @@ class CodeExecutionClient:
             execution = await self._create(transport, name, spec, payload)
             finished = await self._wait(transport, execution, cancelled or asyncio.Event())
             telemetry.describe_outcome(span, finished)
-            if error := failure(finished):
-                raise error
             return result_of(finished)
 
     async def _create(

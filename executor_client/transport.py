@@ -119,9 +119,8 @@ class Transport:
         if isinstance(execution, BaseException):
             raise execution
         if isinstance(secret_error, BaseException):
-            with suppress(
-                CodeExecError
-            ):  # the operator would deny it anyway; the caller has to hear of the first error
+            # The operator would deny it anyway; what the caller has to hear of is the first error.
+            with suppress(CodeExecError):
                 await self.cancel(name)
             raise secret_error
         return execution

@@ -35,6 +35,11 @@ def canonical(spelling: str) -> str | None:
     return _SPELLINGS.get(spelling.strip().lower())
 
 
+def default_file_name(language: str, sha256: str) -> str:
+    """File in the workspace for a block that names none: AutoGen's scheme, made of the digest of the code."""
+    return f"tmp_code_{sha256}{LANGUAGES[language].extension}"
+
+
 def unknown_language(spelling: str) -> str:
     """The one message for a language that is not supported."""
     return f"unknown language {spelling}; supported languages: {', '.join(LANGUAGES)}"

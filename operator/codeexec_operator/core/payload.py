@@ -8,7 +8,7 @@ from typing import Any
 
 from codeexec_api import CodeExecution, Reason
 from codeexec_api.digests import sha256_hex
-from codeexec_api.languages import LANGUAGES
+from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key
 
 
@@ -91,7 +91,7 @@ def build_job(execution: CodeExecution, payload: Payload) -> dict[str, Any]:
         "id": execution.metadata.uid,
         "blocks": [
             {
-                "path": block.filename or f"tmp_code_{block.sha256}{LANGUAGES[block.language].extension}",
+                "path": block.filename or default_file_name(block.language, block.sha256),
                 "command": list(LANGUAGES[block.language].command),
                 "code": code.decode(),
             }
