@@ -178,7 +178,7 @@ class Transport:
                     raise self._translate("watch the CodeExecution", error) from error
                 version = None  # too old for the API server: start from the current state
             except ClusterUnreachable:
-                if clock() - opened_at > _RECONNECT_SECONDS:  # it was open for a while, so this is another outage
+                if clock() - opened_at > _REQUEST_SECONDS:  # it was open for a while, so this is another outage
                     lost_at = clock()
                 if clock() - lost_at > _OUTAGE_SECONDS:
                     raise
