@@ -114,7 +114,7 @@ def a_secret(
 
 def a_pod(**changes: Any) -> PodView:
     """A sandbox pod, running unless told otherwise."""
-    return PodView(**{"name": "run-1-0f8fad5b", "running": True, "node_name": "node-1", **changes})
+    return PodView(**{"running": True, "node_name": "node-1", **changes})
 
 
 def frames_to_bytes(*frames: Mapping[str, Any]) -> bytes:

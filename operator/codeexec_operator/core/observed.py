@@ -36,7 +36,6 @@ def parse_policy(raw: Mapping[str, Any] | None) -> ExecutionPolicySpec | PolicyP
 class PodView:
     """The part of a sandbox pod's status that decisions depend on."""
 
-    name: str
     running: bool = False
     terminated: str | None = None
     """Reason of the container's or the pod's end, such as `OOMKilled`, `Error` or `DeadlineExceeded`."""
@@ -61,7 +60,6 @@ def parse_pod(raw: Mapping[str, Any]) -> PodView:
     scheduled = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
     blocked = [one.get("message", "") for one in scheduled if one["status"] == "False"]
     return PodView(
-        name=raw["metadata"]["name"],
         running="running" in state and not finished,
         terminated=reason,
         exit_code=ended.get("exitCode"),

@@ -79,7 +79,7 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
     ],
 )
 def test_parse_pod(raw: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert parse_pod(raw) == PodView(name="pod", **expected)
+    assert parse_pod(raw) == PodView(**expected)
 
 
 def test_other_containers_do_not_count() -> None:
