@@ -7,6 +7,7 @@ from typing import Final
 from codeexec_api import Block, File
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import canonical, default_file_name, unknown_language
+from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_BYTES
 
 _FILENAME_MARK: Final = "# filename:"
@@ -75,9 +76,11 @@ def prepare(blocks: Sequence[SourceBlock]) -> Prepared:
         if language is None:
             return Prepared(tuple(prepared), unknown_language(block.language))
         name = file_name(block.code)
-        if name is not None and not in_workspace(name):
-            return Prepared(tuple(prepared), f"{FILENAME_REFUSED}: {name!r}")
-        prepared.append(PreparedBlock(language, block.code.encode(), name))
+        try:
+            filename = None if name is None else check_workspace_path(name)
+        except ValueError as error:
+            return Prepared(tuple(prepared), f"{FILENAME_REFUSED}: {error}")
+        prepared.append(PreparedBlock(language, block.code.encode(), filename))
     return Prepared(tuple(prepared))
 
 
@@ -87,12 +90,6 @@ def file_name(code: str) -> str | None:
     if not first.startswith(_FILENAME_MARK):
         return None
     return first.split(":", 2)[1].strip()
-
-
-def in_workspace(name: str) -> bool:
-    """True for a relative path without `.`, `..`, empty parts, backslashes or control characters."""
-    plain = len(name) <= 255 and all(character.isprintable() and character != "\\" for character in name)
-    return plain and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def check_size(blocks: Iterable[PreparedBlock], files: Iterable[WorkspaceFile]) -> None:

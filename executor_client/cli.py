@@ -28,6 +28,7 @@ def main() -> None:
 @click.option("--kubeconfig", type=click.Path(exists=True), help="Kubeconfig to use.")
 @click.option("--context", help="Context in the kubeconfig.")
 @click.option("--image", help="Sandbox image, by digest.")
+@click.option("--runtime-class", help="RuntimeClass of the sandbox, such as gvisor; default: the policy's.")
 @click.option("--timeout", default=60, show_default=True, type=click.IntRange(min=1), help="Limit in seconds.")
 @click.option("--agent", default="codeexec-cli", show_default=True, help="Name recorded as the source of the code.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -39,6 +40,7 @@ def run(
     kubeconfig: str | None,
     context: str | None,
     image: str | None,
+    runtime_class: str | None,
     timeout: int,
     agent: str,
     output: str,
@@ -53,9 +55,15 @@ def run(
     if prepared.refusal:
         raise click.ClickException(prepared.refusal)
     client = CodeExecutionClient(ClusterRef(namespace, kubeconfig, context))
-    request = Request(agent=agent, timeout_seconds=timeout, image=image, executor="codeexec-cli")
 
     async def execute() -> ExecutionResult:
+        request = Request(
+            agent=agent,
+            timeout_seconds=timeout,
+            image=image,
+            runtime_class_name=runtime_class,
+            executor="codeexec-cli",
+        )
         try:
             return await client.execute(prepared.blocks, request)
         finally:

@@ -22,6 +22,7 @@ from executor_client.exceptions import (
     NotInstalled,
     NotPermitted,
 )
+from executor_client.images import check_image
 from executor_client.results import ExecutionResult, result_of
 from executor_client.transport import Transport
 
@@ -45,13 +46,22 @@ class ClusterRef:
 
 @dataclass(frozen=True)
 class Request:
-    """What every execution of a client has in common."""
+    """What every execution of a client has in common.
+
+    Raises:
+        ValueError: the image is not named by digest; see `executor_client.images`.
+    """
 
     agent: str
     timeout_seconds: int = 60
     image: str | None = None
+    runtime_class_name: str | None = None
     limits: Limits = field(default_factory=Limits)
     executor: str = "executor_client"
+
+    def __post_init__(self) -> None:
+        if self.image is not None:
+            check_image(self.image)
 
 
 class CodeExecutionClient:
@@ -115,6 +125,7 @@ class CodeExecutionClient:
                 timeout_seconds=request.timeout_seconds,
                 limits=request.limits,
                 image=request.image,
+                runtime_class_name=request.runtime_class_name,
                 traceparent=telemetry.traceparent(),
             )
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)

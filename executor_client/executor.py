@@ -3,6 +3,7 @@
 import asyncio
 import keyword
 import re
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class KubernetesCodeExecutorConfig(BaseModel):
     kubeconfig: str | None = None
     context: str | None = None
     image: str | None = None
+    runtime_class_name: str | None = None
     work_dir: str | None = None
     functions_module: str = "functions"
     agent: str = "autogen"
@@ -83,6 +85,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         kubeconfig: path of a kubeconfig; default: the pod's service account, else as kubectl finds it.
         context: context in the kubeconfig; default: the current one.
         image: sandbox image by digest; default: the first image of the policy.
+        runtime_class_name: RuntimeClass of the pod, such as `gvisor`; default: that of the policy.
         work_dir: local folder in which the source of each block is kept, under its file name.
         functions: functions that the code may import from `functions_module`.
         functions_module: name of that module, a Python identifier.
@@ -90,7 +93,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         limits: ceilings of the pod, such as `Limits(memory="512Mi")`; default: those of `executor_client.Limits`.
 
     Raises:
-        ValueError: timeout is below 1 or above a day, or functions_module is not an identifier.
+        ValueError: timeout is below 1 or above a day, functions_module is not an identifier, or the image is not named
+            by digest.
     """
 
     component_config_schema = KubernetesCodeExecutorConfig
@@ -105,6 +109,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         kubeconfig: str | Path | None = None,
         context: str | None = None,
         image: str | None = None,
+        runtime_class_name: str | None = None,
         work_dir: str | Path | None = None,
         functions: Sequence[UserFunction] = (),
         functions_module: str = "functions",
@@ -121,6 +126,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             kubeconfig=str(kubeconfig) if kubeconfig else None,
             context=context,
             image=image,
+            runtime_class_name=runtime_class_name,
             work_dir=str(work_dir) if work_dir else None,
             functions_module=functions_module,
             agent=agent,
@@ -133,6 +139,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             agent=agent,
             timeout_seconds=timeout,
             image=image,
+            runtime_class_name=runtime_class_name,
             limits=limits or Limits(),
             executor="KubernetesCodeExecutor",
         )
@@ -161,7 +168,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         block's own, 124 after a timeout, 137 when out of memory, 1 when cancelled or refused.
 
         Raises:
-            ValueError: there is no block, the code is too large, or the functions can't be loaded.
+            ValueError: there is no block, the code is too large, its source can't be kept in work_dir, or the functions
+                can't be loaded.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
         if not code_blocks:
@@ -197,15 +205,28 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         await self._client.close()
 
     def _keep_source(self, blocks: Sequence[PreparedBlock]) -> str:
+        """Keep each block in work_dir, if that is set, and return the path of the first.
+
+        What stands under a name there is replaced and never opened: no link is followed, no FIFO waited for. If the
+        file system takes two names for one (by case or Unicode normalization), the source of the later block stays;
+        what is run doesn't come from here.
+
+        Raises:
+            ValueError: a name leads out of work_dir or can't be written.
+        """
         if self.work_dir is None:
             return f"/workspace/{blocks[0].file}"
         root = self.work_dir.resolve()
         for block in blocks:
             path = root / block.file
-            if not path.resolve().is_relative_to(root):  # a link that stands in work_dir
-                raise ValueError(f"{block.file!r} leads out of work_dir {root} through a link; nothing was run")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(block.content)
+            try:
+                # By a link that stands in work_dir, or a name that is more than a name on Windows, such as C:x.
+                if not path.parent.resolve().is_relative_to(root):
+                    raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _replace(path, block.content)
+            except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself, before Python 3.13
+                raise ValueError(f"{block.file!r} can't be kept in work_dir: {error}; nothing was run") from error
         return str(root / blocks[0].file)
 
     async def _checked_functions(self) -> tuple[WorkspaceFile, ...]:
@@ -234,6 +255,21 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
 def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     with suppress(RuntimeError):  # the token has outlived the loop, and with it the call that it was given to
         loop.call_soon_threadsafe(event.set)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put a file in the place of whatever has this name; only a new file is ever opened.
+
+    Raises:
+        OSError: the folder can't be written to, or a folder has this name.
+    """
+    new = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with new.open("xb") as out:
+            out.write(content)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _packages(functions: Sequence[UserFunction]) -> list[str]:

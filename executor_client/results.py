@@ -36,7 +36,8 @@ def failure(execution: CodeExecution) -> CodeExecError | None:
     text = f"execution {execution.metadata.name}: {status.reason}: {status.message}"
     if status.phase is Phase.LOST or status.reason == Reason.RUNNER_FAILED.value:
         return ExecutionLost(text)
-    if status.phase is Phase.FAILED and status.reason != Reason.NON_ZERO_EXIT.value:
+    broken = status.phase is Phase.FAILED and status.reason != Reason.NON_ZERO_EXIT.value
+    if broken or status.reason == Reason.EGRESS_NOT_ENFORCED.value:
         return ExecutionNotStarted(text)
     return None
 

@@ -17,7 +17,9 @@ from codeexec_api import (
     condition,
 )
 from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key
+from codeexec_operator.core.egress import Target
 from codeexec_operator.core.observed import PodView
+from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Transcript
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -117,6 +119,17 @@ def a_pod(**changes: Any) -> PodView:
     return PodView(**{"running": True, "node_name": "node-1", **changes})
 
 
+TARGET = Target("api-server", "10.96.0.1", 443)
+SURROUNDINGS = Surroundings(reached_at={TARGET: NOW + timedelta(hours=1)})
+"""A cluster whose API server answers the operator, whenever a test looks."""
+
+
+def readiness(*, answered: bool = False, targets: Sequence[Target] = (TARGET,)) -> dict[str, Any]:
+    """What a runner says when it is asked for its report."""
+    egress = [{**target.dump(), "answered": answered} for target in targets]
+    return {"ready": True, "layers": ["Seccomp", "Landlock"], "egress": egress}
+
+
 def frames_to_bytes(*frames: Mapping[str, Any]) -> bytes:
     """Frames as lines, with id and sequence number filled in."""
     return b"".join(
@@ -151,6 +164,13 @@ def the_end(stdout: str = "", stderr: str = "", **changes: Any) -> dict[str, Any
 def a_transcript(*frames: Mapping[str, Any]) -> Transcript:
     transcript = Transcript()
     transcript.feed(frames_to_bytes(*frames), UID)
+    return transcript
+
+
+def a_ready_transcript(**report: Any) -> Transcript:
+    """Of a runner that has been asked for its report, and has no job yet."""
+    transcript = Transcript()
+    transcript.feed(json.dumps(readiness(**report)).encode() + b"\n", UID)
     return transcript
 
 

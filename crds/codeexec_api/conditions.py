@@ -12,6 +12,8 @@ class ConditionType(StrEnum):
 
     ACCEPTED = "Accepted"
     """True: policy and payload allow it. False: denied; reason and message say why."""
+    EGRESS_CLOSED = "EgressClosed"
+    """True: shown, before any code ran, that nothing leaves the sandbox. False: that could not be shown."""
     STARTED = "Started"
     """True: the code was handed to the runner. False: the pod could not be started."""
     FINISHED = "Finished"

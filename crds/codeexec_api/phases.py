@@ -63,6 +63,8 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"
+    RUNTIME_CLASS_NOT_FOUND = "RuntimeClassNotFound"
+    EGRESS_NOT_ENFORCED = "EgressNotEnforced"
     START_TIMEOUT = "StartTimeout"
     RUNNER_FAILED = "RunnerFailed"
     POD_LOST = "PodLost"
@@ -83,6 +85,7 @@ TRANSITIONS: Final = MappingProxyType(
         (Phase.PENDING, Event.REFUSED): Move(Phase.DENIED, Reason.POLICY_VIOLATION),
         (Phase.PENDING, Event.CANCEL): Move(Phase.CANCELLED, Reason.CANCEL_REQUESTED),
         (Phase.STARTING, Event.STARTED): Move(Phase.RUNNING, Reason.CODE_STARTED),
+        (Phase.STARTING, Event.REFUSED): Move(Phase.DENIED, Reason.EGRESS_NOT_ENFORCED),
         (Phase.STARTING, Event.FAULT): Move(Phase.FAILED, Reason.POD_REFUSED),
         (Phase.STARTING, Event.DEADLINE): Move(Phase.FAILED, Reason.START_TIMEOUT),
         (Phase.STARTING, Event.CANCEL): Move(Phase.CANCELLED, Reason.CANCEL_REQUESTED),

@@ -22,9 +22,10 @@ class Violation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The policy's answer. `image` is the image to run when there is no violation."""
+    """The policy's answer. `image` and `runtime_class_name` are what to run when there is no violation."""
 
     image: str
+    runtime_class_name: str | None
     violations: tuple[Violation, ...]
 
     @property
@@ -46,18 +47,23 @@ class Verdict:
 def evaluate(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Verdict:
     """Hold a request against a policy. Pure and total: it lists every violation, and raises nothing."""
     image = spec.image or policy.images[0]
-    return Verdict(image=image, violations=tuple(_violations(spec, policy, image)))
+    runtime_class = spec.runtime_class_name or policy.runtime_class_name
+    return Verdict(image=image, runtime_class_name=runtime_class, violations=tuple(_violations(spec, policy, image)))
 
 
 def _violations(spec: CodeExecutionSpec, policy: ExecutionPolicySpec, image: str) -> Iterator[Violation]:
     if image not in policy.images:
         yield Violation("spec.image", image, ", ".join(policy.images))
+    classes = [name for name in (policy.runtime_class_name, *policy.runtime_class_names) if name]
+    if spec.runtime_class_name and spec.runtime_class_name not in classes:
+        yield Violation("spec.runtimeClassName", spec.runtime_class_name, ", ".join(classes) or "none")
     for index, block in enumerate(spec.blocks):
         if block.language not in policy.languages:
             yield Violation(f"spec.blocks[{index}].language", block.language, ", ".join(policy.languages))
     for field, found, highest in (
         ("spec.blocks", len(spec.blocks), policy.max_blocks),
         ("spec.timeoutSeconds", spec.timeout_seconds, policy.max_timeout_seconds),
+        ("spec.limits.pids", spec.limits.pids, policy.max_limits.pids),
         ("spec.limits.outputBytes", spec.limits.output_bytes, policy.max_limits.output_bytes),
     ):
         if found > highest:

@@ -7,9 +7,10 @@ errors); status is lenient, so that an older client can read what a newer operat
 
 from collections.abc import Mapping
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from codeexec_api.digests import code_digest
@@ -20,6 +21,7 @@ from codeexec_api.names import (
     PAYLOAD_SECRET_TYPE,
     POLICY_KIND,
 )
+from codeexec_api.paths import MAX_PATH_BYTES, REFUSED_CHARACTERS, check_workspace_path
 from codeexec_api.phases import Phase
 from codeexec_api.quantities import QUANTITY_PATTERN, parse_quantity
 
@@ -28,6 +30,8 @@ MAX_FILES: Final = 16
 MAX_PAYLOAD_BYTES: Final = 1_000_000
 """Code and files of one execution together; a Secret holds at most 1 MiB."""
 MAX_TIMEOUT_SECONDS: Final = 86_400
+MAX_PIDS: Final = 32_768
+MAX_EGRESS_TARGETS: Final = 16
 MAX_OUTPUT_BYTES: Final = 256 * 1024
 """Of each stream: both have to fit, escaped, into one object of etcd (1.5 MiB)."""
 
@@ -78,18 +82,26 @@ Quantity = Annotated[
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, 64 lower-case hexadecimal digits.")]
 
-_WORKSPACE_PATH_RULE: Final = rule(
-    "!self.split('/').exists(part, part == '' || part == '.' || part == '..')",
-    "must be a relative path inside the workspace: not absolute, without '.', '..' or empty parts",
+_WORKSPACE_PATH_RULES: Final = (  # what check_workspace_path says
+    rule(
+        "!self.split('/').exists(part, part == '' || part == '.' || part == '..')",
+        "must be a relative path inside the workspace: not absolute, without '.', '..' or empty parts",
+    ),
+    rule(
+        "!self.split('/').exists(part, part.startsWith(' ') || part.endsWith(' '))",
+        "must not have parts that begin or end with a blank",
+    ),
+    rule(
+        f"!self.matches(r'{REFUSED_CHARACTERS}')",
+        "must not hold backslashes, controls, private or invisible characters, or spaces other than U+0020",
+    ),
+    rule(f"bytes(self).size() <= {MAX_PATH_BYTES}", f"must not have more than {MAX_PATH_BYTES} bytes in UTF-8"),
 )
 WorkspacePath = Annotated[
     str,
-    Field(
-        min_length=1,
-        max_length=255,
-        pattern=r"^[^\\\x00-\x1f\x7f]+$",
-        json_schema_extra=_rules(_WORKSPACE_PATH_RULE),
-    ),
+    # The maximum bounds what the rules cost: the API server wants to know before it takes them.
+    Field(min_length=1, max_length=MAX_PATH_BYTES, json_schema_extra=_rules(*_WORKSPACE_PATH_RULES)),
+    AfterValidator(check_workspace_path),
 ]
 
 ImageReference = Annotated[
@@ -102,6 +114,33 @@ ImageReference = Annotated[
 ]
 
 LanguageName = Literal["python", "bash", "sh"]
+
+RuntimeClassName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        description="A RuntimeClass of the cluster, such as gvisor.",
+    ),
+]
+
+
+class EgressMode(StrEnum):
+    """What happens when it can't be shown that the network of a sandbox is closed."""
+
+    ENFORCE = "Enforce"
+    """No code runs."""
+    WARN = "Warn"
+    """Code runs, and the record says that the network may be open."""
+
+
+class EgressVerdict(StrEnum):
+    """What the egress proof has shown."""
+
+    CLOSED = "Closed"
+    OPEN = "Open"
+    UNPROVEN = "Unproven"
 
 
 class _Model(BaseModel):
@@ -168,6 +207,7 @@ class Limits(_Model):
     cpu: Quantity = Field("500m", description="CPU, in cores.")
     memory: Quantity = Field("256Mi", description="Memory, including files in /workspace and /tmp.")
     ephemeral_storage: Quantity = Field("128Mi", description="Disk for logs and the container's writable layer.")
+    pids: int = Field(256, ge=1, le=MAX_PIDS, description="Processes and threads of the code at the same time.")
     output_bytes: int = Field(
         MAX_OUTPUT_BYTES,
         ge=1024,
@@ -176,7 +216,7 @@ class Limits(_Model):
     )
 
 
-_OPTIONAL_SPEC_FIELDS: Final = ("files", "image", "traceparent", "ttlSecondsAfterFinished")
+_OPTIONAL_SPEC_FIELDS: Final = ("files", "image", "runtimeClassName", "traceparent", "ttlSecondsAfterFinished")
 
 
 class CodeExecutionSpec(_Model):
@@ -235,6 +275,12 @@ class CodeExecutionSpec(_Model):
         None,
         description="Sandbox image, by digest. Default: the first image of the policy.",
         json_schema_extra=_immutable("image"),
+    )
+    runtime_class_name: RuntimeClassName | None = Field(
+        None,
+        description="RuntimeClass of the sandbox pod. Default: that of the policy, else the node's own runtime. "
+        "One that does not exist ends the execution before any code runs.",
+        json_schema_extra=_immutable("runtimeClassName"),
     )
     traceparent: str | None = Field(
         None,
@@ -312,6 +358,28 @@ class OutputRun(_Status):
     characters: int = Field(ge=1)
 
 
+class EgressTarget(_Status):
+    """Something that would answer if the network of the sandbox were open."""
+
+    name: str = Field(max_length=64, description="What it is: api-server, dns, kubelet or canary.")
+    address: str = Field(max_length=64, description="IP address.")
+    port: int = Field(ge=1, le=65_535)
+    protocol: Literal["TCP", "UDP"]
+    refused: bool | None = Field(None, description="True: it did not answer the sandbox. Absent: not tried.")
+    reachable: bool = Field(False, description="True: it answered the operator, outside the sandbox, at the same time.")
+
+
+class EgressProof(_Status):
+    """What was tried, before any code ran, to show that nothing leaves the sandbox."""
+
+    verdict: EgressVerdict = Field(
+        description="Closed: no target answered the sandbox, while each answered the operator. Open: one answered the "
+        "sandbox. Unproven: one did not answer the operator either, or there was none, so nothing can be told."
+    )
+    checked_at: datetime
+    targets: tuple[EgressTarget, ...] = Field((), max_length=MAX_EGRESS_TARGETS)
+
+
 class Summary(_Status):
     """Short forms for `kubectl get`."""
 
@@ -337,6 +405,16 @@ class CodeExecutionStatus(_Status):
     node_name: str = Field("", max_length=253)
     image: str = Field("", max_length=300, description="Image that the pod was asked to run.")
     image_id: str = Field("", alias="imageID", max_length=300, description="Image that the node ran.")
+    runtime_class_name: str = Field(
+        "", max_length=253, description="RuntimeClass of the pod; empty: the node's default."
+    )
+    layers: tuple[Annotated[str, Field(max_length=32)], ...] = Field(
+        (),
+        max_length=8,
+        description="What stood between the code and everything else, beyond the settings of the pod: UserNamespace, "
+        "NetworkPolicy (shown by egressProof), Seccomp and Landlock (around the code, inside the pod).",
+    )
+    egress_proof: EgressProof | None = Field(None, description="Shows that the network was closed before code ran.")
     started_at: datetime | None = Field(None, description="When the code was handed to the runner.")
     finished_at: datetime | None = None
     exit_code: int | None = Field(None, description="Exit code of the last block that ran; absent if none did.")
@@ -385,6 +463,7 @@ class PolicyLimits(_Model):
     cpu: Quantity = "1"
     memory: Quantity = "1Gi"
     ephemeral_storage: Quantity = "1Gi"
+    pids: int = Field(1024, ge=1, le=MAX_PIDS)
     output_bytes: int = Field(MAX_OUTPUT_BYTES, ge=1024, le=MAX_OUTPUT_BYTES)
 
 
@@ -398,6 +477,17 @@ class ExecutionPolicySpec(_Model):
     )
     languages: tuple[LanguageName, ...] = Field(
         ("python", "bash", "sh"), min_length=1, max_length=16, description="Languages that may be used."
+    )
+    runtime_class_name: RuntimeClassName | None = Field(
+        None, description="RuntimeClass of executions that name none. Default: the node's own runtime."
+    )
+    runtime_class_names: tuple[RuntimeClassName, ...] = Field(
+        (), max_length=16, description="Runtime classes that may be asked for, besides runtimeClassName."
+    )
+    egress_proof: EgressMode = Field(
+        EgressMode.ENFORCE,
+        description="Enforce: no code runs unless it was shown that the network of its sandbox is closed. Warn: "
+        "it runs all the same, and each record says so.",
     )
     max_timeout_seconds: int = Field(
         600, ge=1, le=MAX_TIMEOUT_SECONDS, description="Highest timeoutSeconds, for each block."

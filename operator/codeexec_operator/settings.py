@@ -21,8 +21,12 @@ class Settings(BaseSettings):
     """YAML file with the cluster's default policy: the spec of an ExecutionPolicy."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     health_port: int = 8080
+    canary_port: int = 8081
+    """Answers everybody, so that a sandbox that is not answered is shown to be closed."""
+    pod_ips: Annotated[tuple[str, ...], NoDecode] = ()
+    """Addresses of this pod, separated by commas."""
 
-    @field_validator("namespaces", mode="before")
+    @field_validator("namespaces", "pod_ips", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(filter(None, value.replace(" ", "").split(","))) if isinstance(value, str) else value

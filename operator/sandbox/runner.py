@@ -1,43 +1,60 @@
 """PID 1 of every sandbox pod: runs one job of code blocks and reports on stdout, one JSON object a line.
 
-Started by the image with `python3 -I`; uses the standard library only. The operator attaches to the container and
-talks to it over stdin and stdout; nothing else may be written to stdout.
+Started by the image with `python3 -I` on this folder; uses the standard library only. The operator attaches to the
+container and talks to it over stdin and stdout; nothing else may be written to stdout.
 
-In:   {"id", "blocks": [{"path", "command": [...], "code"}], "files": [{"path", "data": base64}],
-       "timeoutSeconds", "outputBytes"}           the job; later {"cancel": true}, at the end {"ack": true}
-Out:  {"id", "seq", "stream": "stdout"|"stderr", "data"}                       output as it comes
+Arguments: --egress-targets JSON, what must not answer; see `egress.py`
+
+In:   {"report": true}                               asks for the first line below, as soon as it is known
+      {"id", "blocks": [{"path", "command": [...], "code"}], "files": [{"path", "data": base64}],
+       "timeoutSeconds", "outputBytes", "memoryBytes", "pids"}  the job; later {"cancel": true}, at last {"ack": true}
+Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "protocol", "answered"}]}
+      {"id", "seq", "stream": "stdout"|"stderr", "data"}                       output as it comes
       {"id", "seq", "block", "exitCode", "reason", "startedAt", "durationMs", "stdoutBytes", "stderrBytes"}
       {"id", "seq", "done": true, "stdout": {"bytes", "sha256"}, "stderr": {...}}   totals; sha256 is of the text sent
       {"id", "seq", "error"}                                                    the job could not be run
 
 It has to be PID 1 of its own PID namespace, because it ends a job by killing every other process that it can see.
-User code is a child in a session of its own: its streams are pipes to the runner, its stdin is empty.
+User code is a child in a session of its own, confined by `confinement.py`: its streams are pipes to the runner, its
+stdin is empty.
 """
 
 import base64
 import codecs
 import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import os
 import selectors
 import signal
+import stat
 import sys
 import time
+
+from confinement import Confinement
+from egress import prove_closed
 
 WORKSPACE = "/workspace"
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": WORKSPACE,
+    "USER": "sandbox",
     "TMPDIR": "/tmp",
     "LANG": "C.UTF-8",
     # Output that was printed must not be lost in a buffer when the limit ends the code.
     "PYTHONUNBUFFERED": "1",
     # Python puts the folder of the script first on its path; modules are found there without byte-code litter.
     "PYTHONDONTWRITEBYTECODE": "1",
+    # Matplotlib: its list of fonts stays out of the workspace, and it draws without a display.
+    "MPLCONFIGDIR": "/tmp/matplotlib",
+    "MPLBACKEND": "Agg",
+    # Else NumPy starts a thread for each core of the node, whatever the pod's share of them is.
+    "OPENBLAS_NUM_THREADS": "1",
 }
 CHUNK = 64 * 1024
+EGRESS_SECONDS = 10
 ACK_SECONDS = 10
 COLLECT_SECONDS = 0.001
 PR_SET_DUMPABLE = 4
@@ -76,9 +93,10 @@ class Stream:
 class Runner:
     """Runs one job. `wake` is readable whenever a child has ended."""
 
-    def __init__(self, job, commands, wake):
+    def __init__(self, job, commands, wake, confinement):
         self.id = job["id"]
         self.job = job
+        self.confinement = confinement
         self.commands = commands
         self.wake = wake
         self.sequence = 0
@@ -125,7 +143,7 @@ class Runner:
         except OSError as error:
             message = f"{' '.join(block['command'])}: {error.strerror}: {error.filename}\n"
             self._send_output(self.streams[1], message.encode())
-            code, reason = 127 if isinstance(error, FileNotFoundError) else 126, "NonZeroExit"
+            code, reason = 126, "NonZeroExit"
         else:
             code, reason = self._wait(pid, clock + self.job["timeoutSeconds"], ooms)
         for stream in self.streams:
@@ -140,22 +158,27 @@ class Runner:
         }
 
     def _spawn(self, command):
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            self._become(command)
+        return pid
+
+    def _become(self, command):
+        """In the child: turn into the program. What fails here ends as in a shell, with a message and 126 or 127."""
         try:
-            return os.posix_spawnp(
-                command[0],
-                command,
-                ENVIRONMENT,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, nothing, 0),
-                    (os.POSIX_SPAWN_DUP2, self.streams[0].writer, 1),
-                    (os.POSIX_SPAWN_DUP2, self.streams[1].writer, 2),
-                ],
-                setsid=True,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-            )
-        finally:
-            os.close(nothing)
+            os.setsid()
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for descriptor, source in enumerate((nothing, *(stream.writer for stream in self.streams))):
+                os.dup2(source, descriptor)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would inherit that
+                signal.signal(number, signal.SIG_DFL)
+            self.confinement.apply(pids=self.job["pids"], file_bytes=self.job["memoryBytes"])
+            os.execvpe(command[0], command, ENVIRONMENT)
+        except BaseException as error:
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            with contextlib.suppress(OSError):
+                os.write(2, f"{command[0]}: {getattr(error, 'strerror', None) or error}\n".encode())
+            os._exit(code)
 
     def _wait(self, pid, deadline, ooms):
         """Serve the streams until the child ends, the limit is reached or the job is cancelled."""
@@ -232,30 +255,44 @@ def send(**frame):
 
 
 def write_file(path, content):
-    """Write a file in the workspace; no part of the path may be a link.
+    """Write a file in the workspace, whatever earlier code has planted there.
+
+    No part of the path may be a link, and what stands under the name must be a plain file without a second name. The
+    folders are held open, so one that background code swaps for a link meanwhile leads nowhere. Once written, the file
+    is like any other of the sandbox: background code can still change it before it is started. That gains nothing,
+    because both run as the same user in the same pod.
 
     Raises:
-        OSError: a part of the path is a link or not a folder, or the file can't be written.
+        OSError: names the path; a part of it is a link, too long or no folder, or the file is not plain or can't be
+            written.
     """
     *folders, name = path.split("/")
-    if any(part in ("", ".", "..") for part in path.split("/")):
-        raise PermissionError(1, "is not a path inside the workspace", path)
-    folder = os.open(WORKSPACE, os.O_DIRECTORY | os.O_CLOEXEC)
+    if "\0" in path or any(part in ("", ".", "..") for part in (*folders, name)):
+        raise PermissionError(errno.EPERM, "is not a path inside the workspace", path)
     try:
-        for part in folders:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, dir_fd=folder)
-            inner = os.open(part, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        # Without O_DIRECTORY, with which gVisor follows links all the same (google/gvisor#14786). A link or a file that
+        # is opened like this instead of a folder is of no use: nothing can be opened below it.
+        hold = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+        folder = os.open(WORKSPACE, hold)
+        try:
+            for part in folders:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+                inner = os.open(part, hold, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            # O_NONBLOCK: opening a FIFO, or a file that is leased, must not hang.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as out:
+                found = os.fstat(out.fileno())
+                if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                    raise PermissionError(errno.EPERM, "is a device, a pipe or a file with a second name", path)
+                out.truncate()
+                out.write(content)
+        finally:
             os.close(folder)
-            folder = inner
-        # O_NONBLOCK: opening a FIFO that earlier code has planted must not hang.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        target = os.open(name, flags, 0o644, dir_fd=folder)
-        with open(target, "wb") as out:
-            out.truncate()
-            out.write(content)
-    finally:
-        os.close(folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def kill_everything():
@@ -299,16 +336,14 @@ class Input:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         return [json.loads(line) for line in lines if line.strip()]
 
-    def first(self):
-        """Wait for the first message; None if stdin ends before."""
-        while not self.ended:
-            if messages := self.read():
-                first, *self._waiting = messages
-                return first
-        return None
+    def next(self):
+        """Wait for the next message; None if stdin ends before."""
+        while not self._waiting and not self.ended:
+            self._waiting = self.read()
+        return self._waiting.pop(0) if self._waiting else None
 
     def take_waiting(self):
-        """Messages that came together with the first one."""
+        """Messages that came together with the last one."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
@@ -322,13 +357,30 @@ class Input:
                     return
 
 
-def main():
-    """Wait for a job, run it, report, and wait until the operator has acknowledged."""
+def await_job(commands, report):
+    """The job, once it comes; None if stdin ends before. `report` is sent to whoever asks for it."""
+    while (message := commands.next()) is not None:
+        if message.get("report"):
+            send(ready=True, **report)
+        elif "blocks" in message:
+            return message
+    return None
+
+
+def main(arguments):
+    """Prove that the network is closed, wait for a job, run it, and wait until the operator has what came of it."""
     if os.getpid() != 1:
         sys.exit("runner: must be PID 1 of a container, because it kills every process that it can see")
     # Not dumpable: code of the same user can't read this process's memory or open its descriptors.
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         sys.exit(f"runner: prctl(PR_SET_DUMPABLE): {os.strerror(ctypes.get_errno())}")
+    targets = json.loads(arguments[1]) if arguments[:1] == ["--egress-targets"] else []
+    confinement = Confinement()
+    answered = prove_closed(targets, EGRESS_SECONDS)
+    report = {
+        "layers": confinement.layers(),
+        "egress": [{**target, "answered": one} for target, one in zip(targets, answered, strict=True)],
+    }
     wake, wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -336,17 +388,12 @@ def main():
     # the runner doesn't hear the kubelet's SIGTERM either, and a deleted pod ends by the SIGKILL after it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     commands = Input()
-    os.environ["PATH"] = ENVIRONMENT["PATH"]  # where posix_spawnp looks for programs
-    job = commands.first()
+    job = await_job(commands, report)
     if job is None:
         sys.exit("runner: stdin ended before a job arrived")
     try:
         os.chdir(WORKSPACE)
-        Runner(job, commands, wake).run()
+        Runner(job, commands, wake, confinement).run()
     except Exception as error:  # whatever it is, the operator has to hear of it
         send(id=job.get("id"), seq=-1, error=f"{type(error).__name__}: {error}")
     commands.wait_for_ack(ACK_SECONDS)  # the frames are safe with the operator only once it says so
-
-
-if __name__ == "__main__":
-    main()

@@ -66,7 +66,11 @@ annotations:
 {{/* The cluster's default policy: the spec of an ExecutionPolicy. */}}
 {{- define "codeexec.policy" -}}
 {{- $images := prepend .Values.policy.extraImages (include "codeexec.sandboxImage" .) }}
-{{- omit .Values.policy "extraImages" | merge (dict "images" $images) | toYaml }}
+{{- $policy := omit .Values.policy "extraImages" }}
+{{- if not $policy.runtimeClassName }}
+{{- $policy = omit $policy "runtimeClassName" }}
+{{- end }}
+{{- $policy | merge (dict "images" $images) | toYaml }}
 {{- end }}
 
 {{/* Namespaces that the operator serves, checked. */}}

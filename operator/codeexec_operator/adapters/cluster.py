@@ -23,9 +23,10 @@ from codeexec_api.names import (
 )
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.surroundings import NodeView, parse_node
 
 _PAGE: Final = 10
-"""Payloads that are listed at a time, each of up to 1 MB."""
+"""Payloads that are listed at a time, each of up to 1 MB; and nodes, which are large, too."""
 
 
 class Cluster:
@@ -35,6 +36,7 @@ class Cluster:
         self._api = client.ApiClient(configuration)
         self._sockets = stream.WsApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
+        self._nodes = client.NodeV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._attach = client.CoreV1Api(self._sockets)
 
@@ -143,6 +145,21 @@ class Cluster:
         async with opening as socket:
             yield RunnerLink(socket)
 
+    async def list_nodes(self) -> list[NodeView]:
+        """nodes: list."""
+        nodes: list[NodeView] = []
+        token: str | None = None
+        while token != "":
+            page = await self._core.list_node(limit=_PAGE, _continue=token)
+            nodes += [parse_node(self._plain(node)) for node in page.items]
+            token = (page.metadata and page.metadata.var_continue) or ""
+        return nodes
+
+    async def list_runtime_handlers(self) -> dict[str, str]:
+        """runtimeclasses: list. Name of each RuntimeClass to the handler that it stands for."""
+        classes = self._plain(await self._nodes.list_runtime_class())
+        return {one["metadata"]["name"]: one["handler"] for one in classes["items"]}
+
     async def ready(self, namespace: str) -> None:
         """codeexecutions: list. Raises what the API server answers if the operator could not work."""
         await self._custom.list_namespaced_custom_object(GROUP, VERSION, namespace, EXECUTION_PLURAL, limit=1)
@@ -177,4 +194,10 @@ def _refusal(error: ApiException) -> Fault:
     if "exceeded quota" in message:
         hint = "the ResourceQuota of the namespace is used up: wait until other executions end, or raise it"
         return Fault(Reason.QUOTA_EXCEEDED, f"{hint}. {message}")
+    if "RuntimeClass" in message and "not found" in message:
+        hint = (
+            "the cluster has no such RuntimeClass: ask for another one in spec.runtimeClassName or in the policy, or "
+            "have it installed"
+        )
+        return Fault(Reason.RUNTIME_CLASS_NOT_FOUND, f"{hint}. {message}")
     return Fault(Reason.POD_REFUSED, f"the API server refused the pod: {message}")

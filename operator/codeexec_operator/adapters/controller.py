@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec
 from codeexec_api.names import EXECUTION_LABEL, pod_name
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
@@ -105,6 +106,7 @@ class Worker:
                 await self._refresh()
                 if self._deleted:
                     return Plan()
+            self.seen = replace(self.seen, surroundings=self._controller.lookout.view)
             plan = decide(self.seen, _now(), self._controller.timing)
             await self._apply(plan)
         except ApiException as error:
@@ -141,8 +143,8 @@ class Worker:
         await _all(jobs)
         if plan.status:
             await self._write_status(plan.status)
-        self.seen = replace(self.seen, link=PodLink.OPEN)
-        self._streaming = asyncio.create_task(self._stream(start.job))
+        if self._link:  # else the connection has ended just now, and so has the execution
+            await self._link.send(start.job)
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         try:
@@ -178,6 +180,9 @@ class Worker:
                 self.observe(pod_requested=True, fault=fault)
             case actions.DeletePayload(uid):
                 await self._cluster.delete_payload(meta.namespace, spec.payload_ref.name, uid)
+            case actions.Attach():
+                self.seen = replace(self.seen, link=PodLink.OPEN, transcript=Transcript())
+                self._streaming = asyncio.create_task(self._stream())
             case actions.CancelCode():
                 if self._link:  # else the connection is being opened, and this is decided again when it is
                     await self._link.send({"cancel": True})
@@ -187,16 +192,18 @@ class Worker:
             case _:
                 return
 
-    async def _stream(self, job: Mapping[str, Any]) -> None:
-        """Hand the job over and take in what comes back, until the end."""
+    async def _stream(self) -> None:
+        """Ask the runner what it has found out, and take in what it says until the end."""
         meta, transcript = self.seen.execution.metadata, self.seen.transcript
         try:
             async with self._cluster.attach(meta.namespace, pod_name(meta.name, meta.uid)) as link:
-                await link.send(job)
+                await link.send({"report": True})
                 self._link = link
-                self.observe()
                 async for data in link.received():
+                    known = transcript.ready
                     transcript.feed(data, meta.uid)
+                    if transcript.ready is not known:
+                        self.observe()
                     if transcript.done or transcript.problem:
                         self.observe()
                         await link.send({"ack": True})
@@ -223,12 +230,14 @@ class Controller:
     def __init__(
         self,
         cluster: Cluster,
+        lookout: Lookout,
         *,
         default_policy: ExecutionPolicySpec,
         namespaces: tuple[str, ...],
         timing: Timing,
     ) -> None:
         self.cluster = cluster
+        self.lookout = lookout
         self.timing = timing
         self.default_policy = default_policy
         self._namespaces = namespaces

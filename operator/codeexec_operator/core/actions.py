@@ -27,9 +27,14 @@ class DeletePayload:
     uid: str
 
 
+@dataclass(frozen=True)
+class Attach:
+    """Connect to the runner, and ask it what it has found out about its pod."""
+
+
 @dataclass(frozen=True, repr=False)
 class StartCode:
-    """Attach to the runner and hand it the job. Only after the status that says so was written."""
+    """Hand the job to the runner. Only after the status that says so was written."""
 
     job: Mapping[str, Any]
 
@@ -49,7 +54,7 @@ class Forget:
     """Nothing is left to do for this execution, ever."""
 
 
-Action = ReadPayload | CreatePod | DeletePayload | StartCode | CancelCode | DeletePod | Forget
+Action = ReadPayload | CreatePod | DeletePayload | Attach | StartCode | CancelCode | DeletePod | Forget
 
 
 @dataclass(frozen=True)

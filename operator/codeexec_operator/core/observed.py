@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from codeexec_api import CodeExecution, ExecutionPolicy, ExecutionPolicySpec, Reason
 from codeexec_api.names import POLICY_NAME, SANDBOX_CONTAINER
 from codeexec_operator.core.payload import Payload, PayloadProblem
+from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Transcript
+from codeexec_operator.manifests.hardening import has_user_namespace
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,12 @@ class PodView:
     unschedulable: str = ""
     node_name: str = ""
     image_id: str = ""
+    user_namespace: bool = False
 
 
 def parse_pod(raw: Mapping[str, Any]) -> PodView:
     """From a pod of the API server."""
-    status = raw.get("status") or {}
+    spec, status = raw.get("spec") or {}, raw.get("status") or {}
     containers = {one["name"]: one for one in status.get("containerStatuses") or ()}
     container = containers.get(SANDBOX_CONTAINER, {})
     state = container.get("state") or {}
@@ -66,8 +69,9 @@ def parse_pod(raw: Mapping[str, Any]) -> PodView:
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=blocked[0] if blocked else "",
-        node_name=(raw.get("spec") or {}).get("nodeName", ""),
+        node_name=spec.get("nodeName", ""),
         image_id=container.get("imageID", ""),
+        user_namespace=has_user_namespace(spec),
     )
 
 
@@ -93,6 +97,7 @@ class Observed:
 
     execution: CodeExecution
     policy: ExecutionPolicySpec | PolicyProblem
+    surroundings: Surroundings = field(default_factory=Surroundings)
     payload: Payload | PayloadProblem | None = None
     payload_read_at: datetime | None = None
     pod: PodView | None = None

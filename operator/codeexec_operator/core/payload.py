@@ -10,6 +10,7 @@ from codeexec_api import CodeExecution, Reason
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key
+from codeexec_api.quantities import parse_quantity
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,4 +104,6 @@ def build_job(execution: CodeExecution, payload: Payload) -> dict[str, Any]:
         ],
         "timeoutSeconds": spec.timeout_seconds,
         "outputBytes": spec.limits.output_bytes,
+        "memoryBytes": int(parse_quantity(spec.limits.memory)),
+        "pids": spec.limits.pids,
     }

@@ -4,13 +4,15 @@
 restarted operator goes on from what the cluster says.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from codeexec_api import (
     CodeExecutionStatus,
     ConditionType,
+    EgressMode,
+    EgressVerdict,
     Event,
     Phase,
     Reason,
@@ -21,6 +23,7 @@ from codeexec_api import (
 )
 from codeexec_operator.core.actions import (
     Action,
+    Attach,
     CancelCode,
     CreatePod,
     DeletePayload,
@@ -30,8 +33,10 @@ from codeexec_operator.core.actions import (
     ReadPayload,
     StartCode,
 )
+from codeexec_operator.core.egress import explain, judge
 from codeexec_operator.core.observed import Observed, PodLink, PodView, PolicyProblem
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_job
+from codeexec_operator.core.transcript import Readiness
 from codeexec_operator.manifests.pod import build_pod
 
 
@@ -44,6 +49,7 @@ class Timing:
     payload_retry: float = 0.1
     start_timeout: float = 60
     """From accepted to running: scheduling, image pull, container start."""
+    attach_retry: float = 1
     exit_grace: float = 15
     """How long a runner that has reported its end may take to exit, before its pod is deleted."""
     grace: float = 5
@@ -61,6 +67,10 @@ _WAITING_FAULTS: Final = {
 }
 
 _KILLED: Final = 137
+_WARNING: Final = (
+    "warning: the network of the sandbox was not shown to be closed (see egressProof); "
+    "the policy runs code all the same"
+)
 
 _BLOCK_EVENTS: Final = {
     "Completed": Event.EXITED_ZERO,
@@ -103,18 +113,31 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
             again_at = (seen.payload_read_at or now) + timedelta(seconds=timing.payload_retry)
             return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadPayload(),))
         return _finish(seen, now, Event.REFUSED, reason=seen.payload.reason, message=seen.payload.message)
-    manifest = _manifest(seen, verdict.image, timing)
+    manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
     status = _moved(seen, now, Event.ACCEPTED, ConditionType.ACCEPTED, message=verdict.message).model_copy(
-        update={"pod_name": manifest["metadata"]["name"], "image": verdict.image}
+        update={
+            "pod_name": manifest["metadata"]["name"],
+            "image": verdict.image,
+            "runtime_class_name": verdict.runtime_class_name or "",
+        }
     )
     return Plan(status=status, actions=(CreatePod(manifest),))
 
 
-def _manifest(seen: Observed, image: str, timing: Timing) -> dict[str, Any]:
+def _manifest(
+    seen: Observed, now: datetime, timing: Timing, *, image: str, runtime_class_name: str | None
+) -> dict[str, Any]:
     """The pod, with a deadline behind those of the runner and of this operator."""
     spec = seen.execution.spec
     seconds = timing.start_timeout + len(spec.blocks) * spec.timeout_seconds + 2 * timing.grace
-    return build_pod(seen.execution, image=image, deadline_seconds=int(seconds))
+    return build_pod(
+        seen.execution,
+        image=image,
+        deadline_seconds=int(seconds),
+        runtime_class_name=runtime_class_name,
+        user_namespace=seen.surroundings.user_namespace(runtime_class_name),
+        egress_targets=[target.dump() for target in seen.surroundings.targets(now)],
+    )
 
 
 # --- Starting ------------------------------------------------------------------------------------------------------
@@ -129,7 +152,7 @@ def _start(seen: Observed, now: datetime, timing: Timing) -> Plan:
     accepted_at = _time_of(seen, ConditionType.ACCEPTED) or now
     give_up_at = accepted_at + timedelta(seconds=timing.start_timeout)
     if now >= give_up_at:
-        why = seen.pod.unschedulable or seen.pod.waiting_message if seen.pod else ""
+        why = _why_not_ready(seen)
         message = f"the pod did not start within {timing.start_timeout:g} s: {why or 'no reason was given'}"
         return _finish(seen, now, Event.DEADLINE, message=message)
     if seen.payload is None:
@@ -138,11 +161,37 @@ def _start(seen: Observed, now: datetime, timing: Timing) -> Plan:
         message = f"the operator was restarted before the code started, and then: {seen.payload.message}"
         return _finish(seen, now, Event.VANISHED, reason=Reason.OPERATOR_RESTARTED, message=message)
     if seen.pod is None and not seen.pod_requested:  # after a restart: the pod may or may not exist
-        manifest = _manifest(seen, seen.execution.status.image, timing)
+        status = seen.execution.status
+        manifest = _manifest(
+            seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None
+        )
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
     if seen.pod is None or not seen.pod.running:
         return Plan(wake_at=give_up_at)
-    return _hand_over(seen, now, seen.payload, seen.pod)
+    return _prepare(seen, now, timing, seen.payload, seen.pod, give_up_at)
+
+
+def _prepare(
+    seen: Observed, now: datetime, timing: Timing, payload: Payload, pod: PodView, give_up_at: datetime
+) -> Plan:
+    """The runner is there: connect to it, and hear what it has found out."""
+    if seen.link is not PodLink.OPEN:
+        attach_at = (seen.link_closed_at or now) + timedelta(seconds=timing.attach_retry)
+        wait = seen.link is PodLink.CLOSED and now < attach_at
+        return Plan(wake_at=attach_at) if wait else Plan(actions=(Attach(),), wake_at=give_up_at)
+    if seen.transcript.problem:
+        return _finish(seen, now, Event.FAULT, reason=Reason.RUNNER_FAILED, message=seen.transcript.problem)
+    if seen.transcript.ready is None:
+        return Plan(wake_at=give_up_at)
+    return _hand_over(seen, now, payload, pod, seen.transcript.ready)
+
+
+def _why_not_ready(seen: Observed) -> str:
+    if seen.pod is None:
+        return ""
+    if seen.pod.running:
+        return "its container runs, but the runner did not answer"
+    return seen.pod.unschedulable or seen.pod.waiting_message
 
 
 def _start_failure(seen: Observed) -> tuple[Event, Reason, str] | None:
@@ -163,14 +212,39 @@ def _start_failure(seen: Observed) -> tuple[Event, Reason, str] | None:
     return None
 
 
-def _hand_over(seen: Observed, now: datetime, payload: Payload, pod: PodView) -> Plan:
+def _hand_over(seen: Observed, now: datetime, payload: Payload, pod: PodView, ready: Readiness) -> Plan:
+    """The code goes in if the network was shown to be closed, or if the policy wants no more than a warning."""
     try:
         job = build_job(seen.execution, payload)
     except UnicodeDecodeError as error:
         message = f"a block is not UTF-8 text ({error.reason} at byte {error.start}); nothing was run"
         return _finish(seen, now, Event.FAULT, reason=Reason.PAYLOAD_MISMATCH, message=message)
+    proof = judge(ready.answered, seen.surroundings.reached_at, now)
+    closed = proof.verdict is EgressVerdict.CLOSED
+    layers = ("UserNamespace",) * pod.user_namespace + ("NetworkPolicy",) * closed + ready.layers
+    shown = condition(
+        ConditionType.EGRESS_CLOSED,
+        holds=closed,
+        reason=proof.verdict.value,
+        message=explain(proof)[:4096],
+        now=now,
+        generation=seen.execution.metadata.generation,
+    )
+    known = seen.execution.status.model_copy(
+        update={
+            "conditions": set_condition(seen.execution.status.conditions, shown),
+            "node_name": pod.node_name,
+            "image_id": pod.image_id,
+            "layers": layers,
+            "egress_proof": proof,
+        }
+    )
+    seen = replace(seen, execution=seen.execution.model_copy(update={"status": known}))
+    if not closed and (isinstance(seen.policy, PolicyProblem) or seen.policy.egress_proof is EgressMode.ENFORCE):
+        message = f"{shown.message}. No code was run"
+        return _finish(seen, now, Event.REFUSED, reason=Reason.EGRESS_NOT_ENFORCED, message=message)
     status = _moved(seen, now, Event.STARTED, ConditionType.STARTED, message="the code was handed to the runner")
-    status = status.model_copy(update={"started_at": now, "node_name": pod.node_name, "image_id": pod.image_id})
+    status = status.model_copy(update={"started_at": now})
     return Plan(status=status, actions=(DeletePayload(payload.secret_uid), StartCode(job)))
 
 
@@ -271,11 +345,14 @@ def _retain(seen: Observed, now: datetime, timing: Timing) -> Plan:
 def _finish(seen: Observed, now: datetime, event: Event, *, message: str, reason: Reason | None = None) -> Plan:
     """End the execution: everything that is known goes into the record, what still runs is deleted."""
     transcript = seen.transcript
+    if _egress_may_be_open(seen.execution.status) and reason is not Reason.EGRESS_NOT_ENFORCED:
+        message += f"; {_WARNING}"
     status = _moved(seen, now, event, ConditionType.FINISHED, reason=reason, message=message)
     started = status.started_at
     update: dict[str, Any] = {"finished_at": now}
     if not started:
-        kind = ConditionType.ACCEPTED if status.phase is Phase.DENIED else ConditionType.STARTED
+        never_accepted = seen.execution.status.phase is Phase.PENDING and event is Event.REFUSED
+        kind = ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED
         failed = condition(
             kind,
             holds=False,
@@ -302,6 +379,10 @@ def _finish(seen: Observed, now: datetime, event: Event, *, message: str, reason
     if (seen.pod or seen.pod_requested or started) and not transcript.done:
         actions.append(DeletePod())
     return Plan(status=status.model_copy(update=update), actions=tuple(actions))
+
+
+def _egress_may_be_open(status: CodeExecutionStatus) -> bool:
+    return any(one.type == ConditionType.EGRESS_CLOSED.value and one.status == "False" for one in status.conditions)
 
 
 def _exit_code(event: Event, last: int | None) -> int | None:

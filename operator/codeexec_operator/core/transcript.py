@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from codeexec_api import BlockStatus, OutputRun, StreamStatus
-from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_OUTPUT_BYTES
+from codeexec_api import BlockStatus, EgressTarget, OutputRun, StreamStatus
+from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_EGRESS_TARGETS, MAX_OUTPUT_BYTES
+from codeexec_operator.core.egress import Target
 
 MAX_RUNS: Final = 1024
+LAYERS: Final = frozenset({"Seccomp", "Landlock"})
+"""What a runner can put around code."""
 MAX_LINE_BYTES: Final = 2 * 1024 * 1024
 _ESCAPED_BUDGET: Final = 384 * 1024
 """Of each stream, as JSON with Go's escaping: two of these and the rest have to fit into one object of etcd."""
@@ -35,12 +38,23 @@ class _Stream:
     truncated: bool = False
 
 
+@dataclass(frozen=True)
+class Readiness:
+    """What the runner has found out about its pod, before there was any code in it."""
+
+    layers: tuple[str, ...]
+    """Names of the layers that it can put around code."""
+    answered: Mapping[Target, bool]
+    """For each target of the egress proof, whether it answered."""
+
+
 @dataclass
 class Transcript:
     """Accumulates frames. `done` is true once the runner has reported the end and everything had arrived."""
 
     done: bool = False
     problem: str = ""
+    ready: Readiness | None = None
     blocks: list[BlockStatus] = field(default_factory=list)
     _streams: dict[StreamName, _Stream] = field(default_factory=lambda: {"stdout": _Stream(), "stderr": _Stream()})
     _order: list[tuple[StreamName, int]] = field(default_factory=list)
@@ -63,6 +77,9 @@ class Transcript:
                 self._fail(f"a line that is no frame ({type(error).__name__})")
 
     def _take(self, frame: Mapping[str, Any], execution_uid: str) -> None:
+        if "ready" in frame and self._next == 0:
+            self.ready = _readiness(frame)
+            return None
         if "error" in frame:
             self.problem = f"the runner could not run the job: {str(frame['error'])[:1000]}"
             return None
@@ -146,6 +163,17 @@ class Transcript:
     def order(self) -> tuple[OutputRun, ...]:
         """How the streams were interleaved, in at most MAX_RUNS runs."""
         return tuple(OutputRun(stream=name, characters=count) for name, count in self._order)
+
+
+def _readiness(frame: Mapping[str, Any]) -> Readiness:
+    layers = frame["layers"]
+    if len(frame["egress"]) > MAX_EGRESS_TARGETS or not set(layers) <= LAYERS or len(layers) > len(LAYERS):
+        raise ValueError("more than a report can hold")
+    answered = {}
+    for one in frame["egress"]:
+        target = EgressTarget.model_validate(one)
+        answered[Target(target.name, target.address, target.port, target.protocol)] = one["answered"] is not False
+    return Readiness(tuple(layers), answered)
 
 
 def fit(text: str, budget: int) -> str:

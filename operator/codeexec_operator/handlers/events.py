@@ -12,6 +12,7 @@ from codeexec_api.names import EXECUTION_LABEL, EXECUTION_PLURAL, GROUP, VERSION
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.health import serve_health
+from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.core.reconcile import Timing
 from codeexec_operator.settings import Settings
 
@@ -25,17 +26,22 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.watching.chunk_size = 50  # records are many, and some are large: a list comes in pages
     ours: Settings = memo.settings
     cluster = await Cluster.connect()
+    lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port)
     memo.controller = Controller(
-        cluster, default_policy=ours.default_policy(), namespaces=ours.namespaces, timing=Timing()
+        cluster, lookout, default_policy=ours.default_policy(), namespaces=ours.namespaces, timing=Timing()
     )
-    memo.sweeper = asyncio.create_task(memo.controller.sweep())
+    await lookout.open()
+    memo.lookout = lookout
+    memo.background = [asyncio.create_task(lookout.run()), asyncio.create_task(memo.controller.sweep())]
     memo.health = await serve_health(ours.health_port, lambda: cluster.ready(ours.namespaces[0]))
 
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
     """End all work and close all connections."""
-    memo.sweeper.cancel()
+    for task in memo.background:
+        task.cancel()
+    await memo.lookout.close()
     await memo.controller.stop()
     await memo.health.cleanup()
 

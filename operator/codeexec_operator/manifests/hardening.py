@@ -4,11 +4,15 @@ Every setting that makes a sandbox a sandbox stands here and nowhere else. Toget
 standard `restricted`, and go beyond it where it stops (read-only root, no token, no environment, bounded volumes).
 """
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 SANDBOX_UID: Final = 65532
+"""User of the code in a pod with a user namespace of its own: on the node it is another one for each pod."""
 SANDBOX_GID: Final = 65532
+OWN_UIDS: Final = range(1_000_000_000, 1_000_000_000 + 2**28)
+"""Users of pods without one. A user of its own for each pod, because the kernel counts processes for each user."""
 
 POD: Final = MappingProxyType(
     {
@@ -29,7 +33,6 @@ POD: Final = MappingProxyType(
 POD_SECURITY_CONTEXT: Final = MappingProxyType(
     {
         "runAsNonRoot": True,
-        "runAsUser": SANDBOX_UID,
         "runAsGroup": SANDBOX_GID,
         "fsGroup": SANDBOX_GID,
         "seccompProfile": {"type": "RuntimeDefault"},
@@ -52,6 +55,26 @@ WRITABLE: Final = MappingProxyType({"workspace": ("/workspace", 2), "tmp": ("/tm
 They are memory-backed: the kernel then enforces their size at once, where a disk-backed emptyDir is only measured
 now and then. What is written counts towards the memory limit.
 """
+
+
+def identity(uid: str, *, user_namespace: bool) -> dict[str, Any]:
+    """The fields of a pod's spec and of its security context that say as whom the code runs.
+
+    Args:
+        uid: UID of the execution, which gives the pod a user of its own.
+        user_namespace: the runtime of the pod can give it a user namespace.
+
+    Returns:
+        `{"spec": fields of the pod's spec, "securityContext": fields of its security context}`.
+    """
+    if user_namespace:
+        return {"spec": {"hostUsers": False}, "securityContext": {"runAsUser": SANDBOX_UID}}
+    return {"spec": {}, "securityContext": {"runAsUser": OWN_UIDS[int(uid.replace("-", "")[:7], 16)]}}
+
+
+def has_user_namespace(spec: Mapping[str, Any]) -> bool:
+    """True if the spec of a pod gives it a user namespace of its own."""
+    return spec.get("hostUsers") is False
 
 
 def volumes(memory_bytes: int) -> list[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """The sandbox pod of an execution."""
 
+import json
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -17,15 +19,27 @@ from codeexec_api.quantities import parse_quantity
 from codeexec_operator.manifests import hardening
 
 
-def build_pod(execution: CodeExecution, *, image: str, deadline_seconds: int) -> dict[str, Any]:
+def build_pod(
+    execution: CodeExecution,
+    *,
+    image: str,
+    deadline_seconds: int,
+    runtime_class_name: str | None = None,
+    user_namespace: bool = False,
+    egress_targets: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
     """The hardened pod that waits for the code of this execution.
 
     Args:
         execution: the request; it owns the pod, so the pod goes when the record is deleted.
         image: image reference by digest, as the policy chose it.
         deadline_seconds: the kubelet ends the pod after this time, whatever else happens.
+        runtime_class_name: RuntimeClass, as the policy chose it; None is the node's default.
+        user_namespace: every node that may get the pod can give it a user namespace of its own.
+        egress_targets: what the runner tries to reach, to show that it can't: name, address, port, protocol of each.
     """
     meta, limits = execution.metadata, execution.spec.limits
+    identity = hardening.identity(meta.uid, user_namespace=user_namespace)
     resources = {"cpu": limits.cpu, "memory": limits.memory, "ephemeral-storage": limits.ephemeral_storage}
     return {
         "apiVersion": "v1",
@@ -46,16 +60,18 @@ def build_pod(execution: CodeExecution, *, image: str, deadline_seconds: int) ->
         },
         "spec": {
             **deepcopy(dict(hardening.POD)),
+            **identity["spec"],
+            **({"runtimeClassName": runtime_class_name} if runtime_class_name else {}),
             "activeDeadlineSeconds": deadline_seconds,
-            "securityContext": deepcopy(dict(hardening.POD_SECURITY_CONTEXT)),
+            "securityContext": deepcopy(dict(hardening.POD_SECURITY_CONTEXT)) | identity["securityContext"],
             "volumes": hardening.volumes(int(parse_quantity(limits.memory))),
             "containers": [
                 {
                     "name": SANDBOX_CONTAINER,
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
+                    "args": ["--egress-targets", json.dumps(list(egress_targets), separators=(",", ":"))],
                     "stdin": True,
-                    "stdinOnce": True,
                     "securityContext": deepcopy(dict(hardening.CONTAINER_SECURITY_CONTEXT)),
                     "resources": {"requests": resources, "limits": resources},
                     "volumeMounts": hardening.volume_mounts(),

@@ -74,7 +74,7 @@ def test_dump_is_what_the_api_server_stores() -> None:
     assert dumped == a_raw_spec() | {
         "source": {"agent": "tester", "executor": "unknown"},
         "timeoutSeconds": 60,
-        "limits": {"cpu": "500m", "memory": "256Mi", "ephemeralStorage": "128Mi", "outputBytes": 262_144},
+        "limits": {"cpu": "500m", "memory": "256Mi", "ephemeralStorage": "128Mi", "pids": 256, "outputBytes": 262_144},
         "cancelled": False,
     }
 

@@ -6,13 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import CodeExecutionSpec, ExecutionPolicySpec, evaluate
-from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_OUTPUT_BYTES
+from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_OUTPUT_BYTES, MAX_PIDS
 
 QUANTITIES = ["1m", "250m", "0.5", "1", "64Mi", "1Gi", "2G"]
 LANGUAGES = ["python", "bash", "sh"]
 quantities = st.sampled_from(QUANTITIES)
 output_bytes = st.integers(1024, MAX_OUTPUT_BYTES)
 timeouts = st.integers(1, 86_400)
+pids = st.integers(1, MAX_PIDS)
+runtime_classes = st.sampled_from([None, "gvisor", "kata"])
 
 specs = st.builds(
     lambda languages, limits, **rest: a_spec(
@@ -20,9 +22,16 @@ specs = st.builds(
     ),
     languages=st.lists(st.sampled_from(LANGUAGES), min_size=1, max_size=8),
     limits=st.fixed_dictionaries(
-        {"cpu": quantities, "memory": quantities, "ephemeralStorage": quantities, "outputBytes": output_bytes}
+        {
+            "cpu": quantities,
+            "memory": quantities,
+            "ephemeralStorage": quantities,
+            "pids": pids,
+            "outputBytes": output_bytes,
+        }
     ),
     timeoutSeconds=timeouts,
+    runtimeClassName=runtime_classes,
     image=st.sampled_from([None, IMAGE, OTHER_IMAGE]),
 )
 policies = st.builds(
@@ -32,8 +41,16 @@ policies = st.builds(
     maxBlocks=st.integers(1, MAX_BLOCKS),
     maxTimeoutSeconds=timeouts,
     maxLimits=st.fixed_dictionaries(
-        {"cpu": quantities, "memory": quantities, "ephemeralStorage": quantities, "outputBytes": output_bytes}
+        {
+            "cpu": quantities,
+            "memory": quantities,
+            "ephemeralStorage": quantities,
+            "pids": pids,
+            "outputBytes": output_bytes,
+        }
     ),
+    runtimeClassName=runtime_classes,
+    runtimeClassNames=st.lists(st.sampled_from(["gvisor", "kata"]), unique=True),
 )
 
 # Each asks for one thing that `strict` does not allow: the field that is named, and what is asked.
@@ -43,6 +60,8 @@ ONE_TOO_MUCH = {
     "spec.blocks": {"blocks": [a_raw_block()] * 3},
     "spec.timeoutSeconds": {"timeoutSeconds": 31},
     "spec.limits.outputBytes": {"limits": {"outputBytes": 4097}},
+    "spec.runtimeClassName": {"runtimeClassName": "kata"},
+    "spec.limits.pids": {"limits": {"pids": 257, "outputBytes": 4096}},
     "spec.limits.cpu": {"limits": {"cpu": "501m", "outputBytes": 4096}},
     "spec.limits.memory": {"limits": {"memory": "257Mi", "outputBytes": 4096}},
     "spec.limits.ephemeralStorage": {"limits": {"ephemeralStorage": "1Gi", "outputBytes": 4096}},
@@ -54,7 +73,8 @@ def strict() -> ExecutionPolicySpec:
         languages=["python", "bash"],
         maxBlocks=2,
         maxTimeoutSeconds=30,
-        maxLimits={"cpu": "500m", "memory": "256Mi", "ephemeralStorage": "128Mi", "outputBytes": 4096},
+        maxLimits={"cpu": "500m", "memory": "256Mi", "ephemeralStorage": "128Mi", "pids": 256, "outputBytes": 4096},
+        runtimeClassNames=["gvisor"],
     )
 
 
@@ -84,7 +104,8 @@ def test_every_violation_is_listed() -> None:
         image=OTHER_IMAGE,
         blocks=[a_raw_block(language="sh")] * 3,
         timeoutSeconds=31,
-        limits={"cpu": "2", "memory": "1Gi", "ephemeralStorage": "1Gi", "outputBytes": 4097},
+        runtimeClassName="kata",
+        limits={"cpu": "2", "memory": "1Gi", "ephemeralStorage": "1Gi", "pids": 257, "outputBytes": 4097},
     )
     found = {violation.field for violation in evaluate(greedy, strict()).violations}
     assert found == {*ONE_TOO_MUCH, "spec.blocks[1].language", "spec.blocks[2].language"}
@@ -114,6 +135,7 @@ def test_asking_for_more_never_makes_a_denied_thing_allowed(
             "cpu": max(spec.limits.cpu, quantity, key=_size),
             "memory": max(spec.limits.memory, quantity, key=_size),
             "ephemeral_storage": max(spec.limits.ephemeral_storage, quantity, key=_size),
+            "pids": min(spec.limits.pids * 2, MAX_PIDS),
             "output_bytes": max(spec.limits.output_bytes, more_output),
         }
     )
@@ -135,10 +157,24 @@ def test_a_policy_that_allows_more_never_denies_more(spec: CodeExecutionSpec, po
         languages=LANGUAGES,
         maxBlocks=min(MAX_BLOCKS, policy.max_blocks + 1),
         maxTimeoutSeconds=86_400,
-        maxLimits={"cpu": "2G", "memory": "2G", "ephemeralStorage": "2G", "outputBytes": MAX_OUTPUT_BYTES},
+        maxLimits={
+            "cpu": "2G",
+            "memory": "2G",
+            "ephemeralStorage": "2G",
+            "pids": MAX_PIDS,
+            "outputBytes": MAX_OUTPUT_BYTES,
+        },
+        runtimeClassNames=["gvisor", "kata"],
     )
     before = {violation.field for violation in evaluate(spec, policy).violations}
     assert {violation.field for violation in evaluate(spec, wider).violations} <= before
+
+
+def test_the_class_of_the_policy_can_not_be_left_by_naming_none() -> None:
+    policy = a_policy(runtimeClassName="gvisor", runtimeClassNames=["kata"])
+    assert evaluate(a_spec(), policy).runtime_class_name == "gvisor"
+    assert evaluate(a_spec(runtimeClassName="kata"), policy).runtime_class_name == "kata"
+    assert evaluate(a_spec(), a_policy()).runtime_class_name is None
 
 
 def _size(quantity: str) -> int:

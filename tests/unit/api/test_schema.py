@@ -18,10 +18,11 @@ IMMUTABLE = {
     "timeoutSeconds",
     "limits",
     "image",
+    "runtimeClassName",
     "traceparent",
     "ttlSecondsAfterFinished",
 }
-OPTIONAL = {"files", "image", "traceparent", "ttlSecondsAfterFinished"}
+OPTIONAL = {"files", "image", "runtimeClassName", "traceparent", "ttlSecondsAfterFinished"}
 
 
 def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -93,7 +93,7 @@ def test_the_job_is_what_the_runner_needs() -> None:
         blocks=[a_raw_block(filename="pkg/main.py"), a_raw_block(b"ls\n", language="bash")],
         files=[a_raw_file("in/data", b"\x00\xff")],
         timeoutSeconds=7,
-        limits={"outputBytes": 2048},
+        limits={"outputBytes": 2048, "memory": "1Mi", "pids": 9},
     )
     payload = verify_payload(execution, a_secret([CODE, b"ls\n"], [b"\x00\xff"]))
     assert isinstance(payload, Payload)
@@ -110,6 +110,8 @@ def test_the_job_is_what_the_runner_needs() -> None:
         "files": [{"path": "in/data", "data": base64.b64encode(b"\x00\xff").decode()}],
         "timeoutSeconds": 7,
         "outputBytes": 2048,
+        "memoryBytes": 2**20,
+        "pids": 9,
     }
 
 

@@ -5,15 +5,23 @@ from typing import Any
 
 import pytest
 import yaml
-from factories import IMAGE, an_execution
+from factories import IMAGE, TARGET, an_execution
 
+from codeexec_operator.manifests.hardening import OWN_UIDS
 from codeexec_operator.manifests.pod import build_pod
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pod.yaml"
 
 
-def a_manifest(**spec: Any) -> dict[str, Any]:
-    return build_pod(an_execution(**spec), image=IMAGE, deadline_seconds=130)
+def a_manifest(*, user_namespace: bool = True, runtime_class_name: str | None = None, **spec: Any) -> dict[str, Any]:
+    return build_pod(
+        an_execution(**spec),
+        image=IMAGE,
+        deadline_seconds=130,
+        runtime_class_name=runtime_class_name,
+        user_namespace=user_namespace,
+        egress_targets=[TARGET.dump()],
+    )
 
 
 def at(manifest: Any, path: str) -> Any:
@@ -49,7 +57,7 @@ def test_the_whole_pod() -> None:
         ("dnsPolicy", "None"),
         ("activeDeadlineSeconds", 130),
         ("containers.0.stdin", True),
-        ("containers.0.stdinOnce", True),
+        ("hostUsers", False),
         ("containers.0.image", IMAGE),
     ],
 )
@@ -60,7 +68,7 @@ def test_hardening(path: str, value: Any) -> None:
 def test_nothing_of_the_caller_or_the_host_gets_in() -> None:
     spec = a_manifest()["spec"]
     [container] = spec["containers"]
-    assert not {"env", "envFrom", "ports", "command", "args", "lifecycle"} & set(container)
+    assert not {"env", "envFrom", "ports", "command", "lifecycle"} & set(container)
     assert not {"initContainers", "serviceAccountName", "hostAliases", "nodeName"} & set(spec)
     assert all(set(volume) == {"name", "emptyDir"} for volume in spec["volumes"])
 
@@ -80,6 +88,18 @@ def test_requests_are_limits() -> None:
     resources = a_manifest(limits={"cpu": "2", "memory": "1Gi", "ephemeralStorage": "2Gi"})["spec"]["containers"][0]
     asked = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "2Gi"}
     assert resources["resources"] == {"requests": asked, "limits": asked}
+
+
+def test_without_a_user_namespace_the_pod_has_a_user_of_its_own() -> None:
+    spec = a_manifest(user_namespace=False)["spec"]
+    assert "hostUsers" not in spec
+    assert spec["securityContext"]["runAsUser"] in OWN_UIDS
+    assert spec["securityContext"]["runAsGroup"] == spec["securityContext"]["fsGroup"] == 65532
+
+
+def test_a_runtime_class_is_that_of_the_pod() -> None:
+    assert "runtimeClassName" not in a_manifest()["spec"]
+    assert a_manifest(runtime_class_name="gvisor")["spec"]["runtimeClassName"] == "gvisor"
 
 
 def test_the_record_owns_the_pod() -> None:

@@ -1,5 +1,6 @@
 """The decision, phase by phase, as scenarios: what was observed, and what is to be done."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,14 @@ from factories import (
     IMAGE,
     NOW,
     SECRET_UID,
+    SURROUNDINGS,
+    TARGET,
     UID,
     a_finished_transcript,
     a_pod,
     a_policy,
     a_raw_block,
+    a_ready_transcript,
     a_secret,
     a_transcript,
     an_execution,
@@ -25,6 +29,7 @@ from factories import (
 
 from codeexec_api import CodeExecution, Phase, Reason
 from codeexec_operator.core.actions import (
+    Attach,
     CancelCode,
     CreatePod,
     DeletePayload,
@@ -37,6 +42,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.observed import Fault, Observed, PodLink, PolicyProblem
 from codeexec_operator.core.payload import Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import Timing, decide
+from codeexec_operator.core.surroundings import Surroundings
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5)
 PAYLOAD = Payload(SECRET_UID, (CODE,), ())
@@ -52,11 +58,16 @@ def seen(
     **rest: Any,
 ) -> Observed:
     execution = an_execution(phase=phase, status=status, **(spec or {}))
-    return Observed(**{"execution": execution, "policy": a_policy(), **rest})
+    return Observed(**{"execution": execution, "policy": a_policy(), "surroundings": SURROUNDINGS, **rest})
 
 
 def starting(**rest: Any) -> Observed:
     return seen(Phase.STARTING, **{"payload": PAYLOAD, "pod_requested": True, **rest})
+
+
+def attached(**rest: Any) -> Observed:
+    """The pod is there, and its runner has reported that the network is closed."""
+    return starting(**{"pod": a_pod(), "link": PodLink.OPEN, "transcript": a_ready_transcript(), **rest})
 
 
 def running(**rest: Any) -> Observed:
@@ -159,12 +170,33 @@ class TestStarting:
         assert plan(starting()) == Plan(wake_at=NOW + seconds(60))
         assert plan(starting(pod=a_pod(running=False))) == Plan(wake_at=NOW + seconds(60))
 
+    def test_attaches_to_a_running_pod_and_waits_for_its_report(self) -> None:
+        assert plan(starting(pod=a_pod())) == Plan(actions=(Attach(),), wake_at=NOW + seconds(60))
+        asked = starting(pod=a_pod(), link=PodLink.OPEN)
+        assert plan(asked) == Plan(wake_at=NOW + seconds(60))
+        result = plan(asked, 60)
+        assert outcome(result) == (Phase.FAILED, "StartTimeout")
+        assert result.status
+        assert "the runner did not answer" in result.status.message
+
+    def test_a_connection_that_ends_before_the_code_started_is_opened_again(self) -> None:
+        cut_off = starting(pod=a_pod(), link=PodLink.CLOSED, link_closed_at=NOW)
+        assert plan(cut_off, 0.5) == Plan(wake_at=NOW + seconds(1))
+        assert plan(cut_off, 1).actions == (Attach(),)
+
+    def test_a_runner_that_sends_nonsense_gets_no_code(self) -> None:
+        result = plan(attached(transcript=a_transcript(output("x") | {"seq": 7})))
+        assert outcome(result) == (Phase.FAILED, "RunnerFailed")
+        assert DeletePod() in result.actions
+
     def test_hands_the_code_over_after_the_record_and_without_the_payload(self) -> None:
-        result = plan(starting(pod=a_pod(image_id="sha256:1")), 2)
+        result = plan(attached(pod=a_pod(image_id="sha256:1", user_namespace=True)), 2)
         assert outcome(result) == (Phase.RUNNING, "CodeStarted")
         assert result.status
         assert result.status.started_at == NOW + seconds(2)
         assert (result.status.node_name, result.status.image_id) == ("node-1", "sha256:1")
+        assert result.status.layers == ("UserNamespace", "NetworkPolicy", "Seccomp", "Landlock")
+        assert condition_of(result, "EgressClosed") == ("True", "Closed")
         delete, start = result.actions
         assert delete == DeletePayload(SECRET_UID)
         assert isinstance(start, StartCode)
@@ -237,9 +269,88 @@ class TestStarting:
 
     def test_a_block_that_is_not_text_is_not_run(self) -> None:
         spec = {"blocks": [a_raw_block(b"\xff")]}
-        result = plan(starting(payload=Payload(SECRET_UID, (b"\xff",), ()), pod=a_pod(), spec=spec))
+        result = plan(attached(payload=Payload(SECRET_UID, (b"\xff",), ()), spec=spec))
         assert outcome(result) == (Phase.FAILED, "PayloadMismatch")
         assert not any(isinstance(action, StartCode) for action in result.actions)
+
+
+class TestEgressProof:
+    """No code runs unless it was shown that the network of its sandbox is closed."""
+
+    def test_the_pod_is_told_what_must_not_answer(self) -> None:
+        [action] = plan(seen(payload=PAYLOAD)).actions
+        assert isinstance(action, CreatePod)
+        [flag, targets] = action.manifest["spec"]["containers"][0]["args"]
+        assert (flag, json.loads(targets)) == ("--egress-targets", [TARGET.dump()])
+
+    @pytest.mark.parametrize(
+        ("changes", "verdict", "why"),
+        [
+            ({"transcript": a_ready_transcript(answered=True)}, "Open", "api-server 10.96.0.1:443/TCP answered"),
+            ({"surroundings": Surroundings()}, "Unproven", "did not reach api-server 10.96.0.1:443/TCP either"),
+            ({"transcript": a_ready_transcript(targets=())}, "Unproven", "did not reach anything either"),
+        ],
+    )
+    def test_what_is_not_shown_to_be_closed_gets_no_code(self, changes: Any, verdict: str, why: str) -> None:
+        result = plan(attached(**changes))
+        assert outcome(result) == (Phase.DENIED, "EgressNotEnforced")
+        assert condition_of(result, "EgressClosed") == ("False", verdict)
+        assert condition_of(result, "Accepted")[0] == "True"
+        assert condition_of(result, "Started")[0] == "False"
+        assert result.actions == (DeletePayload(SECRET_UID), DeletePod())
+        assert result.status
+        assert why in result.status.message
+        assert result.status.message.endswith("No code was run")
+        assert result.status.egress_proof
+        assert result.status.egress_proof.verdict == verdict
+        assert "NetworkPolicy" not in result.status.layers
+
+    def test_a_policy_may_ask_for_a_warning_and_the_record_says_so(self) -> None:
+        observed = attached(transcript=a_ready_transcript(answered=True), policy=a_policy(egressProof="Warn"))
+        handed_over = plan(observed)
+        assert outcome(handed_over) == (Phase.RUNNING, "CodeStarted")
+        assert condition_of(handed_over, "EgressClosed") == ("False", "Open")
+        running_now = observed.execution.model_copy(update={"status": handed_over.status})
+        result = plan(replace(observed, execution=running_now, transcript=a_finished_transcript()))
+        assert outcome(result)[0] is Phase.SUCCEEDED
+        assert condition_of(result, "EgressClosed") == ("False", "Open")
+        assert result.status
+        assert "warning: the network of the sandbox was not shown to be closed" in result.status.message
+
+    def test_a_policy_that_is_not_valid_asks_for_no_warning(self) -> None:
+        observed = attached(transcript=a_ready_transcript(answered=True), policy=PolicyProblem("no images"))
+        assert outcome(plan(observed)) == (Phase.DENIED, "EgressNotEnforced")
+
+
+class TestRuntimeClass:
+    """The class that the execution or the policy names is that of the pod, also after a restart."""
+
+    def pod_of(self, result: Plan) -> Any:
+        [action] = result.actions
+        assert isinstance(action, CreatePod)
+        return action.manifest["spec"]
+
+    def test_none_is_the_nodes_own(self) -> None:
+        assert "runtimeClassName" not in self.pod_of(plan(seen(payload=PAYLOAD)))
+
+    @pytest.mark.parametrize(
+        ("spec", "policy"),
+        [({"runtimeClassName": "gvisor"}, {"runtimeClassNames": ["gvisor"]}), ({}, {"runtimeClassName": "gvisor"})],
+        ids=["of the execution", "of the policy"],
+    )
+    def test_it_is_recorded_and_used(self, spec: dict[str, Any], policy: dict[str, Any]) -> None:
+        result = plan(seen(payload=PAYLOAD, spec=spec, policy=a_policy(**policy)))
+        assert self.pod_of(result)["runtimeClassName"] == "gvisor"
+        assert result.status
+        assert result.status.runtime_class_name == "gvisor"
+        again = plan(starting(pod_requested=False, spec=spec, status={"runtime_class_name": "gvisor"}))
+        assert self.pod_of(again)["runtimeClassName"] == "gvisor"
+
+    def test_one_that_is_not_allowed_is_denied(self) -> None:
+        result = plan(seen(payload=PAYLOAD, spec={"runtimeClassName": "kata"}))
+        assert outcome(result) == (Phase.DENIED, "PolicyViolation")
+        assert result.status
+        assert "spec.runtimeClassName: kata is not allowed by the policy (allowed: none)" in result.status.message
 
 
 class TestRunning:
@@ -409,13 +520,13 @@ def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> No
     step(0.1, payload=PAYLOAD)
     step(0.2, pod_requested=True)
     step(1, pod=a_pod())
-    step(1.1, link=PodLink.OPEN)
+    step(1.1, link=PodLink.OPEN, transcript=a_ready_transcript())
     execution = step(2, transcript=a_finished_transcript(text="1\n"))
     assert execution.status.phase is Phase.SUCCEEDED
     step(2.1, pod=a_pod(running=False, terminated="Completed"), link=PodLink.CLOSED, link_closed_at=NOW + seconds(2))
     step(62)
     step(63, pod_gone=True)
-    assert actions == ["ReadPayload", "CreatePod", "DeletePayload", "StartCode", "DeletePod", "Forget"]
+    assert actions == ["ReadPayload", "CreatePod", "Attach", "DeletePayload", "StartCode", "DeletePod", "Forget"]
     kinds = [one.type for one in execution.status.conditions]
-    assert kinds == ["Accepted", "Started", "Finished"]
+    assert kinds == ["Accepted", "EgressClosed", "Started", "Finished"]
     assert CodeExecution.parse(execution.dump()) == execution

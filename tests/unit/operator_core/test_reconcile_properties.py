@@ -6,10 +6,12 @@ from factories import (
     CODE,
     NOW,
     SECRET_UID,
+    SURROUNDINGS,
     a_finished_transcript,
     a_pod,
     a_policy,
     a_raw_block,
+    a_ready_transcript,
     a_transcript,
     an_execution,
     output,
@@ -24,6 +26,7 @@ from codeexec_operator.core.actions import DeletePayload, Forget, StartCode
 from codeexec_operator.core.observed import Fault, Observed, PodLink
 from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.reconcile import Timing, decide
+from codeexec_operator.core.surroundings import Surroundings
 
 PAYLOAD = Payload(SECRET_UID, (CODE,), ())
 MOVES = {(phase, move.phase) for (phase, _), move in TRANSITIONS.items()}
@@ -42,6 +45,9 @@ transcripts = st.builds(
         [
             lambda: a_transcript(),
             lambda: a_transcript(output("so far")),
+            lambda: a_ready_transcript(),
+            lambda: a_ready_transcript(answered=True),
+            lambda: a_ready_transcript(targets=()),
             lambda: a_transcript(output("x") | {"seq": 3}),
             lambda: a_finished_transcript(),
             lambda: a_finished_transcript(3, "NonZeroExit", "text"),
@@ -72,7 +78,8 @@ def observations(draw: st.DrawFn) -> Observed:
     ]
     return Observed(
         execution=execution,
-        policy=draw(st.sampled_from([a_policy(), a_policy(languages=["sh"])])),
+        policy=draw(st.sampled_from([a_policy(), a_policy(languages=["sh"]), a_policy(egressProof="Warn")])),
+        surroundings=draw(st.sampled_from([SURROUNDINGS, Surroundings()])),
         payload=draw(st.sampled_from(payloads)),
         payload_read_at=draw(st.none() | moments),
         pod=draw(st.none() | pods),
@@ -120,5 +127,7 @@ def test_code_starts_only_with_a_record_and_after_the_payload_has_gone(observed:
         assert plan.status.phase is Phase.RUNNING
         assert observed.execution.status.phase is Phase.STARTING
         assert DeletePayload(SECRET_UID) in plan.actions
+        [shown] = [one for one in plan.status.conditions if one.type == "EgressClosed"]
+        assert shown.status == "True" or a_policy(egressProof="Warn") == observed.policy
     if Forget() in plan.actions:
         assert observed.execution.status.phase.terminal

@@ -7,17 +7,21 @@ from typing import Any
 import pytest
 from factories import (
     NO_OUTPUT,
+    TARGET,
     UID,
+    a_ready_transcript,
     a_transcript,
     block_end,
     frames_to_bytes,
     output,
+    readiness,
     the_end,
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codeexec_operator.core.transcript import MAX_LINE_BYTES, MAX_RUNS, Transcript, fit
+from codeexec_operator.core.egress import Target
+from codeexec_operator.core.transcript import MAX_LINE_BYTES, MAX_RUNS, Readiness, Transcript, fit
 
 pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(min_size=1, max_size=20)), max_size=12)
 
@@ -158,6 +162,41 @@ def test_any_bytes_are_taken_without_an_exception(data: bytes) -> None:
     transcript.feed(data, UID)
     state(transcript)
     assert not transcript.done
+
+
+def test_a_runner_reports_what_it_has_found_out() -> None:
+    other = Target("dns", "10.96.0.10", 53, "UDP")
+    transcript = a_ready_transcript(targets=(TARGET, other))
+    assert transcript.ready == Readiness(("Seccomp", "Landlock"), {TARGET: False, other: False})
+    transcript.feed(a_run([("stdout", "x")]), UID)
+    assert transcript.done
+    assert not transcript.problem
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layers": ["Magic"]},
+        {"layers": ["Seccomp"] * 3},
+        {"layers": None},
+        {"egress": [{"name": "dns"}]},
+        {"egress": [{**TARGET.dump(), "port": 0, "answered": False}]},
+        {"egress": [{**TARGET.dump()}]},
+        {"egress": [{**TARGET.dump(), "answered": False}] * 17},
+    ],
+)
+def test_a_report_that_is_none_is_a_problem(changes: dict[str, Any]) -> None:
+    transcript = Transcript()
+    transcript.feed(json.dumps(readiness() | changes).encode() + b"\n", UID)
+    assert transcript.ready is None
+    assert transcript.problem
+
+
+def test_a_report_after_the_first_frame_is_none() -> None:
+    transcript = a_transcript(output("x"))
+    transcript.feed(json.dumps(readiness()).encode() + b"\n", UID)
+    assert transcript.ready is None
+    assert transcript.problem
 
 
 def test_nothing_counts_after_the_end() -> None:

@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-RUNNER = Path(__file__).parents[3] / "operator" / "sandbox" / "runner.py"
+SOURCES = Path(__file__).parents[3] / "operator" / "sandbox"
 SANDBOX_UID = 65532
 # The workspace is a constant of the runner; the launcher sets it before anything runs.
 LAUNCHER = """
-import importlib.util, os, sys
+import os, sys
 assert os.getpid() == 1, "not in a PID namespace of its own"
-spec = importlib.util.spec_from_file_location("runner", sys.argv[1])
-runner = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(runner)
+sys.path.insert(0, sys.argv[1])
+import runner
 runner.WORKSPACE = sys.argv[2]
-runner.main()
+exec(sys.argv[3])
+runner.main(sys.argv[4:])
 """
 # Not the interpreter of the virtual environment: the sandbox user may not be able to reach it.
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -70,19 +70,20 @@ class Sandbox:
         self.folder = folder
         self.workspace = folder / "workspace"
         self.workspace.mkdir()
-        shutil.copy(RUNNER, folder / "runner.py")
+        shutil.copytree(SOURCES, folder / "runner", ignore=shutil.ignore_patterns("Dockerfile", "__pycache__"))
         if os.geteuid() == 0:
             os.chown(self.workspace, SANDBOX_UID, SANDBOX_UID)
 
-    def command(self, *, privileged: bool = False) -> list[str]:
+    def command(self, *arguments: str, privileged: bool = False, before: str = "") -> list[str]:
+        """The runner's command line; `before` is Python that runs in its place first, not confined."""
         isolate = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         identity: list[str] = []
         if os.geteuid() != 0:
             isolate += ["--user", "--map-root-user"]
         elif not privileged:
             identity = ["setpriv", f"--reuid={SANDBOX_UID}", f"--regid={SANDBOX_UID}", "--clear-groups"]
-        start = [PYTHON, "-I", "-B", "-c", LAUNCHER, str(self.folder / "runner.py"), str(self.workspace)]
-        return [*isolate, *identity, *start]
+        start = [PYTHON, "-I", "-B", "-c", LAUNCHER, str(self.folder / "runner"), str(self.workspace)]
+        return [*isolate, *identity, *start, before, *arguments]
 
     def start(self) -> subprocess.Popen[bytes]:
         """The runner, waiting for a job."""
@@ -94,13 +95,14 @@ class Sandbox:
         *blocks: str | Mapping[str, Any],
         files: Mapping[str, bytes] | None = None,
         privileged: bool = False,
+        before: str = "",
         then: Sequence[Mapping[str, Any]] = (),
         **job: Any,
     ) -> Report:
         """Run blocks (a text is Python code) to the end, with stdin closed behind the job."""
         messages = [a_job(*blocks, files=files, **job), *then]
         done = subprocess.run(
-            self.command(privileged=privileged),
+            self.command(privileged=privileged, before=before),
             input="".join(json.dumps(message) + "\n" for message in messages).encode(),
             capture_output=True,
             timeout=60,
@@ -123,6 +125,8 @@ def a_job(*blocks: str | Mapping[str, Any], files: Mapping[str, bytes] | None = 
         ],
         "timeoutSeconds": 20,
         "outputBytes": 262_144,
+        "memoryBytes": 256 * 2**20,
+        "pids": 64,
     } | changes
 
 

@@ -1,9 +1,13 @@
 """Files: inside the workspace, whatever their names are."""
 
+import json
 import os
+import stat
 from typing import Any
 
 import pytest
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices and runs the runner as another user")
 
 
 def test_files_are_written_before_the_first_block(run: Any, sandbox: Any) -> None:
@@ -24,7 +28,7 @@ def test_a_file_takes_the_place_of_a_longer_one(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../out.py", "a/../../out.py", "/tmp/codeexec-out.py", "a//b.py", "", ".", "..", "a/"]
+    "path", ["../out.py", "a/../../out.py", "/tmp/codeexec-out.py", "a//b.py", "", ".", "..", "a/", "a\0b"]
 )
 def test_a_path_that_is_not_inside_is_refused_and_named(path: str, run: Any, sandbox: Any) -> None:
     report = run({"path": path, "code": "print('ran')"})
@@ -34,24 +38,159 @@ def test_a_path_that_is_not_inside_is_refused_and_named(path: str, run: Any, san
     assert not (sandbox.folder / "out.py").exists()
 
 
-@pytest.mark.parametrize(
-    ("plant", "path"),
-    [
-        ("os.symlink('/tmp', 'link')", "link/codeexec-out.py"),
-        ("os.symlink('/tmp/codeexec-out.py', 'link.py')", "link.py"),
-        ("os.symlink('..', 'link')", "link/out.py"),
-    ],
-)
-def test_links_that_earlier_code_has_planted_are_not_followed(plant: str, path: str, run: Any) -> None:
-    report = run(f"import os; {plant}", {"path": path, "code": "print('ran')"})
+PLANTS = {
+    "link to a file": ("os.symlink('victim', 'x.py')", "x.py", "victim"),
+    "second name": ("os.link('victim', 'x.py')", "x.py", "victim"),
+    "link to a folder": ("os.mkdir('e'); os.rename('victim', 'e/x.py'); os.symlink('e', 'd')", "d/x.py", "e/x.py"),
+    "link to the folder above": ("os.symlink('../workspace', 'd')", "d/victim", "victim"),
+}
+
+
+@pytest.mark.parametrize(("plant", "path", "victim"), PLANTS.values(), ids=PLANTS)
+def test_what_earlier_code_has_planted_is_not_written_through(
+    plant: str, path: str, victim: str, run: Any, sandbox: Any
+) -> None:
+    earlier = f"import os; open('victim', 'w').write('before'); {plant}; open({path!r}, 'w').write('through')"
+    report = run(earlier, {"path": path, "code": "print('ran')"})
     assert [code for code, _ in report.endings] == [0, 126]
+    assert report.text("stderr").endswith(f": {path}\n")
     assert report.text() == ""
-    assert not os.path.exists("/tmp/codeexec-out.py")
+    # The control: what earlier code wrote under the same path went through.
+    assert (sandbox.workspace / victim).read_text() == "through"
 
 
-def test_a_fifo_that_earlier_code_has_planted_does_not_hang(run: Any) -> None:
+def test_a_link_planted_where_an_unnamed_block_will_be_is_not_followed(run: Any, sandbox: Any) -> None:
+    """The default name is made of the digest of the code, which earlier code may know."""
+    name = f"tmp_code_{'0' * 64}.py"
+    report = run(f"import os; os.symlink('victim', {name!r})", {"path": name, "code": "print('ran')"})
+    assert [code for code, _ in report.endings] == [0, 126]
+    assert not (sandbox.workspace / "victim").exists()
+
+
+def test_a_fifo_does_not_hang(run: Any) -> None:
     report = run("import os; os.mkfifo('pipe.py')", {"path": "pipe.py", "code": "print('ran')"}, timeoutSeconds=2)
     assert [code for code, _ in report.endings] == [0, 126]
+
+
+def test_who_reads_a_fifo_is_not_given_the_code(run: Any, sandbox: Any) -> None:
+    fifo = sandbox.workspace / "x.py"
+    os.mkfifo(fifo)
+    fifo.chmod(0o666)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    assert run("open('x.py', 'w').write('through')").endings == [(0, "Completed")]
+    assert os.read(reader, 100) == b"through"  # the control
+    report = run({"path": "x.py", "code": "print('ran')"})
+    assert report.endings == [(126, "NonZeroExit")]
+    assert report.text("stderr") == "python3: is a device, a pipe or a file with a second name: x.py\n"
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+
+
+@needs_root
+def test_a_device_is_not_written_to(run: Any, sandbox: Any) -> None:
+    device = sandbox.workspace / "x.py"
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+    device.chmod(0o666)
+    report = run({"path": "x.py", "code": "print('ran')"})
+    assert report.endings == [(126, "NonZeroExit")]
+    assert report.text() == ""
+
+
+IN_THE_WAY = {
+    "socket": ("import socket; socket.socket(socket.AF_UNIX).bind('x.py')", "x.py"),
+    "folder of that name": ("import os; os.mkdir('x.py')", "x.py"),
+    "file for a folder": ("open('d', 'w')", "d/x.py"),
+    "FIFO for a folder": ("import os; os.mkfifo('d')", "d/x.py"),
+    "link to itself": ("import os; os.symlink('d', 'd')", "d/x.py"),
+    "name that is too long": ("", "n" * 256),
+    "folder whose name is too long": ("", "n" * 256 + "/x.py"),
+}
+
+
+@pytest.mark.parametrize(("before", "path"), IN_THE_WAY.values(), ids=IN_THE_WAY)
+def test_what_can_not_be_written_is_a_result_that_names_it(before: str, path: str, run: Any) -> None:
+    report = run(before, {"path": path, "code": "print('ran')"}, timeoutSeconds=5)
+    assert [code for code, _ in report.endings] == [0, 126]
+    assert report.text("stderr").startswith("python3: ")
+    assert report.text("stderr").endswith(f": {path}\n")
+    assert report.text() == ""
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("before", "path"),
+    [
+        ("import os; os.mkdir('d', 0)", "d/x.py"),
+        ("import os; os.close(os.open('x.py', os.O_CREAT, 0))", "x.py"),
+        ("import os; os.chmod('.', 0)", "x.py"),
+    ],
+)
+def test_a_workspace_without_permissions_is_a_result_that_says_so(before: str, path: str, run: Any) -> None:
+    report = run(before, {"path": path, "code": "print('ran')"})
+    assert [code for code, _ in report.endings] == [0, 126]
+    assert report.text("stderr") == f"python3: Permission denied: {path}\n"
+
+
+EMPTY = """
+import os, shutil
+for entry in os.scandir("."):
+    shutil.rmtree(entry) if entry.is_dir() else os.remove(entry)
+"""
+
+
+def test_a_workspace_that_earlier_code_has_emptied_is_filled_again(run: Any) -> None:
+    report = run(EMPTY, {"path": "d/x.py", "code": "print('ran')"}, files={"d/data": b""})
+    assert report.text() == "ran\n"
+
+
+@pytest.mark.parametrize(
+    "path", ["a b.py", "täst.py", "ta\u0308st.py", "\u2025/x.py", "\uff0e\uff0e\uff0fx.py", "C:x.py"]
+)
+def test_an_odd_name_is_a_file_of_exactly_that_name(path: str, run: Any, sandbox: Any) -> None:
+    report = run({"path": path, "code": "print(__file__)"})
+    assert report.text().endswith(f"{path}\n")
+    assert [str(one.relative_to(sandbox.workspace)) for one in sandbox.workspace.rglob("*.py")] == [path]
+
+
+RACE = """
+import ctypes, json, os
+os.chdir(runner.WORKSPACE)
+os.mkdir("d")
+os.mkdir("elsewhere")
+os.symlink("elsewhere", "link")
+if os.fork() == 0:
+    libc = ctypes.CDLL(None)
+    while True:
+        libc.renameat2(-100, b"d", -100, b"link", 2)  # AT_FDCWD, RENAME_EXCHANGE
+
+def check_and_write(path, content):
+    if not os.path.islink("d"):
+        with open(path, "wb") as file:
+            file.write(content)
+
+def race(write, enough):
+    refused = tries = 0
+    while tries < 200_000 and not enough(tries, refused):
+        tries += 1
+        try:
+            write(f"d/{tries % 100}.py", b"x")
+        except OSError:
+            refused += 1
+    return {"tries": tries, "refused": refused, "elsewhere": len(os.listdir("elsewhere"))}
+
+ours = race(runner.write_file, lambda tries, refused: tries >= 3000 and 0 < refused < tries)
+control = race(check_and_write, lambda *_: os.listdir("elsewhere"))
+with open("report", "w") as report:
+    json.dump({"ours": ours, "control": control}, report)
+"""
+
+
+def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere(run: Any, sandbox: Any) -> None:
+    run("", before=RACE)
+    report = json.loads((sandbox.workspace / "report").read_text())
+    assert report["control"]["elsewhere"] > 0  # who checks first and writes then is led astray
+    assert 0 < report["ours"]["refused"] < report["ours"]["tries"]
+    assert report["ours"]["elsewhere"] == 0
 
 
 def test_a_file_that_leads_out_ends_the_job_with_an_error(run: Any, sandbox: Any) -> None:

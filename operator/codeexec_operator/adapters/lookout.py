@@ -1,0 +1,149 @@
+"""Keeps an eye on the cluster around the sandboxes: nodes and runtimes, and which egress targets answer from here.
+
+The targets are what the runner of each pod must not reach. By reaching them itself, the operator shows that they are
+there; see `core.egress`.
+"""
+
+import asyncio
+import logging
+import os
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.core.egress import Target
+from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
+
+logger = logging.getLogger(__name__)
+
+_TARGETS_SECONDS: Final = 10
+_NODES_EVERY: Final = 30
+"""How many looks there are to one at the nodes and runtime classes, which are many and change slowly."""
+_ANSWER_SECONDS: Final = 2
+_DNS_QUESTION: Final = (
+    struct.pack(">6H", 1, 0x0100, 1, 0, 0, 0)
+    + b"\x0akubernetes\x07default\x03svc\x07cluster\x05local\x00"
+    + struct.pack(">2H", 1, 1)
+)
+"""Address of kubernetes.default.svc.cluster.local: any answer counts, also that there is no such name."""
+
+
+class Lookout:
+    """`view` is what was seen last."""
+
+    def __init__(self, cluster: Cluster, *, pod_ips: Sequence[str], canary_port: int) -> None:
+        self.view = Surroundings()
+        self._cluster = cluster
+        self._fixed = [
+            *_api_server(),
+            *_name_servers(Path("/etc/resolv.conf")),
+            *(Target("canary", address, canary_port) for address in pod_ips),
+        ]
+        self._canary_port = canary_port
+        self._unreached: frozenset[Target] = frozenset()
+        self._looks_until_nodes = 0
+
+    async def open(self) -> None:
+        """Serve the canary, and look for the first time.
+
+        Raises:
+            OSError: the canary's port is in use.
+        """
+        self._canary = await asyncio.start_server(_hang_up, port=self._canary_port)
+        await self._look()
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(_TARGETS_SECONDS)
+            await self._look()
+
+    async def close(self) -> None:
+        """End the canary."""
+        self._canary.close()
+        await self._canary.wait_closed()
+
+    async def _look(self) -> None:
+        if self._looks_until_nodes == 0 and await self._look_at_nodes():
+            self._looks_until_nodes = _NODES_EVERY
+        await self._look_at_targets()
+        self._looks_until_nodes = max(0, self._looks_until_nodes - 1)
+
+    async def _look_at_nodes(self) -> bool:
+        try:
+            nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
+        except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
+            logger.warning("nodes and runtime classes could not be listed (%s)", error)
+            return False
+        self.view = replace(self.view, nodes=tuple(nodes), handlers=handlers)
+        return True
+
+    async def _look_at_targets(self) -> None:
+        targets = [*self._fixed, *kubelet_targets(self.view.nodes)]
+        answers = await asyncio.gather(*(_answers(target) for target in targets))
+        now = datetime.now(UTC)
+        reached = {target: now for target, answered in zip(targets, answers, strict=True) if answered}
+        known = {target: when for target, when in self.view.reached_at.items() if target in targets}
+        self.view = replace(self.view, reached_at=known | reached)
+        unreached = frozenset(targets) - reached.keys()
+        for target in sorted(unreached - self._unreached):
+            logger.warning("%s does not answer: it can't help to show that sandboxes are closed", target)
+        self._unreached = unreached
+
+
+def _api_server() -> list[Target]:
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    return [Target("api-server", host, int(port))] if host and port else []
+
+
+def _name_servers(resolv_conf: Path) -> list[Target]:
+    words = [line.split() for line in resolv_conf.read_text().splitlines()] if resolv_conf.exists() else []
+    servers = [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
+    return [target for server in servers for target in (Target("dns", server, 53), Target("dns", server, 53, "UDP"))]
+
+
+async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def _answers(target: Target) -> bool:
+    """True if the target can be reached from here."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            if target.protocol == "UDP":
+                return await _name_server_answers(target)
+            _, writer = await asyncio.open_connection(target.address, target.port)
+            writer.close()
+            return True
+    return False
+
+
+async def _name_server_answers(target: Target) -> bool:
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[bool] = loop.create_future()
+
+    class Asking(asyncio.DatagramProtocol):
+        def connection_made(self, transport: Any) -> None:
+            transport.sendto(_DNS_QUESTION)
+
+        def datagram_received(self, data: bytes, _: Any) -> None:
+            if not answer.done():
+                answer.set_result(len(data) >= len(_DNS_QUESTION))
+
+        def error_received(self, _: Exception) -> None:
+            if not answer.done():
+                answer.set_result(False)
+
+    transport, _ = await loop.create_datagram_endpoint(Asking, remote_addr=(target.address, target.port))
+    try:
+        return await answer
+    finally:
+        transport.close()

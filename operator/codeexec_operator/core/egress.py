@@ -1,0 +1,79 @@
+"""The proof that the network of a sandbox is closed: what the runner found inside, held against what was found outside.
+
+A target that nobody can reach proves nothing by not answering. So each target has to answer the operator, which is
+outside the sandbox, at about the same time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from codeexec_api import EgressProof, EgressTarget, EgressVerdict
+
+FRESH: Final = timedelta(seconds=60)
+"""How long ago the operator may have reached a target."""
+
+
+@dataclass(frozen=True, order=True)
+class Target:
+    """Something in the cluster that answers whoever can reach it."""
+
+    name: str
+    address: str
+    port: int
+    protocol: Literal["TCP", "UDP"] = "TCP"
+
+    def __str__(self) -> str:
+        """For messages, such as `dns 10.96.0.10:53/UDP`."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{self.name} {host}:{self.port}/{self.protocol}"
+
+    def dump(self) -> dict[str, Any]:
+        """As the runner takes it."""
+        return {"name": self.name, "address": self.address, "port": self.port, "protocol": self.protocol}
+
+
+def judge(answered: Mapping[Target, bool], reached_at: Mapping[Target, datetime], now: datetime) -> EgressProof:
+    """What is shown by these observations.
+
+    Args:
+        answered: for each target that the runner tried, whether it answered.
+        reached_at: when each target last answered the operator.
+        now: the time of the judgement.
+    """
+    reachable = {target for target, when in reached_at.items() if now - when <= FRESH}
+    if any(answered.values()):
+        verdict = EgressVerdict.OPEN
+    elif answered and reachable >= set(answered):
+        verdict = EgressVerdict.CLOSED
+    else:
+        verdict = EgressVerdict.UNPROVEN
+    targets = tuple(
+        EgressTarget(**target.dump(), refused=not one, reachable=target in reachable)
+        for target, one in sorted(answered.items())
+    )
+    return EgressProof(verdict=verdict, checked_at=now, targets=targets)
+
+
+def explain(proof: EgressProof) -> str:
+    """The proof in a sentence or two: what was found, and what to do about it."""
+
+    def named(targets: list[EgressTarget]) -> str:
+        return ", ".join(str(Target(one.name, one.address, one.port, one.protocol)) for one in targets)
+
+    if proof.verdict is EgressVerdict.CLOSED:
+        return f"no answer inside the sandbox from: {named(list(proof.targets))}"
+    if proof.verdict is EgressVerdict.OPEN:
+        answered = named([one for one in proof.targets if not one.refused])
+        return (
+            f"the network of the sandbox is open: {answered} answered from inside the pod. The namespace needs the "
+            "NetworkPolicy codeexec-deny-all, which the chart installs, and the cluster a network plugin that enforces "
+            "NetworkPolicy for egress"
+        )
+    unreached = named([one for one in proof.targets if not one.reachable])
+    return (
+        "it can't be shown that the network of the sandbox is closed: nothing answered inside the pod, but the "
+        f"operator did not reach {unreached or 'anything'} either. See to it that the operator may connect there "
+        "(operator.networkPolicy of the chart, policies of the cluster), or look for the cause in its log"
+    )

@@ -1,0 +1,73 @@
+"""What the operator knows of the cluster around the sandboxes: which targets answer, and which runtimes can do what."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from codeexec_api.v1alpha1 import MAX_EGRESS_TARGETS
+from codeexec_operator.core.egress import FRESH, Target
+
+KUBELETS: Final = 2
+"""How many nodes' kubelets are used as targets; one would do where the network treats all nodes alike."""
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """The part of a node that decisions depend on."""
+
+    name: str
+    address: str
+    kubelet_port: int
+    open_to_sandboxes: bool
+    """Linux, not cordoned, without a taint that keeps sandbox pods off."""
+    user_namespace_handlers: frozenset[str]
+    """Handlers of the container runtime that can give a pod its own user namespace; "" is the default one."""
+
+
+def parse_node(raw: Mapping[str, Any]) -> NodeView:
+    """From a node of the API server."""
+    spec, status = raw.get("spec") or {}, raw.get("status") or {}
+    internal = [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"]
+    endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
+    keeping_off = [one for one in spec.get("taints") or () if one.get("effect") in ("NoSchedule", "NoExecute")]
+    linux = (status.get("nodeInfo") or {}).get("operatingSystem", "linux") == "linux"
+    return NodeView(
+        name=raw["metadata"]["name"],
+        address=internal[0] if internal else "",
+        kubelet_port=endpoint.get("Port") or 0,
+        open_to_sandboxes=linux and not spec.get("unschedulable") and not keeping_off,
+        user_namespace_handlers=frozenset(
+            one.get("name", "")
+            for one in status.get("runtimeHandlers") or ()
+            if (one.get("features") or {}).get("userNamespaces")
+        ),
+    )
+
+
+def kubelet_targets(nodes: Iterable[NodeView]) -> list[Target]:
+    """Kubelets of the first nodes, by name."""
+    known = sorted((node for node in nodes if node.address and node.kubelet_port), key=lambda node: node.name)
+    return [Target("kubelet", node.address, node.kubelet_port) for node in known[:KUBELETS]]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The cluster, as it was seen last."""
+
+    reached_at: Mapping[Target, datetime] = field(default_factory=dict)
+    """When each target last answered the operator."""
+    nodes: tuple[NodeView, ...] = ()
+    handlers: Mapping[str, str] = field(default_factory=dict)
+    """Name of each RuntimeClass to its handler."""
+
+    def targets(self, now: datetime) -> tuple[Target, ...]:
+        """The targets that can prove something at this time."""
+        fresh = sorted(target for target, when in self.reached_at.items() if now - when <= FRESH)
+        return tuple(fresh[:MAX_EGRESS_TARGETS])
+
+    def user_namespace(self, runtime_class_name: str | None) -> bool:
+        """True if every node that a pod of this class may land on can give it a user namespace of its own."""
+        handler = self.handlers.get(runtime_class_name) if runtime_class_name else ""
+        candidates = [node for node in self.nodes if node.open_to_sandboxes]
+        return bool(candidates) and all(handler in node.user_namespace_handlers for node in candidates)

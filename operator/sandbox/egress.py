@@ -1,0 +1,81 @@
+"""The proof that the network is closed, from inside: tries to reach targets that answer anyone who may reach them.
+
+Run by the runner before there is any user code in the pod. Standard library only.
+"""
+
+import contextlib
+import selectors
+import socket
+import struct
+import time
+
+ATTEMPTS = 3
+ATTEMPT_SECONDS = 0.15
+WINDOW_SECONDS = 0.5
+"""What is reachable in a cluster answers within milliseconds; each attempt is a packet of its own, so that one lost
+packet doesn't look like a closed network."""
+
+# Address of kubernetes.default.svc.cluster.local: any answer counts, also that there is no such name.
+_DNS_QUESTION = (
+    struct.pack(">6H", 1, 0x0100, 1, 0, 0, 0)
+    + b"\x0akubernetes\x07default\x03svc\x07cluster\x05local\x00"
+    + struct.pack(">2H", 1, 1)
+)
+
+
+def prove_closed(targets, give_up_after):
+    """Probe until no target answers, because some networks apply a policy only after the pod has started.
+
+    Args:
+        targets: [{"name", "address", "port", "protocol": "TCP"|"UDP"}]; a UDP target is a name server.
+        give_up_after: seconds after which the last round stands, whatever it says.
+
+    Returns:
+        For each target, whether it answered in the last round.
+    """
+    deadline = time.monotonic() + give_up_after
+    while True:
+        answered = _round(targets)
+        if not any(answered) or time.monotonic() >= deadline:
+            return answered
+
+
+def _round(targets):
+    """Try each target a few times at once; wait until the time is over or all have answered."""
+    started = time.monotonic()
+    answered = [False] * len(targets)
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as sockets:
+        for attempt in range(ATTEMPTS):
+            for index, target in enumerate(targets):
+                if not answered[index]:
+                    _attempt(target, index, selector, sockets)
+            last = attempt == ATTEMPTS - 1
+            until = started + (WINDOW_SECONDS if last else (attempt + 1) * ATTEMPT_SECONDS)
+            while not all(answered) and (left := until - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    selector.unregister(key.fileobj)
+                    answered[key.data] = answered[key.data] or _has_answered(key.fileobj)
+    return answered
+
+
+def _attempt(target, index, selector, sockets):
+    family = socket.AF_INET6 if ":" in target["address"] else socket.AF_INET
+    udp = target["protocol"] == "UDP"
+    probe = sockets.enter_context(socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM))
+    probe.setblocking(False)
+    try:
+        with contextlib.suppress(BlockingIOError):  # the connection is under way
+            probe.connect((target["address"], target["port"]))
+        if udp:
+            probe.send(_DNS_QUESTION)
+    except OSError:  # refused at once
+        return
+    selector.register(probe, selectors.EVENT_READ if udp else selectors.EVENT_WRITE, index)
+
+
+def _has_answered(probe):
+    if probe.type == socket.SOCK_DGRAM:
+        with contextlib.suppress(OSError):
+            return len(probe.recv(512)) >= len(_DNS_QUESTION)
+        return False
+    return probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0

@@ -1,0 +1,63 @@
+"""What an egress proof shows, and what it does not."""
+
+import pytest
+from factories import NOW, seconds
+
+from codeexec_api import EgressProof, EgressVerdict
+from codeexec_operator.core.egress import FRESH, Target, explain, judge
+
+API = Target("api-server", "10.96.0.1", 443)
+DNS = Target("dns", "fd00::a", 53, "UDP")
+
+
+@pytest.mark.parametrize(
+    ("answered", "reached", "verdict"),
+    [
+        ({API: False, DNS: False}, {API: 0, DNS: 0}, EgressVerdict.CLOSED),
+        ({API: False, DNS: True}, {API: 0, DNS: 0}, EgressVerdict.OPEN),
+        ({API: True}, {}, EgressVerdict.OPEN),
+        ({API: False, DNS: False}, {API: 0}, EgressVerdict.UNPROVEN),
+        ({API: False}, {API: -61}, EgressVerdict.UNPROVEN),
+        ({API: False}, {API: -60}, EgressVerdict.CLOSED),
+        ({API: False}, {API: 0, DNS: 0}, EgressVerdict.CLOSED),
+        ({}, {API: 0}, EgressVerdict.UNPROVEN),
+        ({}, {}, EgressVerdict.UNPROVEN),
+    ],
+    ids=[
+        "closed",
+        "one answered",
+        "one answered that the operator did not reach",
+        "one could not have answered",
+        "seen too long ago",
+        "seen just in time",
+        "one that was not tried is no part of it",
+        "nothing was tried",
+        "nothing is known",
+    ],
+)
+def test_verdict(answered: dict[Target, bool], reached: dict[Target, float], verdict: EgressVerdict) -> None:
+    proof = judge(answered, {target: NOW + seconds(after) for target, after in reached.items()}, NOW)
+    assert proof.verdict is verdict
+    assert proof.checked_at == NOW
+    assert EgressProof.model_validate(proof.dump()) == proof
+
+
+def test_the_record_names_each_target() -> None:
+    proof = judge({DNS: True, API: False}, {API: NOW}, NOW)
+    assert [one.dump() for one in proof.targets] == [
+        API.dump() | {"refused": True, "reachable": True},
+        DNS.dump() | {"refused": False},
+    ]
+
+
+def test_the_message_names_what_answered_and_what_to_do() -> None:
+    message = explain(judge({API: False, DNS: True}, {API: NOW, DNS: NOW}, NOW))
+    assert "dns [fd00::a]:53/UDP answered from inside the pod" in message
+    assert "api-server" not in message
+    assert "NetworkPolicy codeexec-deny-all" in message
+
+
+def test_the_message_names_what_the_operator_did_not_reach() -> None:
+    message = explain(judge({API: False, DNS: False}, {API: NOW, DNS: NOW - FRESH - seconds(1)}, NOW))
+    assert "did not reach dns [fd00::a]:53/UDP either" in message
+    assert "operator.networkPolicy" in message

@@ -1,0 +1,80 @@
+"""What is read from nodes, and what follows for pods."""
+
+from typing import Any
+
+import pytest
+from factories import NOW, seconds
+
+from codeexec_operator.core.egress import Target
+from codeexec_operator.core.surroundings import KUBELETS, NodeView, Surroundings, kubelet_targets, parse_node
+
+RUNC = {"name": "", "features": {"userNamespaces": True}}
+RUNSC = {"name": "runsc", "features": {"userNamespaces": False}}
+
+
+def a_node(name: str = "node-1", **changes: Any) -> dict[str, Any]:
+    status = {
+        "addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "172.18.0.2"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "nodeInfo": {"operatingSystem": "linux"},
+        "runtimeHandlers": [RUNC, RUNSC],
+    }
+    return {"metadata": {"name": name}, "spec": changes.pop("spec", {}), "status": status | changes}
+
+
+def surroundings(*nodes: dict[str, Any]) -> Surroundings:
+    return Surroundings(nodes=tuple(map(parse_node, nodes)), handlers={"gvisor": "runsc", "crun": ""})
+
+
+def test_a_node_is_parsed() -> None:
+    assert parse_node(a_node()) == NodeView("node-1", "172.18.0.2", 10250, True, frozenset({""}))
+
+
+def test_a_node_that_says_nothing_can_do_nothing() -> None:
+    view = parse_node({"metadata": {"name": "bare"}})
+    assert (view.address, view.kubelet_port, view.user_namespace_handlers) == ("", 0, frozenset())
+    assert kubelet_targets([view]) == []
+
+
+def test_a_few_kubelets_are_targets() -> None:
+    nodes = [parse_node(a_node(f"node-{number}")) for number in (3, 1, 2)]
+    assert kubelet_targets(nodes) == [Target("kubelet", "172.18.0.2", 10250)] * KUBELETS
+
+
+@pytest.mark.parametrize(
+    ("nodes", "runtime_class", "expected"),
+    [
+        ([a_node()], None, True),
+        ([a_node(), a_node(runtimeHandlers=[RUNSC])], None, False),
+        ([a_node(), a_node(runtimeHandlers=None)], None, False),
+        ([a_node()], "gvisor", False),
+        ([a_node()], "crun", True),
+        ([a_node()], "unknown", False),
+        ([], None, False),
+    ],
+    ids=["all can", "one can't", "one is older", "the runtime can't", "a class of the same handler", "unknown", "none"],
+)
+def test_a_user_namespace_is_asked_for_where_every_node_has_it(nodes: Any, runtime_class: Any, expected: bool) -> None:
+    assert surroundings(*nodes).user_namespace(runtime_class) is expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "control-plane", "effect": "NoSchedule"}]}},
+        {"nodeInfo": {"operatingSystem": "windows"}},
+    ],
+    ids=["cordoned", "tainted", "another system"],
+)
+def test_nodes_that_get_no_sandboxes_have_no_say(changes: Any) -> None:
+    other = a_node("other", runtimeHandlers=[], **changes)
+    assert surroundings(a_node(), other).user_namespace(None)
+    assert not surroundings(other).user_namespace(None)
+
+
+def test_targets_are_those_that_answered_lately() -> None:
+    old, new = Target("dns", "10.96.0.10", 53), Target("api-server", "10.96.0.1", 443)
+    seen = Surroundings(reached_at={old: NOW, new: NOW + seconds(50)})
+    assert seen.targets(NOW + seconds(60)) == (new, old)
+    assert seen.targets(NOW + seconds(61)) == (new,)
