@@ -44,19 +44,28 @@ hash_of() {
   } | sha256sum | cut -c1-16
 }
 
-operator_context() { # DIR
-  local uv=("$VENV/uv" pip install --quiet --no-config --python "$VENV/python" --python-version 3.11
-    --python-platform "$platform" --only-binary :all: --no-compile-bytecode)
-  "${uv[@]}" --require-hashes --requirements "$ROOT/requirements/operator.txt" --target "$1/dependencies"
-  (cd "$ROOT" && "$VENV/hatchling" build --target wheel --directory "$1/wheel")
-  "${uv[@]}" --no-deps --target "$1/codeexec" "$1"/wheel/*.whl
+# install_wheels DIR UV-ARGUMENT...: the files of wheels for the images' Python.
+install_wheels() {
+  local dir=$1
+  shift
+  "$VENV/uv" pip install --quiet --no-config --python "$VENV/python" --python-version 3.11 \
+    --python-platform "$platform" --only-binary :all: --no-compile-bytecode --target "$dir" "$@"
   # Programs' first lines name this machine's Python, and the lists of files hash them.
-  rm -rf "$1"/{dependencies,codeexec}/{bin,*.dist-info/RECORD}
+  rm -rf "${dir:?}"/{bin,*.dist-info/RECORD}
+}
+
+operator_context() { # DIR
+  install_wheels "$1/dependencies" --require-hashes --requirements "$ROOT/requirements/operator.txt"
+  (cd "$ROOT" && "$VENV/hatchling" build --target wheel --directory "$1/wheel")
+  install_wheels "$1/codeexec" --no-deps "$1"/wheel/*.whl
   cp "$ROOT/operator/Dockerfile" "$1/"
 }
 
 sandbox_context() { # DIR
-  cp "$ROOT"/operator/sandbox/{Dockerfile,runner.py} "$1/"
+  install_wheels "$1/packages" --require-hashes --requirements "$ROOT/requirements/sandbox.txt"
+  # The packages' own test suites would be a quarter of the image's layer; nothing else imports them.
+  find "$1/packages" -type d -name tests -prune -exec rm -rf {} +
+  cp "$ROOT"/operator/sandbox/{Dockerfile,*.py} "$1/"
 }
 
 build() { # NAME IMAGE
@@ -106,7 +115,7 @@ fi
 
 publish operator operator/Dockerfile operator/codeexec_operator crds/codeexec_api executor_client pyproject.toml requirements/operator.txt
 operator=$reference
-publish sandbox operator/sandbox
+publish sandbox operator/sandbox requirements/sandbox.txt
 sandbox=$reference
 printf 'OPERATOR_IMAGE=%s\nSANDBOX_IMAGE=%s\n' "$operator" "$sandbox" >"$STATE/images.env"
 say "The images are ready after $SECONDS s: $STATE/images.env"

@@ -2,14 +2,16 @@
 # Makes sure that command-line tools are there. kind, kubectl and helm are taken from
 # PATH where it has them; everything else is built from Go modules, once.
 #
-#   usage: tools.sh TOOL...     TOOL: kind kubectl helm helm-unittest kubeconform k8s-schemas
+#   usage: tools.sh TOOL...     TOOL: kind kubectl helm helm-unittest kubeconform k8s-schemas syft
 #          tools.sh --bin       prints the folder to put in front of PATH
 #          tools.sh --schemas   prints the folder of the Kubernetes JSON schemas
+#          tools.sh --sbom-schemas   prints the folder of the CycloneDX JSON schemas
 set -euo pipefail
 # shellcheck source=tests/cluster/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 SCHEMAS=$CACHE/schemas/$KUBERNETES_VERSION
+SBOM_SCHEMAS=$CACHE/schemas/syft-$SYFT_VERSION
 
 # --- the steps ---------------------------------------------------------------------
 
@@ -51,6 +53,12 @@ k8s_schemas() {
   python3 "$HERE/k8s_schemas.py" "$(module_dir "k8s.io/kubernetes@$KUBERNETES_VERSION")/api/openapi-spec/swagger.json" "$SCHEMAS"
 }
 
+# With the schemas that its output has to follow, which are in the same module.
+syft_tool() {
+  go install -ldflags "-s -w -X main.version=${SYFT_VERSION#v}" "github.com/anchore/syft/cmd/syft@$SYFT_VERSION"
+  install -D -m 644 -t "$SBOM_SCHEMAS" "$(module_dir "github.com/anchore/syft@$SYFT_VERSION")"/schema/cyclonedx/*.json
+}
+
 # --- which of them are needed ------------------------------------------------------
 
 on_path() { type -aP "$1" | grep -qvF "$TOOLS/"; }
@@ -62,14 +70,15 @@ needs_build() { # TOOL
     # Where the node image is built, kubectl is a part of it.
     kubectl) [[ ! -f $CACHE/stamps/kubernetes ]] && ! on_path kubectl ;;
     helm) ! on_path helm ;;
-    helm-unittest | kubeconform | k8s-schemas) true ;;
-    *) die "tools.sh knows no tool '$1', only: kind kubectl helm helm-unittest kubeconform k8s-schemas" ;;
+    helm-unittest | kubeconform | k8s-schemas | syft) true ;;
+    *) die "tools.sh knows no tool '$1', only: kind kubectl helm helm-unittest kubeconform k8s-schemas syft" ;;
   esac
 }
 
 case ${1:-} in
   --bin) say "$TOOLS" && exit ;;
   --schemas) say "$SCHEMAS" && exit ;;
+  --sbom-schemas) say "$SBOM_SCHEMAS" && exit ;;
 esac
 exec 1>&2 # callers capture standard output
 needed=()
@@ -86,5 +95,6 @@ for tool in "${needed[@]}"; do
     helm-unittest) step helm_unittest_tool "$HELM_UNITTEST_VERSION" ;;
     kubeconform) step kubeconform_tool "$KUBECONFORM_VERSION" ;;
     k8s-schemas) step k8s_schemas k8s_schemas.py "$KUBERNETES_VERSION" ;;
+    syft) step syft_tool "$SYFT_VERSION" ;;
   esac
 done
