@@ -1,0 +1,275 @@
+"""File names in the pod: what code or a caller names stays in the workspace, whatever was planted there before."""
+
+import hashlib
+import json
+import re
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from cluster_tools import a_name, a_secret, an_execution
+
+from codeexec_api.paths import REFUSED_CHARACTERS, check_workspace_path
+
+pytestmark = pytest.mark.e2e
+
+LIMITS = {"cpu": "200m", "memory": "128Mi"}  # small, so that pods don't wait for room on the node
+
+
+@pytest.fixture
+def run_blocks(admin):
+    """Submits blocks (file name or None, Python code) as a client of any make can, and waits for the end."""
+
+    def run(*blocks: tuple[str | None, str], **spec) -> dict:
+        name = a_name("names")
+        payload = {f"block-{index}": code.encode() for index, (_, code) in enumerate(blocks)}
+        announced = [
+            {
+                "language": "python",
+                "sha256": hashlib.sha256(code.encode()).hexdigest(),
+                "sizeBytes": len(code.encode()),
+                **({"filename": filename} if filename else {}),
+            }
+            for filename, code in blocks
+        ]
+        admin.apply(a_secret(name, payload))
+        admin.kubectl("create", "-f", "-", stdin=json.dumps(an_execution(name, announced, limits=LIMITS, **spec)))
+        return admin.wait_for_phase(name, "Succeeded", "Failed", "TimedOut", "Lost", "Denied", seconds=90)["status"]
+
+    return run
+
+
+# --- what the API server takes -------------------------------------------------------------------------------------
+
+RANGES = re.findall(r"\\x\{(\w+)\}-\\x\{(\w+)\}", REFUSED_CHARACTERS)
+EDGES = {int(first, 16) + step for first, _ in RANGES for step in (-1, 0)} | {
+    int(last, 16) + step for _, last in RANGES for step in (0, 1)
+}
+NAMES = [
+    *(f"a{chr(code)}b" for code in sorted(EDGES) if 0 <= code <= 0x10FFFF and not 0xD800 < code <= 0xDFFF),
+    *("a.py", "a b.py", ".hidden", "...", "-c", "C:x", "a.", "täst.py", "ta\u0308st.py", "\u2025/x", "😀", "é" * 127),
+    *("x" * 255, "a/" * 127 + "b", "é" * 128),
+    *(".", "..", "../a", "a/..", "a/../b", "./a", "/a", "a//b", "a/", " a", "a ", ".. /a", "a/ /b", "..\\a"),
+]
+
+
+def refused_by_models(names):
+    def refused(name):
+        try:
+            return check_workspace_path(name) != name
+        except ValueError:
+            return True
+
+    return {index for index, name in enumerate(names) if refused(name)}
+
+
+def refused_by_the_api_server(admin, names, field):
+    block = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+    found = set()
+    step = 64 if field == "blocks" else 16
+    for start in range(0, len(names), step):
+        part = names[start : start + step]
+        if field == "blocks":
+            execution = an_execution("names", [{**block, "filename": name} for name in part])
+        else:
+            file = {"sha256": "0" * 64, "sizeBytes": 1}
+            execution = an_execution("names", [block], files=[{**file, "path": name} for name in part])
+        done = admin.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(execution))
+        indices = re.findall(rf"spec\.{field}\[(\d+)\]\.\w+: Invalid value", done.stderr)
+        assert (done.returncode == 0) == (not indices), done.stderr
+        found |= {start + int(index) for index in indices}
+    return found
+
+
+@pytest.mark.parametrize("field", ["blocks", "files"])
+def test_the_api_server_takes_the_names_that_client_and_operator_take(admin, field):
+    expected = refused_by_models(NAMES)
+    assert 50 < len(expected) < len(NAMES) - 50
+    assert refused_by_the_api_server(admin, NAMES, field) == expected
+
+
+def test_the_api_server_takes_no_name_that_is_too_long(admin):
+    """Apart from the others: where a text is too long, no rule is looked at any more."""
+    names = ["x" * 255, "x" * 256, "é" * 256]
+    done = admin.try_kubectl(
+        "create",
+        "--dry-run=server",
+        "-f",
+        "-",
+        stdin=json.dumps(
+            an_execution(
+                "names", [{"language": "python", "sha256": "0" * 64, "sizeBytes": 1, "filename": one} for one in names]
+            )
+        ),
+    )
+    assert set(re.findall(r"spec\.blocks\[(\d+)\]\.filename: Too long", done.stderr)) == {"1", "2"}
+
+
+# --- names that lead out -------------------------------------------------------------------------------------------
+
+CLIMB = """
+import os, tempfile
+root = tempfile.mkdtemp()
+os.makedirs(root + "/workspace/a")
+os.chdir(root + "/workspace")
+with open({name!r}, "w") as file:
+    print(os.path.realpath(file.name).startswith(root + "/workspace/"))
+"""
+
+
+@pytest.mark.parametrize("name", ["../x.py", "/tmp/codeexec-x.py", "a/../../x.py"])
+async def test_a_name_that_leads_out_is_refused_before_anything_is_submitted(executor, unprotected_pod, name):
+    assert unprotected_pod(CLIMB.format(name="a/x.py")) == "True\n"
+    assert unprotected_pod(CLIMB.format(name=name)) == "False\n"
+    blocks = [CodeBlock(f"# filename: {name}\nprint('ran')", "python")]
+    result = await executor.execute_code_blocks(blocks, CancellationToken())
+    assert (result.exit_code, result.execution) == (1, None)
+    assert result.output.startswith(f"Filename is not in the workspace: '{name}' has the part ")
+
+
+# --- what earlier code has planted ---------------------------------------------------------------------------------
+
+# Name: (code, file name of the next block, what a write under that name reaches)
+PLANTS = {
+    "link to a file": ("os.symlink('/tmp/victim', 'x.py')", "x.py", "/tmp/victim"),
+    "link to a folder": ("os.symlink('/tmp', 'd')", "d/victim", "/tmp/victim"),
+    "link to a folder, one deeper": ("os.mkdir('e'); os.symlink('/tmp', 'e/d')", "e/d/victim", "/tmp/victim"),
+    "second name of a file": ("os.link('victim', 'x.py')", "x.py", "victim"),
+    "link to its own output": ("os.symlink('/proc/self/fd/1', 'x.py')", "x.py", "stdout"),
+    "link to its own descriptors": ("os.symlink('/proc/self/fd', 'd')", "d/1", "stdout"),
+}
+PLANT = """
+import os, tempfile
+os.chdir({workspace})
+for victim in ("/tmp/victim", "victim"):
+    with open(victim, "w") as file:
+        file.write("before")
+{plant}
+"""
+WRITE = """
+with open({name!r}, "w") as file:
+    file.write("through")
+print()
+for victim in ("/tmp/victim", "victim"):
+    print(victim, open(victim).read())
+"""
+
+
+@pytest.fixture(params=["", "gvisor"], ids=["default runtime", "gVisor"])
+def runtime(request, policy):
+    """What an execution asks for to run in each runtime."""
+    if not request.param:
+        return {}
+    policy(runtimeClassNames=[request.param])
+    return {"runtimeClassName": request.param}
+
+
+@pytest.mark.parametrize(("plant", "name", "reached"), PLANTS.values(), ids=PLANTS)
+def test_a_block_is_not_written_through_what_was_planted(run_blocks, unprotected_pod, runtime, plant, name, reached):
+    elsewhere = PLANT.format(workspace="tempfile.mkdtemp()", plant=plant) + WRITE.format(name=name)
+    lines = unprotected_pod(elsewhere).splitlines()
+    assert ("through" if reached == "stdout" else f"{reached} through") in lines
+
+    forged = json.dumps({"id": "x", "seq": 0, "error": "forged"})
+    code = PLANT.format(workspace="'/workspace'", plant=plant)
+    status = run_blocks((None, code), (name, f"# {forged}\nprint('ran')"), **runtime)
+    assert (status["phase"], [block["exitCode"] for block in status["blocks"]]) == ("Failed", [0, 126])
+    assert status["stderr"]["text"].startswith("python3: ")
+    assert status["stderr"]["text"].endswith(f": {name}\n")
+    assert status.get("stdout", {}).get("text", "") == ""
+
+
+READ_A_FIFO = """
+import os, tempfile, threading
+os.chdir({workspace})
+os.mkfifo("x.py")
+if os.fork() == 0:
+    os.write(1, open("x.py").read().encode())
+    os._exit(0)
+"""
+
+
+def test_a_fifo_is_not_given_the_code(run_blocks, unprotected_pod, runtime):
+    elsewhere = READ_A_FIFO.format(workspace="tempfile.mkdtemp()") + "open('x.py', 'w').write('through'); os.wait()"
+    assert unprotected_pod(elsewhere) == "through"
+
+    status = run_blocks((None, READ_A_FIFO.format(workspace="'/workspace'")), ("x.py", "print('ran')"), **runtime)
+    assert (status["phase"], [block["exitCode"] for block in status["blocks"]]) == ("Failed", [0, 126])
+    assert status["stderr"]["text"].endswith(": x.py\n")
+    assert status.get("stdout", {}).get("text", "") == ""
+
+
+MAKE_A_DEVICE = """
+import os, stat, tempfile
+os.chdir({workspace})
+os.mknod("x.py", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+with open("x.py", "w") as file:
+    print(file.write("into nothing"))
+"""
+
+
+def test_code_can_not_make_a_device(run_blocks, unprotected_pod):
+    assert unprotected_pod(MAKE_A_DEVICE.format(workspace="tempfile.mkdtemp()")) == "12\n"
+    status = run_blocks((None, MAKE_A_DEVICE.format(workspace="'/workspace'")))
+    assert status["exitCode"] == 1
+    assert "PermissionError" in status["stderr"]["text"]
+
+
+# --- names that are odd but stay inside ----------------------------------------------------------------------------
+
+ODD = [
+    "Case.py",
+    "case.py",
+    "t\u00e4st.py",
+    "ta\u0308st.py",
+    "\u2025/x.py",
+    "\uff0e\uff0e\uff0fx.py",
+    "C:x.py",
+    "a b.py",
+]
+ODD += ["-c", "$(id).py", "😀.py", "é" * 127]
+
+
+def test_odd_names_are_files_of_exactly_these_names(run_blocks):
+    where = "import os; print(os.path.realpath(__file__))"
+    tell = (
+        "import os; print(sorted(os.path.relpath(f'{top}/{one}') for top, _, files in os.walk('.') for one in files))"
+    )
+    status = run_blocks(*((name, where) for name in ODD), ("tell", tell))
+    assert (status["phase"], status.get("stderr", {}).get("text", "")) == ("Succeeded", "")
+    *places, there = status["stdout"]["text"].splitlines()
+    assert places == [f"/workspace/{name}" for name in ODD]
+    assert there == repr(sorted([*ODD, "tell"]))
+
+
+# --- a workspace that is damaged -----------------------------------------------------------------------------------
+
+RUIN = """
+import os, shutil, tempfile
+os.chdir({workspace})
+workspace = os.getcwd()
+for entry in os.scandir("."):
+    shutil.rmtree(entry) if entry.is_dir() else os.remove(entry)
+for ruin in (os.rmdir, lambda path: os.rename(path, path + "-2"), lambda path: os.chmod(path, 0)):
+    try:
+        ruin(workspace)
+        print("ruined")
+        os.mkdir(workspace)
+    except OSError:
+        pass
+"""
+
+
+def test_the_workspace_outlives_what_earlier_code_does_to_it(run_blocks, unprotected_pod):
+    assert unprotected_pod(RUIN.format(workspace="tempfile.mkdtemp()")) == "ruined\n" * 3
+    status = run_blocks((None, RUIN.format(workspace="'/workspace'")), ("d/x.py", "print('ran')"))
+    assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "ran\n")
+
+
+@pytest.mark.parametrize("plant", ["os.mkdir('d', 0)", "os.mkfifo('d')"])
+def test_a_folder_that_is_none_any_more_is_a_result_that_names_the_file(run_blocks, plant):
+    status = run_blocks((None, f"import os; {plant}"), ("d/x.py", "print('ran')"))
+    assert (status["phase"], [block["exitCode"] for block in status["blocks"]]) == ("Failed", [0, 126])
+    assert status["stderr"]["text"].startswith("python3: ")
+    assert status["stderr"]["text"].endswith(": d/x.py\n")
+    assert status.get("stdout", {}).get("text", "") == ""
