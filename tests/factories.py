@@ -116,7 +116,7 @@ def a_secret(
 
 def a_pod(**changes: Any) -> PodView:
     """A sandbox pod, running unless told otherwise."""
-    return PodView(**{"running": True, "node_name": "node-1", **changes})
+    return PodView(**{"running": True, "node_name": "node-1", "egress_targets": frozenset({TARGET}), **changes})
 
 
 TARGET = Target("api-server", "10.96.0.1", 443)

@@ -46,6 +46,9 @@ _NUMBERS = {
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_open": (434, 434),
+    "pidfd_send_signal": (424, 424),
+    "fcntl": (72, 25),
+    "ioctl": (16, 29),
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -61,6 +64,7 @@ _NUMBERS = {
     "move_pages": (279, 239),
 }
 _PRIO_USER, _IOPRIO_WHO_USER = 2, 3
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _FIOSETOWN, _SIOCSPGRP = 8, 10, 15, 0x8901, 0x8902
 _NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW… flag
 
 # System call: (error, conditions). It is refused when a condition holds: (argument, "is" | "is not" | "has", value);
@@ -102,6 +106,10 @@ _REFUSED = {
             "move_pages": [0],
         }.items()
     },
+    # Signals by way of a descriptor. The kernel's PID 1 doesn't hear them, but gVisor's does.
+    "pidfd_send_signal": (errno.EPERM, []),
+    "fcntl": (errno.EPERM, [(1, "is", command) for command in (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)]),
+    "ioctl": (errno.EPERM, [(1, "is", command) for command in (_FIOSETOWN, _SIOCSPGRP)]),
     "setpriority": (errno.EPERM, [(0, "is", _PRIO_USER), (1, "is", RUNNER_PID)]),
     "ioprio_set": (errno.EPERM, [(0, "is", _IOPRIO_WHO_USER), (1, "is", RUNNER_PID)]),
 }

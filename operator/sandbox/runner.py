@@ -3,7 +3,7 @@
 Started by the image with `python3 -I` on this folder; uses the standard library only. The operator attaches to the
 container and talks to it over stdin and stdout; nothing else may be written to stdout.
 
-Arguments: --egress-targets JSON, what must not answer; see `egress.py`
+Environment: CODEEXEC_EGRESS_TARGETS, JSON: what must not answer, see `egress.py`. Code can't read it here.
 
 In:   {"report": true}                               asks for the first line below, as soon as it is known
       {"id", "blocks": [{"path", "command": [...], "code"}], "files": [{"path", "data": base64}],
@@ -56,7 +56,7 @@ ENVIRONMENT = {
 CHUNK = 64 * 1024
 EGRESS_SECONDS = 10
 ACK_SECONDS = 10
-COLLECT_SECONDS = 0.001
+COLLECT_SECONDS = 0.005
 PR_SET_DUMPABLE = 4
 
 
@@ -367,14 +367,14 @@ def await_job(commands, report):
     return None
 
 
-def main(arguments):
+def main():
     """Prove that the network is closed, wait for a job, run it, and wait until the operator has what came of it."""
     if os.getpid() != 1:
         sys.exit("runner: must be PID 1 of a container, because it kills every process that it can see")
     # Not dumpable: code of the same user can't read this process's memory or open its descriptors.
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         sys.exit(f"runner: prctl(PR_SET_DUMPABLE): {os.strerror(ctypes.get_errno())}")
-    targets = json.loads(arguments[1]) if arguments[:1] == ["--egress-targets"] else []
+    targets = json.loads(os.environ.get("CODEEXEC_EGRESS_TARGETS", "[]"))
     confinement = Confinement()
     answered = prove_closed(targets, EGRESS_SECONDS)
     report = {

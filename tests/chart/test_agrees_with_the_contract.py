@@ -44,7 +44,7 @@ def test_artifact_hub_lists_the_crds() -> None:
 
 def test_the_chart_has_the_defaults_of_the_model() -> None:
     images = ("box@sha256:" + "0" * 64,)
-    policy = {key: value for key, value in VALUES["policy"].items() if key != "extraImages"}
+    policy = {key: value for key, value in VALUES["policy"].items() if key != "extraImages" and value != ""}
     assert ExecutionPolicySpec.model_validate({"images": images, **policy}) == ExecutionPolicySpec(images=images)
     assert set(policy) | {"images"} == set(ExecutionPolicySpec(images=images).dump())
 

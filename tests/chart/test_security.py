@@ -4,25 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart.helm import CI_VALUES, pick, render
+from chart.helm import CHART, CI_VALUES, pick, render
+from chart.rights import AGENT, APPROVER, OPERATOR, OPERATOR_EVERYWHERE, VIEWER, Rights
 
-OPERATOR_RIGHTS = {
-    ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
-    ("codeexec.dev", "codeexecutions/status"): {"patch"},
-    ("codeexec.dev", "executionpolicies"): {"get"},
-    ("", "pods"): {"list", "watch", "create", "delete"},
-    ("", "pods/attach"): {"get", "create"},
-    ("", "secrets"): {"get", "list", "delete"},
-}
-
-AGENT_RIGHTS = {
-    ("codeexec.dev", "codeexecutions"): {"create", "get", "list", "watch", "patch"},
-    ("", "secrets"): {"create"},
-}
+FULL_VALUES = CHART / "ci" / "full-values.yaml"
 
 
-def _rights(role: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
-    rights: dict[tuple[str, str], set[str]] = {}
+def _rights(role: dict[str, Any]) -> Rights:
+    rights: Rights = {}
     for rule in role["rules"]:
         assert set(rule) == {"apiGroups", "resources", "verbs"}
         for group in rule["apiGroups"]:
@@ -33,18 +22,30 @@ def _rights(role: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
 
 def test_the_operator_has_these_rights_and_no_other() -> None:
     objects = render()
-    bindings = [one for one in objects if one["kind"] in ("RoleBinding", "ClusterRoleBinding")]
-    of_operator = [
-        (one["kind"], one["metadata"]["namespace"], one["roleRef"]["name"])
-        for one in bindings
-        if any(subject["name"] == "codeexec-operator" for subject in one["subjects"])
-    ]
-    assert of_operator == [("RoleBinding", "codeexec-sandbox", "codeexec-operator")]
-    assert _rights(pick(objects, "Role", "codeexec-operator")) == OPERATOR_RIGHTS
+    bound = {
+        (one["metadata"].get("namespace"), one["roleRef"]["kind"], one["roleRef"]["name"])
+        for one in objects
+        if one["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        and any(subject["name"] == "codeexec-operator" for subject in one["subjects"])
+    }
+    assert bound == {
+        ("codeexec-sandbox", "Role", "codeexec-operator"),
+        (None, "ClusterRole", "codeexec-operator"),
+    }
+    assert _rights(pick(objects, "Role", "codeexec-operator")) == OPERATOR
+    assert _rights(pick(objects, "ClusterRole", "codeexec-operator")) == OPERATOR_EVERYWHERE
 
 
-def test_an_agent_has_these_rights_and_no_other() -> None:
-    assert _rights(pick(render(), "Role", "codeexec-agent")) == AGENT_RIGHTS
+@pytest.mark.parametrize(("role", "rights"), [("agent", AGENT), ("approver", APPROVER), ("viewer", VIEWER)])
+def test_a_user_role_has_these_rights_and_no_other(role: str, rights: Rights) -> None:
+    assert _rights(pick(render(), "Role", f"codeexec-{role}")) == rights
+
+
+def test_nobody_is_an_approver_or_a_viewer_unless_the_values_say_so() -> None:
+    bound = {one["roleRef"]["name"] for one in render() if one["kind"] == "RoleBinding"}
+    assert {"codeexec-approver", "codeexec-viewer"}.isdisjoint(bound)
+    bound = {one["roleRef"]["name"] for one in render(values=FULL_VALUES) if one["kind"] == "RoleBinding"}
+    assert {"codeexec-approver", "codeexec-viewer"} <= bound
 
 
 def _pod_specs(values: Path) -> list[dict[str, Any]]:

@@ -233,10 +233,15 @@ WEAKER: dict[str, tuple[str, Change]] = {
     "image by tag": ("spec.containers[0].image", container(image="registry.example/sandbox:1")),
     "image by nothing": ("spec.containers[0].image", container(image="sandbox")),
     "another program": ("spec.containers[0].command", container(command=["sleep", "600"])),
-    "other arguments": ("spec.containers[0].args", container(args=["--open"])),
-    "more arguments": ("spec.containers[0].args", container(args=["--egress-targets", "[]", "--open"])),
+    "arguments": ("spec.containers[0].args", container(args=["--open"])),
     "another folder": ("spec.containers[0].workingDir", container(workingDir="/")),
     "environment": ("spec.containers[0].env", container(env=[{"name": "LD_PRELOAD", "value": "/tmp/x.so"}])),
+    "environment of a field": (
+        "spec.containers[0].env",
+        container(
+            env=[{"name": "CODEEXEC_EGRESS_TARGETS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+        ),
+    ),
     "environment of a Secret": ("spec.containers[0].envFrom", container(envFrom=[{"secretRef": {"name": "a"}}])),
     "hook": ("spec.containers[0].lifecycle", container(lifecycle={"preStop": EXEC})),
     "liveness probe": ("spec.containers[0].livenessProbe", container(livenessProbe=EXEC)),

@@ -40,13 +40,13 @@ class Lookout:
     """`view` is what was seen last."""
 
     def __init__(self, cluster: Cluster, *, pod_ips: Sequence[str], canary_port: int) -> None:
-        self.view = Surroundings()
         self._cluster = cluster
-        self._fixed = [
+        required = (
             *_api_server(),
             *_name_servers(Path("/etc/resolv.conf")),
             *(Target("canary", address, canary_port) for address in pod_ips),
-        ]
+        )
+        self.view = Surroundings(required=required)
         self._canary_port = canary_port
         self._unreached: frozenset[Target] = frozenset()
         self._looks_until_nodes = 0
@@ -87,7 +87,7 @@ class Lookout:
         return True
 
     async def _look_at_targets(self) -> None:
-        targets = [*self._fixed, *kubelet_targets(self.view.nodes)]
+        targets = [*self.view.required, *kubelet_targets(self.view.nodes)]
         answers = await asyncio.gather(*(_answers(target) for target in targets))
         now = datetime.now(UTC)
         reached = {target: now for target, answered in zip(targets, answers, strict=True) if answered}
@@ -95,7 +95,7 @@ class Lookout:
         self.view = replace(self.view, reached_at=known | reached)
         unreached = frozenset(targets) - reached.keys()
         for target in sorted(unreached - self._unreached):
-            logger.warning("%s does not answer: it can't help to show that sandboxes are closed", target)
+            logger.warning("%s does not answer the operator", target)
         self._unreached = unreached
 
 

@@ -4,7 +4,7 @@ A target that nobody can reach proves nothing by not answering. So each target h
 outside the sandbox, at about the same time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -34,10 +34,13 @@ class Target:
         return {"name": self.name, "address": self.address, "port": self.port, "protocol": self.protocol}
 
 
-def judge(answered: Mapping[Target, bool], reached_at: Mapping[Target, datetime], now: datetime) -> EgressProof:
+def judge(
+    asked: Collection[Target], answered: Mapping[Target, bool], reached_at: Mapping[Target, datetime], now: datetime
+) -> EgressProof:
     """What is shown by these observations.
 
     Args:
+        asked: the targets that the runner was told to try.
         answered: for each target that the runner tried, whether it answered.
         reached_at: when each target last answered the operator.
         now: the time of the judgement.
@@ -45,13 +48,17 @@ def judge(answered: Mapping[Target, bool], reached_at: Mapping[Target, datetime]
     reachable = {target for target, when in reached_at.items() if now - when <= FRESH}
     if any(answered.values()):
         verdict = EgressVerdict.OPEN
-    elif answered and reachable >= set(answered):
+    elif asked and reachable >= set(asked) == answered.keys():
         verdict = EgressVerdict.CLOSED
     else:
         verdict = EgressVerdict.UNPROVEN
     targets = tuple(
-        EgressTarget(**target.dump(), refused=not one, reachable=target in reachable)
-        for target, one in sorted(answered.items())
+        EgressTarget(
+            **target.dump(),
+            refused=not answered[target] if target in answered else None,
+            reachable=target in reachable,
+        )
+        for target in sorted(answered.keys() | set(asked))
     )
     return EgressProof(verdict=verdict, checked_at=now, targets=targets)
 
@@ -65,7 +72,7 @@ def explain(proof: EgressProof) -> str:
     if proof.verdict is EgressVerdict.CLOSED:
         return f"no answer inside the sandbox from: {named(list(proof.targets))}"
     if proof.verdict is EgressVerdict.OPEN:
-        answered = named([one for one in proof.targets if not one.refused])
+        answered = named([one for one in proof.targets if one.refused is False])
         return (
             f"the network of the sandbox is open: {answered} answered from inside the pod. The namespace needs the "
             "NetworkPolicy codeexec-deny-all, which the chart installs, and the cluster a network plugin that enforces "

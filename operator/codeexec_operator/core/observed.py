@@ -10,10 +10,12 @@ from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, ExecutionPolicy, ExecutionPolicySpec, Reason
 from codeexec_api.names import POLICY_NAME, SANDBOX_CONTAINER
+from codeexec_operator.core.egress import Target
 from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Transcript
 from codeexec_operator.manifests.hardening import has_user_namespace
+from codeexec_operator.manifests.pod import egress_targets_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class PodView:
     node_name: str = ""
     image_id: str = ""
     user_namespace: bool = False
+    egress_targets: frozenset[Target] = frozenset()
+    """What the runner was told to try."""
 
 
 def parse_pod(raw: Mapping[str, Any]) -> PodView:
@@ -72,6 +76,7 @@ def parse_pod(raw: Mapping[str, Any]) -> PodView:
         node_name=spec.get("nodeName", ""),
         image_id=container.get("imageID", ""),
         user_namespace=has_user_namespace(spec),
+        egress_targets=frozenset(Target(**one) for one in egress_targets_of(spec)),
     )
 
 

@@ -66,7 +66,7 @@ _WAITING_FAULTS: Final = {
     "RunContainerError": Reason.POD_REFUSED,
 }
 
-_KILLED: Final = 137
+_KILLED: Final = range(129, 160)
 _WARNING: Final = (
     "warning: the network of the sandbox was not shown to be closed (see egressProof); "
     "the policy runs code all the same"
@@ -110,7 +110,8 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
         created = seen.execution.metadata.creation_timestamp or now
         late = now >= created + timedelta(seconds=timing.payload_grace)
         if seen.payload.reason is Reason.PAYLOAD_MISSING and not late:
-            again_at = (seen.payload_read_at or now) + timedelta(seconds=timing.payload_retry)
+            read_at = seen.payload_read_at or now
+            again_at = read_at + max(timedelta(seconds=timing.payload_retry), (read_at - created) / 2)
             return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadPayload(),))
         return _finish(seen, now, Event.REFUSED, reason=seen.payload.reason, message=seen.payload.message)
     manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
@@ -219,7 +220,7 @@ def _hand_over(seen: Observed, now: datetime, payload: Payload, pod: PodView, re
     except UnicodeDecodeError as error:
         message = f"a block is not UTF-8 text ({error.reason} at byte {error.start}); nothing was run"
         return _finish(seen, now, Event.FAULT, reason=Reason.PAYLOAD_MISMATCH, message=message)
-    proof = judge(ready.answered, seen.surroundings.reached_at, now)
+    proof = judge(pod.egress_targets, ready.answered, seen.surroundings.reached_at, now)
     closed = proof.verdict is EgressVerdict.CLOSED
     layers = ("UserNamespace",) * pod.user_namespace + ("NetworkPolicy",) * closed + ready.layers
     shown = condition(
@@ -305,9 +306,9 @@ def _after_disconnect(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _finish(seen, now, Event.DEADLINE, message="the kubelet ended the pod at its deadline")
     if seen.pod.terminated:
         message = f"the pod ended without a result ({seen.pod.terminated}, exit code {seen.pod.exit_code})"
-        if seen.pod.exit_code == _KILLED:
+        if seen.pod.exit_code in _KILLED:
             message += "; the runner was killed, perhaps by the code itself"
-        elif not seen.transcript.blocks:
+        elif seen.transcript.ready is None:
             message += "; is it a sandbox image of codeexec?"
         return _finish(seen, now, Event.FAULT, message=message)
     give_up_at = (seen.link_closed_at or now) + timedelta(seconds=timing.grace)

@@ -55,6 +55,8 @@ def kubelet_targets(nodes: Iterable[NodeView]) -> list[Target]:
 class Surroundings:
     """The cluster, as it was seen last."""
 
+    required: tuple[Target, ...] = ()
+    """Targets that every proof has to try, whether they answer the operator at the moment or not."""
     reached_at: Mapping[Target, datetime] = field(default_factory=dict)
     """When each target last answered the operator."""
     nodes: tuple[NodeView, ...] = ()
@@ -62,9 +64,9 @@ class Surroundings:
     """Name of each RuntimeClass to its handler."""
 
     def targets(self, now: datetime) -> tuple[Target, ...]:
-        """The targets that can prove something at this time."""
-        fresh = sorted(target for target, when in self.reached_at.items() if now - when <= FRESH)
-        return tuple(fresh[:MAX_EGRESS_TARGETS])
+        """What a sandbox that starts at this time has to try: what is required, and what else answered lately."""
+        fresh = {target for target, when in self.reached_at.items() if now - when <= FRESH}
+        return (*self.required, *sorted(fresh - set(self.required)))[:MAX_EGRESS_TARGETS]
 
     def user_namespace(self, runtime_class_name: str | None) -> bool:
         """True if every node that a pod of this class may land on can give it a user namespace of its own."""

@@ -60,14 +60,18 @@ class Transcript:
     _order: list[tuple[StreamName, int]] = field(default_factory=list)
     _order_full: bool = False
     _next: int = 0
-    _rest: bytes = b""
+    _rest: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes, execution_uid: str) -> None:
         """Take bytes as they come from the pod, in pieces of any size."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest += data
+        lines: list[bytes] = []
+        if b"\n" in data:
+            *lines, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
         if len(self._rest) > MAX_LINE_BYTES:
             self._fail(f"a line of more than {MAX_LINE_BYTES} bytes")
-            self._rest = b""
+            self._rest.clear()
         for line in lines:
             if self.problem or self.done:
                 return

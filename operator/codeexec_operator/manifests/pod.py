@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
 from codeexec_api import CodeExecution
 from codeexec_api.names import (
@@ -17,6 +17,17 @@ from codeexec_api.names import (
 )
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.manifests import hardening
+
+EGRESS_TARGETS: Final = "CODEEXEC_EGRESS_TARGETS"
+"""The one variable of a sandbox pod. Only the runner can read it; code gets an environment of the runner's making."""
+
+
+def egress_targets_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The targets that the spec of a sandbox pod tells its runner to try."""
+    containers = spec.get("containers") or [{}]
+    variables = {one["name"]: one.get("value") for one in containers[0].get("env") or ()}
+    targets: list[Mapping[str, Any]] = json.loads(variables.get(EGRESS_TARGETS) or "[]")
+    return targets
 
 
 def build_pod(
@@ -70,7 +81,7 @@ def build_pod(
                     "name": SANDBOX_CONTAINER,
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
-                    "args": ["--egress-targets", json.dumps(list(egress_targets), separators=(",", ":"))],
+                    "env": [{"name": EGRESS_TARGETS, "value": json.dumps(list(egress_targets), separators=(",", ":"))}],
                     "stdin": True,
                     "securityContext": deepcopy(dict(hardening.CONTAINER_SECURITY_CONTEXT)),
                     "resources": {"requests": resources, "limits": resources},

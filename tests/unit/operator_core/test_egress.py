@@ -30,34 +30,43 @@ DNS = Target("dns", "fd00::a", 53, "UDP")
         "one could not have answered",
         "seen too long ago",
         "seen just in time",
-        "one that was not tried is no part of it",
+        "one that was not asked for is no part of it",
         "nothing was tried",
         "nothing is known",
     ],
 )
 def test_verdict(answered: dict[Target, bool], reached: dict[Target, float], verdict: EgressVerdict) -> None:
-    proof = judge(answered, {target: NOW + seconds(after) for target, after in reached.items()}, NOW)
+    proof = judge(answered.keys(), answered, {target: NOW + seconds(after) for target, after in reached.items()}, NOW)
     assert proof.verdict is verdict
     assert proof.checked_at == NOW
     assert EgressProof.model_validate(proof.dump()) == proof
 
 
+@pytest.mark.parametrize(
+    "answered", [{API: False}, {API: False, DNS: False, Target("canary", "10.0.0.1", 8081): False}]
+)
+def test_a_runner_that_tried_something_else_proves_nothing(answered: dict[Target, bool]) -> None:
+    assert judge([API, DNS], answered, dict.fromkeys([API, DNS], NOW), NOW).verdict is EgressVerdict.UNPROVEN
+
+
 def test_the_record_names_each_target() -> None:
-    proof = judge({DNS: True, API: False}, {API: NOW}, NOW)
+    other = Target("kubelet", "172.18.0.2", 10250)
+    proof = judge([API, DNS, other], {DNS: True, API: False}, {API: NOW}, NOW)
     assert [one.dump() for one in proof.targets] == [
         API.dump() | {"refused": True, "reachable": True},
         DNS.dump() | {"refused": False},
+        other.dump(),
     ]
 
 
 def test_the_message_names_what_answered_and_what_to_do() -> None:
-    message = explain(judge({API: False, DNS: True}, {API: NOW, DNS: NOW}, NOW))
+    message = explain(judge([API, DNS], {API: False, DNS: True}, {API: NOW, DNS: NOW}, NOW))
     assert "dns [fd00::a]:53/UDP answered from inside the pod" in message
     assert "api-server" not in message
     assert "NetworkPolicy codeexec-deny-all" in message
 
 
 def test_the_message_names_what_the_operator_did_not_reach() -> None:
-    message = explain(judge({API: False, DNS: False}, {API: NOW, DNS: NOW - FRESH - seconds(1)}, NOW))
+    message = explain(judge([API, DNS], {API: False, DNS: False}, {API: NOW, DNS: NOW - FRESH - seconds(1)}, NOW))
     assert "did not reach dns [fd00::a]:53/UDP either" in message
     assert "operator.networkPolicy" in message

@@ -68,7 +68,8 @@ def test_hardening(path: str, value: Any) -> None:
 def test_nothing_of_the_caller_or_the_host_gets_in() -> None:
     spec = a_manifest()["spec"]
     [container] = spec["containers"]
-    assert not {"env", "envFrom", "ports", "command", "lifecycle"} & set(container)
+    assert [one["name"] for one in container["env"]] == ["CODEEXEC_EGRESS_TARGETS"]
+    assert not {"args", "envFrom", "ports", "command", "lifecycle"} & set(container)
     assert not {"initContainers", "serviceAccountName", "hostAliases", "nodeName"} & set(spec)
     assert all(set(volume) == {"name", "emptyDir"} for volume in spec["volumes"])
 

@@ -1,6 +1,5 @@
 """The decision, phase by phase, as scenarios: what was observed, and what is to be done."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +42,7 @@ from codeexec_operator.core.observed import Fault, Observed, PodLink, PolicyProb
 from codeexec_operator.core.payload import Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import Timing, decide
 from codeexec_operator.core.surroundings import Surroundings
+from codeexec_operator.manifests.pod import egress_targets_of
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5)
 PAYLOAD = Payload(SECRET_UID, (CODE,), ())
@@ -138,9 +138,18 @@ class TestPending:
 
     def test_the_payload_may_come_a_little_later(self) -> None:
         observed = seen(payload=MISSING, payload_read_at=NOW + seconds(1))
-        assert plan(observed, 1) == Plan(wake_at=NOW + seconds(1.1))
-        assert plan(observed, 1.1) == Plan(actions=(ReadPayload(),))
+        assert plan(observed, 1) == Plan(wake_at=NOW + seconds(1.5))
+        assert plan(observed, 1.5) == Plan(actions=(ReadPayload(),))
         assert plan(observed, 4.9) == Plan(actions=(ReadPayload(),))
+
+    def test_a_payload_is_asked_for_less_and_less_often(self) -> None:
+        read_at, times = 0.0, 0
+        while read_at < 4.9:
+            again = plan(seen(payload=MISSING, payload_read_at=NOW + seconds(read_at)), read_at).wake_at
+            assert again
+            assert again >= NOW + seconds(read_at + 0.1)
+            read_at, times = (again - NOW).total_seconds(), times + 1
+        assert times <= 12
 
     def test_a_payload_that_never_comes_is_a_denial(self) -> None:
         result = plan(seen(payload=MISSING), 5)
@@ -280,8 +289,7 @@ class TestEgressProof:
     def test_the_pod_is_told_what_must_not_answer(self) -> None:
         [action] = plan(seen(payload=PAYLOAD)).actions
         assert isinstance(action, CreatePod)
-        [flag, targets] = action.manifest["spec"]["containers"][0]["args"]
-        assert (flag, json.loads(targets)) == ("--egress-targets", [TARGET.dump()])
+        assert egress_targets_of(action.manifest["spec"]) == [TARGET.dump()]
 
     @pytest.mark.parametrize(
         ("changes", "verdict", "why"),

@@ -78,3 +78,9 @@ def test_targets_are_those_that_answered_lately() -> None:
     seen = Surroundings(reached_at={old: NOW, new: NOW + seconds(50)})
     assert seen.targets(NOW + seconds(60)) == (new, old)
     assert seen.targets(NOW + seconds(61)) == (new,)
+
+
+def test_what_is_required_is_tried_even_if_it_does_not_answer_now() -> None:
+    name_server, kubelet = Target("dns", "10.96.0.10", 53), Target("kubelet", "172.18.0.2", 10250)
+    seen = Surroundings(required=(name_server,), reached_at={kubelet: NOW})
+    assert seen.targets(NOW) == (name_server, kubelet)

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 SOURCES = Path(__file__).parents[3] / "operator" / "sandbox"
-SANDBOX_UID = 65532
+SANDBOX_UID = 1_500_000_000 + os.getpid()
+"""A user that nobody else on this machine is: the kernel counts processes for each user."""
 # The workspace is a constant of the runner; the launcher sets it before anything runs.
 LAUNCHER = """
 import os, sys
@@ -27,7 +28,7 @@ sys.path.insert(0, sys.argv[1])
 import runner
 runner.WORKSPACE = sys.argv[2]
 exec(sys.argv[3])
-runner.main(sys.argv[4:])
+runner.main()
 """
 # Not the interpreter of the virtual environment: the sandbox user may not be able to reach it.
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -74,7 +75,7 @@ class Sandbox:
         if os.geteuid() == 0:
             os.chown(self.workspace, SANDBOX_UID, SANDBOX_UID)
 
-    def command(self, *arguments: str, privileged: bool = False, before: str = "") -> list[str]:
+    def command(self, *, privileged: bool = False, before: str = "") -> list[str]:
         """The runner's command line; `before` is Python that runs in its place first, not confined."""
         isolate = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         identity: list[str] = []
@@ -83,7 +84,7 @@ class Sandbox:
         elif not privileged:
             identity = ["setpriv", f"--reuid={SANDBOX_UID}", f"--regid={SANDBOX_UID}", "--clear-groups"]
         start = [PYTHON, "-I", "-B", "-c", LAUNCHER, str(self.folder / "runner"), str(self.workspace)]
-        return [*isolate, *identity, *start, before, *arguments]
+        return [*isolate, *identity, *start, before]
 
     def start(self) -> subprocess.Popen[bytes]:
         """The runner, waiting for a job."""

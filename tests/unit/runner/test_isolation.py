@@ -47,7 +47,7 @@ import ctypes, os
 def ptrace(request, pid):
     if ctypes.CDLL(None, use_errno=True).ptrace(request, pid, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "ptrace")
-assert os.getuid() == {65532}
+assert os.getuid() != 0
 try:
     {attempt}
 except PermissionError:

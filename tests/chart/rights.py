@@ -1,0 +1,42 @@
+"""What each role may do: the one table that the chart's Roles, and what the API server says, are held against.
+
+Rights map (API group, resource) to verbs; a subresource follows a slash. All of them hold in a sandbox namespace only,
+but those that are called EVERYWHERE.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+Rights: TypeAlias = dict[tuple[str, str], set[str]]
+Cell: TypeAlias = tuple[str, str, str]
+"""API group, resource, verb."""
+
+AGENT: Rights = {
+    ("codeexec.dev", "codeexecutions"): {"create", "get", "list", "watch", "patch"},
+    ("", "secrets"): {"create"},
+}
+APPROVER: Rights = {
+    ("codeexec.dev", "codeexecutions"): {"get", "list", "watch", "patch"},
+    ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+}
+VIEWER: Rights = {
+    ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
+    ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+}
+OPERATOR: Rights = {
+    ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
+    ("codeexec.dev", "codeexecutions/status"): {"patch"},
+    ("codeexec.dev", "executionpolicies"): {"get"},
+    ("", "pods"): {"list", "watch", "create", "delete"},
+    ("", "pods/attach"): {"get", "create"},
+    ("", "secrets"): {"get", "list", "delete"},
+}
+OPERATOR_EVERYWHERE: Rights = {
+    ("", "nodes"): {"list"},
+    ("node.k8s.io", "runtimeclasses"): {"list"},
+}
+
+
+def cells(rights: Mapping[tuple[str, str], Iterable[str]]) -> set[Cell]:
+    """The table as single rights, to compare and subtract."""
+    return {(group, resource, verb) for (group, resource), verbs in rights.items() for verb in verbs}

@@ -1,0 +1,179 @@
+"""What code can't do inside the second layer. Each attempt succeeds where the layer isn't."""
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+PRELUDE = """
+import ctypes, os, signal, socket, time
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *arguments):
+    if (result := getattr(libc, name)(*arguments)) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+def attempt(action):
+    try:
+        action()
+        return "done"
+    except OSError as error:
+        return error.strerror
+"""
+
+
+def outside(code: str) -> str:
+    """The same code in a process that nobody has confined."""
+    python = ["/usr/bin/env", "python3", "-I", "-c", PRELUDE + code]
+    return subprocess.run(python, capture_output=True, text=True, check=True, timeout=20).stdout
+
+
+SOCKETS = {
+    "IPv4": "socket.socket(socket.AF_INET, socket.SOCK_STREAM)",
+    "IPv4 datagrams": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "IPv6": "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)",
+    "the kernel's own": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "an address family with high bits": "call('socket', ctypes.c_long(1 << 32 | 2), 2, 0)",
+}
+
+
+@pytest.mark.parametrize("attempt", SOCKETS.values(), ids=SOCKETS)
+def test_there_are_no_sockets_to_anywhere(attempt: str, run: Any) -> None:
+    code = f"print(attempt(lambda: {attempt}))"
+    assert outside(code) == "done\n"
+    assert run(PRELUDE + code).text() == "Permission denied\n"
+
+
+def test_sockets_inside_the_pod_work(run: Any) -> None:
+    code = "left, right = socket.socketpair(); left.send(b'x'); print(right.recv(1)); socket.socket(socket.AF_UNIX)"
+    assert run(PRELUDE + code).text() == "b'x'\n"
+
+
+# Each is aimed at the process with this number. The kernel lets a user do that to processes of the same user.
+AIMED = {
+    "signal": "os.kill({pid}, 0)",
+    "signal a thread": "call('syscall', 200, {pid}, 0)",
+    "hold": "os.pidfd_open({pid})",
+    "take its open files": "call('prlimit', {pid}, 7, (ctypes.c_ulong * 2)(0, 0), None)",
+    "end it by its CPU time": "call('prlimit', {pid}, 0, (ctypes.c_ulong * 2)(0, 0), None)",
+    "slow down": "os.setpriority(os.PRIO_PROCESS, {pid}, 19)",
+    "schedule as idle": "os.sched_setscheduler({pid}, os.SCHED_IDLE, os.sched_param(0))",
+    "pin": "os.sched_setaffinity({pid}, os.sched_getaffinity(0))",
+    "slow its files down": "call('syscall', 251, 1, {pid}, 3 << 13)",
+}
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of the calls are those of x86-64")
+@pytest.mark.parametrize("attempt", AIMED.values(), ids=AIMED)
+def test_nothing_can_be_aimed_at_the_runner(attempt: str, run: Any) -> None:
+    code = f"""
+child = os.fork()
+if child == 0:
+    time.sleep(20)
+print(attempt(lambda: {attempt.format(pid="child")}), attempt(lambda: {attempt.format(pid=1)}))
+os.kill(child, signal.SIGKILL)
+"""
+    assert run(PRELUDE + code).text() == "done Operation not permitted\n"
+
+
+def test_all_processes_of_the_user_are_not_a_way_to_the_runner(run: Any) -> None:
+    code = "print(attempt(lambda: os.setpriority(os.PRIO_USER, os.getuid(), 19)))"
+    assert outside(code) == "done\n"
+    assert run(PRELUDE + code).text() == "Operation not permitted\n"
+
+
+DESCRIPTORS = {
+    "a descriptor of a process": "signal.pidfd_send_signal(os.open('/proc/self', os.O_RDONLY | os.O_DIRECTORY), 0)",
+    "the owner of a pipe": "fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getpid())",
+    "the signal of a pipe": "fcntl.fcntl(os.pipe()[0], fcntl.F_SETSIG, 15)",
+    "the owner of a socket": "fcntl.ioctl(socket.socketpair()[0], 0x8901, struct.pack('i', os.getpid()))",
+}
+
+
+@pytest.mark.parametrize("attempt", DESCRIPTORS.values(), ids=DESCRIPTORS)
+def test_signals_are_not_sent_by_way_of(attempt: str, run: Any) -> None:
+    code = f"import fcntl, struct; print(attempt(lambda: {attempt}))"
+    assert outside(code) == "done\n"
+    assert run(PRELUDE + code).text() == "Operation not permitted\n"
+
+
+NAMESPACES = {
+    "unshare": "call('unshare', 0x10000000)",
+    "clone": "call('syscall', 56, 0x10000000 | 17, 0, 0, 0, 0) or os._exit(0)",
+}
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of the calls are those of x86-64")
+@pytest.mark.parametrize("attempt", NAMESPACES.values(), ids=NAMESPACES)
+def test_there_are_no_new_namespaces(attempt: str, run: Any) -> None:
+    code = f"print(attempt(lambda: {attempt}), flush=True)"
+    assert outside(code) == "done\n"
+    assert run(PRELUDE + code).text() == "Operation not permitted\n"
+
+
+def test_threads_work_without_the_call_that_a_filter_can_not_look_into(run: Any) -> None:
+    code = "import threading; one = threading.Thread(target=print, args=['here']); one.start(); one.join()"
+    assert run(code).text() == "here\n"
+
+
+@pytest.mark.parametrize("where", ["/var/tmp", "/run/lock"])
+def test_files_are_written_only_where_they_are_meant_to_be(where: str, run: Any) -> None:
+    """These folders are open to everybody; only Landlock stands in the way."""
+    code = f"import tempfile; print(attempt(lambda: tempfile.TemporaryFile(dir={where!r})))"
+    assert outside(code) == "done\n"
+    assert run(PRELUDE + code).text() == "Permission denied\n"
+
+
+def test_devices_that_everybody_uses_can_be_used(run: Any) -> None:
+    report = run("import os, pty; open('/dev/null', 'w').write('x'); os.openpty(); print('ok')")
+    assert report.text() == "ok\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start the runner as another user")
+def test_processes_and_threads_are_limited_in_number(run: Any) -> None:
+    code = """
+import os, time
+count = 1
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(20)
+        count += 1
+except BlockingIOError as error:
+    print(count, error.strerror)
+"""
+    report = run(code, pids=10)
+    assert report.text() == "10 Resource temporarily unavailable\n"
+    assert report.endings == [(0, "Completed")]
+
+
+def test_a_file_is_limited_in_size(run: Any) -> None:
+    code = "import os; one = os.open('one', os.O_CREAT | os.O_WRONLY); print(os.write(one, bytes(1001)), flush=True)"
+    report = run(code + "\nos.write(one, b'x')", memoryBytes=1000)
+    assert report.text() == "1000\n"
+    assert "File too large" in report.text("stderr")
+
+
+def test_there_are_no_core_dumps(run: Any) -> None:
+    report = run("import os, resource; print(resource.getrlimit(resource.RLIMIT_CORE)); os.abort()")
+    assert report.text() == "(0, 0)\n"
+    assert report.endings == [(134, "NonZeroExit")]
+
+
+def test_no_numbers_of_system_calls_are_no_confinement() -> None:
+    """On a machine that the filter doesn't know the runner does not start."""
+    code = "import confinement; confinement.seccomp_program('riscv64')"
+    folder = os.path.join(os.path.dirname(__file__), "..", "..", "..", "operator", "sandbox")
+    done = subprocess.run(["/usr/bin/env", "python3", "-B", "-c", code], cwd=folder, capture_output=True, text=True)
+    assert "no seccomp filter for riscv64, only for x86_64, aarch64" in done.stderr
+
+
+def test_a_runner_says_what_it_has_found_out(sandbox: Any, job: Any) -> None:
+    runner = sandbox.start()
+    runner.stdin.write(b'{"report": true}\n')
+    runner.stdin.flush()
+    assert runner.stdout.readline() == b'{"ready":true,"layers":["Seccomp","Landlock"],"egress":[]}\n'
+    runner.stdin.close()
+    assert runner.wait(20) == 1
+    runner.stdout.close()
+    runner.stderr.close()

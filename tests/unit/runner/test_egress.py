@@ -1,0 +1,124 @@
+"""The probes that show a closed network: what answers is found, what doesn't answer isn't."""
+
+import importlib.util
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCE = Path(__file__).parents[3] / "operator" / "sandbox" / "egress.py"
+
+
+@pytest.fixture(scope="module")
+def egress() -> Any:
+    spec = importlib.util.spec_from_file_location("sandbox_egress", SOURCE)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def a_target(address: tuple[str, int], protocol: str = "TCP") -> dict[str, Any]:
+    return {"name": "test", "address": address[0], "port": address[1], "protocol": protocol}
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def silence() -> Iterator[dict[str, Any]]:
+    """A TCP target that never answers: its queue of connections is full."""
+    with socket.socket() as server, socket.socket() as first, socket.socket() as second:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for one in (first, second):
+            one.setblocking(False)
+            one.connect_ex(server.getsockname())
+        yield a_target(server.getsockname())
+
+
+def test_a_server_that_listens_answers(egress: Any, listener: socket.socket) -> None:
+    assert egress.prove_closed([a_target(listener.getsockname())], 0) == [True]
+
+
+def test_a_port_that_is_closed_does_not(egress: Any, listener: socket.socket) -> None:
+    address = listener.getsockname()
+    listener.close()
+    assert egress.prove_closed([a_target(address)], 0) == [False]
+
+
+def test_silence_is_no_answer_and_not_waited_for_long(egress: Any, silence: dict[str, Any]) -> None:
+    started = time.monotonic()
+    assert egress.prove_closed([silence], 60) == [False]
+    assert time.monotonic() - started >= egress.WINDOW_SECONDS
+
+
+def test_each_target_has_its_own_answer(egress: Any, listener: socket.socket, silence: dict[str, Any]) -> None:
+    targets = [silence, a_target(listener.getsockname()), silence]
+    assert egress.prove_closed(targets, 0) == [False, True, False]
+
+
+def test_without_targets_there_is_nothing_to_tell(egress: Any) -> None:
+    assert egress.prove_closed([], 60) == []
+
+
+@pytest.fixture
+def name_server() -> Iterator[Callable[..., tuple[str, int]]]:
+    servers = []
+
+    def serve(answer: Callable[[bytes], bytes]) -> tuple[str, int]:
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        server.bind(("127.0.0.1", 0))
+        servers.append(server)
+
+        def run() -> None:
+            try:
+                while True:
+                    question, sender = server.recvfrom(512)
+                    server.sendto(answer(question), sender)
+            except OSError:  # closed at the end of the test
+                return
+
+        threading.Thread(target=run, daemon=True).start()
+        address: tuple[str, int] = server.getsockname()
+        return address
+
+    yield serve
+    for server in servers:
+        server.close()
+
+
+def test_a_name_server_answers_a_question_that_it_understands(egress: Any, name_server: Any) -> None:
+    asked = []
+
+    def answer(question: bytes) -> bytes:
+        asked.append(question)
+        return question
+
+    assert egress.prove_closed([a_target(name_server(answer), "UDP")], 0) == [True]
+    number, flags, questions, *_ = struct.unpack(">6H", asked[0][:12])
+    assert (number, flags, questions) == (1, 0x0100, 1)
+    assert asked[0][12:].startswith(b"\x0akubernetes\x07default\x03svc")
+
+
+def test_a_round_is_repeated_until_nothing_answers(egress: Any, listener: socket.socket) -> None:
+    """As where a policy takes effect only after the pod has started."""
+    listener.settimeout(10)
+
+    def close_after_the_first() -> None:
+        listener.accept()[0].close()
+        listener.close()
+
+    closing = threading.Thread(target=close_after_the_first)
+    closing.start()
+    assert egress.prove_closed([a_target(listener.getsockname())], 30) == [False]
+    closing.join()
