@@ -12,6 +12,7 @@ if [[ ${1:-} == --kubeconfig && -n ${2:-} ]]; then
 elif (($# > 0)); then
   die "usage: up.sh [--kubeconfig FILE]"
 fi
+kubeconfig=$(realpath --canonicalize-missing "$kubeconfig")
 
 k() { kubectl --kubeconfig "$kubeconfig" --request-timeout=5s "$@"; }
 
@@ -62,6 +63,8 @@ usable_within() {
 
 # --- the cluster -------------------------------------------------------------------
 
+MADE_WITH=/kind/made-with # on the node: hash of what the cluster was made with
+
 delete_cluster() { run cluster-delete kind delete cluster --name $CLUSTER --kubeconfig "$kubeconfig"; }
 
 cluster_config() {
@@ -70,9 +73,16 @@ cluster_config() {
   if [[ $way == none ]]; then printf 'networking:\n  disableDefaultCNI: true\n  kubeProxyMode: none\n'; fi
 }
 
+# What takes effect only when a cluster is made, the node image aside.
+config_key() { { cluster_config && cat "$HERE/audit-policy.yaml"; } | sha256sum | cut -c1-16; }
+
+# Of a stopped node, too. Empty if the cluster was made without, or not to the end.
+made_with() { docker cp "$NODE:$MADE_WITH" - 2>/dev/null | tar -xO 2>/dev/null || true; }
+
 create_cluster() {
   cluster_config >"$STATE/kind-config.yaml"
-  run cluster-create kind create cluster --image "$image" --config "$STATE/kind-config.yaml" --kubeconfig "$kubeconfig"
+  run cluster-create env --chdir="$ROOT" \
+    kind create cluster --image "$image" --config "$STATE/kind-config.yaml" --kubeconfig "$kubeconfig"
   say "  created: $SECONDS s"
   if [[ $way == none ]]; then
     docker exec "$NODE" systemctl enable --quiet --now cilium-operator cilium-agent
@@ -80,6 +90,7 @@ create_cluster() {
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: gvisor}, handler: runsc}
 YAML
   fi
+  config_key | docker exec -i "$NODE" tee $MADE_WITH >/dev/null
 }
 
 # The node pulls image references that start with REGISTRY_HOST from our registry.
@@ -110,6 +121,10 @@ fi
 if existing=$(docker container inspect --format '{{.Image}} {{.State.Running}}' "$NODE" 2>/dev/null); then
   if [[ ${existing% *} != $(docker image inspect --format '{{.Id}}' "$image") ]]; then
     say "The cluster $CLUSTER is made from another node image: it is made anew."
+    delete_cluster
+    existing=""
+  elif [[ $(made_with) != $(config_key) ]]; then
+    say "The cluster $CLUSTER was made with another kind-config.yaml or audit policy: it is made anew."
     delete_cluster
     existing=""
   else

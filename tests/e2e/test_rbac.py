@@ -1,61 +1,327 @@
-"""Who may do what: the agent no more than it needs, the operator no more than it uses."""
+"""Who may do what, as the API server answers: each role exactly its table, and the operator no more than it uses."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import NamedTuple
 
 import pytest
-from cluster_tools import SANDBOX, SYSTEM
+from chart.rights import AGENT, APPROVER, OPERATOR, OPERATOR_EVERYWHERE, VIEWER, Cell, cells
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_secret, an_execution, wait_for
+from kubernetes import client, config
 
 pytestmark = pytest.mark.e2e
 
-AGENT = f"system:serviceaccount:{SANDBOX}:codeexec-agent"
-OPERATOR = f"system:serviceaccount:{SYSTEM}:codeexec-operator"
+ROLES = {"agent": AGENT, "approver": APPROVER, "viewer": VIEWER, "operator": OPERATOR | OPERATOR_EVERYWHERE}
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+RESOURCES = {
+    "codeexec.dev": "codeexecutions codeexecutions/status executionpolicies",
+    "": "pods pods/attach pods/binding pods/ephemeralcontainers pods/eviction pods/exec pods/log pods/portforward"
+    " pods/proxy pods/resize pods/status secrets configmaps serviceaccounts serviceaccounts/token services"
+    " services/proxy endpoints events limitranges persistentvolumeclaims resourcequotas"
+    " namespaces nodes nodes/proxy nodes/status persistentvolumes",
+    "apps": "daemonsets deployments deployments/scale replicasets statefulsets",
+    "batch": "cronjobs jobs",
+    "networking.k8s.io": "ingresses networkpolicies",
+    "rbac.authorization.k8s.io": "clusterrolebindings clusterroles rolebindings roles",
+    "admissionregistration.k8s.io": "mutatingwebhookconfigurations validatingadmissionpolicies"
+    " validatingadmissionpolicybindings validatingwebhookconfigurations",
+    "apiextensions.k8s.io": "customresourcedefinitions",
+    "certificates.k8s.io": "certificatesigningrequests certificatesigningrequests/approval",
+    "coordination.k8s.io": "leases",
+    "node.k8s.io": "runtimeclasses",
+    "*": "*",
+}
+POWERS = {  # verbs that make more of what one has
+    ("", "groups", "impersonate"),
+    ("", "serviceaccounts", "impersonate"),
+    ("", "users", "impersonate"),
+    ("certificates.k8s.io", "signers", "approve"),
+    ("certificates.k8s.io", "signers", "sign"),
+    ("rbac.authorization.k8s.io", "clusterroles", "bind"),
+    ("rbac.authorization.k8s.io", "clusterroles", "escalate"),
+    ("rbac.authorization.k8s.io", "roles", "bind"),
+    ("rbac.authorization.k8s.io", "roles", "escalate"),
+}
+TABLE = POWERS | {(group, name, verb) for group, names in RESOURCES.items() for name in names.split() for verb in VERBS}
 
-ALLOWED = [
-    (AGENT, "create", "codeexecutions"),
-    (AGENT, "get", "codeexecutions"),
-    (AGENT, "watch", "codeexecutions"),
-    (AGENT, "patch", "codeexecutions"),
-    (AGENT, "create", "secrets"),
-    (OPERATOR, "patch", "codeexecutions/status"),
-    (OPERATOR, "create", "pods"),
-    (OPERATOR, "delete", "pods"),
-    (OPERATOR, "get", "pods/attach"),
-    (OPERATOR, "delete", "secrets"),
-]
-FORBIDDEN = [
-    (AGENT, "delete", "codeexecutions"),
-    (AGENT, "patch", "codeexecutions/status"),
-    (AGENT, "get", "secrets"),
-    (AGENT, "list", "secrets"),
-    (AGENT, "create", "pods"),
-    (AGENT, "create", "pods/exec"),
-    (AGENT, "get", "pods/attach"),
-    (AGENT, "create", "executionpolicies"),
-    (OPERATOR, "create", "pods/exec"),
-    (OPERATOR, "create", "secrets"),
-    (OPERATOR, "patch", "codeexecutions"),
-    (OPERATOR, "delete", "codeexecutions"),
-    (OPERATOR, "patch", "executionpolicies"),
-    (OPERATOR, "delete", "networkpolicies"),
-    (OPERATOR, "create", "rolebindings"),
-]
+# Rights that the operator needs only where this cluster isn't.
+UNUSED_HERE: dict[Cell, str] = {
+    ("", "pods/attach", "create"): "the verb of an attachment from Kubernetes 1.35 on; it is `get` before",
+}
 
 
-def _can(admin, user, verb, resource, namespace=SANDBOX):
+class Account(NamedTuple):
+    """A service account."""
+
+    namespace: str
+    name: str
+
+    @property
+    def user(self) -> str:
+        return f"system:serviceaccount:{self.namespace}:{self.name}"
+
+    @property
+    def groups(self) -> list[str]:
+        return ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"]
+
+
+AGENT_ACCOUNT = Account(SANDBOX, "codeexec-agent")
+OPERATOR_ACCOUNT = Account(SYSTEM, "codeexec-operator")
+NOBODY = Account("default", "default")
+
+
+@pytest.fixture(scope="module")
+def accounts(admin) -> Iterator[dict[str, Account]]:
+    """An account of each role. The chart's default values name no approver and no viewer, so two are made here."""
+    made = {role: Account(SANDBOX, a_name(role)) for role in ("approver", "viewer")}
+    for role, (namespace, name) in made.items():
+        admin.kubectl("-n", namespace, "create", "serviceaccount", name)
+        subject = f"--serviceaccount={namespace}:{name}"
+        admin.kubectl("-n", namespace, "create", "rolebinding", name, f"--role=codeexec-{role}", subject)
+    yield {"agent": AGENT_ACCOUNT, "operator": OPERATOR_ACCOUNT, **made}
+    for namespace, name in made.values():
+        admin.kubectl("-n", namespace, "delete", f"serviceaccount/{name}", f"rolebinding/{name}")
+
+
+# --- the tables ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def allowed(kubeconfig) -> Callable[[str, list[str]], set[Cell]]:
+    """Asks for every cell of the table whether a user may do it in the sandbox namespace."""
+    api = client.AuthorizationV1Api(config.new_client_from_config(kubeconfig))
+
+    def ask(user: str, groups: list[str]) -> set[Cell]:
+        def may(group: str, name: str, verb: str) -> bool:
+            resource, _, subresource = name.partition("/")
+            action = {"namespace": SANDBOX, "group": group, "resource": resource, "subresource": subresource}
+            spec = {"user": user, "groups": groups, "resourceAttributes": {**action, "verb": verb}}
+            return api.create_subject_access_review({"spec": spec}).status.allowed
+
+        return {cell for cell in TABLE if may(*cell)}
+
+    return ask
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_role_may_do_what_its_table_says_and_nothing_else(accounts, allowed, role):
+    assert allowed(accounts[role].user, accounts[role].groups) == cells(ROLES[role])
+
+
+def test_an_administrator_may_do_all_of_it(allowed):
+    """The control: each question of the tables can be answered with yes."""
+    assert allowed("root", ["system:masters"]) == TABLE
+
+
+@pytest.fixture(scope="module")
+def rules_of(kubeconfig) -> Callable[[Account, str], set[Cell]]:
+    """All that an account may do in a namespace, without what every account may: also what no table thinks of."""
+
+    def review(account: Account, namespace: str) -> set[Cell]:
+        api = config.new_client_from_config(kubeconfig)
+        api.set_default_header("Impersonate-User", account.user)
+        status = (
+            client.AuthorizationV1Api(api).create_self_subject_rules_review({"spec": {"namespace": namespace}}).status
+        )
+        assert not status.incomplete, status.evaluation_error
+        return {
+            (group, resource, verb)
+            for rule in status.resource_rules
+            for group in rule.api_groups
+            for resource in rule.resources
+            for verb in rule.verbs
+        }
+
+    return lambda account, namespace: review(account, namespace) - review(NOBODY, namespace)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_role_has_no_right_that_the_table_does_not_ask_for_and_none_elsewhere(accounts, rules_of, role):
+    everywhere = cells(OPERATOR_EVERYWHERE) if role == "operator" else set()
+    assert rules_of(accounts[role], SANDBOX) == cells(ROLES[role])
+    for namespace in (SYSTEM, "kube-system", "default"):
+        assert rules_of(accounts[role], namespace) == everywhere, namespace
+
+
+@pytest.mark.parametrize(
+    ("role", "verb", "resource", "answer"),
+    [
+        ("agent", "create", "codeexecutions.codeexec.dev", "yes"),
+        ("agent", "get", "secrets", "no"),
+        ("agent", "create", "pods", "no"),
+        ("agent", "create", "pods/exec", "no"),
+        ("approver", "patch", "codeexecutions.codeexec.dev", "yes"),
+        ("approver", "create", "codeexecutions.codeexec.dev", "no"),
+        ("viewer", "list", "codeexecutions.codeexec.dev", "yes"),
+        ("viewer", "patch", "codeexecutions.codeexec.dev", "no"),
+        ("operator", "get", "pods/attach", "yes"),
+        ("operator", "create", "pods/exec", "no"),
+    ],
+)
+def test_kubectl_says_the_same(admin, accounts, role, verb, resource, answer):
     kind, _, subresource = resource.partition("/")  # kubectl would take what follows a slash for a name
-    question = ["auth", "can-i", verb, kind, "--subresource", subresource, "--namespace", namespace, "--as", user]
-    return admin.try_kubectl(*question).stdout.strip() == "yes"
+    question = ["auth", "can-i", verb, kind, "--subresource", subresource, "-n", SANDBOX, "--as", accounts[role].user]
+    assert admin.try_kubectl(*question).stdout.strip() == answer
 
 
-@pytest.mark.parametrize(("user", "verb", "resource"), ALLOWED)
-def test_allowed(admin, user, verb, resource):
-    assert _can(admin, user, verb, resource)
+# --- the approver --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("user", "verb", "resource"), FORBIDDEN)
-def test_forbidden(admin, user, verb, resource):
-    assert not _can(admin, user, verb, resource)
+def test_an_approver_stops_an_execution_and_can_do_nothing_else_with_it(
+    admin, accounts, agent_kubeconfig, kubeconfig_of
+):
+    approver, agent = Admin(kubeconfig_of(*accounts["approver"])), Admin(agent_kubeconfig)
+    name = a_name("approved")
+    admin.submit(name, "import time; time.sleep(300)", timeoutSeconds=300)
+    pod = admin.wait_for_phase(name, "Running")["status"]["podName"]
+    new = an_execution(a_name("own"), [{"language": "python", "sha256": "0" * 64, "sizeBytes": 1}])
+    payload = a_secret(a_name("own"), {"block-0": b"x"})
+
+    def act(user: Admin, *arguments: str, stdin: dict | None = None) -> str:
+        """What the API server objects to; empty if it lets the user do it."""
+        done = user.try_kubectl("-n", SANDBOX, *arguments, stdin=json.dumps(stdin) if stdin else None)
+        return done.stderr if done.returncode else ""
+
+    def patch(user: Admin, change: dict, *options: str) -> str:
+        target = ["patch", "codeexecution", name, "--type=merge", "--dry-run=server", *options]
+        return act(user, *target, "-p", json.dumps(change))
+
+    # What the role keeps from the approver, and somebody else may do.
+    for other, arguments, stdin in (
+        (agent, ("create", "--dry-run=server", "-f", "-"), new),
+        (agent, ("create", "--dry-run=server", "-f", "-"), payload),
+        (admin, ("delete", "--dry-run=server", "codeexecution", name), None),
+        (admin, ("get", "secrets"), None),
+        (admin, ("get", "pod", pod), None),
+        (admin, ("logs", pod), None),
+        (admin, ("exec", pod, "--", "true"), None),
+        (admin, ("delete", "--dry-run=server", "pod", pod), None),
+    ):
+        assert act(other, *arguments, stdin=stdin) == "", "control"
+        assert "Forbidden" in act(approver, *arguments, stdin=stdin), arguments
+    forged = {"status": {"phase": "Succeeded"}}
+    assert patch(admin, forged, "--subresource=status") == "", "control"
+    assert "Forbidden" in patch(approver, forged, "--subresource=status")
+
+    # What the role lets through, and the CRD or an admission policy stops.
+    assert patch(approver, {"metadata": {"labels": {"example.com/ticket": "7"}}}) == "", "control: a patch as such"
+    owner = {"apiVersion": "v1", "kind": "Secret", "name": "gone", "uid": "00000000-0000-0000-0000-000000000000"}
+    assert "ownerReferences must be empty" in patch(approver, {"metadata": {"ownerReferences": [owner]}})
+    assert "finalizers must be empty" in patch(approver, {"metadata": {"finalizers": ["example.com/for-ever"]}})
+    assert "immutable" in patch(approver, {"spec": {"timeoutSeconds": 600}})
+
+    approver.kubectl(
+        "-n", SANDBOX, "patch", "codeexecution", name, "--type=merge", "-p", '{"spec": {"cancelled": true}}'
+    )
+    assert admin.wait_for_phase(name, "Cancelled")["status"]["reason"] == "CancelRequested"
+    assert "cancelled" in patch(approver, {"spec": {"cancelled": False}})
 
 
-@pytest.mark.parametrize("resource", ["secrets", "pods", "codeexecutions"])
-def test_operator_has_no_rights_elsewhere(admin, resource):
-    for verb in ("get", "list", "create", "delete"):
-        assert not _can(admin, OPERATOR, verb, resource, "kube-system")
+# --- the operator's rights and its calls ---------------------------------------------
+
+AUDIT_LOG = """
+import glob, json
+from datetime import datetime
+since = datetime.fromisoformat({since!r})
+calls = set()
+logs = glob.glob("/proc/1/root/var/log/kubernetes/audit*.log")
+for log in logs:
+    for line in open(log):
+        if not line.endswith("\\n"):
+            continue  # is being written
+        event = json.loads(line)
+        if datetime.fromisoformat(event["requestReceivedTimestamp"]) < since:
+            continue
+        decision = event.get("annotations", {{}}).get("authorization.k8s.io/decision")
+        target = event.get("objectRef", {{}})
+        resource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
+        if decision:  # none: turned away before, as when there are too many requests
+            calls.add((event["user"]["username"], decision, target.get("apiGroup", ""), resource, event["verb"]))
+print(json.dumps(sorted(calls) if logs else None))
+"""
+
+
+class Calls(NamedTuple):
+    """What an account has asked the API server for, by what authorization said to it."""
+
+    allowed: set[Cell]
+    refused: set[Cell]
+
+
+@pytest.fixture
+def calls_of(admin, node_shell) -> Callable[[Account], Calls]:
+    """Reads the API server's audit log, from when the operator and its rights became what they are now.
+
+    What authorization refuses counts, and not the status 403: that is the answer to a pod over the quota, too.
+    """
+    since = _last_change(admin)
+
+    def read(account: Account) -> Calls:
+        calls = json.loads(node_shell(AUDIT_LOG.format(since=since.isoformat())))
+        assert calls is not None, (
+            "the API server keeps no audit log: `make cluster` makes the test cluster anew, with one; "
+            "a cluster of your own needs tests/cluster/audit-policy.yaml and --audit-log-path as in kind-config.yaml"
+        )
+        ours = [(decision, tuple(cell)) for user, decision, *cell in calls if user == account.user]
+        made = {decision: {cell for verdict, cell in ours if verdict == decision} for decision in ("allow", "forbid")}
+        discovery = {cell for cell in made["allow"] if not cell[1]}  # `/api`, `/apis`: open to every account
+        return Calls(made["allow"] - discovery, made["forbid"])
+
+    return read
+
+
+def _last_change(admin: Admin) -> datetime:
+    """When the operator was deployed, or a right of it was changed, whichever is later."""
+    kinds = "roles,rolebindings,clusterroles,clusterrolebindings,replicasets.apps"
+    selector = "app.kubernetes.io/part-of=codeexec"
+    listing = admin.kubectl("get", kinds, "-A", "-l", selector, "-o", "json", "--show-managed-fields")
+    times = set()
+    for thing in json.loads(listing)["items"]:
+        times.add(thing["metadata"]["creationTimestamp"])
+        if thing["kind"] != "ReplicaSet":  # its status changes with each restart of the operator
+            times.update(entry["time"] for entry in thing["metadata"]["managedFields"])
+    return max(map(datetime.fromisoformat, times))
+
+
+def _make_the_operator_do_all_it_does(admin: Admin) -> str:
+    """One execution whose pod goes, one whose pod is still there when the operator starts again. Name of the latter."""
+    gone, kept = a_name("gone"), a_name("kept")
+    admin.submit(kept, "print(1)", ttlSecondsAfterFinished=300)
+    admin.submit(gone, "print(1)", ttlSecondsAfterFinished=0)
+    admin.wait_for_phase(kept, "Succeeded")
+    pod = admin.wait_for_phase(gone, "Succeeded")["status"]["podName"]
+    wait_for("its pod to be deleted", lambda: not admin.exists("pod", pod, SANDBOX))
+    operator, pods = (
+        "deployment/codeexec-operator",
+        ("pods", "-l", "app.kubernetes.io/component=operator", "-o", "name"),
+    )
+    admin.kubectl("-n", SYSTEM, "scale", operator, "--replicas=0")
+    wait_for("the operator to be gone", lambda: not admin.kubectl("-n", SYSTEM, "get", *pods))
+    admin.kubectl("-n", SYSTEM, "scale", operator, "--replicas=1")
+    admin.kubectl("-n", SYSTEM, "rollout", "status", operator, "--timeout=60s")
+    return kept
+
+
+@pytest.fixture
+def stranger(admin) -> Iterator[Account]:
+    """A new account beside the operator's, without rights: what the log says of it is said of this test."""
+    account = Account(SYSTEM, a_name("stranger"))
+    admin.kubectl("-n", SYSTEM, "create", "serviceaccount", account.name)
+    yield account
+    admin.kubectl("-n", SYSTEM, "delete", "serviceaccount", account.name)
+
+
+def test_the_operator_uses_each_of_its_rights_and_asks_for_no_other(admin, calls_of, rules_of, stranger, kubeconfig_of):
+    assert "Forbidden" in Admin(kubeconfig_of(*stranger)).try_kubectl("get", "configmaps", "-n", SANDBOX).stderr
+    assert calls_of(stranger).refused == {("", "configmaps", "list")}, "control: the log shows what is refused"
+
+    kept = _make_the_operator_do_all_it_does(admin)
+    taken_up = ("codeexec.dev", "codeexecutions", "get")
+    wait_for("the operator to look up whose pod it finds", lambda: taken_up in calls_of(OPERATOR_ACCOUNT).allowed)
+    admin.kubectl("-n", SANDBOX, "delete", "codeexecution", kept)
+
+    granted, calls = rules_of(OPERATOR_ACCOUNT, SANDBOX), calls_of(OPERATOR_ACCOUNT)
+    assert calls.refused == set()
+    assert calls.allowed <= granted, "allowed by a right that is not the chart's"
+    assert granted - calls.allowed <= set(UNUSED_HERE), "granted and never used"
