@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BIN := .venv/bin
 STATE := .codeexec
+SCANNER := $(STATE)/scan
 CLUSTER := tests/cluster
 NAMESPACE := codeexec-system
 SANDBOX := codeexec-sandbox
@@ -18,7 +19,7 @@ USER_KUBECONFIG := $(filter-out $(OWN_KUBECONFIG),$(KUBECONFIG))
 export KUBECONFIG := $(or $(USER_KUBECONFIG),$(OWN_KUBECONFIG))
 export PATH := $(PATH):$(shell $(CLUSTER)/tools.sh --bin)
 
-.PHONY: help venv cluster images deploy demo test check e2e bench generate format clean kubeconfig
+.PHONY: help venv cluster images sbom deploy demo test check e2e bench scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,14 +55,19 @@ images: venv ## Build the operator and sandbox images and push them to where the
 	  printf 'OPERATOR_IMAGE=%s\nSANDBOX_IMAGE=%s\n' "$$OPERATOR_IMAGE" "$$SANDBOX_IMAGE" >$(STATE)/images.env
 	fi
 
+sbom: images ## Write a bill of materials of each image to .codeexec/sbom (CycloneDX; not for images from elsewhere)
+	@$(CLUSTER)/sbom.sh
+
 deploy: cluster images ## Install or upgrade the Helm chart
 	@$(CLUSTER)/tools.sh helm kubectl
 	source $(STATE)/images.env
+	# Where the cluster has gVisor, executions may ask for it.
+	gvisor="$$(kubectl get runtimeclass gvisor --ignore-not-found --output name)"
 	echo "installing the chart: release codeexec, namespace $(NAMESPACE)"
 	helm upgrade --install codeexec charts/codeexec --namespace $(NAMESPACE) --create-namespace --wait --timeout 3m \
 	  --set image.repository="$${OPERATOR_IMAGE%@*}" --set image.digest="$${OPERATOR_IMAGE#*@}" \
 	  --set sandbox.image.repository="$${SANDBOX_IMAGE%@*}" --set sandbox.image.digest="$${SANDBOX_IMAGE#*@}" \
-	  $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
+	  $${gvisor:+--set policy.runtimeClassNames={gvisor}} $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
 	echo "deployed"
 
 demo: deploy ## Bring everything up and let an AutoGen agent run code in hardened pods
@@ -82,7 +88,7 @@ check: venv ## Lint, types, import contracts, unit, contract and chart tests: al
 	echo "import contracts"; $(BIN)/lint-imports --no-logo
 	$(BIN)/pytest tests/unit tests/contract tests/chart
 
-e2e: deploy ## Prove that NetworkPolicy is enforced, then run the end-to-end tests
+e2e: deploy sbom ## Prove that NetworkPolicy is enforced, then run the end-to-end tests
 	@echo "checking that the cluster enforces NetworkPolicy"
 	$(CLUSTER)/check.sh --kubeconfig "$$KUBECONFIG"
 	$(BIN)/pytest tests/e2e
@@ -90,11 +96,22 @@ e2e: deploy ## Prove that NetworkPolicy is enforced, then run the end-to-end tes
 bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json)
 	@$(BIN)/python tests/bench/bench.py
 
+scan: deploy $(SCANNER)/.installed ## Hold the chart and live pods against an independent manifest scanner (checkov)
+	@$(BIN)/pytest tests/scan
+
+$(SCANNER)/.installed: requirements/scan.txt | $(BIN)/.installed
+	@echo "making $(SCANNER), the scanner's own environment"
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(SCANNER)
+	$(BIN)/uv pip install --quiet --require-hashes --python $(SCANNER)/bin/python -r requirements/scan.txt
+	touch $@
+
 generate: venv ## Write CRDs, chart copies, docs/phases.md and lock files
 	@$(BIN)/python -m codeexec_api .
-	compile=($(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --universal pyproject.toml)
-	"$${compile[@]}" --extra dev --output-file requirements/dev.txt
-	"$${compile[@]}" --extra operator --extra cli --output-file requirements/operator.txt
+	compile=($(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11)
+	"$${compile[@]}" --universal pyproject.toml --extra dev --output-file requirements/dev.txt
+	"$${compile[@]}" --universal pyproject.toml --extra operator --extra cli --output-file requirements/operator.txt
+	# Code runs on the image's Python and nowhere else, and the image is made of wheels.
+	"$${compile[@]}" --python-platform linux --only-binary :all: operator/sandbox/requirements.in --output-file requirements/sandbox.txt
 
 format: venv ## Format the code
 	@$(BIN)/ruff check --fix --quiet . || true
