@@ -78,7 +78,7 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 	echo "--- the records: kubectl get codeexecutions ---"
 	kubectl get codeexecutions --all-namespaces --sort-by=.metadata.creationTimestamp
 
-test: check e2e ## Run all tests, on the real cluster
+test: check scan e2e ## Run all tests, on the real cluster
 
 check: venv ## Lint, types, import contracts, unit, contract and chart tests: all that needs no cluster
 	@$(CLUSTER)/tools.sh helm helm-unittest kubeconform k8s-schemas
@@ -110,6 +110,7 @@ generate: venv ## Write CRDs, chart copies, docs/phases.md and lock files
 	compile=($(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11)
 	"$${compile[@]}" --universal pyproject.toml --extra dev --output-file requirements/dev.txt
 	"$${compile[@]}" --universal pyproject.toml --extra operator --extra cli --output-file requirements/operator.txt
+	"$${compile[@]}" --universal requirements/scan.in --output-file requirements/scan.txt
 	# Code runs on the image's Python and nowhere else, and the image is made of wheels.
 	"$${compile[@]}" --python-platform linux --only-binary :all: operator/sandbox/requirements.in --output-file requirements/sandbox.txt
 

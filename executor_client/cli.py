@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -12,6 +14,13 @@ from executor_client.blocks import SourceBlock, prepare
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, Request
 from executor_client.exceptions import CodeExecError
 from executor_client.results import ExecutionResult
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def visible(output: str) -> str:
+    """Output for a terminal: what would control it, but for line ends and tabs, is shown by its number."""
+    return _CONTROLS.sub(lambda one: f"\\x{ord(one[0]):02x}", output.replace("\r\n", "\n"))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,5 +85,5 @@ def run(
     if output == "json":
         click.echo(json.dumps(asdict(result), default=str, indent=2))
     else:
-        click.echo(result.output, nl=False)
+        click.echo(visible(result.output) if sys.stdout.isatty() else result.output, nl=False)
     sys.exit(result.exit_code)
