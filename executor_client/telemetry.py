@@ -54,6 +54,7 @@ def describe_request(span: trace.Span, *, namespace: str, name: str, spec: CodeE
             "codeexec.limits.cpu": spec.limits.cpu,
             "codeexec.limits.memory": spec.limits.memory,
             "codeexec.limits.ephemeral_storage": spec.limits.ephemeral_storage,
+            "codeexec.limits.pids": spec.limits.pids,
             "codeexec.limits.output_bytes": spec.limits.output_bytes,
         }
     )
@@ -68,6 +69,9 @@ def describe_outcome(span: trace.Span, execution: CodeExecution) -> None:
             "codeexec.phase": status.phase.value,
             "codeexec.reason": status.reason,
             "k8s.pod.name": status.pod_name,
+            "codeexec.runtime_class": status.runtime_class_name,
+            "codeexec.layers": list(status.layers),
+            "codeexec.egress.verdict": status.egress_proof.verdict.value if status.egress_proof else "",
             "codeexec.stdout.size_bytes": status.stdout.total_bytes if status.stdout else 0,
             "codeexec.stderr.size_bytes": status.stderr.total_bytes if status.stderr else 0,
         }

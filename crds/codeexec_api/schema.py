@@ -70,6 +70,8 @@ _EXECUTION_COLUMNS: Final = [
     _column("Digest", ".status.summary.digest", text="Start of the digest of the code"),
     _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
     _column("Reason", ".status.reason", wide=True, text="Why the execution is in this phase"),
+    _column("Egress", ".status.egressProof.verdict", wide=True, text="Whether the network was shown to be closed"),
+    _column("Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty: the node's default"),
     _column("Pod", ".status.podName", wide=True, text="Sandbox pod"),
     _column("Image", ".status.image", wide=True, text="Sandbox image"),
 ]

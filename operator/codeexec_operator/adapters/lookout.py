@@ -64,7 +64,10 @@ class Lookout:
         """Look again and again, until cancelled."""
         while True:
             await asyncio.sleep(_TARGETS_SECONDS)
-            await self._look()
+            try:
+                await self._look()
+            except Exception:  # without a lookout no execution would ever be shown to be closed again
+                logger.exception("unexpected; looking again")
 
     async def close(self) -> None:
         """End the canary."""

@@ -44,6 +44,8 @@ class PodView:
     terminated: str | None = None
     """Reason of the container's or the pod's end, such as `OOMKilled`, `Error` or `DeadlineExceeded`."""
     exit_code: int | None = None
+    last_words: str = ""
+    """End of the container's log, if it failed. Until code has started, these are the runner's words."""
     waiting_reason: str = ""
     waiting_message: str = ""
     unschedulable: str = ""
@@ -70,6 +72,7 @@ def parse_pod(raw: Mapping[str, Any]) -> PodView:
         running="running" in state and not finished,
         terminated=reason,
         exit_code=ended.get("exitCode"),
+        last_words=(ended.get("message") or "").strip()[-500:],
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=blocked[0] if blocked else "",

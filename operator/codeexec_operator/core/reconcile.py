@@ -209,7 +209,8 @@ def _start_failure(seen: Observed) -> tuple[Event, Reason, str] | None:
         return Event.FAULT, reason, message
     if seen.pod.terminated:
         message = f"the runner ended before the code started ({seen.pod.terminated}, exit code {seen.pod.exit_code})"
-        return Event.FAULT, Reason.RUNNER_FAILED, f"{message}; is it a sandbox image of codeexec?"
+        said = f": {seen.pod.last_words}" if seen.pod.last_words else "; is it a sandbox image of codeexec?"
+        return Event.FAULT, Reason.RUNNER_FAILED, message + said
     return None
 
 

@@ -83,6 +83,8 @@ def build_pod(
                     "imagePullPolicy": "IfNotPresent",
                     "env": [{"name": EGRESS_TARGETS, "value": json.dumps(list(egress_targets), separators=(",", ":"))}],
                     "stdin": True,
+                    # What a runner that can't start says reaches the record.
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": deepcopy(dict(hardening.CONTAINER_SECURITY_CONTEXT)),
                     "resources": {"requests": resources, "limits": resources},
                     "volumeMounts": hardening.volume_mounts(),

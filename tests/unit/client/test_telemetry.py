@@ -1,12 +1,12 @@
 """The audit span: digests and sizes, never code."""
 
 import pytest
-from factories import a_raw_block, a_raw_file, a_spec, an_execution
+from factories import NOW, a_raw_block, a_raw_file, a_spec, an_execution
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from codeexec_api import Phase, StreamStatus
+from codeexec_api import EgressProof, EgressVerdict, Phase, StreamStatus
 from codeexec_api.v1alpha1 import TRACEPARENT_PATTERN
 from executor_client import telemetry
 
@@ -31,7 +31,9 @@ def test_a_span_carries_the_facts_and_no_code(exporter: InMemorySpanExporter) ->
     code = f"print('{PLANTED}')".encode()
     blocks, files = [a_raw_block(code)], [a_raw_file("data", PLANTED.encode())]
     stream = StreamStatus(text=PLANTED, sha256="0" * 64, total_bytes=len(PLANTED), truncated=False)
-    status = {"exit_code": 3, "reason": "NonZeroExit", "stdout": stream, "message": PLANTED}
+    proof = EgressProof(verdict=EgressVerdict.CLOSED, checked_at=NOW)
+    status = {"layers": ("Seccomp",), "egress_proof": proof, "runtime_class_name": "gvisor"}
+    status |= {"exit_code": 3, "reason": "NonZeroExit", "stdout": stream, "message": PLANTED}
     execution = an_execution(phase=Phase.FAILED, status=status, blocks=blocks, files=files)
     with telemetry.execution_span() as span:
         telemetry.describe_request(span, namespace="here", name="run-1", spec=execution.spec)
@@ -47,6 +49,10 @@ def test_a_span_carries_the_facts_and_no_code(exporter: InMemorySpanExporter) ->
         "codeexec.timeout_seconds": 60,
         "codeexec.limits.memory": "256Mi",
         "codeexec.phase": "Failed",
+        "codeexec.limits.pids": 256,
+        "codeexec.runtime_class": "gvisor",
+        "codeexec.layers": ("Seccomp",),
+        "codeexec.egress.verdict": "Closed",
         "process.exit.code": 3,
         "error.type": "NonZeroExit",
         "codeexec.stdout.size_bytes": len(PLANTED),

@@ -60,8 +60,14 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
             {"node_name": "node-1", "image_id": "id", "terminated": "NodeLost"},
         ),
         (
-            a_raw_pod({"terminated": {"exitCode": 1}}, phase="Running"),
-            {"node_name": "node-1", "image_id": "id", "terminated": "Unknown", "exit_code": 1},
+            a_raw_pod({"terminated": {"exitCode": 1, "message": "runner: no\n"}}, phase="Running"),
+            {
+                "node_name": "node-1",
+                "image_id": "id",
+                "terminated": "Unknown",
+                "exit_code": 1,
+                "last_words": "runner: no",
+            },
         ),
     ],
     ids=[

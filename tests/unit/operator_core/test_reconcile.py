@@ -235,9 +235,15 @@ class TestStarting:
         assert result.status
         assert result.status.message.endswith("why")
 
-    def test_a_runner_that_ends_early(self) -> None:
-        result = plan(starting(pod=a_pod(running=False, terminated="Error", exit_code=1)))
+    @pytest.mark.parametrize(
+        ("last_words", "told"), [("", "is it a sandbox image"), ("runner: no seccomp here", "runner: no seccomp here")]
+    )
+    def test_a_runner_that_ends_early(self, last_words: str, told: str) -> None:
+        pod = a_pod(running=False, terminated="Error", exit_code=1, last_words=last_words)
+        result = plan(starting(pod=pod))
         assert outcome(result) == (Phase.FAILED, "RunnerFailed")
+        assert result.status
+        assert told in result.status.message
 
     @pytest.mark.parametrize(
         ("pod", "why"),
