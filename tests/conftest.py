@@ -2,6 +2,9 @@
 
 from hypothesis import settings
 
+# Used by e2e and conformance; they cost the other layers nothing.
+pytest_plugins = ["cluster_fixtures", "conformance.plugin"]
+
 # The same examples on every run, and no deadline: a busy machine is not a bug.
 settings.register_profile("codeexec", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("codeexec")

@@ -1,6 +1,7 @@
-"""The wall-clock and memory limits hold, whatever the code does: by the runner, the operator and the kubelet."""
+"""Behind the runner's own limit of time stand the operator and the kubelet; the runner's is in tests/conformance."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -12,40 +13,6 @@ from codeexec_api import CodeExecution
 from codeexec_operator.manifests.pod import build_pod
 
 pytestmark = pytest.mark.e2e
-
-STUBBORN = {
-    "sleeps": ("sh", "printf partial; sleep 300"),
-    "ignores signals": (
-        "python",
-        "import signal, time\n"
-        "for n in range(1, 32):\n"
-        "    if n not in (9, 19): signal.signal(n, signal.SIG_IGN)\n"
-        "print('partial', end=''); time.sleep(300)",
-    ),
-    "forks into sessions of its own": (
-        "python",
-        "import os, time\n"
-        "print('partial', end='', flush=True)\n"
-        "for _ in range(5):\n"
-        "    if os.fork() == 0:\n"
-        "        os.setsid(); time.sleep(300)\n"
-        "time.sleep(300)",
-    ),
-    "closes its streams": ("sh", "printf partial; exec >&- 2>&-; sleep 300"),
-    "floods its output": ("sh", "printf partial; while :; do echo flood; done"),
-}
-
-
-@pytest.mark.parametrize(("language", "code"), STUBBORN.values(), ids=STUBBORN)
-async def test_runner_ends_what_runs_too_long(make_executor, admin, language, code):
-    executor = make_executor(timeout=2)
-    result = await executor.execute_code_blocks([CodeBlock(code, language)], CancellationToken())
-    assert result.exit_code == 124
-    assert result.output.startswith("partial")
-    assert "Timeout" in result.output
-    status = admin.execution(result.execution)["status"]
-    assert (status["phase"], status["reason"]) == ("TimedOut", "DeadlineExceeded")
-    assert 2000 <= status["blocks"][0]["durationMs"] < 4000
 
 
 async def test_limit_is_for_each_block(make_executor):
@@ -69,7 +36,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         command = open(f"/proc/{pid}/cmdline").read()
     except OSError:
         continue
-    if "/opt/codeexec/runner.py" in command:
+    if "/opt/codeexec/runner" in command:
         os.kill(int(pid), signal.SIGSTOP)
         print("stopped")
 """)
@@ -100,29 +67,12 @@ async def test_kubelet_ends_the_pod_when_nobody_else_does(admin):
     pod = build_pod(execution, image=image(), deadline_seconds=3)
     del pod["metadata"]["ownerReferences"]  # there is no such CodeExecution: the garbage collector would be faster
     del pod["metadata"]["labels"]
-    admin.apply(pod)
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(pod))
     try:
         status = wait_for("the kubelet to end the pod", lambda: _failed(admin, pod["metadata"]["name"]), 30)
         assert status["reason"] == "DeadlineExceeded"
     finally:
         admin.kubectl("-n", SANDBOX, "delete", "pod", pod["metadata"]["name"], "--now")
-
-
-async def test_memory_limit_is_named(executor, admin):
-    code = "print('before'); x = b'x' * (2 << 30); print(len(x))"
-    result = await executor.execute_code_blocks([CodeBlock(code, "python")], CancellationToken())
-    assert result.exit_code == 137
-    assert result.reason == "OutOfMemory"
-    assert result.output.startswith("before\n")
-    assert "spec.limits.memory" in result.output
-    assert admin.phase(result.execution) == "OutOfMemory"
-
-
-async def test_files_count_towards_a_limit_that_holds_at_once(executor):
-    code = "dd if=/dev/zero of=/workspace/big bs=1M count=1000 2>&1; ls -s --block-size=1M /workspace/big"
-    result = await executor.execute_code_blocks([CodeBlock(code, "sh")], CancellationToken())
-    assert "No space left on device" in result.output
-    assert result.output.split()[-2] == "128"
 
 
 def _failed(admin, pod):

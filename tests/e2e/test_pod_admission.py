@@ -238,9 +238,7 @@ WEAKER: dict[str, tuple[str, Change]] = {
     "environment": ("spec.containers[0].env", container(env=[{"name": "LD_PRELOAD", "value": "/tmp/x.so"}])),
     "environment of a field": (
         "spec.containers[0].env",
-        container(
-            env=[{"name": "CODEEXEC_EGRESS_TARGETS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
-        ),
+        container(env=[{"name": "CODEEXEC_EGRESS_TARGETS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
     ),
     "environment of a Secret": ("spec.containers[0].envFrom", container(envFrom=[{"secretRef": {"name": "a"}}])),
     "hook": ("spec.containers[0].lifecycle", container(lifecycle={"preStop": EXEC})),

@@ -1,0 +1,151 @@
+"""Fixtures for tests on the real cluster that KUBECONFIG names, with codeexec deployed (`make e2e`)."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster_tools import SANDBOX, Admin, a_name, image, wait_for
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> str:
+    path = os.environ.get("KUBECONFIG", "")
+    if not Path(path).is_file():
+        pytest.exit(f"KUBECONFIG={path!r} is no file: run these tests by `make e2e`, which brings up a cluster", 3)
+    return path
+
+
+@pytest.fixture(scope="session")
+def admin(kubeconfig: str) -> Admin:
+    return Admin(kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def kubeconfig_of(admin: Admin, kubeconfig: str, tmp_path_factory) -> Callable[[str, str], str]:
+    """Makes a kubeconfig for a service account, so that tests act with its rights and no others."""
+
+    def make(namespace: str, account: str) -> str:
+        token = admin.kubectl("create", "token", account, "--namespace", namespace, "--duration", "3h").strip()
+        raw = yaml.safe_load(admin.kubectl("config", "view", "--raw", "--minify", "--flatten"))
+        raw["users"] = [{"name": account, "user": {"token": token}}]
+        raw["contexts"] = [{"name": "it", "context": {"cluster": raw["clusters"][0]["name"], "user": account}}]
+        raw["current-context"] = "it"
+        path = tmp_path_factory.mktemp("kubeconfig") / account
+        path.write_text(yaml.safe_dump(raw))
+        return str(path)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def agent_kubeconfig(kubeconfig_of) -> str:
+    return kubeconfig_of(SANDBOX, "codeexec-agent")
+
+
+@pytest.fixture
+async def make_executor(agent_kubeconfig: str):
+    """Executors with no more rights than an agent has, stopped after the test."""
+    from executor_client import KubernetesCodeExecutor  # here: it costs tests without a cluster half a second
+
+    made = []
+
+    def make(**options) -> KubernetesCodeExecutor:
+        made.append(KubernetesCodeExecutor(**{"kubeconfig": agent_kubeconfig, "agent": "e2e", **options}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.stop()
+
+
+@pytest.fixture
+async def executor(make_executor):
+    return make_executor(timeout=20)
+
+
+class ControlPod:
+    """A pod that nothing protects, and Python in it: the positive control."""
+
+    def __init__(self, admin: Admin, namespace: str, name: str) -> None:
+        self.namespace, self.name = namespace, name
+        self.ip: str = admin.pod(namespace, name)["status"]["podIP"]
+        self._admin = admin
+
+    def __call__(self, code: str) -> str:
+        """What this Python code prints."""
+        return self._admin.kubectl(
+            "-n", self.namespace, "exec", "-i", self.name, "--", "python3", "-I", "-", stdin=code
+        )
+
+
+@pytest.fixture(scope="session")
+def make_control_pod(admin: Admin) -> Iterator[Callable[..., ControlPod]]:
+    """Makes pods in a namespace that nothing protects: no policy, no Pod Security, no LimitRange."""
+    namespace = a_name("codeexec-control")
+    admin.kubectl("create", "namespace", namespace)
+    wait_for("its service account", lambda: admin.exists("serviceaccount", "default", namespace))
+
+    def make(name: str, container: dict[str, Any], **spec: Any) -> ControlPod:
+        container = {"name": "main", "image": image(), "resources": {"requests": {"cpu": "50m"}}, **container}
+        admin.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"terminationGracePeriodSeconds": 0, "containers": [container], **spec},
+            }
+        )
+        admin.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+        return ControlPod(admin, namespace, name)
+
+    yield make
+    admin.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def unprotected_pod(make_control_pod) -> ControlPod:
+    """Runs Python in a pod with the defaults of Kubernetes: root, no policy, a token. The positive control.
+
+    A probe that fails in the sandbox proves something only if it succeeds here.
+    """
+    container = {
+        "command": ["python3", "-m", "http.server", "8000", "--directory", "/opt"],
+        "env": [{"name": "CALLER_SECRET", "value": "e2e"}],
+        "securityContext": {"runAsUser": 0},
+    }
+    return make_control_pod("unprotected", container)
+
+
+@pytest.fixture(scope="session")
+def privileged_pod(make_control_pod) -> ControlPod:
+    """Runs Python in a privileged pod: the control for what even a pod with default settings may not do."""
+    container = {"command": ["sleep", "infinity"], "securityContext": {"privileged": True, "runAsUser": 0}}
+    return make_control_pod("privileged", container)
+
+
+@pytest.fixture(scope="session")
+def node_shell(make_control_pod) -> ControlPod:
+    """Runs Python as root among the processes of the node, to do what no sandboxed code could."""
+    container = {"command": ["sleep", "infinity"], "securityContext": {"privileged": True, "runAsUser": 0}}
+    return make_control_pod("node-shell", container, hostPID=True)
+
+
+@pytest.fixture
+def policy(admin: Admin) -> Iterator[Callable[..., None]]:
+    """Puts an ExecutionPolicy into the sandbox namespace, and takes it away again."""
+
+    def put(**spec) -> None:
+        admin.apply(
+            {
+                "apiVersion": "codeexec.dev/v1alpha1",
+                "kind": "ExecutionPolicy",
+                "metadata": {"name": "default", "namespace": SANDBOX},
+                "spec": {"images": [image()], **spec},
+            }
+        )
+
+    yield put
+    admin.kubectl("-n", SANDBOX, "delete", "executionpolicy", "default", "--ignore-not-found")

@@ -1,0 +1,66 @@
+"""R-18: nothing is fetched at run time."""
+
+import json
+import os
+import sysconfig
+import urllib.request
+
+import pytest
+from cluster_tools import SANDBOX, a_name, an_execution, image
+from conformance.attacks import FACTS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-18")]
+
+CREATE = ["create", "--dry-run=server", "-f", "-"]
+
+
+def test_a_tag_is_refused(control, admin):
+    """An image that is named by a tag is refused, in executions and in policies."""
+    block = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+    tagged = f"{image().split('@')[0]}:latest"
+    policy = {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "ExecutionPolicy",
+        "metadata": {"name": "default", "namespace": SANDBOX},
+    }
+    for kind, make in (
+        ("an execution", lambda name: an_execution(a_name("tag"), [block], image=name)),
+        ("a policy", lambda name: policy | {"spec": {"images": [name]}}),
+    ):
+        accepted = admin.kubectl(*CREATE, stdin=json.dumps(make(image())))
+        control.succeeded(f"{kind} that names the same image by digest was accepted", accepted)
+        assert "@sha256:" in admin.try_kubectl(*CREATE, stdin=json.dumps(make(tagged))).stderr
+
+
+async def test_only_images_of_the_policy_run(control, sandbox):
+    """An image that the policy does not name is denied; the one that ran is the one that was named, by digest."""
+    foreign = f"registry.example/other@sha256:{'1' * 64}"
+    denied = await sandbox.run("print('ran')", image=foreign)
+    assert (denied.exit_code, denied.stdout) == (1, "")
+    assert f"spec.image: {foreign} is not allowed by the policy" in denied.output
+    allowed = await sandbox.run("print('ran')", image=image())
+    control.succeeded("the same call with an image of the policy ran", allowed.output == "ran\n")
+    status = sandbox.record(allowed)["status"]
+    assert status["image"] == image()
+    assert status["imageID"].split("@")[1] == image().split("@")[1]
+
+
+def fetch_a_module():
+    """fetch a module from an index and import it"""
+    with urllib.request.urlopen(FACTS["url"], timeout=3) as answer, open("fetched.py", "wb") as file:
+        return file.write(answer.read())
+
+
+def add_to_the_packages():
+    """put a module where Python finds packages"""
+    path = sysconfig.get_path("purelib")
+    os.makedirs(path, exist_ok=True)
+    with open(f"{path}/codeexec_added.py", "w") as file:
+        return file.write("x = 1\n")
+
+
+async def test_nothing_can_be_installed(attack, unprotected_pod):
+    """Code can neither fetch a module nor put one where Python finds packages."""
+    unprotected_pod("open('/opt/module.py', 'w').write('x = 1')")
+    url = f"http://{unprotected_pod.ip}:8000/module.py"
+    await attack(fetch_a_module, add_to_the_packages, facts={"url": url})
