@@ -5,7 +5,7 @@
     ├── NotInstalled                    CRDs or namespace are missing, or no operator answers
     ├── NotPermitted                    RBAC or a quota refuses to create the objects
     ├── InvalidExecution                the API server refuses the CodeExecution; the text names the field
-    ├── ExecutionNotStarted             the sandbox could not be started (image, quota, scheduling)
+    ├── ExecutionNotStarted             the sandbox could not be started (image, quota, scheduling, open network)
     └── ExecutionLost                   the sandbox or its result was lost; the code may have run in part
 
 What the code itself does (exit codes, timeouts, running out of memory) is never an exception but a result; so is a
