@@ -4,6 +4,7 @@ Run by the runner before there is any user code in the pod. Standard library onl
 """
 
 import contextlib
+import errno
 import selectors
 import socket
 import struct
@@ -11,9 +12,10 @@ import time
 
 ATTEMPTS = 3
 ATTEMPT_SECONDS = 0.15
-WINDOW_SECONDS = 0.5
 """What is reachable in a cluster answers within milliseconds; each attempt is a packet of its own, so that one lost
 packet doesn't look like a closed network."""
+LOCAL_ERRORS = (errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""What says nothing about the network; the runner doesn't start then."""
 
 # Address of kubernetes.default.svc.cluster.local: any answer counts, also that there is no such name.
 _DNS_QUESTION = (
@@ -26,33 +28,43 @@ _DNS_QUESTION = (
 def prove_closed(targets, give_up_after):
     """Probe until no target answers, because some networks apply a policy only after the pod has started.
 
+    After a round in which one answered, two silent ones in a row are needed.
+
     Args:
         targets: [{"name", "address", "port", "protocol": "TCP"|"UDP"}]; a UDP target is a name server.
         give_up_after: seconds after which the last round stands, whatever it says.
 
     Returns:
-        For each target, whether it answered in the last round.
+        For each target, whether it answered in the last round, or in the one before if time is up.
+
+    Raises:
+        OSError: something is lacking here, so that nothing can be told about the network.
     """
     deadline = time.monotonic() + give_up_after
+    doubt = []
     while True:
         answered = _round(targets)
-        if not any(answered) or time.monotonic() >= deadline:
+        if not any(answered) and not any(doubt):
             return answered
+        if time.monotonic() >= deadline:
+            return [now or before for now, before in zip(answered, doubt or answered, strict=True)]
+        doubt = answered
 
 
 def _round(targets):
     """Try each target a few times at once; wait until the time is over or all have answered."""
-    started = time.monotonic()
     answered = [False] * len(targets)
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as sockets:
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             for index, target in enumerate(targets):
                 if not answered[index]:
                     _attempt(target, index, selector, sockets)
-            last = attempt == ATTEMPTS - 1
-            until = started + (WINDOW_SECONDS if last else (attempt + 1) * ATTEMPT_SECONDS)
-            while not all(answered) and (left := until - time.monotonic()) > 0:
-                for key, _ in selector.select(left):
+            # Counted from when the attempts are out: a pod that is short of CPU gets its whole window, too.
+            until = time.monotonic() + ATTEMPT_SECONDS
+            left = ATTEMPT_SECONDS
+            while left > 0 and not all(answered):
+                left = until - time.monotonic()
+                for key, _ in selector.select(max(0, left)):  # at least once
                     selector.unregister(key.fileobj)
                     answered[key.data] = answered[key.data] or _has_answered(key.fileobj)
     return answered
@@ -68,8 +80,10 @@ def _attempt(target, index, selector, sockets):
             probe.connect((target["address"], target["port"]))
         if udp:
             probe.send(_DNS_QUESTION)
-    except OSError:  # refused at once
-        return
+    except OSError as error:
+        if error.errno in LOCAL_ERRORS:
+            raise
+        return  # refused at once
     selector.register(probe, selectors.EVENT_READ if udp else selectors.EVENT_WRITE, index)
 
 

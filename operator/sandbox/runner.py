@@ -213,7 +213,8 @@ class Runner:
                 return
             if pid == 0:
                 return
-            self.reaped[pid] = status
+            if not os.WIFSTOPPED(status):  # a child that has made us its tracer only stands still
+                self.reaped[pid] = status
 
     def _read(self, stream):
         """Read what a pipe holds once; False when it is empty or has no writer any more."""

@@ -329,6 +329,8 @@ WEAKER: dict[str, tuple[str, Change]] = {
     ),
     "scheduler": ("spec.schedulerName", spec(schedulerName="other")),
     "gate of the scheduler": ("spec.schedulingGates", spec(schedulingGates=[{"name": "example.com/gate"}])),
+    "the priority of the operator": ("spec.priorityClassName", spec(priorityClassName="codeexec-operator")),
+    "finalizer": ("metadata.finalizers", metadata(finalizers=["example.com/held"])),
     "priority over the system": ("spec.priorityClassName", spec(priorityClassName="system-node-critical")),
     # what network plugins and container runtimes read
     "network of a plugin": (

@@ -82,7 +82,8 @@ class Lookout:
 
     async def _look_at_nodes(self) -> bool:
         try:
-            nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
+            async with asyncio.timeout(_TARGETS_SECONDS):  # targets have to be looked at, whatever becomes of this
+                nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
         except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
             logger.warning("nodes and runtime classes could not be listed (%s)", error)
             return False

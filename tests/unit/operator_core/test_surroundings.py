@@ -75,9 +75,9 @@ def test_nodes_that_get_no_sandboxes_have_no_say(changes: Any) -> None:
 
 def test_targets_are_those_that_answered_lately() -> None:
     old, new = Target("dns", "10.96.0.10", 53), Target("api-server", "10.96.0.1", 443)
-    seen = Surroundings(reached_at={old: NOW, new: NOW + seconds(50)})
-    assert seen.targets(NOW + seconds(60)) == (new, old)
-    assert seen.targets(NOW + seconds(61)) == (new,)
+    seen = Surroundings(reached_at={old: NOW, new: NOW + seconds(10)})
+    assert seen.targets(NOW + seconds(20)) == (new, old)
+    assert seen.targets(NOW + seconds(21)) == (new,)
 
 
 def test_what_is_required_is_tried_even_if_it_does_not_answer_now() -> None:
