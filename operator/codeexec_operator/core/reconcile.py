@@ -67,6 +67,7 @@ _WAITING_FAULTS: Final = {
 }
 
 _KILLED: Final = range(129, 160)
+_NOT_STARTED: Final = "StartError"  # the container runtime's, before any program ran
 _WARNING: Final = (
     "warning: the network of the sandbox was not shown to be closed (see egressProof); "
     "the policy runs code all the same"
@@ -209,8 +210,9 @@ def _start_failure(seen: Observed) -> tuple[Event, Reason, str] | None:
         return Event.FAULT, reason, message
     if seen.pod.terminated:
         message = f"the runner ended before the code started ({seen.pod.terminated}, exit code {seen.pod.exit_code})"
-        said = f": {seen.pod.last_words}" if seen.pod.last_words else "; is it a sandbox image of codeexec?"
-        return Event.FAULT, Reason.RUNNER_FAILED, message + said
+        hint = "" if seen.pod.terminated == _NOT_STARTED else "; is it a sandbox image of codeexec?"
+        said = f" It said: {seen.pod.last_words}" if seen.pod.last_words else ""
+        return Event.FAULT, Reason.RUNNER_FAILED, f"{message}{hint}{said}"
     return None
 
 

@@ -236,14 +236,19 @@ class TestStarting:
         assert result.status.message.endswith("why")
 
     @pytest.mark.parametrize(
-        ("last_words", "told"), [("", "is it a sandbox image"), ("runner: no seccomp here", "runner: no seccomp here")]
+        ("reason", "last_words", "told"),
+        [
+            ("Error", "", "(Error, exit code 1); is it a sandbox image of codeexec?"),
+            ("Error", "runner: no", "(Error, exit code 1); is it a sandbox image of codeexec? It said: runner: no"),
+            ("StartError", "no task", "(StartError, exit code 1) It said: no task"),
+        ],
     )
-    def test_a_runner_that_ends_early(self, last_words: str, told: str) -> None:
-        pod = a_pod(running=False, terminated="Error", exit_code=1, last_words=last_words)
+    def test_a_runner_that_ends_early(self, reason: str, last_words: str, told: str) -> None:
+        pod = a_pod(running=False, terminated=reason, exit_code=1, last_words=last_words)
         result = plan(starting(pod=pod))
         assert outcome(result) == (Phase.FAILED, "RunnerFailed")
         assert result.status
-        assert told in result.status.message
+        assert result.status.message.endswith(told)
 
     @pytest.mark.parametrize(
         ("pod", "why"),
