@@ -73,9 +73,10 @@ class Admin:
         """Name of the execution of this agent, once its code runs."""
 
         def probe() -> str | None:
-            found = json.loads(self.kubectl("-n", SANDBOX, "get", "codeexecutions", "-o", "json"))["items"]
-            ours = [one for one in found if one["spec"]["source"]["agent"] == agent]
-            names = [one["metadata"]["name"] for one in ours if one.get("status", {}).get("phase") == "Running"]
+            # The table that the API server makes: the records themselves are many, and some are large.
+            rows = self.kubectl("-n", SANDBOX, "get", "codeexecutions", "--no-headers").splitlines()
+            ours = [row.split() for row in rows if agent in row.split()]
+            names = [name for name, _, *rest in ours if "Running" in rest]
             return names[0] if names else None
 
         return wait_for(f"code of agent {agent} to run", probe)
