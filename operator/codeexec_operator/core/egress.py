@@ -24,6 +24,11 @@ class Target:
     port: int
     protocol: Literal["TCP", "UDP"] = "TCP"
 
+    @classmethod
+    def of(cls, recorded: EgressTarget) -> "Target":
+        """The target that a record or a report names."""
+        return cls(recorded.name, recorded.address, recorded.port, recorded.protocol)
+
     def __str__(self) -> str:
         """For messages, such as `dns 10.96.0.10:53/UDP`."""
         host = f"[{self.address}]" if ":" in self.address else self.address
@@ -67,7 +72,7 @@ def explain(proof: EgressProof) -> str:
     """The proof in a sentence or two: what was found, and what to do about it."""
 
     def named(targets: list[EgressTarget]) -> str:
-        return ", ".join(str(Target(one.name, one.address, one.port, one.protocol)) for one in targets)
+        return ", ".join(str(Target.of(one)) for one in targets)
 
     if proof.verdict is EgressVerdict.CLOSED:
         return f"no answer inside the sandbox from: {named(list(proof.targets))}"

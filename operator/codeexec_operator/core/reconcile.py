@@ -386,7 +386,7 @@ def _finish(seen: Observed, now: datetime, event: Event, *, message: str, reason
 
 
 def _egress_may_be_open(status: CodeExecutionStatus) -> bool:
-    return any(one.type == ConditionType.EGRESS_CLOSED.value and one.status == "False" for one in status.conditions)
+    return status.egress_proof is not None and status.egress_proof.verdict is not EgressVerdict.CLOSED
 
 
 def _exit_code(event: Event, last: int | None) -> int | None:

@@ -175,8 +175,7 @@ def _readiness(frame: Mapping[str, Any]) -> Readiness:
         raise ValueError("more than a report can hold")
     answered = {}
     for one in frame["egress"]:
-        target = EgressTarget.model_validate(one)
-        answered[Target(target.name, target.address, target.port, target.protocol)] = one["answered"] is not False
+        answered[Target.of(EgressTarget.model_validate(one))] = one["answered"] is not False
     return Readiness(tuple(layers), answered)
 
 
