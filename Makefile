@@ -19,7 +19,7 @@ USER_KUBECONFIG := $(filter-out $(OWN_KUBECONFIG),$(KUBECONFIG))
 export KUBECONFIG := $(or $(USER_KUBECONFIG),$(OWN_KUBECONFIG))
 export PATH := $(PATH):$(shell $(CLUSTER)/tools.sh --bin)
 
-.PHONY: help venv cluster images sbom deploy demo test check e2e conformance bench scan generate format clean kubeconfig
+.PHONY: help venv cluster images sbom deploy demo test check e2e conformance parity bench scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -91,10 +91,13 @@ check: venv ## Lint, types, import contracts, unit, contract and chart tests: al
 e2e: deploy sbom ## Prove that NetworkPolicy is enforced, then run the end-to-end tests
 	@echo "checking that the cluster enforces NetworkPolicy"
 	$(CLUSTER)/check.sh --kubeconfig "$$KUBECONFIG"
-	$(BIN)/pytest tests/e2e tests/conformance
+	$(BIN)/pytest tests/e2e tests/conformance tests/parity
 
 conformance: deploy ## Try every guarantee by attack code on the cluster, and write docs/security/conformance.md
 	@$(BIN)/pytest tests/conformance --conformance-page docs/security/conformance.md
+
+parity: deploy ## Hold the executor beside AutoGen's Local and Docker executors, and write docs/parity.md
+	@$(BIN)/pytest tests/parity --parity-page docs/parity.md
 
 bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json)
 	@$(BIN)/python tests/bench/bench.py

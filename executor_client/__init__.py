@@ -14,11 +14,19 @@ from executor_client.exceptions import (
     CodeExecError,
     ExecutionLost,
     ExecutionNotStarted,
+    FileMissing,
+    FileTransferError,
     InvalidExecution,
+    NotFound,
     NotInstalled,
     NotPermitted,
+    OutputUnavailable,
+    SessionDenied,
+    SessionEnded,
 )
-from executor_client.results import ExecutionResult
+from executor_client.execution import Execution
+from executor_client.results import Artifact, ExecutionResult, OutputChunk
+from executor_client.session import Session
 
 if TYPE_CHECKING:
     from executor_client.executor import (
@@ -28,22 +36,32 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Artifact",
     "ClusterRef",
     "ClusterUnreachable",
     "CodeExecError",
     "CodeExecutionClient",
+    "Execution",
     "ExecutionLost",
     "ExecutionNotStarted",
     "ExecutionResult",
+    "FileMissing",
+    "FileTransferError",
     "InvalidExecution",
     "KubernetesCodeExecutor",
     "KubernetesCodeExecutorConfig",
     "KubernetesCodeResult",
     "Limits",
+    "NotFound",
     "NotInstalled",
     "NotPermitted",
+    "OutputChunk",
+    "OutputUnavailable",
     "PreparedBlock",
     "Request",
+    "Session",
+    "SessionDenied",
+    "SessionEnded",
     "SourceBlock",
     "WorkspaceFile",
     "prepare",

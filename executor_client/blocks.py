@@ -1,16 +1,26 @@
 """Code blocks on their way to the cluster: pure functions, no I/O, no framework."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from codeexec_api import Block, File
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import canonical, default_file_name, unknown_language
+from codeexec_api.names import block_key, file_key
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_PAYLOAD_BYTES
+from codeexec_api.v1alpha1 import (
+    MAX_BLOCKS,
+    MAX_CODE_BYTES,
+    MAX_FILES,
+    MAX_PART_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_PAYLOAD_PARTS,
+)
 
 _FILENAME_MARK: Final = "# filename:"
+_PART_BYTES: Final = 750_000
+"""Of one Secret, if there may be enough of them: in base64 that is less than 1 MiB, above which aiohttp warns."""
 FILENAME_REFUSED: Final = "Filename is not in the workspace"
 
 
@@ -92,14 +102,56 @@ def file_name(code: str) -> str | None:
     return first.split(":", 2)[1].strip()
 
 
-def check_size(blocks: Iterable[PreparedBlock], files: Iterable[WorkspaceFile]) -> None:
-    """Refuse what can't travel in one payload.
+def check_size(blocks: Sequence[PreparedBlock], files: Sequence[WorkspaceFile]) -> None:
+    """Refuse what can't travel with one execution.
 
     Raises:
-        ValueError: blocks and files together are larger than MAX_PAYLOAD_BYTES.
+        ValueError: too many blocks or files, or too many bytes; names the numbers and what to do.
     """
-    size = sum(len(block.content) for block in blocks) + sum(len(file.content) for file in files)
-    if size > MAX_PAYLOAD_BYTES:
-        raise ValueError(
-            f"blocks and files have {size} bytes together; at most {MAX_PAYLOAD_BYTES} can be sent with one execution"
-        )
+    code = sum(len(block.content) for block in blocks)
+    total = code + sum(len(file.content) for file in files)
+    for what, found, most, remedy in (
+        ("blocks", len(blocks), MAX_BLOCKS, "split the call"),
+        ("files", len(files), MAX_FILES, "upload them in several calls of one session, or as an archive"),
+        ("bytes of code", code, MAX_CODE_BYTES, "upload data as files"),
+        ("bytes of code and files", total, MAX_PAYLOAD_BYTES, "upload them in several calls of one session"),
+    ):
+        if found > most:
+            raise ValueError(f"{found} {what} are too many for one execution (at most {most}): {remedy}")
+
+
+def payload_of(blocks: Sequence[PreparedBlock], files: Sequence[WorkspaceFile]) -> dict[str, bytes]:
+    """Content of each block and file by its key in the payload."""
+    payload = {block_key(index): block.content for index, block in enumerate(blocks)}
+    return payload | {file_key(index): file.content for index, file in enumerate(files)}
+
+
+def count_parts(payload: Mapping[str, bytes]) -> int:
+    """Number of Secrets for a payload: at least one, and so many that their requests are small, as far as allowed."""
+    return min(MAX_PAYLOAD_PARTS, max(1, -(-_size(payload) // _PART_BYTES)))
+
+
+def split_payload(payload: Mapping[str, bytes], parts: int) -> list[dict[str, bytes]]:
+    """A payload in pieces of the same size for this many Secrets.
+
+    The content of a key is what the Secrets hold under it, joined in order. An empty one has its key, too.
+
+    Raises:
+        ValueError: it doesn't fit.
+    """
+    most = max(1, -(-_size(payload) // parts))
+    if most > MAX_PART_BYTES:
+        raise ValueError(f"{_size(payload)} bytes don't fit into {parts} Secrets of at most {MAX_PART_BYTES} bytes")
+    pieces: list[dict[str, bytes]] = [{}]
+    room = most
+    for key, content in payload.items():
+        pieces[-1][key] = content[:room]
+        room -= len(pieces[-1][key])
+        for start in range(len(pieces[-1][key]), len(content), most):
+            pieces.append({key: content[start : start + most]})
+            room = most - len(pieces[-1][key])
+    return pieces + [{} for _ in range(parts - len(pieces))]
+
+
+def _size(payload: Mapping[str, bytes]) -> int:
+    return sum(map(len, payload.values()))

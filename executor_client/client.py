@@ -3,36 +3,39 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 import asyncio_atexit
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, Limits, PayloadRef, Source
-from codeexec_api.names import block_key, file_key
-from executor_client import telemetry
-from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size
-from executor_client.exceptions import (
-    ClusterUnreachable,
-    CodeExecError,
-    ExecutionLost,
-    NotInstalled,
-    NotPermitted,
+from codeexec_api import (
+    ArtifactRequest,
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeSession,
+    CodeSessionSpec,
+    Limits,
+    PayloadRef,
+    SessionRef,
+    Source,
 )
+from executor_client import telemetry
+from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size, count_parts, payload_of
+from executor_client.exceptions import CodeExecError
+from executor_client.execution import Execution, read_contents
 from executor_client.images import check_image
-from executor_client.results import ExecutionResult, result_of
-from executor_client.transport import Transport
+from executor_client.results import ExecutionResult, OutputChunk, artifact_content
+from executor_client.session import Session
+from executor_client.transport import ClusterTransport, Transport
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_NAMESPACE: Final = "codeexec-sandbox"
-_OPERATOR_SECONDS: Final = 20
-"""How long the operator may take to notice an execution before it counts as absent."""
-_START_SECONDS: Final = 75
-_GRACE_SECONDS: Final = 30
+ListFiles: TypeAlias = Literal["None", "Changed", "All"]
+OnOutput: TypeAlias = Callable[[OutputChunk], None]
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,14 @@ class Request:
         if self.image is not None:
             check_image(self.image)
 
+    @property
+    def source(self) -> Source:
+        """Who asks, as the record says."""
+        return Source(agent=self.agent, executor=self.executor)
+
 
 class CodeExecutionClient:
-    """Creates CodeExecutions and waits for their results.
+    """Creates CodeExecutions and CodeSessions, and waits for results.
 
         client = CodeExecutionClient()
         prepared = prepare([SourceBlock("python", "print(1)")])  # prepared.refusal says what can't be run
@@ -73,11 +81,22 @@ class CodeExecutionClient:
 
     Connections are opened when they are first needed, one for each event loop, and closed by `close()` or with the
     loop. Concurrent calls are independent of each other.
+
+    Args:
+        cluster: which cluster and namespace; default: as the environment says.
+        transport: makes the connection instead, for one event loop; see `executor_client.testing`.
     """
 
-    def __init__(self, cluster: ClusterRef | None = None) -> None:
-        self._cluster = cluster or ClusterRef()
-        self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, Transport] = WeakKeyDictionary()
+    def __init__(
+        self,
+        cluster: ClusterRef | None = None,
+        *,
+        transport: Callable[[], Awaitable[ClusterTransport]] | None = None,
+    ) -> None:
+        self.cluster: Final = None if transport else cluster or ClusterRef()
+        """The cluster that this client connects to by itself; None if it was given its transport."""
+        self._connect = transport or self._connect_to_cluster
+        self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport] = WeakKeyDictionary()
 
     async def check(self) -> None:
         """Make sure that the cluster answers and that codeexec is installed there.
@@ -85,7 +104,7 @@ class CodeExecutionClient:
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
-        await (await self._transport()).check()
+        await (await self.connect()).check()
 
     async def close(self) -> None:
         """Close the connections of the running event loop; a later call opens them again."""
@@ -99,15 +118,24 @@ class CodeExecutionClient:
         request: Request,
         *,
         files: Sequence[WorkspaceFile] = (),
+        fetch: Sequence[str] = (),
+        list_files: ListFiles = "Changed",
+        session: str | None = None,
         cancelled: asyncio.Event | None = None,
+        on_output: OnOutput | None = None,
     ) -> ExecutionResult:
-        """Run blocks in order in one new pod and return what came out.
+        """Run blocks in order, in one new pod or in that of a session, and return what came out.
 
         Args:
-            blocks: at least one.
-            request: limits, image and source of the execution.
+            blocks: at least one; in a session there may be none.
+            request: limits, image and source of the execution. In a session image and runtime class are the session's.
             files: put into the workspace before the first block.
+            fetch: which files to bring back: paths, or patterns with * and ?, which stand for slashes, too.
+            list_files: which files of the workspace the result names.
+            session: name of the CodeSession to run in.
             cancelled: when set, the code is stopped, and the result says so.
+            on_output: called with output as it comes, in order, in a worker thread, one call after the other. What it
+                raises stops the code and is raised here.
 
         Raises:
             ValueError: blocks and files are too large.
@@ -115,29 +143,209 @@ class CodeExecutionClient:
         """
         check_size(blocks, files)
         with telemetry.execution_span() as span:
-            transport = await self._transport()
-            name = f"run-{secrets.token_hex(6)}"
-            spec = CodeExecutionSpec(
-                blocks=tuple(block.announce() for block in blocks),
-                files=tuple(file.announce() for file in files) or None,
-                payload_ref=PayloadRef(name=name),
-                source=Source(agent=request.agent, executor=request.executor),
-                timeout_seconds=request.timeout_seconds,
-                limits=request.limits,
-                image=request.image,
-                runtime_class_name=request.runtime_class_name,
-                traceparent=telemetry.traceparent(),
-            )
+            transport = await self.connect()
+            name, spec = self._specify(blocks, request, files, fetch, list_files, session)
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
-            payload = {block_key(index): block.content for index, block in enumerate(blocks)}
-            payload |= {file_key(index): file.content for index, file in enumerate(files)}
-            execution = await self._create(transport, name, spec, payload)
-            finished = await self._wait(transport, execution, cancelled or asyncio.Event())
-            telemetry.describe_outcome(span, finished)
-            return result_of(finished)
+            handle = Execution(self.connect, name, await self._create(transport, name, spec, payload_of(blocks, files)))
+            canceller = asyncio.create_task(self._cancel_when(transport, name, cancelled or asyncio.Event()))
+            try:
+                if on_output:
+                    async with aclosing(handle.output()) as chunks:
+                        async for chunk in chunks:
+                            await asyncio.to_thread(on_output, chunk)
+                telemetry.describe_outcome(span, await handle.finished())
+                return await handle.result()
+            except BaseException:
+                if not handle.ended:  # whatever else ends the wait stops the code, too
+                    await asyncio.shield(self._cancel(transport, name))
+                raise
+            finally:
+                canceller.cancel()
+
+    async def submit(
+        self,
+        blocks: Sequence[PreparedBlock],
+        request: Request,
+        *,
+        files: Sequence[WorkspaceFile] = (),
+        fetch: Sequence[str] = (),
+        list_files: ListFiles = "Changed",
+        session: str | None = None,
+    ) -> Execution:
+        """The same, but without waiting: the execution goes on whatever becomes of the caller.
+
+        Raises:
+            ValueError: blocks and files are too large.
+            CodeExecError: it could not be submitted; see `executor_client.exceptions`.
+        """
+        check_size(blocks, files)
+        with telemetry.execution_span(telemetry.SUBMIT_SPAN_NAME) as span:
+            transport = await self.connect()
+            name, spec = self._specify(blocks, request, files, fetch, list_files, session)
+            telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
+            return Execution(self.connect, name, await self._create(transport, name, spec, payload_of(blocks, files)))
+
+    def attach(self, name: str) -> Execution:
+        """A handle on an execution that exists already. Does no I/O."""
+        return Execution(self.connect, name)
+
+    async def get(self, name: str) -> CodeExecution:
+        """The record of an execution.
+
+        Raises:
+            NotFound: there is none of this name.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return await (await self.connect()).get(name)
+
+    async def list_executions(self) -> list[CodeExecution]:
+        """The records of all executions of the namespace, oldest first.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        found = [one async for one in (await self.connect()).list()]
+        return sorted(found, key=lambda one: (str(one.metadata.creation_timestamp), one.metadata.name))
+
+    async def cancel(self, name: str) -> None:
+        """Stop an execution. Nothing happens if it has ended.
+
+        Raises:
+            NotFound: there is none of this name.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        await (await self.connect()).cancel(name)
+
+    async def read_artifact(self, execution: CodeExecution, path: str) -> bytes:
+        """The content of a file that a finished execution has fetched.
+
+        Raises:
+            FileTransferError: it has not fetched this file; the text says which it has.
+            OutputUnavailable: the content is gone, or isn't what the record says.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return artifact_content(execution, path, await read_contents(await self.connect(), execution))
+
+    async def open_session(
+        self,
+        request: Request,
+        *,
+        idle_timeout_seconds: int = 1800,
+        max_lifetime_seconds: int = 28_800,
+        stateful: bool = False,
+        wait: bool = False,
+    ) -> Session:
+        """Ask for a new workspace that several executions share.
+
+        Executions can be submitted at once; they wait until the session is ready.
+
+        Args:
+            request: limits, image, runtime class and source of the session and of what runs in it.
+            idle_timeout_seconds: the session ends when nothing has run in it for this long.
+            max_lifetime_seconds: the session ends this long after it became ready.
+            stateful: Python blocks share one interpreter, so that variables live as long as the session.
+            wait: return when the session is ready.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`; with `wait` also if the session can't start.
+        """
+        session = self.new_session(
+            request,
+            idle_timeout_seconds=idle_timeout_seconds,
+            max_lifetime_seconds=max_lifetime_seconds,
+            stateful=stateful,
+        )
+        await session.create()
+        if wait:
+            await session.ready()
+        return session
+
+    def new_session(
+        self,
+        request: Request,
+        *,
+        idle_timeout_seconds: int = 1800,
+        max_lifetime_seconds: int = 28_800,
+        stateful: bool = False,
+    ) -> Session:
+        """A session that has its name but is not asked for yet: `Session.create` does that. Does no I/O."""
+        spec = CodeSessionSpec(
+            source=request.source,
+            limits=request.limits,
+            image=request.image,
+            runtime_class_name=request.runtime_class_name,
+            stateful=stateful,
+            idle_timeout_seconds=idle_timeout_seconds,
+            max_lifetime_seconds=max_lifetime_seconds,
+        )
+        return Session(self, f"session-{secrets.token_hex(6)}", request, spec)
+
+    async def join_session(self, name: str, request: Request) -> Session:
+        """A session that exists already. Of `request`, limits, image and runtime class are replaced by the session's.
+
+        Raises:
+            NotFound: there is none of this name.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        spec = (await self.get_session(name)).spec
+        # Output is limited for each execution; the rest of the limits are the pod's.
+        limits = spec.limits.model_copy(update={"output_bytes": request.limits.output_bytes})
+        return Session(self, name, replace(request, limits=limits, image=None, runtime_class_name=None), spec)
+
+    async def get_session(self, name: str) -> CodeSession:
+        """The record of a session.
+
+        Raises:
+            NotFound: there is none of this name.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return await (await self.connect()).get_session(name)
+
+    async def list_sessions(self) -> list[CodeSession]:
+        """The records of all sessions of the namespace, oldest first.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        found = [one async for one in (await self.connect()).list_sessions()]
+        return sorted(found, key=lambda one: (str(one.metadata.creation_timestamp), one.metadata.name))
+
+    async def end_session(self, name: str) -> None:
+        """End a session: what runs in it is stopped and its workspace deleted. Nothing happens if it has ended.
+
+        Raises:
+            NotFound: there is none of this name.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        await (await self.connect()).end_session(name)
+
+    @staticmethod
+    def _specify(
+        blocks: Sequence[PreparedBlock],
+        request: Request,
+        files: Sequence[WorkspaceFile],
+        fetch: Sequence[str],
+        list_files: ListFiles,
+        session: str | None,
+    ) -> tuple[str, CodeExecutionSpec]:
+        name = f"run-{secrets.token_hex(6)}"
+        payload = payload_of(blocks, files)
+        return name, CodeExecutionSpec(
+            blocks=tuple(block.announce() for block in blocks),
+            files=tuple(file.announce() for file in files) or None,
+            payload_ref=PayloadRef(name=name, parts=count_parts(payload)) if payload else None,
+            session_ref=SessionRef(name=session) if session else None,
+            artifacts=ArtifactRequest(list=list_files, fetch=tuple(fetch)),
+            source=request.source,
+            timeout_seconds=request.timeout_seconds,
+            limits=request.limits,
+            image=None if session else request.image,
+            runtime_class_name=None if session else request.runtime_class_name,
+            traceparent=telemetry.traceparent(),
+        )
 
     async def _create(
-        self, transport: Transport, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]
+        self, transport: ClusterTransport, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]
     ) -> CodeExecution:
         """Submit. A caller that goes away meanwhile doesn't leave code behind that nobody waits for."""
         creation = asyncio.create_task(transport.create(name, spec, payload))
@@ -147,62 +355,36 @@ class CodeExecutionClient:
             await asyncio.shield(self._undo(transport, name, creation))
             raise
 
-    async def _undo(self, transport: Transport, name: str, creation: asyncio.Task[CodeExecution]) -> None:
+    async def _undo(self, transport: ClusterTransport, name: str, creation: asyncio.Task[CodeExecution]) -> None:
         with suppress(CodeExecError):
             await creation
             await self._cancel(transport, name)
 
-    async def _wait(self, transport: Transport, execution: CodeExecution, cancelled: asyncio.Event) -> CodeExecution:
-        """Wait for the end. Whatever else ends the wait stops the code, too."""
-        canceller = asyncio.create_task(self._cancel_when(transport, execution.metadata.name, cancelled))
-        spec = execution.spec
-        limit = _START_SECONDS + len(spec.blocks) * spec.timeout_seconds + _GRACE_SECONDS
-        try:
-            async with (
-                asyncio.timeout(limit) as overall,
-                asyncio.timeout(_OPERATOR_SECONDS) as unnoticed,
-                aclosing(transport.changes(execution)) as changes,
-            ):
-                async for current in changes:
-                    if current.status.observed_generation:
-                        unnoticed.reschedule(None)
-                    if current.status.phase.terminal:
-                        return current
-            raise ExecutionLost(f"execution {execution.metadata.name} was deleted before it ended")
-        except TimeoutError:
-            await self._cancel(transport, execution.metadata.name)
-            if not overall.expired():
-                raise NotInstalled(
-                    f"no operator took up execution {execution.metadata.name} within {_OPERATOR_SECONDS} s; check "
-                    f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
-                ) from None
-            raise ExecutionLost(
-                f"execution {execution.metadata.name} did not end within {limit} s; its state is in "
-                f"`kubectl -n {transport.namespace} get codeexecution {execution.metadata.name} -o yaml`"
-            ) from None
-        except (asyncio.CancelledError, ClusterUnreachable, NotPermitted):
-            await asyncio.shield(self._cancel(transport, execution.metadata.name))
-            raise
-        finally:
-            canceller.cancel()
-
-    async def _cancel_when(self, transport: Transport, name: str, cancelled: asyncio.Event) -> None:
+    async def _cancel_when(self, transport: ClusterTransport, name: str, cancelled: asyncio.Event) -> None:
         await cancelled.wait()
         await self._cancel(transport, name)
 
     @staticmethod
-    async def _cancel(transport: Transport, name: str) -> None:
+    async def _cancel(transport: ClusterTransport, name: str) -> None:
         """Stop an execution that something else has ended the wait for; that something is what the caller hears of."""
         try:
             await transport.cancel(name)
         except CodeExecError as error:
             logger.warning("execution %s was not cancelled and runs on until its limit: %s", name, error)
 
-    async def _transport(self) -> Transport:
+    async def _connect_to_cluster(self) -> ClusterTransport:
+        ref = self.cluster or ClusterRef()
+        return await Transport.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
+
+    async def connect(self) -> ClusterTransport:
+        """The connection of the running event loop; it is opened if there is none.
+
+        Raises:
+            ClusterUnreachable: there is no usable configuration.
+        """
         loop = asyncio.get_running_loop()
         if loop not in self._transports:
-            ref = self._cluster
-            transport = await Transport.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
+            transport = await self._connect()
             if loop in self._transports:  # a concurrent call was faster
                 await transport.close()
             else:

@@ -4,9 +4,15 @@
     ├── ClusterUnreachable              no answer from the API server
     ├── NotInstalled                    CRDs or namespace are missing, or no operator answers
     ├── NotPermitted                    RBAC or a quota refuses to create the objects
-    ├── InvalidExecution                the API server refuses the CodeExecution; the text names the field
+    ├── NotFound                        there is no CodeExecution or CodeSession of this name
+    ├── InvalidExecution                the API server refuses the object; the text names the field
     ├── ExecutionNotStarted             the sandbox could not be started (image, quota, scheduling, open network)
-    └── ExecutionLost                   the sandbox or its result was lost; the code may have run in part
+    ├── ExecutionLost                   the sandbox or its result was lost; the code may have run in part
+    ├── SessionEnded                    the session is over or was never there; nothing was run
+    │   └── SessionDenied               the policy doesn't allow the session
+    ├── FileTransferError(ValueError)   a file can't be put into the workspace or fetched from it
+    │   └── FileMissing(FileNotFoundError)   there is no such file
+    └── OutputUnavailable               large output or a fetched file is gone, or isn't what the record says
 
 What the code itself does (exit codes, timeouts, running out of memory) is never an exception but a result; so is a
 refusal by policy, because an agent can do something about it.
@@ -29,8 +35,12 @@ class NotPermitted(CodeExecError):
     """RBAC or a quota refuses to create the objects."""
 
 
+class NotFound(CodeExecError):
+    """There is no CodeExecution or CodeSession of this name."""
+
+
 class InvalidExecution(CodeExecError):
-    """The API server refuses the CodeExecution; the text names the field."""
+    """The API server refuses the CodeExecution or CodeSession; the text names the field."""
 
 
 class ExecutionNotStarted(CodeExecError):
@@ -39,3 +49,23 @@ class ExecutionNotStarted(CodeExecError):
 
 class ExecutionLost(CodeExecError):
     """The sandbox or its result was lost; the code may have run in part."""
+
+
+class SessionEnded(CodeExecError):
+    """The session is over or was never there; nothing was run."""
+
+
+class SessionDenied(SessionEnded):
+    """The policy doesn't allow the session; the text says what it allows."""
+
+
+class FileTransferError(CodeExecError, ValueError):
+    """A file can't be put into the workspace or fetched from it."""
+
+
+class FileMissing(FileTransferError, FileNotFoundError):
+    """There is no such file, here or in the workspace."""
+
+
+class OutputUnavailable(CodeExecError):
+    """Large output or a fetched file is gone, or isn't what the record says."""

@@ -2,48 +2,55 @@
 
 import asyncio
 import keyword
-import re
-import secrets
-from collections.abc import Callable, Sequence
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from autogen_core import CancellationToken, Component
-from autogen_core.code_executor import (
-    CodeBlock,
-    CodeExecutor,
-    CodeResult,
-    FunctionWithRequirements,
-    FunctionWithRequirementsStr,
-)
-from autogen_core.code_executor._func_with_reqs import build_python_functions_file
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from pydantic import BaseModel, Field
 
-from codeexec_api import Limits, Phase
-from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
+from codeexec_api import BlockStatus, Limits, Phase, Reason
+from codeexec_api.v1alpha1 import (
+    MAX_ARTIFACTS,
+    MAX_FETCH_BYTES,
+    MAX_FILES,
+    MAX_PAYLOAD_BYTES,
+    MAX_SESSION_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+)
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
-from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, Request
-from executor_client.results import CANCELLED, ExecutionResult
+from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
+from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
+from executor_client.farewell import say_farewell
+from executor_client.folders import write_inside
+from executor_client.functions import (
+    PROMPT_TEMPLATE,
+    UserFunction,
+    check_program,
+    module_source,
+    names,
+    prompt,
+    silence_pip,
+)
+from executor_client.results import CANCELLED, Artifact, ExecutionResult
+from executor_client.shared import OpenSession, SharedSession
 
-UserFunction: TypeAlias = Callable[..., Any] | FunctionWithRequirements[Any, Any] | FunctionWithRequirementsStr
+logger = logging.getLogger(__name__)
 
-_REQUIREMENT_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-_CHECK_FUNCTIONS: Final = """\
-import importlib, importlib.metadata, sys
-missing = []
-for name in {packages!r}:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        missing.append(name)
-if missing:
-    there = sorted({{one.metadata["Name"] for one in importlib.metadata.distributions()}})
-    sys.exit(f"the sandbox image lacks {{', '.join(missing)}}; nothing is installed at run time. It has: "
-             f"{{', '.join(there) or 'no packages'}}")
-importlib.import_module({module!r})
-"""
+SessionMode: TypeAlias = Literal["per-executor", "per-call"]
+
+_COMPONENT_VERSION: Final = 2
+"""1: each call had a pod of its own, as `session="per-call"` has."""
+_PATTERNS_AT_ONCE: Final = 64
+"""Files that one execution fetches by name."""
 
 
 @dataclass
@@ -57,6 +64,10 @@ class KubernetesCodeResult(CodeResult):
     execution: str | None = None
     """Name of the CodeExecution, None if nothing was submitted."""
     reason: str = ""
+    blocks: tuple[BlockStatus, ...] = ()
+    """How each block ended that ran."""
+    artifacts: tuple[Artifact, ...] = ()
+    """Files that the blocks have made or changed; `fetched` says which of them are in `work_dir`."""
 
 
 class KubernetesCodeExecutorConfig(BaseModel):
@@ -72,12 +83,18 @@ class KubernetesCodeExecutorConfig(BaseModel):
     functions_module: str = "functions"
     agent: str = "autogen"
     limits: dict[str, Any] = Field(default_factory=dict)
+    session: SessionMode = "per-executor"
+    stateful: bool = False
+    idle_timeout: int = 1800
+    max_lifetime: int = 28_800
 
 
 class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfig]):
-    """Runs code blocks in hardened pods of a Kubernetes cluster, one new pod for each call.
+    """Runs code blocks in hardened pods of a Kubernetes cluster.
 
-    Construction does no I/O; the first call connects. Each call leaves a CodeExecution behind, its audit record.
+    All calls share one workspace in one pod, which is made by the first call and ends with `stop()`, when the executor
+    is collected, or when nothing has run for a while; then the next call gets a new one and its output says so.
+    Construction does no I/O. Each call leaves a CodeExecution behind, its audit record.
 
     Args:
         timeout: limit of each block, in seconds, at least 1.
@@ -86,20 +103,27 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         context: context in the kubeconfig; default: the current one.
         image: sandbox image by digest; default: the first image of the policy.
         runtime_class_name: RuntimeClass of the pod, such as `gvisor`; default: that of the policy.
-        work_dir: local folder in which the source of each block is kept, under its file name.
+        work_dir: local folder in which the source of each block is kept, under its file name, and into which files are
+            copied that the code makes or changes.
         functions: functions that the code may import from `functions_module`.
         functions_module: name of that module, a Python identifier.
         agent: name recorded as the source of the code.
         limits: ceilings of the pod, such as `Limits(memory="512Mi")`; default: those of `executor_client.Limits`.
+        session: `per-executor` for one workspace for all calls, `per-call` for a new pod for each.
+        stateful: Python blocks share one interpreter, so that variables live on between calls.
+        idle_timeout: seconds without a call after which the workspace is deleted.
+        max_lifetime: seconds after which it is deleted in any case.
+        on_output: called with output as it comes, in a worker thread, one call after the other.
+        client: use this instead of one made from namespace, kubeconfig and context.
 
     Raises:
-        ValueError: timeout is below 1 or above a day, functions_module is not an identifier, or the image is not named
-            by digest.
+        ValueError: a number is out of range, functions_module is not an identifier, the image is not named by digest,
+            or settings contradict each other.
     """
 
     component_config_schema = KubernetesCodeExecutorConfig
     component_provider_override = "executor_client.KubernetesCodeExecutor"
-    component_version: ClassVar[int] = 1
+    component_version: ClassVar[int] = _COMPONENT_VERSION
 
     def __init__(
         self,
@@ -115,11 +139,24 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         functions_module: str = "functions",
         agent: str = "autogen",
         limits: Limits | None = None,
+        session: SessionMode = "per-executor",
+        stateful: bool = False,
+        idle_timeout: int = 1800,
+        max_lifetime: int = 28_800,
+        on_output: OnOutput | None = None,
+        client: CodeExecutionClient | None = None,
     ) -> None:
-        if not 1 <= timeout <= MAX_TIMEOUT_SECONDS:
-            raise ValueError(f"timeout is {timeout}, but must be at least 1 and at most {MAX_TIMEOUT_SECONDS} seconds")
+        _check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
+        _check_range("idle_timeout", idle_timeout, MAX_SESSION_SECONDS)
+        _check_range("max_lifetime", max_lifetime, MAX_SESSION_SECONDS)
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
             raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
+        if session not in ("per-executor", "per-call"):
+            raise ValueError(f"session is {session!r}, but must be 'per-executor' or 'per-call'")
+        if stateful and session == "per-call":
+            raise ValueError("stateful=True needs session='per-executor': variables live as long as a session")
+        if client and (namespace or kubeconfig or context):
+            raise ValueError("give either client, or namespace, kubeconfig and context")
         self._config = KubernetesCodeExecutorConfig(
             timeout=timeout,
             namespace=namespace,
@@ -131,10 +168,18 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             functions_module=functions_module,
             agent=agent,
             limits=limits.model_dump(exclude_defaults=True) if limits else {},
+            session=session,
+            stateful=stateful,
+            idle_timeout=idle_timeout,
+            max_lifetime=max_lifetime,
         )
         self._functions = tuple(functions)
         self._functions_checked = False
-        self._client = CodeExecutionClient(ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context))
+        self._on_output = on_output
+        self._downloads: Path | None = None
+        self._client = client or CodeExecutionClient(
+            ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context)
+        )
         self._request = Request(
             agent=agent,
             timeout_seconds=timeout,
@@ -143,6 +188,21 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             limits=limits or Limits(),
             executor="KubernetesCodeExecutor",
         )
+        self._shared = self._share() if session == "per-executor" else None
+
+    def _share(self) -> SharedSession:
+        """The session of this executor, which ends with it. Holds on to nothing that holds the executor."""
+        new = partial(
+            self._client.new_session,
+            self._request,
+            idle_timeout_seconds=self._config.idle_timeout,
+            max_lifetime_seconds=self._config.max_lifetime,
+            stateful=self._config.stateful,
+        )
+        shared = SharedSession(new)
+        if self._client.cluster:
+            weakref.finalize(self, say_farewell, shared, self._client.cluster)
+        return shared
 
     @property
     def timeout(self) -> int:
@@ -151,18 +211,35 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
 
     @property
     def work_dir(self) -> Path | None:
-        """Local folder in which the source of each block is kept, if any."""
+        """Local folder for the source of each block and the files that code makes, if any."""
         return Path(self._config.work_dir) if self._config.work_dir else None
+
+    @property
+    def functions(self) -> list[str]:
+        """Names of the functions that code may import."""
+        return names(self._functions)
 
     @property
     def functions_module(self) -> str:
         """Module from which code imports the functions given at construction."""
         return self._config.functions_module
 
+    def format_functions_for_prompt(self, prompt_template: str = PROMPT_TEMPLATE) -> str:
+        """A text that tells a model of the functions.
+
+        Args:
+            prompt_template: with `$functions` for their stubs, and `$module_name`.
+
+        Raises:
+            KeyError: the template has another variable.
+            ValueError: the template has a `$` that begins none.
+        """
+        return prompt(self._functions, self.functions_module, prompt_template)
+
     async def execute_code_blocks(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
     ) -> KubernetesCodeResult:
-        """Run blocks in order in one new pod; the first that fails ends the call.
+        """Run blocks in order in one pod; the first that fails ends the call.
 
         What the code does, a refusal by policy, an unknown language and a cancellation are results. Exit codes: the
         block's own, 124 after a timeout, 137 when out of memory, 1 when cancelled or refused.
@@ -176,17 +253,93 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             raise ValueError("No code blocks to execute.")
         if cancellation_token.is_cancelled():
             return KubernetesCodeResult(exit_code=1, output=CANCELLED)
-        prepared = prepare([SourceBlock(block.language, block.code) for block in code_blocks])
+        prepared = prepare(
+            [SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks]
+        )
         if not prepared.blocks:
             return KubernetesCodeResult(exit_code=1, output=prepared.refusal)
         code_file = self._keep_source(prepared.blocks)
-        cancelled = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        # The token's lock is held while this runs, and another thread may be the one that cancels.
-        cancellation_token.add_callback(lambda: _set_from_any_thread(loop, cancelled))
-        files = await self._checked_functions()
-        result = await self._client.execute(prepared.blocks, self._request, files=files, cancelled=cancelled)
-        return _to_autogen(result, code_file, prepared.refusal)
+        cancelled = _event_of(cancellation_token)
+        try:
+            if self._shared:
+                result = await self._shared.run(partial(self._run_in_session, prepared.blocks, cancelled))
+            else:
+                result = await self._run_alone(prepared.blocks, cancelled)
+        except SessionDenied as error:
+            return KubernetesCodeResult(
+                exit_code=1,
+                output=f"Denied: {error}",
+                code_file=code_file,
+                reason=Reason.POLICY_VIOLATION.value,
+            )
+        note = self._shared.take_note() if self._shared else ""
+        return _to_autogen(result, code_file, prepared.refusal, note)
+
+    async def upload_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> None:
+        """Copy local files into the workspace, each under its own name without folders.
+
+        Args:
+            files: local paths; if work_dir is set, relative ones are looked up there first.
+            cancellation_token: stops the transfer.
+
+        Raises:
+            ValueError: each call has a workspace of its own, a file is no regular file, two have the same name, or one
+                is too large.
+            FileMissing: there is no such file; also a FileNotFoundError.
+            FileTransferError: the workspace doesn't take a file, or the token was cancelled.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        shared = self._session_for("upload_files")
+        contents = self._read(files)
+        cancelled = _event_of(cancellation_token)
+        sizes = {name: len(content) for name, content in contents.items()}
+        for group in _groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
+            await shared.run(partial(_upload, {name: contents[name] for name in group}, cancelled))
+
+    async def download_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> list[str]:
+        """Copy files of the workspace into work_dir, or, if that isn't set, into a temporary folder of this executor.
+
+        The temporary folder is deleted with the executor.
+
+        Args:
+            files: paths in the workspace.
+            cancellation_token: stops the transfer.
+
+        Returns:
+            The local path of each file, in the order of `files`.
+
+        Raises:
+            ValueError: each call has a workspace of its own.
+            FileMissing: there is no such file in the workspace; the text says which there are.
+            FileTransferError: a file is too large or can't be kept here, or the token was cancelled.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        shared = self._session_for("download_files")
+        cancelled = _event_of(cancellation_token)
+        wanted = [Path(file).as_posix() for file in files]
+        there = await shared.run(partial(_list, cancelled))
+        sizes = {one.path: one.size_bytes for one in there}
+        # Where not all are named, one that isn't may be there all the same, and of any size.
+        unnamed = [name for name in wanted if name not in sizes] if len(there) == MAX_ARTIFACTS else []
+        asked = {name: sizes[name] for name in wanted if name in sizes} | dict.fromkeys(unnamed, MAX_FETCH_BYTES)
+        found = await shared.run(partial(_fetch, asked, cancelled))
+        if missing := [name for name in wanted if name not in found]:
+            raise FileMissing(
+                f"not in the workspace: {', '.join(missing)}; there are: {', '.join(sizes) or 'no files'}"
+            )
+        return [str(self._keep_download(name, found[name])) for name in wanted]
+
+    async def get_file_list(self, cancellation_token: CancellationToken) -> list[str]:
+        """Paths of the files in the workspace, sorted; at most 256.
+
+        Raises:
+            ValueError: each call has a workspace of its own.
+            FileTransferError: the token was cancelled.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        shared = self._session_for("get_file_list")
+        cancelled = _event_of(cancellation_token)
+        return [one.path for one in await shared.run(partial(_list, cancelled))]
 
     async def start(self) -> None:
         """Connect and make sure that codeexec is installed. Optional: the first call connects by itself.
@@ -197,19 +350,107 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         await self._client.check()
 
     async def stop(self) -> None:
-        """Close all connections. The executor can be used again."""
+        """End the workspace and close all connections. The executor can be used again, with a new workspace."""
+        await self._end_session()
         await self._client.close()
 
     async def restart(self) -> None:
-        """Nothing is kept between calls, so there is nothing to reset but the connections."""
-        await self._client.close()
+        """Delete the workspace; the next call gets a new one."""
+        await self._end_session()
+
+    async def _end_session(self) -> None:
+        """End the session, if there is one. That it can't be ended is no error of the caller's: it has limits."""
+        try:
+            if self._shared:
+                await self._shared.end()
+        except CodeExecError as error:
+            logger.warning("the session was not ended and ends by its idle limit: %s", error)
+
+    def _session_for(self, method: str) -> SharedSession:
+        if self._shared is None:
+            raise ValueError(f"{method} needs session='per-executor': with 'per-call' each call has its own workspace")
+        return self._shared
+
+    async def _run_in_session(
+        self, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event, opened: OpenSession
+    ) -> ExecutionResult:
+        session = opened.session
+        if self._functions and not opened.prepared:
+            check, file = self._check()
+            checked = await session.execute((check,), files=(file,), list_files="None", cancelled=cancelled)
+            if checked.phase is Phase.CANCELLED:
+                return checked
+            _demand_functions(checked)
+            opened.prepared = True
+        result = await session.execute(blocks, cancelled=cancelled, on_output=self._on_output)
+        return await self._bring_back(opened, result, cancelled) if self.work_dir and result.artifacts else result
+
+    async def _run_alone(self, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event) -> ExecutionResult:
+        files: tuple[WorkspaceFile, ...] = ()
+        if self._functions:
+            check, file = self._check()
+            files = (file,)
+            if not self._functions_checked:
+                checked = await self._client.execute((check,), self._request, files=files, cancelled=cancelled)
+                if checked.phase is Phase.CANCELLED:
+                    return checked
+                _demand_functions(checked)
+                self._functions_checked = True
+        result = await self._client.execute(
+            blocks,
+            self._request,
+            files=files,
+            fetch=("*",) if self.work_dir else (),
+            cancelled=cancelled,
+            on_output=self._on_output,
+        )
+        if not self.work_dir:
+            return result
+        # All files match: also those that were sent.
+        sent = {block.file for block in blocks} | {file.path for file in files}
+        made = tuple(one for one in result.artifacts if one.path not in sent)
+        contents = {path: content for path, content in result.files.items() if path not in sent}
+        return self._keep_artifacts(replace(result, artifacts=made), contents)
+
+    async def _bring_back(
+        self, opened: OpenSession, result: ExecutionResult, cancelled: asyncio.Event
+    ) -> ExecutionResult:
+        """Copy files that the code has made or changed into work_dir. The result is there whether that works or not."""
+        wanted: dict[str, int] = {}
+        for artifact in result.artifacts:
+            if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
+                wanted[artifact.path] = artifact.size_bytes
+        try:
+            found = await _fetch(wanted, cancelled, opened)
+        except CodeExecError as error:
+            logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
+            found = {}
+        return self._keep_artifacts(result, found)
+
+    def _keep_artifacts(self, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
+        """Write files into work_dir, and say which of the artifacts are there."""
+        kept = set()
+        for path, content in contents.items():
+            try:
+                write_inside(Path(self._config.work_dir or "").resolve(), path, content)
+                kept.add(path)
+            except (OSError, RuntimeError, ValueError) as error:
+                logger.warning("%r of execution %s can't be kept in work_dir: %s", path, result.name, error)
+        artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
+        if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
+            logger.warning(
+                "not copied into work_dir from execution %s (at most %d bytes a call): %s",
+                result.name,
+                MAX_FETCH_BYTES,
+                ", ".join(left),
+            )
+        return replace(result, artifacts=artifacts, files=contents)
 
     def _keep_source(self, blocks: Sequence[PreparedBlock]) -> str:
         """Keep each block in work_dir, if that is set, and return the path of the first.
 
-        What stands under a name there is replaced and never opened: no link is followed, no FIFO waited for. If the
-        file system takes two names for one (by case or Unicode normalization), the source of the later block stays;
-        what is run doesn't come from here.
+        What stands under a name there is replaced; see `write_inside`. If the file system takes two names for one (by
+        case or Unicode normalization), the source of the later block stays; what is run doesn't come from here.
 
         Raises:
             ValueError: a name leads out of work_dir or can't be written.
@@ -218,30 +459,48 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             return f"/workspace/{blocks[0].file}"
         root = self.work_dir.resolve()
         for block in blocks:
-            path = root / block.file
             try:
-                # By a link that stands in work_dir, or a name that is more than a name on Windows, such as C:x.
-                if not path.parent.resolve().is_relative_to(root):
-                    raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _replace(path, block.content)
-            except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself, before Python 3.13
+                write_inside(root, block.file, block.content)
+            except ValueError:
+                raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
+            except (OSError, RuntimeError) as error:
                 raise ValueError(f"{block.file!r} can't be kept in work_dir: {error}; nothing was run") from error
         return str(root / blocks[0].file)
 
-    async def _checked_functions(self) -> tuple[WorkspaceFile, ...]:
-        """The functions as a module, once it has been imported successfully in a sandbox."""
-        if not self._functions:
-            return ()
+    def _keep_download(self, name: str, content: bytes) -> Path:
+        folder = self.work_dir or self._downloads
+        if folder is None:
+            folder = self._downloads = Path(tempfile.mkdtemp(prefix="codeexec-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        try:
+            return write_inside(folder.resolve(), name, content)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise FileTransferError(f"{name!r} can't be kept in {folder}: {error}") from error
+
+    def _read(self, files: Sequence[Path | str]) -> dict[str, bytes]:
+        """Content of local files by the name under which they go into the workspace."""
+        contents: dict[str, bytes] = {}
+        for file in files:
+            places = [Path(file)] if self.work_dir is None else [self.work_dir / file, Path(file)]
+            path = next((place for place in places if place.exists()), None)
+            if path is None:
+                raise FileMissing(f"{file} does not exist; looked at {', '.join(map(str, places))}")
+            if not path.is_file():
+                raise FileTransferError(f"{path} is no regular file; name the files in it one by one")
+            if path.name in contents:
+                raise FileTransferError(f"{path} would replace another file {path.name!r} of the same upload")
+            if (size := path.stat().st_size) > MAX_PAYLOAD_BYTES:
+                raise FileTransferError(
+                    f"{path} has {size} bytes; at most {MAX_PAYLOAD_BYTES} can be uploaded: split or compress it"
+                )
+            contents[path.name] = path.read_bytes()
+        return contents
+
+    def _check(self) -> tuple[PreparedBlock, WorkspaceFile]:
+        """The functions as a module, and what finds out whether it can be imported."""
         module = self.functions_module
-        file = WorkspaceFile(f"{module}.py", build_python_functions_file(self._functions).encode())
-        if not self._functions_checked:
-            code = _CHECK_FUNCTIONS.format(packages=_packages(self._functions), module=module)
-            result = await self._client.execute((PreparedBlock("python", code.encode()),), self._request, files=(file,))
-            if result.exit_code != 0:
-                raise ValueError(f"Functions failed to load: {result.output.strip()}")
-            self._functions_checked = True
-        return (file,)
+        file = WorkspaceFile(f"{module}.py", module_source(self._functions).encode())
+        return PreparedBlock("python", check_program(self._functions, module).encode()), file
 
     def _to_config(self) -> KubernetesCodeExecutorConfig:
         return self._config
@@ -251,38 +510,68 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         limits = Limits(**config.limits) if config.limits else None
         return cls(**config.model_dump(exclude={"limits"}), limits=limits)
 
+    @classmethod
+    def _from_config_past_version(cls, config: dict[str, Any], version: int) -> Self:  # noqa: ARG003 - there was one
+        """Version 1 knew no sessions: each call had a pod of its own."""
+        return cls._from_config(KubernetesCodeExecutorConfig.model_validate({"session": "per-call"} | config))
+
+
+def _check_range(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} is {value}, but must be at least 1 and at most {most} seconds")
+
+
+def _event_of(token: CancellationToken) -> asyncio.Event:
+    """An event that is set when the token is cancelled."""
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # The token's lock is held while this runs, and another thread may be the one that cancels.
+    token.add_callback(lambda: _set_from_any_thread(loop, event))
+    return event
+
 
 def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     with suppress(RuntimeError):  # the token has outlived the loop, and with it the call that it was given to
         loop.call_soon_threadsafe(event.set)
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Put a file in the place of whatever has this name; only a new file is ever opened.
-
-    Raises:
-        OSError: the folder can't be written to, or a folder has this name.
-    """
-    new = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with new.open("xb") as out:
-            out.write(content)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+def _demand_functions(checked: ExecutionResult) -> None:
+    if checked.exit_code != 0:
+        raise ValueError(f"Functions failed to load: {checked.output.strip()}")
 
 
-def _packages(functions: Sequence[UserFunction]) -> list[str]:
-    requirements: list[str] = []
-    for function in functions:
-        packages = getattr(function, "python_packages", ())
-        requirements += [packages] if isinstance(packages, str) else packages
-    names = [_REQUIREMENT_NAME.match(requirement.strip()) for requirement in requirements]
-    return sorted({match[0] for match in names if match})
+async def _upload(files: Mapping[str, bytes], cancelled: asyncio.Event, opened: OpenSession) -> None:
+    await opened.session.upload(files, cancelled=cancelled)
 
 
-def _to_autogen(result: ExecutionResult, code_file: str, refusal: str) -> KubernetesCodeResult:
-    exit_code, output = result.exit_code, result.output
+async def _list(cancelled: asyncio.Event, opened: OpenSession) -> list[Artifact]:
+    return await opened.session.list_files(cancelled=cancelled)
+
+
+async def _fetch(sizes: Mapping[str, int], cancelled: asyncio.Event, opened: OpenSession) -> dict[str, bytes]:
+    """Content of files of the workspace, as far as they are there, in as many executions as their sizes need."""
+    found: dict[str, bytes] = {}
+    for group in _groups(sizes, MAX_FETCH_BYTES, _PATTERNS_AT_ONCE):
+        contents = await opened.session.download(group, cancelled=cancelled)
+        found |= {path: contents[path] for path in group if path in contents}
+    return found
+
+
+def _groups(sizes: Mapping[str, int], most_bytes: int, most_names: int) -> list[list[str]]:
+    """Names in groups, in order; a group holds more than `most_bytes` only if a single one does."""
+    groups: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if not groups or size > room or len(groups[-1]) == most_names:
+            groups.append([])
+            room = most_bytes
+        groups[-1].append(name)
+        room -= size
+    return groups
+
+
+def _to_autogen(result: ExecutionResult, code_file: str, refusal: str, note: str = "") -> KubernetesCodeResult:
+    exit_code, output = result.exit_code, note + result.output
     if result.phase is Phase.CANCELLED:
         exit_code = 1
     if refusal and exit_code == 0 and result.phase is Phase.SUCCEEDED:
@@ -295,4 +584,6 @@ def _to_autogen(result: ExecutionResult, code_file: str, refusal: str) -> Kubern
         stderr=result.stderr,
         execution=result.name,
         reason=result.reason,
+        blocks=result.blocks,
+        artifacts=result.artifacts,
     )

@@ -1,12 +1,89 @@
-"""What a finished CodeExecution means for the caller: pure functions of its status."""
+"""What a finished CodeExecution means for the caller: pure functions of its status and of what that refers to."""
 
-from dataclasses import dataclass
-from typing import Final
+import codecs
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
 
-from codeexec_api import BlockStatus, CodeExecution, CodeExecutionStatus, Phase, Reason, StreamStatus
-from executor_client.exceptions import CodeExecError, ExecutionLost, ExecutionNotStarted
+from codeexec_api import (
+    ArtifactStatus,
+    BlockStatus,
+    CodeExecution,
+    CodeExecutionStatus,
+    CodeSession,
+    Phase,
+    Reason,
+    SessionPhase,
+    StreamStatus,
+)
+from codeexec_api.digests import sha256_hex
+from codeexec_api.names import ORDER_KEY, artifact_key
+from executor_client.exceptions import (
+    CodeExecError,
+    ExecutionLost,
+    ExecutionNotStarted,
+    FileTransferError,
+    OutputUnavailable,
+    SessionDenied,
+    SessionEnded,
+)
 
 CANCELLED: Final = "Code execution was cancelled."
+StreamName: TypeAlias = Literal["stdout", "stderr"]
+_STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
+
+
+@dataclass(frozen=True)
+class OutputChunk:
+    """A piece of output."""
+
+    stream: StreamName
+    text: str
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file in the workspace, as it was when the last block had ended."""
+
+    path: str
+    """Relative to the workspace."""
+    size_bytes: int
+    sha256: str | None
+    """64 hexadecimal digits; None if the file is too large to be fetched."""
+    fetched: bool = False
+    """True if the content was brought back."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a record refers to: the parts of its output, joined."""
+
+    values: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Content of `stdout`, `stderr` and each fetched artifact by its key."""
+    order: tuple[tuple[StreamName, int], ...] = ()
+    """Runs of output in bytes, as they were interleaved."""
+
+    @classmethod
+    def join(cls, parts: Iterable[Mapping[str, bytes]]) -> "Contents":
+        """From the parts of the output, in order.
+
+        Raises:
+            OutputUnavailable: a part isn't what the operator writes.
+        """
+        values: dict[str, list[bytes]] = {}
+        order: list[tuple[StreamName, int]] = []
+        for part in parts:
+            for key, value in part.items():
+                if key == ORDER_KEY:
+                    order += _runs(value)
+                else:
+                    values.setdefault(key, []).append(value)
+        return cls({key: b"".join(pieces) for key, pieces in values.items()}, tuple(order))
+
+
+NOTHING: Final = Contents()
 
 
 @dataclass(frozen=True)
@@ -28,6 +105,17 @@ class ExecutionResult:
     blocks: tuple[BlockStatus, ...]
     pod_name: str
     code_digest: str
+    artifacts: tuple[Artifact, ...] = ()
+    """Files that the blocks have made or changed, or all, as was asked for."""
+    artifacts_omitted: int = 0
+    """Files that `artifacts` does not name: too many, or an unusable name."""
+    files: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    """Content of the artifacts that were fetched, by path."""
+    session: str | None = None
+    """Name of the CodeSession that it ran in, if any."""
+
+
+_NO_SESSION: Final = frozenset({Reason.SESSION_ENDED.value, Reason.SESSION_NOT_FOUND.value})
 
 
 def failure(execution: CodeExecution) -> CodeExecError | None:
@@ -36,18 +124,37 @@ def failure(execution: CodeExecution) -> CodeExecError | None:
     text = f"execution {execution.metadata.name}: {status.reason}: {status.message}"
     if status.phase is Phase.LOST or status.reason == Reason.RUNNER_FAILED.value:
         return ExecutionLost(text)
+    if status.phase is Phase.DENIED and status.reason in _NO_SESSION:
+        return SessionEnded(text)
+    if status.reason == Reason.FILE_REFUSED.value:
+        return FileTransferError(text)
     broken = status.phase is Phase.FAILED and status.reason != Reason.NON_ZERO_EXIT.value
     if broken or status.reason == Reason.EGRESS_NOT_ENFORCED.value:
         return ExecutionNotStarted(text)
     return None
 
 
-def result_of(execution: CodeExecution) -> ExecutionResult:
+def session_failure(session: CodeSession) -> CodeExecError | None:
+    """The error of a session in which nothing can run any more, or None."""
+    status = session.status
+    text = f"session {session.metadata.name}: {status.reason}: {status.message}"
+    if status.phase is SessionPhase.DENIED and status.reason != Reason.EGRESS_NOT_ENFORCED.value:
+        return SessionDenied(text)
+    if status.phase in (SessionPhase.DENIED, SessionPhase.FAILED):
+        return ExecutionNotStarted(text)
+    return SessionEnded(text) if status.phase.terminal else None
+
+
+def result_of(execution: CodeExecution, contents: Contents = NOTHING) -> ExecutionResult:
     """The result of a finished execution.
 
+    Args:
+        execution: the record.
+        contents: what its `status.outputRefs` name.
+
     Raises:
-        ExecutionNotStarted: the sandbox could not be started.
-        ExecutionLost: the sandbox or its result was lost.
+        CodeExecError: something other than the code failed; see `failure`.
+        OutputUnavailable: the contents are not what the record says.
     """
     if error := failure(execution):
         raise error
@@ -59,22 +166,49 @@ def result_of(execution: CodeExecution) -> ExecutionResult:
         reason=status.reason,
         message=status.message,
         exit_code=exit_code,
-        output=output_text(status),
-        stdout=status.stdout.text if status.stdout else "",
-        stderr=status.stderr.text if status.stderr else "",
-        truncated=any(stream.truncated for stream in (status.stdout, status.stderr) if stream),
+        output=output_text(status, contents),
+        stdout=_kept(status, contents, "stdout").decode(errors="replace"),
+        stderr=_kept(status, contents, "stderr").decode(errors="replace"),
+        truncated=any(stream.truncated for _, stream in _streams(status)),
         blocks=status.blocks,
         pod_name=status.pod_name,
         code_digest=status.code_digest,
+        artifacts=tuple(
+            Artifact(one.path, one.size_bytes, one.sha256, fetched=one.fetched) for one in status.artifacts
+        ),
+        artifacts_omitted=status.artifacts_omitted,
+        files={one.path: _artifact(index, one, contents) for index, one in enumerate(status.artifacts) if one.fetched},
+        session=execution.spec.session_ref.name if execution.spec.session_ref else None,
     )
 
 
-def output_text(status: CodeExecutionStatus) -> str:
-    """The output as a person would have seen it, and what is to be said about it."""
-    text = _interleaved(status)
-    for name, stream in (("stdout", status.stdout), ("stderr", status.stderr)):
-        if stream and stream.truncated:
-            kept = len(stream.text.encode())
+def artifact_content(execution: CodeExecution, path: str, contents: Contents) -> bytes:
+    """The content of one file that a finished execution has fetched.
+
+    Raises:
+        FileTransferError: it has not fetched this file.
+        OutputUnavailable: the contents are not what the record says.
+    """
+    for index, artifact in enumerate(execution.status.artifacts):
+        if artifact.path == path and artifact.fetched:
+            return _artifact(index, artifact, contents)
+    fetched = [one.path for one in execution.status.artifacts if one.fetched]
+    raise FileTransferError(
+        f"execution {execution.metadata.name} has not fetched {path!r}; it has fetched: "
+        f"{', '.join(fetched) or 'nothing'}"
+    )
+
+
+def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING) -> str:
+    """The output as a person would have seen it, and what is to be said about it.
+
+    Raises:
+        OutputUnavailable: the contents are not what the record says.
+    """
+    text = "".join(chunk.text for chunk in interleaved(status, contents))
+    for name, stream in _streams(status):
+        if stream.truncated:
+            kept = stream.kept_bytes or len(stream.text.encode())
             text += f"\n[codeexec: {name} truncated: {kept} of {stream.total_bytes} bytes kept]"
     if note := _NOTES.get(status.phase):
         text += ("\n" if text and not text.endswith("\n") else "") + note.format(message=status.message)
@@ -89,14 +223,69 @@ _NOTES: Final = {
 }
 
 
-def _interleaved(status: CodeExecutionStatus) -> str:
-    rest = {"stdout": _text(status.stdout), "stderr": _text(status.stderr)}
-    pieces = []
+def interleaved(status: CodeExecutionStatus, contents: Contents = NOTHING) -> list[OutputChunk]:
+    """All that is kept of the output, in order; where the order isn't known, stdout comes first.
+
+    Raises:
+        OutputUnavailable: the contents are not what the record says.
+    """
+    kept = {name: _kept(status, contents, name) for name in _STREAMS}
+    order = contents.order or _byte_runs(status)
+    chunks: list[OutputChunk] = []
+    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
+    taken = dict.fromkeys(_STREAMS, 0)
+    for name, count in (*order, *((name, len(kept[name])) for name in _STREAMS)):
+        piece = kept[name][taken[name] : taken[name] + count]
+        taken[name] += len(piece)
+        if text := decoders[name].decode(piece, final=taken[name] == len(kept[name])):
+            chunks.append(OutputChunk(name, text))
+    return chunks
+
+
+def _byte_runs(status: CodeExecutionStatus) -> Iterator[tuple[StreamName, int]]:
+    """The order that the record itself holds, which counts characters."""
+    texts = {name: stream.text for name, stream in _streams(status)}
+    taken = dict.fromkeys(_STREAMS, 0)
     for run in status.output_order:
-        piece, rest[run.stream] = rest[run.stream][: run.characters], rest[run.stream][run.characters :]
-        pieces.append(piece)
-    return "".join([*pieces, rest["stdout"], rest["stderr"]])
+        start = taken[run.stream]
+        taken[run.stream] += run.characters
+        yield run.stream, len(texts.get(run.stream, "")[start : taken[run.stream]].encode())
 
 
-def _text(stream: StreamStatus | None) -> str:
-    return stream.text if stream else ""
+def _streams(status: CodeExecutionStatus) -> list[tuple[StreamName, StreamStatus]]:
+    both: tuple[tuple[StreamName, StreamStatus | None], ...] = (("stdout", status.stdout), ("stderr", status.stderr))
+    return [(name, stream) for name, stream in both if stream]
+
+
+def _kept(status: CodeExecutionStatus, contents: Contents, name: StreamName) -> bytes:
+    """All that is kept of a stream, in UTF-8."""
+    stream = dict(_streams(status)).get(name)
+    if stream is None:
+        return b""
+    if not stream.referenced:
+        return stream.text.encode()
+    return _checked(contents.values.get(name, b""), name, stream.sha256, stream.kept_bytes)
+
+
+def _artifact(index: int, artifact: ArtifactStatus, contents: Contents) -> bytes:
+    content = contents.values.get(artifact_key(index), b"")
+    return _checked(content, repr(artifact.path), artifact.sha256, artifact.size_bytes)
+
+
+def _checked(content: bytes, what: str, sha256: str | None, size: int) -> bytes:
+    if (sha256_hex(content), len(content)) != (sha256, size):
+        raise OutputUnavailable(
+            f"what is kept of {what} is not what the record says: {len(content)} bytes with SHA-256 "
+            f"{sha256_hex(content)} instead of {size} bytes with {sha256}"
+        )
+    return content
+
+
+def _runs(value: bytes) -> Sequence[tuple[StreamName, int]]:
+    try:
+        runs = json.loads(value)
+        if all(name in _STREAMS and type(count) is int and count >= 0 for name, count in runs):
+            return [(name, count) for name, count in runs]
+    except (ValueError, TypeError):
+        pass
+    raise OutputUnavailable("the order of stdout and stderr is not readable in what is kept of the output")

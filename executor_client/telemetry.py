@@ -15,14 +15,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from codeexec_api import CodeExecution, CodeExecutionSpec, Phase
 
 SPAN_NAME: Final = "execute_code"
+SUBMIT_SPAN_NAME: Final = "submit_code"
 _TRACER: Final = trace.get_tracer("codeexec")
 
 
 @contextmanager
-def execution_span() -> Iterator[trace.Span]:
+def execution_span(name: str = SPAN_NAME) -> Iterator[trace.Span]:
     """A span around one call; an exception that leaves it is recorded by its type."""
     with _TRACER.start_as_current_span(
-        SPAN_NAME, kind=trace.SpanKind.CLIENT, record_exception=False, set_status_on_exception=False
+        name, kind=trace.SpanKind.CLIENT, record_exception=False, set_status_on_exception=False
     ) as span:
         try:
             yield span
@@ -56,8 +57,12 @@ def describe_request(span: trace.Span, *, namespace: str, name: str, spec: CodeE
             "codeexec.limits.ephemeral_storage": spec.limits.ephemeral_storage,
             "codeexec.limits.pids": spec.limits.pids,
             "codeexec.limits.output_bytes": spec.limits.output_bytes,
+            "codeexec.files.count": len(spec.files or ()),
+            "codeexec.files.size_bytes": sum(file.size_bytes for file in spec.files or ()),
         }
     )
+    if spec.session_ref:
+        span.set_attribute("codeexec.session.name", spec.session_ref.name)
 
 
 def describe_outcome(span: trace.Span, execution: CodeExecution) -> None:
@@ -74,6 +79,7 @@ def describe_outcome(span: trace.Span, execution: CodeExecution) -> None:
             "codeexec.egress.verdict": status.egress_proof.verdict.value if status.egress_proof else "",
             "codeexec.stdout.size_bytes": status.stdout.total_bytes if status.stdout else 0,
             "codeexec.stderr.size_bytes": status.stderr.total_bytes if status.stderr else 0,
+            "codeexec.artifacts.count": len(status.artifacts),
         }
     )
     if status.exit_code is not None:

@@ -7,33 +7,43 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import aiohttp
 import yaml
 from kubernetes.aio import client, config, watch
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, execution_manifest
+from codeexec_api import CodeExecution, CodeExecutionSpec, CodeSession, CodeSessionSpec, manifest
 from codeexec_api.names import (
+    EXECUTION_KIND,
     EXECUTION_LABEL,
     EXECUTION_PLURAL,
     GROUP,
     MANAGED_BY,
     MANAGED_BY_LABEL,
     PAYLOAD_SECRET_TYPE,
+    SANDBOX_CONTAINER,
+    SESSION_KIND,
+    SESSION_PLURAL,
     VERSION,
+    payload_name,
 )
+from executor_client.blocks import split_payload
 from executor_client.exceptions import (
     ClusterUnreachable,
     CodeExecError,
     InvalidExecution,
+    NotFound,
     NotInstalled,
     NotPermitted,
+    OutputUnavailable,
 )
+from executor_client.proxies import bypasses_proxy
 
 _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240
@@ -41,6 +51,76 @@ _RECONNECT_SECONDS: Final = 0.5
 _OUTAGE_SECONDS: Final = 30
 """How long the API server may be away while an execution is waited for."""
 _TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_PARTS_AT_ONCE: Final = 4
+"""How many Secrets of a payload are created at the same time."""
+_PAGE: Final = 50
+"""Objects a page of a list: each may hold half a megabyte of output."""
+_MAX_LINE_BYTES: Final = 4 * 1024 * 1024
+"""Longest line of a log that is looked at; those of the runner are much shorter."""
+_MERGE_PATCH: Final = "application/merge-patch+json"
+
+_Object = TypeVar("_Object", CodeExecution, CodeSession)
+
+
+class ClusterTransport(Protocol):
+    """What `CodeExecutionClient` needs of a cluster. Used in one event loop only.
+
+    `Transport` is the real one; `executor_client.testing` has one in memory. Every method raises errors of
+    `executor_client.exceptions`, and no others.
+    """
+
+    namespace: str
+
+    async def check(self) -> None:
+        """Make sure that the cluster answers and knows CodeExecutions."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+    async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
+        """Create a CodeExecution, and its payload in `spec.payload_ref.parts` Secrets.
+
+        Args:
+            name: of the CodeExecution; `spec.payload_ref` names the Secrets.
+            spec: announces what is in the payload.
+            payload: content of each block and file by its key; empty if there is no `spec.payload_ref`.
+        """
+
+    async def get(self, name: str) -> CodeExecution:
+        """The CodeExecution of this name; `NotFound` if there is none."""
+
+    def list(self) -> AsyncGenerator[CodeExecution, None]:
+        """All CodeExecutions of the namespace, in no particular order."""
+
+    async def cancel(self, name: str) -> None:
+        """Ask the operator to stop an execution."""
+
+    def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        """Each version of the object after the given one, until it is deleted."""
+
+    async def read_output(self, name: str) -> Mapping[str, bytes]:
+        """The binaryData of one output ConfigMap; `OutputUnavailable` if it is gone."""
+
+    def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+        """Lines of the log of a sandbox pod as they come, without their ends, until its container ends.
+
+        A log that can't be read, or no longer, is an end and no error: what is missing stands in the record.
+        """
+
+    async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
+        """Create a CodeSession."""
+
+    async def get_session(self, name: str) -> CodeSession:
+        """The CodeSession of this name; `NotFound` if there is none."""
+
+    def list_sessions(self) -> AsyncGenerator[CodeSession, None]:
+        """All CodeSessions of the namespace, in no particular order."""
+
+    async def end_session(self, name: str) -> None:
+        """Ask the operator to end a session."""
+
+    def session_changes(self, session: CodeSession) -> AsyncGenerator[CodeSession, None]:
+        """Each version of the object after the given one, until it is deleted."""
 
 
 class Transport:
@@ -61,9 +141,8 @@ class Transport:
             ClusterUnreachable: there is no configuration, or it can't be read.
         """
         configuration = client.Configuration()
-        in_cluster = "KUBERNETES_SERVICE_HOST" in os.environ and _TOKEN_FILE.exists()
         try:
-            if kubeconfig is None and context is None and in_cluster:
+            if uses_service_account(kubeconfig, context):
                 config.load_incluster_config(client_configuration=configuration)
             else:
                 await config.load_kube_config(kubeconfig, context, client_configuration=configuration)
@@ -73,6 +152,8 @@ class Transport:
                 f"no usable kubeconfig at {where} (context: {context or 'current'}): {error}; "
                 "pass kubeconfig= or context=, or set KUBECONFIG"
             ) from error
+        if configuration.proxy is None and bypasses_proxy(configuration.host, os.environ):
+            configuration.client_session_kwargs = {"trust_env": False}
         return cls(configuration, namespace)
 
     async def close(self) -> None:
@@ -91,51 +172,80 @@ class Transport:
             )
 
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
-        """Create the payload Secret and the CodeExecution, at the same time.
+        """Create the payload Secrets and the CodeExecution; at the same time, if there is one Secret only.
 
         Args:
-            name: of both objects.
+            name: of the CodeExecution.
             spec: announces what is in the payload.
-            payload: content of each block and file by its key in the Secret.
+            payload: content of each block and file by its key in the Secrets.
 
         Raises:
             CodeExecError: see `exceptions`; nothing is run then.
         """
-        secret = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "type": PAYLOAD_SECRET_TYPE,
-            "immutable": True,
-            "metadata": {
-                "name": name,
-                "labels": {EXECUTION_LABEL: name, MANAGED_BY_LABEL: MANAGED_BY},
-            },
-            "data": {key: base64.b64encode(content).decode() for key, content in payload.items()},
-        }
-        results = await asyncio.gather(
-            self._create_secret(secret), self._create_execution(name, spec), return_exceptions=True
+        if spec.payload_ref and spec.payload_ref.parts > 1:
+            # It may take longer than the operator waits for a payload.
+            await self._create_payload(name, spec, payload)
+            return await self._create_execution(name, spec)
+        payload_error, execution = await asyncio.gather(
+            self._create_payload(name, spec, payload), self._create_execution(name, spec), return_exceptions=True
         )
-        secret_error, execution = results
         if isinstance(execution, BaseException):
             raise execution
-        if isinstance(secret_error, BaseException):
+        if isinstance(payload_error, BaseException):
             # The operator would deny it anyway; what the caller has to hear of is the first error.
             with suppress(CodeExecError):
                 await self.cancel(name)
-            raise secret_error
+            raise payload_error
         return execution
 
-    async def _create_secret(self, secret: Any) -> None:
-        with self._errors("create the payload Secret"):
-            await self._core.create_namespaced_secret(self.namespace, secret, _request_timeout=_REQUEST_SECONDS)
+    async def _create_payload(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> None:
+        if spec.payload_ref is None:
+            return
+        at_once = asyncio.Semaphore(_PARTS_AT_ONCE)
+
+        async def create(part: int, data: Mapping[str, bytes]) -> None:
+            secret: Any = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "type": PAYLOAD_SECRET_TYPE,
+                "immutable": True,
+                "metadata": {
+                    "name": payload_name(ref.name, part),
+                    "labels": {EXECUTION_LABEL: name, MANAGED_BY_LABEL: MANAGED_BY},
+                },
+                "data": {key: base64.b64encode(content).decode() for key, content in data.items()},
+            }
+            async with at_once:
+                with self._errors("create the payload Secret"):
+                    await self._core.create_namespaced_secret(self.namespace, secret, _request_timeout=_REQUEST_SECONDS)
+
+        ref = spec.payload_ref
+        outcomes = await asyncio.gather(
+            *(create(part, data) for part, data in enumerate(split_payload(payload, ref.parts))), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _create_execution(self, name: str, spec: CodeExecutionSpec) -> CodeExecution:
-        manifest = execution_manifest(name=name, namespace=self.namespace, spec=spec)
-        with self._errors("create the CodeExecution"):
-            raw: Any = await self._custom.create_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, EXECUTION_PLURAL, manifest, _request_timeout=_REQUEST_SECONDS
-            )
-        return CodeExecution.parse(raw)
+        return CodeExecution.parse(await self._create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec))
+
+    async def get(self, name: str) -> CodeExecution:
+        """The CodeExecution of this name.
+
+        Raises:
+            NotFound: there is none.
+            CodeExecError: see `exceptions`.
+        """
+        return CodeExecution.parse(await self._get_object(EXECUTION_KIND, EXECUTION_PLURAL, name))
+
+    def list(self) -> AsyncGenerator[CodeExecution, None]:
+        """All CodeExecutions of the namespace, in no particular order.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        return self._list_objects(EXECUTION_KIND, EXECUTION_PLURAL, CodeExecution.parse)
 
     async def cancel(self, name: str) -> None:
         """Ask the operator to stop an execution.
@@ -144,38 +254,171 @@ class Transport:
             CodeExecError: see `exceptions`.
         """
         with self._errors("cancel the CodeExecution"):
-            await self._custom.patch_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                self.namespace,
-                EXECUTION_PLURAL,
-                name,
-                {"spec": {"cancelled": True}},
-                _content_type="application/merge-patch+json",
-                _request_timeout=_REQUEST_SECONDS,
-            )
+            await self._patch_object(EXECUTION_PLURAL, name, {"spec": {"cancelled": True}})
 
-    async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+    def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
         """Each version of the object from now on, until it is deleted. Lost watches are resumed, for a while.
 
         Raises:
             CodeExecError: see `exceptions`.
         """
-        version: str | None = execution.metadata.resource_version
+        return self._changes(EXECUTION_KIND, EXECUTION_PLURAL, execution, CodeExecution.parse)
+
+    async def read_output(self, name: str) -> Mapping[str, bytes]:
+        """What one output ConfigMap holds.
+
+        Raises:
+            OutputUnavailable: it is gone.
+            CodeExecError: see `exceptions`.
+        """
+        try:
+            with self._errors("read the output"):
+                config_map = await self._core.read_namespaced_config_map(
+                    name, self.namespace, _request_timeout=_REQUEST_SECONDS
+                )
+        except NotFound as error:
+            raise OutputUnavailable(
+                f"output {name} in namespace {self.namespace!r} is gone: large output and fetched files are deleted "
+                "outputTTLSeconds of the ExecutionPolicy after they were made; digests and sizes are in the record"
+            ) from error
+        return {key: base64.b64decode(value) for key, value in (config_map.binary_data or {}).items()}
+
+    async def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+        """Lines of the log of a sandbox pod as they come, until its container ends.
+
+        A log that can't be read, or no longer, is an end and no error: what is missing stands in the record.
+
+        Args:
+            pod_name: of the sandbox pod.
+            since: leave out what is older; time of the node.
+        """
+        # The generated method has only sinceSeconds, which depends on when the request arrives.
+        method, url, headers, body, form = await self._api.param_serialize(
+            "GET",
+            "/api/v1/namespaces/{namespace}/pods/{name}/log",
+            path_params={"namespace": self.namespace, "name": pod_name},
+            query_params=[
+                ("container", SANDBOX_CONTAINER),
+                ("follow", "true"),
+                *([("sinceTime", since.isoformat().replace("+00:00", "Z"))] if since else []),
+            ],
+            header_params={"Accept": "*/*"},
+            auth_settings=["BearerToken"],
+        )
+        unlimited = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS)
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            answer = await self._api.call_api(method, url, headers, body, form, _request_timeout=unlimited)
+            response: aiohttp.ClientResponse = answer.response
+            try:
+                if response.status == 200:
+                    async with aclosing(_lines(response.content)) as lines:
+                        async for line in lines:
+                            yield line
+            finally:
+                _drop(response)
+
+    async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
+        """Create a CodeSession.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        return CodeSession.parse(await self._create_object(SESSION_KIND, SESSION_PLURAL, name, spec))
+
+    async def get_session(self, name: str) -> CodeSession:
+        """The CodeSession of this name.
+
+        Raises:
+            NotFound: there is none.
+            CodeExecError: see `exceptions`.
+        """
+        return CodeSession.parse(await self._get_object(SESSION_KIND, SESSION_PLURAL, name))
+
+    def list_sessions(self) -> AsyncGenerator[CodeSession, None]:
+        """All CodeSessions of the namespace, in no particular order.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        return self._list_objects(SESSION_KIND, SESSION_PLURAL, CodeSession.parse)
+
+    async def end_session(self, name: str) -> None:
+        """Ask the operator to end a session, which deletes its workspace.
+
+        Raises:
+            NotFound: there is none.
+            CodeExecError: see `exceptions`.
+        """
+        with self._errors("end the CodeSession"):
+            await self._patch_object(SESSION_PLURAL, name, {"spec": {"ended": True}})
+
+    def session_changes(self, session: CodeSession) -> AsyncGenerator[CodeSession, None]:
+        """Each version of the object from now on, until it is deleted. Lost watches are resumed, for a while.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        return self._changes(SESSION_KIND, SESSION_PLURAL, session, CodeSession.parse)
+
+    async def _create_object(self, kind: str, plural: str, name: str, spec: CodeExecutionSpec | CodeSessionSpec) -> Any:
+        body = manifest(name=name, namespace=self.namespace, spec=spec)
+        with self._errors(f"create the {kind}"):
+            return await self._custom.create_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, plural, body, _request_timeout=_REQUEST_SECONDS
+            )
+
+    async def _get_object(self, kind: str, plural: str, name: str) -> Any:
+        with self._errors(f"get the {kind}"):
+            return await self._custom.get_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, plural, name, _request_timeout=_REQUEST_SECONDS
+            )
+
+    async def _patch_object(self, plural: str, name: str, patch: Any) -> None:
+        await self._custom.patch_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            self.namespace,
+            plural,
+            name,
+            patch,
+            _content_type=_MERGE_PATCH,
+            _request_timeout=_REQUEST_SECONDS,
+        )
+
+    async def _list_objects(
+        self, kind: str, plural: str, parse: Callable[[Any], _Object]
+    ) -> AsyncGenerator[_Object, None]:
+        following: dict[str, Any] = {}
+        while True:
+            with self._errors(f"list {kind}s"):
+                page: Any = await self._custom.list_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, plural, limit=_PAGE, _request_timeout=_REQUEST_SECONDS, **following
+                )
+            for item in page["items"]:
+                yield parse(item)
+            if not (token := page["metadata"].get("continue")):
+                return
+            following = {"_continue": token}
+
+    async def _changes(
+        self, kind: str, plural: str, start: _Object, parse: Callable[[Any], _Object]
+    ) -> AsyncGenerator[_Object, None]:
+        version: str | None = start.metadata.resource_version
         clock = asyncio.get_running_loop().time
         lost_at = clock()
         while True:
             opened_at = clock()
             try:
-                async with aclosing(self._watch_once(execution.metadata.name, version)) as events:
-                    async for kind, current in events:
+                async with aclosing(self._watch_once(kind, plural, start.metadata.name, version)) as events:
+                    async for change, raw in events:
+                        current = parse(raw)
                         version = current.metadata.resource_version
                         yield current
-                        if kind == "DELETED":
+                        if change == "DELETED":
                             return
             except ApiException as error:
                 if error.status != 410:
-                    raise self._translate("watch the CodeExecution", error) from error
+                    raise self._translate(f"watch the {kind}", error) from error
                 version = None  # too old for the API server: start from the current state
             except ClusterUnreachable:
                 if clock() - opened_at > _REQUEST_SECONDS:  # it was open for a while, so this is another outage
@@ -184,26 +427,28 @@ class Transport:
                     raise
                 await asyncio.sleep(_RECONNECT_SECONDS)
 
-    async def _watch_once(self, name: str, version: str | None) -> AsyncGenerator[tuple[str, CodeExecution], None]:
+    async def _watch_once(
+        self, kind: str, plural: str, name: str, version: str | None
+    ) -> AsyncGenerator[tuple[str, Any], None]:
         """One watch, until the server ends it. When the caller has seen enough, its connection is dropped at once."""
         stream = watch.Watch().stream(
             self._custom.list_namespaced_custom_object,
             GROUP,
             VERSION,
             self.namespace,
-            EXECUTION_PLURAL,
+            plural,
             field_selector=f"metadata.name={name}",
             timeout_seconds=_WATCH_SECONDS,
             **({"resource_version": version} if version else {}),
         )
-        with self._network_errors("watch the CodeExecution"):
+        with self._network_errors(f"watch the {kind}"):
             async with stream as events:
                 try:
                     async for event in events:
-                        yield event["type"], CodeExecution.parse(event["raw_object"])
+                        yield event["type"], event["raw_object"]
                 finally:
-                    if events.resp and events.resp.connection:  # an orderly end of TLS would outlive the event loop
-                        events.resp.connection.transport.abort()
+                    if events.resp:
+                        _drop(events.resp)
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
@@ -236,6 +481,8 @@ class Transport:
             )
         if error.status == 403:
             return NotPermitted(f"{text}; ask the platform owner to bind the Role 'codeexec-agent' to this identity")
+        if error.status == 404 and (what := _missing(body)):
+            return NotFound(f"{text}; look with `kubectl -n {self.namespace} get {what}`")
         if error.status == 404 and "namespaces" in body:
             return NotInstalled(f"{text}; pass namespace= with a sandbox namespace of the codeexec installation")
         if error.status == 404:
@@ -245,9 +492,52 @@ class Transport:
         return CodeExecError(text)
 
 
-def _message(body: str) -> str:
+def uses_service_account(kubeconfig: str | None, context: str | None) -> bool:
+    """True when the credentials are those of the pod that this runs in."""
+    in_cluster = "KUBERNETES_SERVICE_HOST" in os.environ and _TOKEN_FILE.exists()
+    return kubeconfig is None and context is None and in_cluster
+
+
+def _status(body: str) -> dict[str, Any]:
+    """The API server's Status object, empty if the body is none."""
     try:
         status = json.loads(body)
     except ValueError:
-        return body
-    return str(status.get("message", body)) if isinstance(status, dict) else body
+        return {}
+    return status if isinstance(status, dict) else {}
+
+
+def _message(body: str) -> str:
+    return str(_status(body).get("message", body))
+
+
+def _missing(body: str) -> str:
+    """Kind (plural) of the one object that is missing; empty if it is its whole kind or its namespace."""
+    details = _status(body).get("details")
+    kind = str(details.get("kind", "")) if isinstance(details, dict) and details.get("name") else ""
+    return "" if kind == "namespaces" else kind
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
+    """Whole lines without their ends; one that is longer than _MAX_LINE_BYTES is left out."""
+    rest = bytearray()
+    too_long = False
+    async for data in content.iter_any():
+        *whole, last = data.split(b"\n")
+        for piece in whole:
+            rest += piece
+            if not too_long:
+                yield bytes(rest)
+            rest.clear()
+            too_long = False
+        rest += last
+        if len(rest) > _MAX_LINE_BYTES:
+            rest.clear()
+            too_long = True
+
+
+def _drop(response: aiohttp.ClientResponse) -> None:
+    """Drop the connection of an answer that isn't wanted any more: an orderly end of TLS would outlive the loop."""
+    if response.connection and response.connection.transport:
+        response.connection.transport.abort()
+    response.close()

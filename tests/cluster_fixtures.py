@@ -47,13 +47,14 @@ def agent_kubeconfig(kubeconfig_of) -> str:
 
 @pytest.fixture
 async def make_executor(agent_kubeconfig: str):
-    """Executors with no more rights than an agent has, stopped after the test."""
+    """Executors with no more rights than an agent has, stopped after the test; without sessions, unless asked."""
     from executor_client import KubernetesCodeExecutor  # here: it costs tests without a cluster half a second
 
     made = []
+    defaults = {"kubeconfig": agent_kubeconfig, "agent": "e2e", "session": "per-call"}
 
     def make(**options) -> KubernetesCodeExecutor:
-        made.append(KubernetesCodeExecutor(**{"kubeconfig": agent_kubeconfig, "agent": "e2e", **options}))
+        made.append(KubernetesCodeExecutor(**{**defaults, **options}))
         return made[-1]
 
     yield make

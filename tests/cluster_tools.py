@@ -85,6 +85,11 @@ class Admin:
         wait_for(f"{name} to become {' or '.join(phases)}", lambda: self.phase(name) in phases, seconds)
         return self.execution(name)
 
+    def submit_to(self, name: str, code: str, session: str, **spec: Any) -> None:
+        """Submit to a session, with the limits that tests make sessions with unless others are given."""
+        limits = {"cpu": "200m", "memory": "96Mi"}
+        self.submit(name, code, **{"sessionRef": {"name": session}, "limits": limits, **spec})
+
     def submit(self, name: str, *codes: str, payload: Mapping[str, bytes] | None = None, **spec: Any) -> None:
         """Create a CodeExecution and its payload directly, as a client of another make might."""
         blocks = [{"language": "python", **_announce(code.encode())} for code in codes]

@@ -2,8 +2,8 @@
 
 from hypothesis import settings
 
-# Used by e2e and conformance; they cost the other layers nothing.
-pytest_plugins = ["cluster_fixtures", "conformance.plugin"]
+# Used by e2e, conformance and parity; they cost the other layers nothing.
+pytest_plugins = ["cluster_fixtures", "conformance.plugin", "parity.plugin"]
 
 # The same examples on every run, and no deadline: a busy machine is not a bug.
 settings.register_profile("codeexec", deadline=None, derandomize=True, max_examples=60)

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,23 +10,34 @@ from codeexec_api import (
     CodeExecution,
     CodeExecutionSpec,
     CodeExecutionStatus,
+    CodeSession,
+    CodeSessionStatus,
     ConditionType,
+    EgressProof,
+    EgressVerdict,
     ExecutionPolicySpec,
     Phase,
+    SessionPhase,
     condition,
 )
 from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key
 from codeexec_operator.core.egress import Target
-from codeexec_operator.core.observed import PodView
+from codeexec_operator.core.observed import PodLink, PodView, RunnerView, Sandbox, SessionView
+from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.surroundings import Surroundings
-from codeexec_operator.core.transcript import Transcript
+from codeexec_operator.core.transcript import Transcript, readiness
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 IMAGE = "registry.example/sandbox@sha256:" + "a" * 64
 OTHER_IMAGE = "registry.example/other@sha256:" + "b" * 64
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
+SESSION_UID = "3f333df6-90a4-4fda-8dd3-9485d27cee36"
 SECRET_UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 CODE = b"print(1)\n"
+SECRETS = (("run-1", SECRET_UID),)
+PAYLOAD = Payload((CODE,), (), SECRETS)
+"""What `a_secret` holds, for `an_execution`."""
+SESSION_REF = {"sessionRef": {"name": "work-1"}}
 NO_OUTPUT = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
 
 
@@ -101,14 +111,68 @@ def an_execution(
     )
 
 
-def a_secret(
-    blocks: Sequence[bytes] = (CODE,), files: Sequence[bytes] = (), *, execution: str = "run-1", **changes: Any
-) -> dict[str, Any]:
+def a_session_status(phase: SessionPhase = SessionPhase.PENDING, **changes: Any) -> CodeSessionStatus:
+    """A status as the operator has written it on the way to this phase."""
+    if phase is SessionPhase.PENDING:
+        return CodeSessionStatus(**changes)
+    kinds = [ConditionType.ACCEPTED] + [ConditionType.EGRESS_CLOSED] * (phase is not SessionPhase.STARTING)
+    past: dict[str, Any] = {
+        "conditions": tuple(
+            condition(kind, holds=True, reason="PodRequested", message="", now=NOW, generation=1) for kind in kinds
+        ),
+        "image": IMAGE,
+        "pod_name": "work-1-3f333df6",
+    }
+    if phase is not SessionPhase.STARTING:
+        proof = EgressProof(verdict=EgressVerdict.CLOSED, checked_at=NOW)
+        past |= {"started_at": NOW, "last_used_at": NOW, "node_name": "node-1", "egress_proof": proof}
+        past |= {"layers": ("NetworkPolicy", "Seccomp"), "image_id": "sha256:1"}
+    if phase.terminal:
+        past |= {"ended_at": NOW, "reason": "EndRequested", "message": "ended, as was asked for"}
+    return CodeSessionStatus(**{"phase": phase, **past, **changes})
+
+
+def a_session(
+    *, phase: SessionPhase = SessionPhase.PENDING, status: Mapping[str, Any] | None = None, **spec: Any
+) -> CodeSession:
+    return CodeSession.model_validate(
+        {
+            "metadata": {
+                "name": "work-1",
+                "namespace": "codeexec-sandbox",
+                "uid": SESSION_UID,
+                "resourceVersion": "7",
+                "generation": 1,
+                "creationTimestamp": NOW,
+            },
+            "spec": {"source": {"agent": "tester"}} | spec,
+            "status": a_session_status(phase, **(status or {})),
+        }
+    )
+
+
+def a_view(
+    phase: SessionPhase = SessionPhase.READY,
+    *,
+    sandbox: Sandbox | None = None,
+    turn: bool = True,
+    status: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> SessionView:
+    """A session that code can run in, unless told otherwise, as an execution sees it."""
+    return SessionView(a_session(phase=phase, status=status, **spec), sandbox or a_sandbox(), turn)
+
+
+def a_secret(blocks: Sequence[bytes] = (CODE,), files: Sequence[bytes] = (), **changes: Any) -> dict[str, Any]:
     """A payload Secret as the API server returns it."""
     contents = {block_key(index): code for index, code in enumerate(blocks)}
-    contents |= {file_key(index): content for index, content in enumerate(files)}
+    return a_part(contents | {file_key(index): content for index, content in enumerate(files)}, **changes)
+
+
+def a_part(contents: Mapping[str, bytes], *, uid: str = SECRET_UID, **changes: Any) -> dict[str, Any]:
+    """One Secret of a payload as the API server returns it."""
     return {
-        "metadata": {"name": execution, "uid": SECRET_UID, "labels": {EXECUTION_LABEL: execution}},
+        "metadata": {"name": "run-1", "uid": uid, "labels": {EXECUTION_LABEL: "run-1"}},
         "type": PAYLOAD_SECRET_TYPE,
         "data": {key: base64.b64encode(content).decode() for key, content in contents.items()},
     } | changes
@@ -124,18 +188,25 @@ SURROUNDINGS = Surroundings(reached_at={TARGET: NOW + timedelta(hours=1)})
 """A cluster whose API server answers the operator, whenever a test looks."""
 
 
-def readiness(*, answered: bool = False, targets: Sequence[Target] = (TARGET,)) -> dict[str, Any]:
+def a_report(*, answered: bool = False, targets: Sequence[Target] = (TARGET,)) -> dict[str, Any]:
     """What a runner says when it is asked for its report."""
     egress = [{**target.dump(), "answered": answered} for target in targets]
-    return {"ready": True, "layers": ["Seccomp", "Landlock"], "egress": egress}
+    return {"ready": True, "layers": ["Seccomp", "Landlock"], "egress": egress, "kernel": False}
 
 
-def frames_to_bytes(*frames: Mapping[str, Any]) -> bytes:
-    """Frames as lines, with id and sequence number filled in."""
-    return b"".join(
-        json.dumps({"id": UID, "seq": number} | frame, ensure_ascii=False).encode() + b"\n"
-        for number, frame in enumerate(frames)
-    )
+def a_runner(**report: Any) -> RunnerView:
+    """A runner that is connected, and has reported."""
+    return RunnerView(link=PodLink.OPEN, ready=readiness(a_report(**report)))
+
+
+def a_sandbox(**changes: Any) -> Sandbox:
+    """A pod that runs, with a runner that is connected and has reported, unless told otherwise."""
+    return Sandbox(**{"pod": a_pod(), "requested": True, "runner": a_runner(), **changes})
+
+
+def numbered(*frames: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Frames with id and sequence number filled in."""
+    return [{"id": UID, "seq": number} | frame for number, frame in enumerate(frames)]
 
 
 def output(text: str, stream: str = "stdout") -> dict[str, Any]:
@@ -154,23 +225,36 @@ def block_end(index: int = 0, exit_code: int = 0, reason: str = "Completed", **c
     } | changes
 
 
+def an_artifact(index: int, path: str, content: bytes, **changes: Any) -> dict[str, Any]:
+    """A file that is announced."""
+    return {
+        "artifact": index,
+        "path": path,
+        "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    } | changes
+
+
+def a_piece(index: int, content: bytes) -> dict[str, Any]:
+    """A piece of a file that was announced."""
+    return {"file": index, "data64": base64.b64encode(content).decode()}
+
+
 def the_end(stdout: str = "", stderr: str = "", **changes: Any) -> dict[str, Any]:
     def totals(text: str) -> dict[str, Any]:
-        return {"bytes": len(text.encode()), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        return {
+            "bytes": len(text.encode()),
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "truncated": False,
+        }
 
-    return {"done": True, "stdout": totals(stdout), "stderr": totals(stderr)} | changes
+    return {"done": True, "stdout": totals(stdout), "stderr": totals(stderr), "artifactsOmitted": 0} | changes
 
 
 def a_transcript(*frames: Mapping[str, Any]) -> Transcript:
     transcript = Transcript()
-    transcript.feed(frames_to_bytes(*frames), UID)
-    return transcript
-
-
-def a_ready_transcript(**report: Any) -> Transcript:
-    """Of a runner that has been asked for its report, and has no job yet."""
-    transcript = Transcript()
-    transcript.feed(json.dumps(readiness(**report)).encode() + b"\n", UID)
+    for frame in numbered(*frames):
+        transcript.take(frame, UID)
     return transcript
 
 

@@ -8,12 +8,14 @@ from codeexec_api.v1alpha1 import Condition
 
 
 class ConditionType(StrEnum):
-    """Types of conditions on a CodeExecution."""
+    """Types of conditions on CodeExecutions and CodeSessions."""
 
     ACCEPTED = "Accepted"
     """True: policy and payload allow it. False: denied; reason and message say why."""
     EGRESS_CLOSED = "EgressClosed"
     """True: shown, before any code ran, that nothing leaves the sandbox. False: that could not be shown."""
+    READY = "Ready"
+    """Of a session. True: executions can run in it. False: its pod could not be started, or it is over."""
     STARTED = "Started"
     """True: the code was handed to the runner. False: the pod could not be started."""
     FINISHED = "Finished"

@@ -22,10 +22,12 @@ _ALL: Final = (
     Language("python", ".py", ("python3",), ("py", "python3")),
     Language("bash", ".sh", ("bash",)),
     Language("sh", ".sh", ("sh",), ("shell",)),
+    Language("javascript", ".js", ("node",), ("js", "node")),
+    Language("pwsh", ".ps1", ("pwsh", "-NoProfile", "-NonInteractive", "-File"), ("powershell", "ps1")),
 )
 
 LANGUAGES: Final = MappingProxyType({language.name: language for language in _ALL})
-"""Canonical name to language, in the order in which messages list them."""
+"""Canonical name to language, in the order in which messages list them. Which of them run is up to the image."""
 
 _SPELLINGS: Final = {alias: one.name for one in _ALL for alias in (one.name, *one.aliases)}
 

@@ -11,6 +11,8 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 EXECUTION_KIND: Final = "CodeExecution"
 EXECUTION_PLURAL: Final = "codeexecutions"
+SESSION_KIND: Final = "CodeSession"
+SESSION_PLURAL: Final = "codesessions"
 POLICY_KIND: Final = "ExecutionPolicy"
 POLICY_PLURAL: Final = "executionpolicies"
 
@@ -20,7 +22,11 @@ POLICY_NAME: Final = "default"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "codeexec"
 EXECUTION_LABEL: Final = f"{GROUP}/execution"
-"""On sandbox pods and payload Secrets: name of the CodeExecution they belong to."""
+"""On sandbox pods, payload Secrets and output ConfigMaps: name of the CodeExecution they belong to."""
+SESSION_LABEL: Final = f"{GROUP}/session"
+"""On the pods of sessions: name of the CodeSession they belong to."""
+EXPIRES_ANNOTATION: Final = f"{GROUP}/expires-at"
+"""On output ConfigMaps: when the operator deletes them, RFC 3339."""
 
 PAYLOAD_SECRET_TYPE: Final = f"{GROUP}/payload"
 """Type of the Secrets that carry code. The operator reads and deletes no Secret of another type."""
@@ -29,19 +35,41 @@ SANDBOX_CONTAINER: Final = "sandbox"
 
 POD_SUFFIX_LENGTH: Final = 8
 MAX_EXECUTION_NAME: Final = 63 - POD_SUFFIX_LENGTH - 1
-"""Longest name of a CodeExecution: the pod's name adds a suffix and must stay a valid label and host name."""
+"""Longest name of a CodeExecution or CodeSession: the pod's adds a suffix and must stay a valid label and host name."""
 
 
-def pod_name(execution_name: str, uid: str) -> str:
-    """Name of the sandbox pod: that of the execution and the start of its UID, so it is never used twice."""
-    return f"{execution_name}-{uid.replace('-', '')[:POD_SUFFIX_LENGTH]}"
+def pod_name(owner_name: str, uid: str) -> str:
+    """Name of the sandbox pod: that of its execution or session and the start of its UID, so it is never used twice."""
+    return f"{owner_name}-{uid.replace('-', '')[:POD_SUFFIX_LENGTH]}"
+
+
+def payload_name(name: str, part: int) -> str:
+    """Name of the Secret with this part of a payload; `name` is that of the first part, `spec.payloadRef.name`."""
+    return f"{name}-{part}" if part else name
+
+
+def output_name(execution_name: str, uid: str, part: int) -> str:
+    """Name of the ConfigMap with this part of what an execution gave out."""
+    return f"{pod_name(execution_name, uid)}-{part}"
 
 
 def block_key(index: int) -> str:
-    """Key under which a payload Secret holds the block with this index."""
+    """Key under which payload Secrets hold the block with this index."""
     return f"block-{index}"
 
 
 def file_key(index: int) -> str:
-    """Key under which a payload Secret holds the file with this index."""
+    """Key under which payload Secrets hold the file with this index of `spec.files`."""
     return f"file-{index}"
+
+
+def artifact_key(index: int) -> str:
+    """Key under which output ConfigMaps hold the artifact with this index of `status.artifacts`."""
+    return f"artifact-{index}"
+
+
+ORDER_KEY: Final = "order"
+"""Key under which an output ConfigMap says how its `stdout` and `stderr` were interleaved: JSON `[["stdout", 12], …]`.
+
+Numbers are bytes. The contents of `stdout`, `stderr` and artifacts are the values of these keys, joined over all parts.
+"""

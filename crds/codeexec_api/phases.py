@@ -1,9 +1,10 @@
-"""The life of a CodeExecution: one table, without side effects.
+"""The lives of a CodeExecution and of a CodeSession: a table each, without side effects.
 
-The operator moves executions along it; the CRD's enum, `docs/phases.md`, the client's idea of "finished" and the
-tests derive from it.
+The operator moves objects along them; the CRDs' enums, `docs/phases.md`, the client's idea of "finished" and the tests
+derive from them.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -30,11 +31,30 @@ class Phase(StrEnum):
         return self not in _ORIGINS
 
 
+class SessionPhase(StrEnum):
+    """Summary of where a session stands (`status.phase`)."""
+
+    PENDING = "Pending"
+    DENIED = "Denied"
+    STARTING = "Starting"
+    READY = "Ready"
+    ENDED = "Ended"
+    FAILED = "Failed"
+    LOST = "Lost"
+
+    @property
+    def terminal(self) -> bool:
+        """True when nothing can run in the session any more."""
+        return self not in _SESSION_ORIGINS
+
+
 class Event(StrEnum):
-    """What the operator can observe of an execution."""
+    """What the operator can observe of an execution or a session."""
 
     ACCEPTED = "Accepted"
     REFUSED = "Refused"
+    READY = "Ready"
+    ENDED = "Ended"
     STARTED = "Started"
     FAULT = "Fault"
     EXITED_ZERO = "ExitedZero"
@@ -53,13 +73,22 @@ class Reason(StrEnum):
     PAYLOAD_MISSING = "PayloadMissing"
     PAYLOAD_FOREIGN = "PayloadForeign"
     PAYLOAD_MISMATCH = "PayloadMismatch"
+    SESSION_NOT_FOUND = "SessionNotFound"
+    SESSION_ENDED = "SessionEnded"
+    SESSION_MISMATCH = "SessionMismatch"
+    WAITING_FOR_SESSION = "WaitingForSession"
     POD_REQUESTED = "PodRequested"
+    SANDBOX_READY = "SandboxReady"
+    FILE_REFUSED = "FileRefused"
     CODE_STARTED = "CodeStarted"
     COMPLETED = "Completed"
     NON_ZERO_EXIT = "NonZeroExit"
     OUT_OF_MEMORY = "OutOfMemory"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     CANCEL_REQUESTED = "CancelRequested"
+    END_REQUESTED = "EndRequested"
+    IDLE_TIMEOUT = "IdleTimeout"
+    LIFETIME_EXCEEDED = "LifetimeExceeded"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"
@@ -76,6 +105,14 @@ class Move:
     """Where an event leads, and the reason recorded when the observer has no more precise one."""
 
     phase: Phase
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class SessionMove:
+    """The same for a session."""
+
+    phase: SessionPhase
     reason: Reason
 
 
@@ -102,6 +139,26 @@ TRANSITIONS: Final = MappingProxyType(
 
 _ORIGINS: Final = frozenset(phase for phase, _ in TRANSITIONS)
 
+SESSION_TRANSITIONS: Final = MappingProxyType(
+    {
+        (SessionPhase.PENDING, Event.ACCEPTED): SessionMove(SessionPhase.STARTING, Reason.POD_REQUESTED),
+        (SessionPhase.PENDING, Event.REFUSED): SessionMove(SessionPhase.DENIED, Reason.POLICY_VIOLATION),
+        (SessionPhase.PENDING, Event.ENDED): SessionMove(SessionPhase.ENDED, Reason.END_REQUESTED),
+        (SessionPhase.STARTING, Event.READY): SessionMove(SessionPhase.READY, Reason.SANDBOX_READY),
+        (SessionPhase.STARTING, Event.REFUSED): SessionMove(SessionPhase.DENIED, Reason.EGRESS_NOT_ENFORCED),
+        (SessionPhase.STARTING, Event.FAULT): SessionMove(SessionPhase.FAILED, Reason.POD_REFUSED),
+        (SessionPhase.STARTING, Event.DEADLINE): SessionMove(SessionPhase.FAILED, Reason.START_TIMEOUT),
+        (SessionPhase.STARTING, Event.ENDED): SessionMove(SessionPhase.ENDED, Reason.END_REQUESTED),
+        (SessionPhase.STARTING, Event.VANISHED): SessionMove(SessionPhase.LOST, Reason.POD_LOST),
+        (SessionPhase.READY, Event.ENDED): SessionMove(SessionPhase.ENDED, Reason.END_REQUESTED),
+        (SessionPhase.READY, Event.DEADLINE): SessionMove(SessionPhase.ENDED, Reason.LIFETIME_EXCEEDED),
+        (SessionPhase.READY, Event.FAULT): SessionMove(SessionPhase.FAILED, Reason.RUNNER_FAILED),
+        (SessionPhase.READY, Event.VANISHED): SessionMove(SessionPhase.LOST, Reason.POD_LOST),
+    }
+)
+
+_SESSION_ORIGINS: Final = frozenset(phase for phase, _ in SESSION_TRANSITIONS)
+
 
 class IllegalTransition(ValueError):
     """An event that has no row in the table for the phase."""
@@ -116,28 +173,54 @@ def advance(phase: Phase, event: Event) -> Move:
     try:
         return TRANSITIONS[phase, event]
     except KeyError:
-        raise IllegalTransition(f"event {event.value} is not possible in phase {phase.value}") from None
+        raise _illegal(phase, event) from None
+
+
+def advance_session(phase: SessionPhase, event: Event) -> SessionMove:
+    """The move that an event causes in the life of a session.
+
+    Raises:
+        IllegalTransition: the table has no such row.
+    """
+    try:
+        return SESSION_TRANSITIONS[phase, event]
+    except KeyError:
+        raise _illegal(phase, event) from None
+
+
+def _illegal(phase: Phase | SessionPhase, event: Event) -> IllegalTransition:
+    return IllegalTransition(f"event {event.value} is not possible in phase {phase.value}")
 
 
 def to_markdown() -> str:
-    """The table and its diagram as the document `docs/phases.md`."""
+    """The tables and their diagrams as the document `docs/phases.md`."""
     lines = [
-        "# Phases of a CodeExecution",
+        "# Phases",
         "",
         "Generated from `crds/codeexec_api/phases.py` by `make generate`; do not edit.",
         "",
-        "```mermaid",
-        "stateDiagram-v2",
-        "    [*] --> Pending",
+        "A terminal phase has no row: nothing moves an object out of it.",
+        "",
+        "## CodeExecution",
+        "",
+        *_section(TRANSITIONS, [phase for phase in Phase if phase.terminal]),
+        "## CodeSession",
+        "",
+        *_section(SESSION_TRANSITIONS, [phase for phase in SessionPhase if phase.terminal]),
     ]
-    lines += [
-        f"    {phase.value} --> {move.phase.value}: {event.value}" for (phase, event), move in TRANSITIONS.items()
-    ]
-    lines += [f"    {phase.value} --> [*]" for phase in Phase if phase.terminal]
-    lines += ["```", "", "| in phase | on event | goes to | default reason |", "|---|---|---|---|"]
-    lines += [
-        f"| {phase.value} | {event.value} | {move.phase.value} | {move.reason.value} |"
-        for (phase, event), move in TRANSITIONS.items()
-    ]
-    lines += ["", "A terminal phase has no row: nothing moves an execution out of it.", ""]
     return "\n".join(lines)
+
+
+def _section(
+    table: Mapping[tuple[Phase, Event], Move] | Mapping[tuple[SessionPhase, Event], SessionMove],
+    terminal: list[Phase] | list[SessionPhase],
+) -> Iterator[str]:
+    yield from ("```mermaid", "stateDiagram-v2", "    [*] --> Pending")
+    for (phase, event), move in table.items():
+        yield f"    {phase.value} --> {move.phase.value}: {event.value}"
+    for last in terminal:
+        yield f"    {last.value} --> [*]"
+    yield from ("```", "", "| in phase | on event | goes to | default reason |", "|---|---|---|---|")
+    for (phase, event), move in table.items():
+        yield f"| {phase.value} | {event.value} | {move.phase.value} | {move.reason.value} |"
+    yield ""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import CodeExecutionSpec, ExecutionPolicySpec
+from codeexec_api.v1alpha1 import CodeExecutionSpec, CodeSessionSpec, ExecutionPolicySpec
 
 
 @dataclass(frozen=True)
@@ -44,30 +44,29 @@ class Verdict:
         )
 
 
-def evaluate(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Verdict:
+def evaluate(spec: CodeExecutionSpec | CodeSessionSpec, policy: ExecutionPolicySpec) -> Verdict:
     """Hold a request against a policy. Pure and total: it lists every violation, and raises nothing."""
     image = spec.image or policy.images[0]
     runtime_class = spec.runtime_class_name or policy.runtime_class_name
-    return Verdict(image=image, runtime_class_name=runtime_class, violations=tuple(_violations(spec, policy, image)))
+    particular = _execution(spec, policy) if isinstance(spec, CodeExecutionSpec) else _session(spec, policy)
+    return Verdict(
+        image=image,
+        runtime_class_name=runtime_class,
+        violations=(*_sandbox(spec, policy, image), *particular),
+    )
 
 
-def _violations(spec: CodeExecutionSpec, policy: ExecutionPolicySpec, image: str) -> Iterator[Violation]:
+def _sandbox(spec: CodeExecutionSpec | CodeSessionSpec, policy: ExecutionPolicySpec, image: str) -> Iterator[Violation]:
+    """What is asked of the pod."""
     if image not in policy.images:
         yield Violation("spec.image", image, ", ".join(policy.images))
     classes = [name for name in (policy.runtime_class_name, *policy.runtime_class_names) if name]
     if spec.runtime_class_name and spec.runtime_class_name not in classes:
         yield Violation("spec.runtimeClassName", spec.runtime_class_name, ", ".join(classes) or "none")
-    for index, block in enumerate(spec.blocks):
-        if block.language not in policy.languages:
-            yield Violation(f"spec.blocks[{index}].language", block.language, ", ".join(policy.languages))
-    for field, found, highest in (
-        ("spec.blocks", len(spec.blocks), policy.max_blocks),
-        ("spec.timeoutSeconds", spec.timeout_seconds, policy.max_timeout_seconds),
+    yield from _above(
         ("spec.limits.pids", spec.limits.pids, policy.max_limits.pids),
         ("spec.limits.outputBytes", spec.limits.output_bytes, policy.max_limits.output_bytes),
-    ):
-        if found > highest:
-            yield Violation(field, str(found), f"at most {highest}")
+    )
     for name, asked, ceiling in (
         ("cpu", spec.limits.cpu, policy.max_limits.cpu),
         ("memory", spec.limits.memory, policy.max_limits.memory),
@@ -75,3 +74,26 @@ def _violations(spec: CodeExecutionSpec, policy: ExecutionPolicySpec, image: str
     ):
         if parse_quantity(asked) > parse_quantity(ceiling):
             yield Violation(f"spec.limits.{name}", asked, f"at most {ceiling}")
+
+
+def _execution(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator[Violation]:
+    for index, block in enumerate(spec.blocks):
+        if block.language not in policy.languages:
+            yield Violation(f"spec.blocks[{index}].language", block.language, ", ".join(policy.languages))
+    yield from _above(
+        ("spec.blocks", len(spec.blocks), policy.max_blocks),
+        ("spec.timeoutSeconds", spec.timeout_seconds, policy.max_timeout_seconds),
+    )
+
+
+def _session(spec: CodeSessionSpec, policy: ExecutionPolicySpec) -> Iterator[Violation]:
+    yield from _above(
+        ("spec.idleTimeoutSeconds", spec.idle_timeout_seconds, policy.max_session_idle_seconds),
+        ("spec.maxLifetimeSeconds", spec.max_lifetime_seconds, policy.max_session_lifetime_seconds),
+    )
+
+
+def _above(*numbers: tuple[str, int, int]) -> Iterator[Violation]:
+    for field, found, highest in numbers:
+        if found > highest:
+            yield Violation(field, str(found), f"at most {highest}")

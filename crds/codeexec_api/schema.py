@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from codeexec_api import names
-from codeexec_api.v1alpha1 import ROOT_RULES, CodeExecution, ExecutionPolicy
+from codeexec_api.v1alpha1 import ROOT_RULES, CodeExecution, CodeSession, ExecutionPolicy
 
 _DROPPED: Final = ("title", "additionalProperties", "$defs")
 
@@ -72,8 +72,20 @@ _EXECUTION_COLUMNS: Final = [
     _column("Reason", ".status.reason", wide=True, text="Why the execution is in this phase"),
     _column("Egress", ".status.egressProof.verdict", wide=True, text="Whether the network was shown to be closed"),
     _column("Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty: the node's default"),
+    _column("Session", ".spec.sessionRef.name", wide=True, text="Session; empty: a pod of its own"),
     _column("Pod", ".status.podName", wide=True, text="Sandbox pod"),
     _column("Image", ".status.image", wide=True, text="Sandbox image"),
+]
+_SESSION_COLUMNS: Final = [
+    _column("Agent", ".spec.source.agent", text="Agent whose session this is, as claimed by the client"),
+    _column("Phase", ".status.phase", text="Where the session stands"),
+    _column("Executions", ".status.executions", "integer", text="Executions that ran in it, as last recorded"),
+    _column("Last-Used", ".status.lastUsedAt", "date", text="Time since something ran in it, as last recorded"),
+    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
+    _column("Stateful", ".spec.stateful", "boolean", wide=True, text="Whether Python keeps its variables"),
+    _column("Reason", ".status.reason", wide=True, text="Why the session is in this phase"),
+    _column("Egress", ".status.egressProof.verdict", wide=True, text="Whether the network was shown to be closed"),
+    _column("Pod", ".status.podName", wide=True, text="Sandbox pod"),
 ]
 _POLICY_COLUMNS: Final = [
     _column("Languages", ".spec.languages", text="Languages that may be used"),
@@ -87,6 +99,9 @@ def custom_resource_definitions() -> dict[str, dict[str, Any]]:
     return {
         "codeexecutions.yaml": _definition(
             CodeExecution, names.EXECUTION_KIND, names.EXECUTION_PLURAL, "cex", _EXECUTION_COLUMNS
+        ),
+        "codesessions.yaml": _definition(
+            CodeSession, names.SESSION_KIND, names.SESSION_PLURAL, "cses", _SESSION_COLUMNS
         ),
         "executionpolicies.yaml": _definition(
             ExecutionPolicy, names.POLICY_KIND, names.POLICY_PLURAL, "xpol", _POLICY_COLUMNS

@@ -1,11 +1,11 @@
-"""The contract: CodeExecution and ExecutionPolicy as frozen pydantic models.
+"""The contract: CodeExecution, CodeSession and ExecutionPolicy as frozen pydantic models.
 
 `schema.py` turns these models into the CRDs' structural schemas, so a constraint is written once: as a pydantic
 constraint where JSON schema has one, else as a CEL rule in `json_schema_extra`. Input is strict (unknown fields are
 errors); status is lenient, so that an older client can read what a newer operator wrote.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -20,20 +20,33 @@ from codeexec_api.names import (
     MAX_EXECUTION_NAME,
     PAYLOAD_SECRET_TYPE,
     POLICY_KIND,
+    SESSION_KIND,
 )
 from codeexec_api.paths import MAX_PATH_BYTES, REFUSED_CHARACTERS, check_workspace_path
-from codeexec_api.phases import Phase
+from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.quantities import QUANTITY_PATTERN, parse_quantity
 
 MAX_BLOCKS: Final = 64
-MAX_FILES: Final = 16
-MAX_PAYLOAD_BYTES: Final = 1_000_000
-"""Code and files of one execution together; a Secret holds at most 1 MiB."""
+MAX_FILES: Final = 64
+MAX_PART_BYTES: Final = 1_000_000
+"""Of one Secret of a payload, which may hold at most 1 MiB with its keys."""
+MAX_PAYLOAD_PARTS: Final = 16
+MAX_PAYLOAD_BYTES: Final = MAX_PART_BYTES * MAX_PAYLOAD_PARTS
+"""Code and files of one execution together."""
+MAX_CODE_BYTES: Final = 1_000_000
+"""All blocks of one execution together."""
+MAX_ARTIFACTS: Final = 256
+MAX_FETCH_BYTES: Final = 16 * 1024 * 1024
+"""Files that one execution gives out, together."""
+MAX_OUTPUT_PARTS: Final = 96
 MAX_TIMEOUT_SECONDS: Final = 86_400
+MAX_SESSION_SECONDS: Final = 7 * 86_400
 MAX_PIDS: Final = 32_768
 MAX_EGRESS_TARGETS: Final = 16
-MAX_OUTPUT_BYTES: Final = 256 * 1024
-"""Of each stream: both have to fit, escaped, into one object of etcd (1.5 MiB)."""
+MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024
+"""Of each stream."""
+MAX_INLINE_BYTES: Final = 256 * 1024
+"""Of each stream in the record itself: both have to fit, escaped, into one object of etcd (1.5 MiB)."""
 
 IMAGE_PATTERN: Final = r"^[a-z0-9][a-zA-Z0-9./:_-]{0,199}@sha256:[0-9a-f]{64}$"
 TRACEPARENT_PATTERN: Final = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
@@ -49,8 +62,20 @@ def _rules(*rules: dict[str, str]) -> dict[str, Any]:
     return {"x-kubernetes-validations": list(rules)}
 
 
-def _immutable(field: str) -> dict[str, Any]:
-    return _rules(rule("self == oldSelf", f"spec.{field} is immutable: create a new CodeExecution instead"))
+def _immutable(field: str, kind: str = EXECUTION_KIND) -> dict[str, Any]:
+    return _rules(rule("self == oldSelf", f"spec.{field} is immutable: create a new {kind} instead"))
+
+
+def _immutable_presence(names: Sequence[str], kind: str) -> list[dict[str, str]]:
+    """Rules on the spec: an optional field that is set stays, and one that is not can't be added."""
+    return [
+        rule(
+            f"has(self.{name}) == has(oldSelf.{name})",
+            f"spec.{name} is immutable: create a new {kind} instead",
+            field=f".{name}",
+        )
+        for name in names
+    ]
 
 
 def _quantity(value: object) -> object:
@@ -113,7 +138,7 @@ ImageReference = Annotated[
     ),
 ]
 
-LanguageName = Literal["python", "bash", "sh"]
+LanguageName = Literal["python", "bash", "sh", "javascript", "pwsh"]
 
 RuntimeClassName = Annotated[
     str,
@@ -170,7 +195,7 @@ class Block(_Model):
         description="File in the workspace that the code is written to; by default a name made of the digest.",
     )
     sha256: Sha256
-    size_bytes: int = Field(ge=0, le=MAX_PAYLOAD_BYTES, description="Length of the code in bytes (UTF-8).")
+    size_bytes: int = Field(ge=0, le=MAX_CODE_BYTES, description="Length of the code in bytes (UTF-8).")
 
 
 class File(_Model):
@@ -181,15 +206,43 @@ class File(_Model):
     size_bytes: int = Field(ge=0, le=MAX_PAYLOAD_BYTES, description="Length of the file in bytes.")
 
 
-class PayloadRef(_Model):
-    """The Secret that carries the code."""
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 
-    name: str = Field(
-        min_length=1,
-        max_length=253,
-        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+
+class PayloadRef(_Model):
+    """The Secrets that carry code and files."""
+
+    name: ObjectName = Field(
+        max_length=253 - len("-15"),
         description=f"Name of a Secret of type {PAYLOAD_SECRET_TYPE} in the same namespace, labelled with the name of "
         "this CodeExecution. The operator deletes it before the code starts.",
+    )
+    parts: int = Field(
+        1,
+        ge=1,
+        le=MAX_PAYLOAD_PARTS,
+        description="Number of Secrets. The others have a dash and their number, from 1 on, behind this name. What "
+        "they hold under one key is joined in this order.",
+    )
+
+
+class SessionRef(_Model):
+    """The CodeSession whose workspace is used."""
+
+    name: ObjectName = Field(description="Name of a CodeSession in the same namespace.")
+
+
+class ArtifactRequest(_Model):
+    """What is wanted of the files in the workspace, once the last block has ended."""
+
+    list: Literal["None", "Changed", "All"] = Field(
+        "Changed", description="Which files status.artifacts names: those that the blocks have made or changed, or all."
+    )
+    fetch: tuple[Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES)], ...] = Field(
+        (),
+        max_length=64,
+        description="Files whose content is kept in outputRefs: paths in the workspace, or patterns with * and ?, "
+        "which stand for slashes, too.",
     )
 
 
@@ -206,7 +259,7 @@ class Limits(_Model):
 
     cpu: Quantity = Field("500m", description="CPU, in cores.")
     memory: Quantity = Field("256Mi", description="Memory, including files in /workspace and /tmp.")
-    ephemeral_storage: Quantity = Field("128Mi", description="Disk for logs and the container's writable layer.")
+    ephemeral_storage: Quantity = Field("256Mi", description="Disk for logs, which hold all that the code gives out.")
     pids: int = Field(256, ge=1, le=MAX_PIDS, description="Processes and threads of the code at the same time.")
     output_bytes: int = Field(
         MAX_OUTPUT_BYTES,
@@ -216,7 +269,15 @@ class Limits(_Model):
     )
 
 
-_OPTIONAL_SPEC_FIELDS: Final = ("files", "image", "runtimeClassName", "traceparent", "ttlSecondsAfterFinished")
+_OPTIONAL_SPEC_FIELDS: Final = (
+    "files",
+    "payloadRef",
+    "sessionRef",
+    "image",
+    "runtimeClassName",
+    "traceparent",
+    "ttlSecondsAfterFinished",
+)
 
 
 class CodeExecutionSpec(_Model):
@@ -224,28 +285,46 @@ class CodeExecutionSpec(_Model):
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
-            *(
-                rule(
-                    f"has(self.{name}) == has(oldSelf.{name})",
-                    f"spec.{name} is immutable: create a new CodeExecution instead",
-                    field=f".{name}",
-                )
-                for name in _OPTIONAL_SPEC_FIELDS
+            *_immutable_presence(_OPTIONAL_SPEC_FIELDS, EXECUTION_KIND),
+            rule(
+                f"self.blocks.map(b, b.sizeBytes).sum() <= {MAX_CODE_BYTES}",
+                f"blocks together must not exceed {MAX_CODE_BYTES} bytes",
+                field=".blocks",
             ),
             rule(
-                "self.blocks.map(b, b.sizeBytes).sum() "
-                f"+ (has(self.files) ? self.files.map(f, f.sizeBytes).sum() : 0) <= {MAX_PAYLOAD_BYTES}",
-                f"blocks and files together must not exceed {MAX_PAYLOAD_BYTES} bytes",
+                "!has(self.payloadRef) || self.blocks.map(b, b.sizeBytes).sum() "
+                "+ (has(self.files) ? self.files.map(f, f.sizeBytes).sum() : 0) "
+                f"<= self.payloadRef.parts * {MAX_PART_BYTES}",
+                f"blocks and files together must not exceed {MAX_PART_BYTES} bytes for each of payloadRef.parts",
+                field=".payloadRef",
+            ),
+            rule(
+                "has(self.payloadRef) == (self.blocks.size() > 0 || has(self.files))",
+                "there must be a payloadRef if there are blocks or files, and only then",
+                field=".payloadRef",
+            ),
+            rule(
+                "self.blocks.size() > 0 || has(self.sessionRef)",
+                "there must be a block, but in a session, where files alone can be put, listed and fetched",
                 field=".blocks",
+            ),
+            rule(
+                "!has(self.sessionRef) || (!has(self.image) && !has(self.runtimeClassName))",
+                "with a sessionRef, image and runtimeClassName are those of the session and must be absent",
+                field=".sessionRef",
             ),
         )
     )
 
     blocks: tuple[Block, ...] = Field(
-        min_length=1,
         max_length=MAX_BLOCKS,
-        description="Run in order, in one pod; the first that fails ends the execution.",
+        description="Run in order, in one pod; the first that fails ends the execution. May be empty in a session.",
         json_schema_extra=_immutable("blocks"),
+    )
+    session_ref: SessionRef | None = Field(
+        None,
+        description="The session in whose workspace this runs. Default: a new pod for this execution alone.",
+        json_schema_extra=_immutable("sessionRef"),
     )
     files: tuple[File, ...] | None = Field(
         None,
@@ -254,9 +333,15 @@ class CodeExecutionSpec(_Model):
         description="Files for the workspace.",
         json_schema_extra=_immutable("files"),
     )
-    payload_ref: PayloadRef = Field(
-        description="The Secret with the text of blocks and files.",
+    payload_ref: PayloadRef | None = Field(
+        None,
+        description="The Secrets with the text of blocks and the content of files. Absent if there are neither.",
         json_schema_extra=_immutable("payloadRef"),
+    )
+    artifacts: ArtifactRequest = Field(
+        default_factory=ArtifactRequest,
+        description="What is wanted of the files in the workspace, once the last block has ended.",
+        json_schema_extra=_immutable("artifacts") | {"default": {}},
     )
     source: Source = Field(description="Who asks, as claimed by the client.", json_schema_extra=_immutable("source"))
     timeout_seconds: int = Field(
@@ -346,9 +431,26 @@ class StreamStatus(_Status):
     """What was written to one stream."""
 
     text: str = Field(description="The output as UTF-8; bytes that are not UTF-8 are replaced by U+FFFD.")
-    sha256: Sha256 = Field(description="SHA-256 of text.")
+    sha256: Sha256 = Field(description="SHA-256 of all that is kept: of text, or of the whole in outputRefs.")
+    kept_bytes: Count = Field(0, description="Length of what sha256 is of.")
     total_bytes: Count = Field(description="Bytes that the code wrote, kept or not.")
-    truncated: bool = Field(description="True when text is not all that was written.")
+    truncated: bool = Field(description="True when not all that was written is kept.")
+    referenced: bool = Field(False, description="True when text is only the start, and the whole is in outputRefs.")
+
+
+class OutputRef(_Status):
+    """A ConfigMap with a part of what the execution gave out; see `codeexec_api.names.ORDER_KEY`."""
+
+    name: str = Field(max_length=253)
+
+
+class ArtifactStatus(_Status):
+    """A file in the workspace, as it was when the last block had ended."""
+
+    path: str = Field(max_length=MAX_PATH_BYTES, description="Relative to the workspace.")
+    size_bytes: Count
+    sha256: Sha256 | None = Field(None, description="Absent if the file is too large to be fetched.")
+    fetched: bool = Field(False, description="True when the content is in outputRefs.")
 
 
 class OutputRun(_Status):
@@ -388,19 +490,18 @@ class Summary(_Status):
     duration: str = Field("", max_length=32)
 
 
-class CodeExecutionStatus(_Status):
-    """What happened. Written by the operator only."""
-
-    phase: Phase = Phase.PENDING
-    reason: str = Field("", max_length=64, description="Why the execution is in this phase, for programs.")
-    message: str = Field("", max_length=4096, description="The same for people: what happened and what to do.")
-    conditions: tuple[Condition, ...] = Field(
-        (),
+Conditions = Annotated[
+    tuple[Condition, ...],
+    Field(
         max_length=16,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-    )
-    observed_generation: int = 0
-    code_digest: str = Field("", max_length=71, description="Digest of all blocks and files.")
+    ),
+]
+
+
+class _SandboxStatus(_Status):
+    """What is recorded of a pod and of what holds its code."""
+
     pod_name: str = Field("", max_length=253)
     node_name: str = Field("", max_length=253)
     image: str = Field("", max_length=300, description="Image that the pod was asked to run.")
@@ -415,10 +516,32 @@ class CodeExecutionStatus(_Status):
         "NetworkPolicy (shown by egressProof), Seccomp and Landlock (around the code, inside the pod).",
     )
     egress_proof: EgressProof | None = Field(None, description="Shows that the network was closed before code ran.")
+
+
+class CodeExecutionStatus(_SandboxStatus):
+    """What happened. Written by the operator only."""
+
+    phase: Phase = Phase.PENDING
+    reason: str = Field("", max_length=64, description="Why the execution is in this phase, for programs.")
+    message: str = Field("", max_length=4096, description="The same for people: what happened and what to do.")
+    conditions: Conditions = ()
+    observed_generation: int = 0
+    code_digest: str = Field("", max_length=71, description="Digest of all blocks and files.")
     started_at: datetime | None = Field(None, description="When the code was handed to the runner.")
     finished_at: datetime | None = None
     exit_code: int | None = Field(None, description="Exit code of the last block that ran; absent if none did.")
     blocks: tuple[BlockStatus, ...] = Field((), max_length=MAX_BLOCKS)
+    artifacts: tuple[ArtifactStatus, ...] = Field((), max_length=MAX_ARTIFACTS)
+    artifacts_omitted: Count = Field(
+        0, description="Files that artifacts does not name: too many, or an unusable name."
+    )
+    output_refs: tuple[OutputRef, ...] = Field(
+        (),
+        max_length=MAX_OUTPUT_PARTS,
+        description="ConfigMaps with what does not fit here: large output, and the files that were fetched. They are "
+        "deleted outputTTLSeconds of the policy after they were made; digests and sizes stay.",
+    )
+    operator_version: str = Field("", max_length=64)
     stdout: StreamStatus | None = None
     stderr: StreamStatus | None = None
     output_order: tuple[OutputRun, ...] = Field(
@@ -427,6 +550,81 @@ class CodeExecutionStatus(_Status):
         description="How stdout and stderr were interleaved; beyond 1024 runs stdout comes first.",
     )
     summary: Summary = Field(default_factory=Summary)
+
+
+class CodeSessionSpec(_Model):
+    """A workspace that several executions share, one after the other. Immutable, except that it can be ended."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(*_immutable_presence(("image", "runtimeClassName", "traceparent"), SESSION_KIND))
+    )
+
+    source: Source = Field(
+        description="Who asks, as claimed by the client.", json_schema_extra=_immutable("source", SESSION_KIND)
+    )
+    limits: Limits = Field(
+        default_factory=Limits,
+        description="Ceilings of the session's pod.",
+        json_schema_extra=_immutable("limits", SESSION_KIND) | {"default": {}},
+    )
+    image: ImageReference | None = Field(
+        None,
+        description="Sandbox image, by digest. Default: the first image of the policy.",
+        json_schema_extra=_immutable("image", SESSION_KIND),
+    )
+    runtime_class_name: RuntimeClassName | None = Field(
+        None,
+        description="RuntimeClass of the session's pod. Default: that of the policy, else the node's own runtime.",
+        json_schema_extra=_immutable("runtimeClassName", SESSION_KIND),
+    )
+    stateful: bool = Field(
+        False,
+        description="Python blocks run in one IPython kernel, so that variables live as long as the session.",
+        json_schema_extra=_immutable("stateful", SESSION_KIND),
+    )
+    idle_timeout_seconds: int = Field(
+        1800,
+        ge=1,
+        le=MAX_SESSION_SECONDS,
+        description="The session ends when nothing has run in it for this long.",
+        json_schema_extra=_immutable("idleTimeoutSeconds", SESSION_KIND),
+    )
+    max_lifetime_seconds: int = Field(
+        28_800,
+        ge=1,
+        le=MAX_SESSION_SECONDS,
+        description="The session ends this long after it became ready, whatever runs in it.",
+        json_schema_extra=_immutable("maxLifetimeSeconds", SESSION_KIND),
+    )
+    traceparent: str | None = Field(
+        None,
+        pattern=TRACEPARENT_PATTERN,
+        max_length=55,
+        description="W3C trace context of the caller's span.",
+        json_schema_extra=_immutable("traceparent", SESSION_KIND),
+    )
+    ended: bool = Field(
+        False,
+        description="Set to true to end the session and delete its workspace. It can't be taken back.",
+        json_schema_extra=_rules(rule("!oldSelf || self", "spec.ended can't be taken back")),
+    )
+
+
+class CodeSessionStatus(_SandboxStatus):
+    """What happened. Written by the operator only."""
+
+    phase: SessionPhase = SessionPhase.PENDING
+    reason: str = Field("", max_length=64, description="Why the session is in this phase, for programs.")
+    message: str = Field("", max_length=4096, description="The same for people: what happened and what to do.")
+    conditions: Conditions = ()
+    observed_generation: int = 0
+    operator_version: str = Field("", max_length=64)
+    started_at: datetime | None = Field(None, description="When the session became ready.")
+    last_used_at: datetime | None = Field(
+        None, description="When something last ran in it; written now and then, and when the session ends."
+    )
+    ended_at: datetime | None = None
+    executions: Count = Field(0, description="Executions that ran in it; written together with lastUsedAt.")
 
 
 class ObjectMeta(_Status):
@@ -457,6 +655,23 @@ class CodeExecution(_Status):
         return cls.model_validate(raw)
 
 
+class CodeSession(_Status):
+    """A workspace that several executions share, and the record of it. It owns one pod."""
+
+    metadata: ObjectMeta
+    spec: CodeSessionSpec
+    status: CodeSessionStatus = Field(default_factory=CodeSessionStatus)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "CodeSession":
+        """From an object of the API server.
+
+        Raises:
+            pydantic.ValidationError: a ValueError that names each wrong field.
+        """
+        return cls.model_validate(raw)
+
+
 class PolicyLimits(_Model):
     """Highest limits that an execution may ask for."""
 
@@ -476,7 +691,10 @@ class ExecutionPolicySpec(_Model):
         description="Images that may be used, by digest. The first is the default.",
     )
     languages: tuple[LanguageName, ...] = Field(
-        ("python", "bash", "sh"), min_length=1, max_length=16, description="Languages that may be used."
+        ("python", "bash", "sh", "javascript", "pwsh"),
+        min_length=1,
+        max_length=16,
+        description="Languages that may be used, where the image has them.",
     )
     runtime_class_name: RuntimeClassName | None = Field(
         None, description="RuntimeClass of executions that name none. Default: the node's own runtime."
@@ -501,6 +719,20 @@ class ExecutionPolicySpec(_Model):
         alias="podTTLSeconds",
         description="How long finished pods and their logs are kept at most; an execution may ask for less.",
     )
+    output_ttl_seconds: int = Field(
+        86_400,
+        ge=60,
+        le=30 * 86_400,
+        alias="outputTTLSeconds",
+        description="How long large output and fetched files are kept, from when they were made. Digests and sizes "
+        "stay in the record.",
+    )
+    max_session_idle_seconds: int = Field(
+        3600, ge=1, le=MAX_SESSION_SECONDS, description="Highest idleTimeoutSeconds of a session."
+    )
+    max_session_lifetime_seconds: int = Field(
+        28_800, ge=1, le=MAX_SESSION_SECONDS, description="Highest maxLifetimeSeconds of a session."
+    )
 
 
 class ExecutionPolicy(_Status):
@@ -510,13 +742,13 @@ class ExecutionPolicy(_Status):
     spec: ExecutionPolicySpec
 
 
+_NAMES_A_POD: Final = rule(
+    f"self.metadata.name.size() <= {MAX_EXECUTION_NAME} && !self.metadata.name.contains('.')",
+    f"metadata.name must have at most {MAX_EXECUTION_NAME} characters and no dots: the pod is named after it",
+)
 ROOT_RULES: Final = {
-    EXECUTION_KIND: [
-        rule(
-            f"self.metadata.name.size() <= {MAX_EXECUTION_NAME} && !self.metadata.name.contains('.')",
-            f"metadata.name must have at most {MAX_EXECUTION_NAME} characters and no dots: the pod is named after it",
-        )
-    ],
+    EXECUTION_KIND: [_NAMES_A_POD],
+    SESSION_KIND: [_NAMES_A_POD],
     POLICY_KIND: [
         rule(
             "self.metadata.name == 'default'",
@@ -526,11 +758,12 @@ ROOT_RULES: Final = {
 }
 
 
-def execution_manifest(*, name: str, namespace: str, spec: CodeExecutionSpec) -> dict[str, Any]:
-    """A CodeExecution as it is sent to the API server."""
+def manifest(*, name: str, namespace: str, spec: CodeExecutionSpec | CodeSessionSpec) -> dict[str, Any]:
+    """A CodeExecution or a CodeSession as it is sent to the API server."""
+    kind = EXECUTION_KIND if isinstance(spec, CodeExecutionSpec) else SESSION_KIND
     return {
         "apiVersion": API_VERSION,
-        "kind": EXECUTION_KIND,
+        "kind": kind,
         "metadata": {"name": name, "namespace": namespace},
         "spec": spec.dump(),
     }

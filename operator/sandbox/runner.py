@@ -1,45 +1,55 @@
-"""PID 1 of every sandbox pod: runs one job of code blocks and reports on stdout, one JSON object a line.
+"""PID 1 of every sandbox pod: runs jobs of code blocks and reports on stdout, one JSON object a line.
 
 Started by the image with `python3 -I` on this folder; uses the standard library only. The operator attaches to the
 container and talks to it over stdin and stdout; nothing else may be written to stdout.
 
 Environment: CODEEXEC_EGRESS_TARGETS, JSON: what must not answer, see `egress.py`. Code can't read it here.
 
-In:   {"report": true}                               asks for the first line below, as soon as it is known
-      {"id", "blocks": [{"path", "command": [...], "code"}], "files": [{"path", "data": base64}],
-       "timeoutSeconds", "outputBytes", "memoryBytes", "pids"}  the job; later {"cancel": true}, at last {"ack": true}
-Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "protocol", "answered"}]}
-      {"id", "seq", "stream": "stdout"|"stderr", "data"}                       output as it comes
+In:   {"report": true, "kernel": bool, "pids", "memoryBytes"}
+          asks for the first line below, between jobs; kernel: start the IPython kernel first, within these limits
+          (it starts with the first cell otherwise)
+      {"put": path, "data": base64, "append": bool}   a piece of a file, ahead of the job; append: of the one begun last
+      {"id", "session": bool, "stateful": bool, "blocks": [{"path", "command": [...], "language", "code"}],
+       "timeoutSeconds", "outputBytes", "memoryBytes", "pids",
+       "artifacts": {"list": "None"|"Changed"|"All", "fetch": [pattern...]}}   the job
+      {"cancel": id}   ends the job with this id; {"cancel": true} whichever runs
+      {"ack": id}      ends the runner after a job that is of no session
+Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "protocol", "answered"}], "kernel": bool}
+      {"id", "seq", "stream": "stdout"|"stderr", "data" | "data64"}    output as it comes; data64: base64 of the UTF-8
       {"id", "seq", "block", "exitCode", "reason", "startedAt", "durationMs", "stdoutBytes", "stderrBytes"}
-      {"id", "seq", "done": true, "stdout": {"bytes", "sha256"}, "stderr": {...}}   totals; sha256 is of the text sent
-      {"id", "seq", "error"}                                                    the job could not be run
+      {"id", "seq", "artifact": index, "path", "size", "sha256"}               in order of path; sha256 may be null
+      {"id", "seq", "file": index, "data64"}                                   a piece of the artifact before it
+      {"id", "seq", "done": true, "stdout": {"bytes", "sha256", "truncated"}, "stderr": {...}, "artifactsOmitted"}
+          sha256 is of the text sent
+      {"id", "seq", "fault": {"reason": "FileRefused", "message"}}             instead of done: a file stood in the way
+      {"id", "seq": -1, "error"}                                               the job could not be run
+
+A job of a session is followed by others on the same connection. Nothing of one gets into the next but files, and the
+variables of the kernel where the session is stateful: all other processes are killed, and pipes are new for each job.
 
 It has to be PID 1 of its own PID namespace, because it ends a job by killing every other process that it can see.
 User code is a child in a session of its own, confined by `confinement.py`: its streams are pipes to the runner, its
 stdin is empty.
 """
 
-import base64
-import codecs
-import contextlib
 import ctypes
-import errno
-import hashlib
 import json
 import os
-import selectors
 import signal
-import stat
 import sys
 import time
 
+import workspace
+from channel import Input, Loop, send, text_fields
 from confinement import Confinement
 from egress import prove_closed
+from kernel import Kernel
+from output import Pipe, Stream
+from processes import Children, exit_code, oom_kills
 
-WORKSPACE = "/workspace"
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": WORKSPACE,
+    "HOME": workspace.WORKSPACE,
     "USER": "sandbox",
     "TMPDIR": "/tmp",
     "LANG": "C.UTF-8",
@@ -53,101 +63,97 @@ ENVIRONMENT = {
     # Else NumPy starts a thread for each core of the node, whatever the pod's share of them is.
     "OPENBLAS_NUM_THREADS": "1",
 }
-CHUNK = 64 * 1024
+PROGRAMS = {"python": "python3", "bash": "bash", "sh": "sh", "javascript": "node", "pwsh": "pwsh"}
+"""What each language is run with, where the image has it."""
 EGRESS_SECONDS = 10
 ACK_SECONDS = 10
 COLLECT_SECONDS = 0.005
+INTERRUPT_SECONDS = 2
+CANCEL_SECONDS = 0.5
 PR_SET_DUMPABLE = 4
 
 
-class Stream:
-    """One of the two output streams: a pipe that all blocks write to, and what has come out of it."""
+class Pod:
+    """What all jobs share."""
 
-    def __init__(self, name, limit):
-        self.name = name
-        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.reader, False)
-        self.room = limit
-        self.total = 0
-        self.truncated = False
-        self.digest = hashlib.sha256()
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-
-    def take(self, data, final=False):
-        """Count bytes and return the text to send for them; the part beyond the limit is counted only."""
-        self.total += len(data)
-        text = self._decode(data, final)
-        encoded = text.encode()
-        if len(encoded) > self.room:
-            encoded = encoded[: self.room]
-            text = encoded.decode(errors="ignore")
-            encoded = text.encode()
-            self.room = 0
-            self.truncated = True
-        else:
-            self.room -= len(encoded)
-        self.digest.update(encoded)
-        return text
-
-
-class Runner:
-    """Runs one job. `wake` is readable whenever a child has ended."""
-
-    def __init__(self, job, commands, wake, confinement):
-        self.id = job["id"]
-        self.job = job
+    def __init__(self, confinement):
+        self.loop = Loop()
+        self.commands = Input(self.loop)
+        self.children = Children(self.loop)
         self.confinement = confinement
-        self.commands = commands
-        self.wake = wake
+        self.kernel = Kernel(self.loop, self.children, confinement, ENVIRONMENT)
+        self.nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def start_kernel(self, pids, file_bytes, stopped):
+        """See to it that a kernel runs. Returns whether one does, and what a failed start has written."""
+        self.children.reap()
+        if not self.kernel.gone:
+            self.kernel.go_on()
+            return True, ""
+        if self.kernel.pids:
+            self.kernel.drop()
+        return self.kernel.start(pids, file_bytes, stopped)
+
+
+class Job:
+    """Runs one job."""
+
+    def __init__(self, job, pod):
+        self.job = job
+        self.pod = pod
         self.sequence = 0
-        self.cancelled = False
-        self.reaped = {}
         self.streams = [Stream(name, job["outputBytes"]) for name in ("stdout", "stderr")]
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(0, selectors.EVENT_READ, self._read_commands)
-        self.selector.register(wake, selectors.EVENT_READ, self._reap)
-        for stream in self.streams:
-            self.selector.register(stream.reader, selectors.EVENT_READ, stream)
-        self.cancelled = any(message.get("cancel") for message in commands.take_waiting())
+        self.pipes = [Pipe(self._sink(stream)) for stream in self.streams]
+        for pipe in self.pipes:
+            pod.loop.add(pipe.reader, pipe.read)
+        self._direct_kernel()
+        self._announced = False
 
     def run(self):
-        """Run the blocks in order until one fails, then end every process and report the totals."""
-        for file in self.job["files"]:
-            write_file(file["path"], base64.b64decode(file["data"]))
+        """Run the blocks in order until one fails, end every process, and report the files and the totals."""
+        wanted = self.job["artifacts"]
+        before = workspace.Snapshot(workspace.Survey().files() if wanted["list"] == "Changed" else ())
         for index, block in enumerate(self.job["blocks"]):
-            result = self._run_block(block)
+            result = self._run_block(block, before)
             self._send(block=index, **result)
-            if result["exitCode"] != 0 or self.cancelled:
+            if result["exitCode"] != 0 or self.pod.commands.cancelled:
                 break
-        kill_everything()
-        for stream in self.streams:
-            os.close(stream.writer)
-            self._drain(stream)
-            self._send_output(stream, b"", final=True)
-        totals = {
-            one.name: {"bytes": one.total, "sha256": one.digest.hexdigest(), "truncated": one.truncated}
-            for one in self.streams
-        }
-        self._send(done=True, **totals)
-
-    def _run_block(self, block):
-        counted = [stream.total for stream in self.streams]
-        ooms = oom_kills()
-        started, clock = time.time(), time.monotonic()
+        self._end_processes()
+        for pipe in self._all_pipes():
+            pipe.finish()
         try:
-            write_file(block["path"], block["code"].encode())
-            self.reaped.clear()  # process numbers are used again
-            # A name that starts with a dash is a file, too.
-            path = f"./{block['path']}" if block["path"].startswith("-") else block["path"]
-            pid = self._spawn([*block["command"], path])
+            omitted = workspace.report_artifacts(wanted["list"], wanted["fetch"], before, self._send)
         except OSError as error:
-            message = f"{' '.join(block['command'])}: {error.strerror}: {error.filename}\n"
-            self._send_output(self.streams[1], message.encode())
-            code, reason = 126, "NonZeroExit"
+            self.refuse(f"{error.filename}: {error.strerror}")
+            return
+        totals = {stream.name: stream.totals() for stream in self.streams}
+        self._send(done=True, **totals, artifactsOmitted=omitted)
+
+    def refuse(self, message):
+        """End the job because of a file."""
+        self._send(fault={"reason": "FileRefused", "message": message})
+
+    def close(self):
+        """Let go of the pipes, and of a kernel that has ended."""
+        for pipe in self.pipes:
+            self.pod.loop.remove(pipe.reader)
+            pipe.close()
+        kernel = self.pod.kernel
+        if kernel.pids and kernel.gone:
+            kernel.drop()
+            kernel.unannounced = not self._announced
+
+    def _run_block(self, block, before):
+        counted = [stream.total for stream in self.streams]
+        is_cell = self.job["stateful"] and block["language"] == "python"
+        ready = not is_cell or self._prepare_kernel()  # its start doesn't count
+        started, clock = time.time(), time.monotonic()
+        if ready:
+            code, reason = self._run_source(block, before, is_cell, clock + self.job["timeoutSeconds"])
         else:
-            code, reason = self._wait(pid, clock + self.job["timeoutSeconds"], ooms)
-        for stream in self.streams:
-            self._drain(stream)
+            code, reason = self._cut_short() if self.pod.commands.cancelled else (1, "NonZeroExit")
+        for pipe in self._all_pipes():
+            pipe.drain()
         return {
             "exitCode": code,
             "reason": reason,
@@ -157,219 +163,185 @@ class Runner:
             "stderrBytes": self.streams[1].total - counted[1],
         }
 
-    def _spawn(self, command):
-        pid = os.fork()
-        if pid == 0:
-            self._become(command)
-        return pid
-
-    def _become(self, command):
-        """In the child: turn into the program. What fails here ends as in a shell, with a message and 126 or 127."""
+    def _run_source(self, block, before, is_cell, deadline):
+        command, path = block["command"], block["path"]
+        if PROGRAMS.get(block["language"]) and not _has(command[0]):
+            known = ", ".join(sorted(language for language, program in PROGRAMS.items() if _has(program)))
+            self._complain(
+                f"unknown language {block['language']}: the sandbox image has no {command[0]}; "
+                f"supported languages: {known}"
+            )
+            return 1, "NonZeroExit"
+        ooms = oom_kills()
         try:
-            os.setsid()
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            for descriptor, source in enumerate((nothing, *(stream.writer for stream in self.streams))):
-                os.dup2(source, descriptor)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would inherit that
-                signal.signal(number, signal.SIG_DFL)
-            self.confinement.apply(pids=self.job["pids"], file_bytes=self.job["memoryBytes"])
-            os.execvpe(command[0], command, ENVIRONMENT)
-        except BaseException as error:
-            code = 127 if isinstance(error, FileNotFoundError) else 126
-            with contextlib.suppress(OSError):
-                os.write(2, f"{command[0]}: {getattr(error, 'strerror', None) or error}\n".encode())
-            os._exit(code)
-
-    def _wait(self, pid, deadline, ooms):
-        """Serve the streams until the child ends, the limit is reached or the job is cancelled."""
-        self._reap()
-        while pid not in self.reaped:
-            left = deadline - time.monotonic()
-            if left <= 0 or self.cancelled:
-                kill_everything()
-                return (130, "Cancelled") if self.cancelled else (124, "DeadlineExceeded")
-            busy = False
-            for key, _ in self.selector.select(left):
-                if isinstance(key.data, Stream):
-                    busy = self._read(key.data)
-                else:
-                    key.data()
-            if busy:
-                time.sleep(COLLECT_SECONDS)  # many small writes become one frame
-        code = os.waitstatus_to_exitcode(self.reaped.pop(pid))
-        code = 128 - code if code < 0 else code
+            workspace.write_file(path, block["code"].encode())
+            before.add(path)
+            if is_cell:
+                code = self._run_cell(path, deadline)
+            else:
+                # A name that starts with a dash is a file, too.
+                code = self._run_program([*command, f"./{path}" if path.startswith("-") else path], deadline)
+        except OSError as error:
+            self._complain(f"{' '.join(command)}: {error.strerror}: {error.filename or path}")
+            return 126, "NonZeroExit"
+        if code is None:
+            return self._cut_short()
         if code == 0:
             return 0, "Completed"
         return code, "OutOfMemory" if oom_kills() > ooms else "NonZeroExit"
 
-    def _reap(self):
-        """Collect every child that has ended, orphans of user code too: they become children of PID 1."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake, CHUNK)
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if not os.WIFSTOPPED(status):  # a child that has made us its tracer only stands still
-                self.reaped[pid] = status
+    def _cut_short(self):
+        return (130, "Cancelled") if self.pod.commands.cancelled else (124, "DeadlineExceeded")
 
-    def _read(self, stream):
-        """Read what a pipe holds once; False when it is empty or has no writer any more."""
+    def _run_program(self, command, deadline):
+        """Exit code; None if the limit was reached or the job was cancelled."""
+        children = self.pod.children
+        streams = (self.pod.nothing, *(pipe.writer for pipe in self.pipes))
+        pid = children.start(command, ENVIRONMENT, streams, self._confine)
         try:
-            data = os.read(stream.reader, CHUNK)
-        except BlockingIOError:
+            if self._wait(lambda: children.status(pid) is not None, deadline):
+                return exit_code(children.status(pid))
+            self._end_processes()
+            return None
+        finally:
+            children.forget(pid)
+
+    def _confine(self):
+        self.pod.confinement.apply(pids=self.job["pids"], file_bytes=self.job["memoryBytes"])
+
+    def _prepare_kernel(self):
+        kernel, commands = self.pod.kernel, self.pod.commands
+        ready, words = self.pod.start_kernel(self.job["pids"], self.job["memoryBytes"], lambda: commands.cancelled)
+        if not ready:
+            if not commands.cancelled:
+                self._complain(f"{words}the Python kernel could not be started")
             return False
-        if data:
-            self._send_output(stream, data)
-        return bool(data)
+        self._direct_kernel()
+        if kernel.unannounced:
+            self._complain("the Python kernel had ended; variables of earlier executions are gone")
+            kernel.unannounced = False
+        return True
 
-    def _drain(self, stream):
-        """Read what was written until now; bounded, because a background process may write for ever."""
-        for _ in range(64):
-            if not self._read(stream):
-                return
+    def _run_cell(self, path, deadline):
+        """Exit code; None if the limit was reached or the job was cancelled."""
+        kernel = self.pod.kernel
 
-    def _read_commands(self):
-        messages = self.commands.read()
-        self.cancelled = self.cancelled or any(message.get("cancel") for message in messages)
-        if self.commands.ended:  # the operator is gone; the limits of the pod stand
-            self.selector.unregister(0)
+        def ended():
+            return kernel.answer is not None or kernel.gone
 
-    def _send_output(self, stream, data, final=False):
-        text = stream.take(data, final)
-        if text:
-            self._send(stream=stream.name, data=text)
+        kernel.execute(f"{workspace.WORKSPACE}/{path}")
+        in_time = self._wait(ended, deadline)
+        if not in_time:
+            kernel.interrupt()
+            grace = CANCEL_SECONDS if self.pod.commands.cancelled else INTERRUPT_SECONDS
+            self.pod.loop.serve(ended, time.monotonic() + grace, COLLECT_SECONDS)
+        code = kernel.answer
+        if code is None:
+            code = kernel.exit_code()
+            how = f"ended (exit code {code})" if kernel.gone else "did not stop in time and was ended"
+            self.pod.children.kill_all()
+            self._complain(f"the Python kernel {how}; its variables are gone")
+            self._announced = True
+        return code if in_time else None
+
+    def _wait(self, ended, deadline):
+        """Serve the pipes until the code has ended; False if the limit or a cancellation comes before."""
+        self.pod.loop.serve(lambda: ended() or self.pod.commands.cancelled, deadline, COLLECT_SECONDS)
+        return ended()
+
+    def _end_processes(self):
+        """End all that code has started; a kernel in order is stopped, and ends with the rest if it is not."""
+        kernel, children = self.pod.kernel, self.pod.children
+        children.reap()
+        if kernel.gone or not children.kill_all_but(kernel.pids):
+            children.kill_all()
+
+    def _all_pipes(self):
+        return (*self.pod.kernel.pipes, *self.pipes)
+
+    def _direct_kernel(self):
+        self.pod.kernel.direct([pipe.sink for pipe in self.pipes])
+
+    def _sink(self, stream):
+        def send_output(size, text):
+            kept = stream.take(size, text)
+            if kept:
+                self._send(stream=stream.name, **text_fields(kept))
+
+        return send_output
+
+    def _complain(self, message):
+        """Say something on stderr, behind what code has written."""
+        for pipe in self._all_pipes():
+            pipe.drain()
+        line = f"{message}\n"
+        self.pipes[1].sink(len(line.encode()), line)
 
     def _send(self, **fields):
-        send(id=self.id, seq=self.sequence, **fields)
+        send(id=self.job["id"], seq=self.sequence, **fields)
         self.sequence += 1
 
 
-def send(**frame):
-    """Write one line to stdout, completely."""
-    line = memoryview(json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
-    while line:
-        line = line[os.write(1, line) :]
+def _has(program):
+    return any(os.access(f"{folder}/{program}", os.X_OK) for folder in ENVIRONMENT["PATH"].split(":"))
 
 
-def write_file(path, content):
-    """Write a file in the workspace, whatever earlier code has planted there.
-
-    No part of the path may be a link, and what stands under the name must be a plain file without a second name. The
-    folders are held open, so one that background code swaps for a link meanwhile leads nowhere. Once written, the file
-    is like any other of the sandbox: background code can still change it before it is started. That gains nothing,
-    because both run as the same user in the same pod.
-
-    Raises:
-        OSError: names the path; a part of it is a link, too long or no folder, or the file is not plain or can't be
-            written.
-    """
-    *folders, name = path.split("/")
-    if "\0" in path or any(part in ("", ".", "..") for part in (*folders, name)):
-        raise PermissionError(errno.EPERM, "is not a path inside the workspace", path)
+def run_job(job, problem, pod):
+    """Run a job, or refuse it because its files could not be put."""
+    pod.commands.begin(job["id"])
     try:
-        # Without O_DIRECTORY, with which gVisor follows links all the same (google/gvisor#14786). A link or a file that
-        # is opened like this instead of a folder is of no use: nothing can be opened below it.
-        hold = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        folder = os.open(WORKSPACE, hold)
+        running = Job(job, pod)
         try:
-            for part in folders:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=folder)
-                inner = os.open(part, hold, dir_fd=folder)
-                os.close(folder)
-                folder = inner
-            # O_NONBLOCK: opening a FIFO, or a file that is leased, must not hang.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as out:
-                found = os.fstat(out.fileno())
-                if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-                    raise PermissionError(errno.EPERM, "is a device, a pipe or a file with a second name", path)
-                out.truncate()
-                out.write(content)
+            if problem:
+                running.refuse(problem)
+            else:
+                running.run()
         finally:
-            os.close(folder)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
+            running.close()
+    except Exception as error:  # whatever it is, the operator has to hear of it
+        pod.children.kill_all()
+        send(id=job["id"], seq=-1, error=f"{type(error).__name__}: {error}")
+    pod.commands.end()
 
 
-def kill_everything():
-    """Kill every process in this PID namespace but this one, and wait until all are gone."""
-    if os.getpid() != 1:  # outside a container this would kill the machine
-        raise RuntimeError("not PID 1")
-    while True:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-
-
-def oom_kills():
-    """How many processes of this container the kernel has killed for want of memory (cgroup v2, then v1)."""
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            with open(path) as file:
-                for line in file:
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        except OSError:
-            continue
-    return 0
-
-
-class Input:
-    """Lines of JSON on stdin, from the operator."""
-
-    def __init__(self):
-        self.ended = False
-        self._buffer = b""
-        self._waiting = []
-
-    def read(self):
-        """Take what is there (waits if nothing is) and return the complete messages in it."""
-        data = os.read(0, CHUNK)
-        self.ended = not data
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        return [json.loads(line) for line in lines if line.strip()]
-
-    def next(self):
-        """Wait for the next message; None if stdin ends before."""
-        while not self._waiting and not self.ended:
-            self._waiting = self.read()
-        return self._waiting.pop(0) if self._waiting else None
-
-    def take_waiting(self):
-        """Messages that came together with the last one."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
-
-    def wait_for_ack(self, seconds):
-        """Wait until the operator says that it has everything, but no longer than `seconds`."""
-        deadline = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(0, selectors.EVENT_READ)
-            while not self.ended and selector.select(max(0, deadline - time.monotonic())):
-                if any(message.get("ack") for message in self.read()):
-                    return
-
-
-def await_job(commands, report):
-    """The job, once it comes; None if stdin ends before. `report` is sent to whoever asks for it."""
-    while (message := commands.next()) is not None:
-        if message.get("report"):
-            send(ready=True, **report)
+def serve(pod, report):
+    """Do what the operator says, until a job of no session has been run or stdin ends. Returns whether any job came."""
+    any_job = False
+    upload = workspace.Upload()
+    while (message := pod.commands.next()) is not None:
+        if "report" in message:
+            upload = workspace.Upload()  # whoever asks begins anew
+            send(ready=True, **report, kernel=_ready_kernel(message, pod))
+        elif "put" in message:
+            upload.put(message["put"], message["data"], message["append"])
         elif "blocks" in message:
-            return message
-    return None
+            any_job = True
+            upload.finish()
+            run_job(message, upload.problem, pod)
+            if not message["session"]:
+                _await_ack(pod.commands)
+                break
+            upload = workspace.Upload()
+        elif "garbled" in message:
+            send(id=None, seq=-1, error="a line that is no JSON object")
+    return any_job
+
+
+def _ready_kernel(message, pod):
+    if not message.get("kernel") or "pids" not in message:
+        return False
+    return pod.start_kernel(message["pids"], message["memoryBytes"], lambda: pod.commands.ended)[0]
+
+
+def _await_ack(commands):
+    """The frames are safe with the operator only once it says so; but no longer than ACK_SECONDS."""
+    deadline = time.monotonic() + ACK_SECONDS
+    while (message := commands.next(deadline)) is not None and "ack" not in message:
+        pass
 
 
 def main():
-    """Prove that the network is closed, wait for a job, run it, and wait until the operator has what came of it."""
+    """Prove that the network is closed, then serve."""
     if os.getpid() != 1:
         sys.exit("runner: must be PID 1 of a container, because it kills every process that it can see")
     # Not dumpable: code of the same user can't read this process's memory or open its descriptors.
@@ -382,19 +354,9 @@ def main():
         "layers": confinement.layers(),
         "egress": [{**target, "answered": one} for target, one in zip(targets, answered, strict=True)],
     }
-    wake, wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
     # The kernel drops every signal that PID 1 has no handler for, so user code can't end the runner by one. The price:
     # the runner doesn't hear the kubelet's SIGTERM either, and a deleted pod ends by the SIGKILL after it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    commands = Input()
-    job = await_job(commands, report)
-    if job is None:
+    os.chdir(workspace.WORKSPACE)
+    if not serve(Pod(confinement), report):
         sys.exit("runner: stdin ended before a job arrived")
-    try:
-        os.chdir(WORKSPACE)
-        Runner(job, commands, wake, confinement).run()
-    except Exception as error:  # whatever it is, the operator has to hear of it
-        send(id=job.get("id"), seq=-1, error=f"{type(error).__name__}: {error}")
-    commands.wait_for_ack(ACK_SECONDS)  # the frames are safe with the operator only once it says so

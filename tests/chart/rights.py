@@ -13,23 +13,41 @@ Cell: TypeAlias = tuple[str, str, str]
 
 AGENT: Rights = {
     ("codeexec.dev", "codeexecutions"): {"create", "get", "list", "watch", "patch"},
+    ("codeexec.dev", "codesessions"): {"create", "get", "list", "watch", "patch"},
     ("", "secrets"): {"create"},
+    ("", "configmaps"): {"get"},
+    ("", "pods/log"): {"get"},
 }
 APPROVER: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch", "patch"},
+    ("codeexec.dev", "codesessions"): {"get", "list", "watch", "patch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("", "configmaps"): {"get"},
+    ("", "pods/log"): {"get"},
 }
 VIEWER: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
+    ("codeexec.dev", "codesessions"): {"get", "list", "watch"},
+    ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("", "configmaps"): {"get"},
+    ("", "pods/log"): {"get"},
+}
+VIEWER_EVERYWHERE: Rights = {
+    ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
+    ("codeexec.dev", "codesessions"): {"get", "list", "watch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
 }
+"""What the built-in role "view" gets in addition, in all namespaces: nothing that is not ours."""
 OPERATOR: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
     ("codeexec.dev", "codeexecutions/status"): {"patch"},
+    ("codeexec.dev", "codesessions"): {"get", "list", "watch"},
+    ("codeexec.dev", "codesessions/status"): {"patch"},
     ("codeexec.dev", "executionpolicies"): {"get"},
     ("", "pods"): {"list", "watch", "create", "delete"},
     ("", "pods/attach"): {"get", "create"},
     ("", "secrets"): {"get", "list", "delete"},
+    ("", "configmaps"): {"create", "list", "delete"},
 }
 OPERATOR_EVERYWHERE: Rights = {
     ("", "nodes"): {"list"},

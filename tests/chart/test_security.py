@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from chart.helm import CHART, CI_VALUES, pick, render
-from chart.rights import AGENT, APPROVER, OPERATOR, OPERATOR_EVERYWHERE, VIEWER, Rights
+from chart.rights import AGENT, APPROVER, OPERATOR, OPERATOR_EVERYWHERE, VIEWER, VIEWER_EVERYWHERE, Rights, cells
 
 FULL_VALUES = CHART / "ci" / "full-values.yaml"
 
@@ -39,6 +39,26 @@ def test_the_operator_has_these_rights_and_no_other() -> None:
 @pytest.mark.parametrize(("role", "rights"), [("agent", AGENT), ("approver", APPROVER), ("viewer", VIEWER)])
 def test_a_user_role_has_these_rights_and_no_other(role: str, rights: Rights) -> None:
     assert _rights(pick(render(), "Role", f"codeexec-{role}")) == rights
+
+
+def test_the_built_in_role_view_gets_nothing_that_is_not_ours() -> None:
+    """Kubernetes adds the rights to "view" in every namespace of the cluster."""
+    role = pick(render(), "ClusterRole", "codeexec-viewer")
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert _rights(role) == VIEWER_EVERYWHERE
+    assert {group for group, _, _ in cells(VIEWER_EVERYWHERE)} == {"codeexec.dev"}
+    assert cells(VIEWER_EVERYWHERE) <= cells(VIEWER)
+
+
+def test_nobody_but_the_operator_writes_output() -> None:
+    """Who could make or change a ConfigMap in a sandbox namespace could forge what code has given out."""
+    writers = {
+        one["metadata"]["name"]
+        for one in render(values=FULL_VALUES)
+        if one["kind"] in ("Role", "ClusterRole")
+        and cells(_rights(one)) & {("", "configmaps", verb) for verb in ("create", "update", "patch", "delete")}
+    }
+    assert writers == {"sandboxes-operator"}
 
 
 def test_nobody_is_an_approver_or_a_viewer_unless_the_values_say_so() -> None:

@@ -6,11 +6,21 @@ from typing import Any, get_args
 import pytest
 from autogen_core.code_executor import CodeExecutor, CodeResult
 
-from codeexec_api import v1alpha1
+from codeexec_api import (
+    Block,
+    CodeExecutionSpec,
+    CodeSessionSpec,
+    ExecutionPolicySpec,
+    PayloadRef,
+    Source,
+    evaluate,
+    v1alpha1,
+)
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.names import MAX_EXECUTION_NAME, PAYLOAD_SECRET_TYPE
-from codeexec_api.phases import Phase
+from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.schema import custom_resource_definitions
+from codeexec_operator.core.transcript import PART_BYTES
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
 
 
@@ -28,15 +38,46 @@ def test_limits_in_the_schema_are_the_constants() -> None:
     assert spec["blocks"]["maxItems"] == status["blocks"]["maxItems"] == v1alpha1.MAX_BLOCKS
     assert spec["files"]["maxItems"] == v1alpha1.MAX_FILES
     assert spec["limits"]["properties"]["outputBytes"]["maximum"] == v1alpha1.MAX_OUTPUT_BYTES
-    assert spec["blocks"]["items"]["properties"]["sizeBytes"]["maximum"] == v1alpha1.MAX_PAYLOAD_BYTES
+    assert spec["blocks"]["items"]["properties"]["sizeBytes"]["maximum"] == v1alpha1.MAX_CODE_BYTES
+    assert spec["files"]["items"]["properties"]["sizeBytes"]["maximum"] == v1alpha1.MAX_PAYLOAD_BYTES
+    assert spec["payloadRef"]["properties"]["parts"]["maximum"] == v1alpha1.MAX_PAYLOAD_PARTS
+    assert status["artifacts"]["maxItems"] == v1alpha1.MAX_ARTIFACTS
+    assert status["outputRefs"]["maxItems"] == v1alpha1.MAX_OUTPUT_PARTS
     [root] = schema["x-kubernetes-validations"]
     assert f"<= {MAX_EXECUTION_NAME} " in root["rule"]
     assert status["phase"]["enum"] == [phase.value for phase in Phase]
 
 
-def test_the_payload_fits_into_a_secret_and_the_output_into_the_record() -> None:
-    assert v1alpha1.MAX_PAYLOAD_BYTES < 2**20
-    assert 2 * v1alpha1.MAX_OUTPUT_BYTES < 1.5 * 2**20
+def test_limits_in_the_schema_of_sessions_are_the_constants() -> None:
+    schema = schema_of("codesessions.yaml")
+    spec = schema["properties"]["spec"]["properties"]
+    for field in ("idleTimeoutSeconds", "maxLifetimeSeconds"):
+        assert spec[field]["maximum"] == v1alpha1.MAX_SESSION_SECONDS
+    [root] = schema["x-kubernetes-validations"]
+    assert f"<= {MAX_EXECUTION_NAME} " in root["rule"]
+    phases = schema["properties"]["status"]["properties"]["phase"]["enum"]
+    assert phases == [phase.value for phase in SessionPhase]
+
+
+def test_a_part_of_a_payload_fits_into_a_secret_and_inline_output_into_the_record() -> None:
+    assert v1alpha1.MAX_PART_BYTES < 2**20
+    assert v1alpha1.MAX_CODE_BYTES <= v1alpha1.MAX_PART_BYTES
+    assert 2 * v1alpha1.MAX_INLINE_BYTES < 1.5 * 2**20
+
+
+def test_all_that_an_execution_may_give_out_fits_into_its_config_maps() -> None:
+    most = 2 * v1alpha1.MAX_OUTPUT_BYTES + v1alpha1.MAX_FETCH_BYTES
+    assert most / v1alpha1.MAX_OUTPUT_PARTS < PART_BYTES < 2**20
+
+
+def test_what_a_client_asks_for_by_default_the_default_policy_allows() -> None:
+    """Sessions and executions without limits of their own: nobody has to write a policy to begin."""
+    policy = ExecutionPolicySpec(images=("box@sha256:" + "0" * 64,))
+    source = Source(agent="tester")
+    block = Block(language="python", sha256="0" * 64, size_bytes=1)
+    alone = CodeExecutionSpec(source=source, blocks=(block,), payload_ref=PayloadRef(name="run-1"))
+    for spec in (alone, CodeSessionSpec(source=source), CodeSessionSpec(source=source, stateful=True)):
+        assert evaluate(spec, policy).allowed
 
 
 def test_the_contract_names_the_type_of_payloads() -> None:

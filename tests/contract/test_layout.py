@@ -87,9 +87,12 @@ def test_what_does_not_exist_is_an_attribute_error() -> None:
     ("imported", "unwanted"),
     [
         ("executor_client", ["autogen_core", "kopf", "codeexec_operator"]),
+        ("executor_client.client", ["autogen_core", "kopf", "codeexec_operator"]),
+        ("executor_client.testing", ["autogen_core", "kopf", "codeexec_operator", "pytest"]),
         ("executor_client.cli", ["autogen_core", "kopf", "codeexec_operator"]),
         ("codeexec_api", ["kubernetes", "kopf", "autogen_core", "yaml"]),
         ("codeexec_operator.core.reconcile", ["kubernetes", "kopf", "autogen_core", "executor_client"]),
+        ("codeexec_operator.core.session", ["kubernetes", "kopf", "autogen_core", "executor_client"]),
     ],
 )
 def test_an_import_brings_in_only_what_it_needs(imported: str, unwanted: list[str]) -> None:
@@ -108,6 +111,10 @@ def test_import_contracts_hold() -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_kubectl_runs_the_same_program() -> None:
+    assert PROJECT["scripts"]["kubectl-codeexec"] == PROJECT["scripts"]["codeexec"]
 
 
 def test_extras() -> None:

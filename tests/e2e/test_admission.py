@@ -1,12 +1,14 @@
 """What an agent's role lets through, admission stops: metadata that would erase records or fill the namespace."""
 
 import json
+from typing import Any
 
 import pytest
-from cluster_tools import SANDBOX, Admin, a_name, a_secret, an_execution
+from cluster_tools import SANDBOX, Admin, a_name, a_secret, an_execution, wait_for
 
 pytestmark = pytest.mark.e2e
 
+KINDS = ["codeexecution", "codesession"]
 BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
 OWNER = {"apiVersion": "v1", "kind": "Secret", "name": "gone", "uid": "00000000-0000-0000-0000-000000000000"}
 TRICKS = {
@@ -27,30 +29,60 @@ def _create(user: Admin, thing: dict) -> str:
     return user.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(thing)).stderr
 
 
+def _record(kind: str, name: str) -> dict[str, Any]:
+    if kind == "codeexecution":
+        return an_execution(name, [BLOCK])
+    session = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "CodeSession", "spec": {"source": {"agent": "e2e"}}}
+    return session | {"metadata": {"name": name, "namespace": SANDBOX}}
+
+
+@pytest.fixture(scope="module")
+def finished(admin) -> dict[str, str]:
+    """Name of a record that is over, by kind."""
+    names = {kind: a_name("record") for kind in KINDS}
+    admin.submit(names["codeexecution"], "print(1)", ttlSecondsAfterFinished=0)
+    session = _record("codesession", names["codesession"])
+    session["spec"]["ended"] = True
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(session))
+    admin.wait_for_phase(names["codeexecution"], "Succeeded")
+    wait_for("the session to be over", lambda: _phase(admin, "codesession", names["codesession"]) == "Ended")
+    return names
+
+
+def _phase(admin: Admin, kind: str, name: str) -> str:
+    return admin.get(kind, name).get("status", {}).get("phase", "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metadata", TRICKS.values(), ids=TRICKS)
-def test_record_is_refused_with(agent, admin, metadata):
-    execution = an_execution("trick", [BLOCK])
-    assert _create(agent, execution) == "", "positive control"
-    execution["metadata"] |= metadata
-    elsewhere = execution | {"metadata": execution["metadata"] | {"namespace": "default"}}
+def test_record_is_refused_with(agent, admin, kind, metadata):
+    record = _record(kind, "trick")
+    assert _create(agent, record) == "", "positive control"
+    record["metadata"] |= metadata
+    elsewhere = record | {"metadata": record["metadata"] | {"namespace": "default"}}
     assert _create(admin, elsewhere) == "", "positive control: where no policy is bound it is accepted"
-    assert f"metadata.{next(iter(metadata))} must" in _create(agent, execution)
+    assert f"metadata.{next(iter(metadata))} must" in _create(agent, record)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metadata", TRICKS.values(), ids=TRICKS)
-def test_finished_record_is_not_changed_to_have(agent, admin, metadata):
-    name = a_name("record")
-    admin.submit(name, "print(1)", ttlSecondsAfterFinished=0)
-    admin.wait_for_phase(name, "Succeeded")
-    patch = json.dumps({"metadata": metadata})
-    done = agent.try_kubectl("-n", SANDBOX, "patch", "codeexecution", name, "--type=merge", "-p", patch)
-    assert f"metadata.{next(iter(metadata))} must" in done.stderr
-    assert admin.phase(name) == "Succeeded"
+def test_finished_record_is_not_changed_to_have(agent, admin, finished, kind, metadata):
+    def patch(change: dict[str, Any]) -> str:
+        body = json.dumps({"metadata": change})
+        return agent.try_kubectl("-n", SANDBOX, "patch", kind, finished[kind], "--type=merge", "-p", body).stderr
+
+    before = _phase(admin, kind, finished[kind])
+    assert patch({"labels": {"example.com/ticket": "7"}}) == "", "positive control: a patch as such"
+    assert f"metadata.{next(iter(metadata))} must" in patch(metadata)
+    assert _phase(admin, kind, finished[kind]) == before
 
 
 def test_agent_creates_no_secret_but_payloads(agent, admin):
     payload = a_secret("trick", {"block-0": b"x"})
     assert _create(agent, payload) == "", "positive control"
+    assert _create(agent, a_secret("trick-15", {"file-0": b"x" * 1_000_000}, "trick")) == "", (
+        "the last part of a payload"
+    )
     other = payload | {"type": "Opaque"}
     assert _create(admin, other) == "", "positive control: an administrator may"
     assert "type must be codeexec.dev/payload" in _create(agent, other)

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from chart.rights import AGENT, APPROVER, OPERATOR, OPERATOR_EVERYWHERE, VIEWER, Cell, cells
+from chart.rights import AGENT, APPROVER, OPERATOR, OPERATOR_EVERYWHERE, VIEWER, VIEWER_EVERYWHERE, Cell, cells
 from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_secret, an_execution, wait_for
 from kubernetes import client, config
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 ROLES = {"agent": AGENT, "approver": APPROVER, "viewer": VIEWER, "operator": OPERATOR | OPERATOR_EVERYWHERE}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 RESOURCES = {
-    "codeexec.dev": "codeexecutions codeexecutions/status executionpolicies",
+    "codeexec.dev": "codeexecutions codeexecutions/status codesessions codesessions/status executionpolicies",
     "": "pods pods/attach pods/binding pods/ephemeralcontainers pods/eviction pods/exec pods/log pods/portforward"
     " pods/proxy pods/resize pods/status secrets configmaps serviceaccounts serviceaccounts/token services"
     " services/proxy endpoints events limitranges persistentvolumeclaims resourcequotas"
@@ -151,10 +151,20 @@ def test_role_has_no_right_that_the_table_does_not_ask_for_and_none_elsewhere(ac
         ("agent", "get", "secrets", "no"),
         ("agent", "create", "pods", "no"),
         ("agent", "create", "pods/exec", "no"),
+        ("agent", "get", "pods/log", "yes"),
+        ("agent", "get", "configmaps", "yes"),
+        ("agent", "list", "configmaps", "no"),
+        ("agent", "patch", "codesessions.codeexec.dev", "yes"),
+        ("agent", "delete", "codesessions.codeexec.dev", "no"),
+        ("approver", "patch", "codesessions.codeexec.dev", "yes"),
+        ("approver", "create", "codesessions.codeexec.dev", "no"),
         ("approver", "patch", "codeexecutions.codeexec.dev", "yes"),
         ("approver", "create", "codeexecutions.codeexec.dev", "no"),
         ("viewer", "list", "codeexecutions.codeexec.dev", "yes"),
         ("viewer", "patch", "codeexecutions.codeexec.dev", "no"),
+        ("viewer", "patch", "codesessions.codeexec.dev", "no"),
+        ("operator", "create", "configmaps", "yes"),
+        ("operator", "get", "configmaps", "no"),
         ("operator", "get", "pods/attach", "yes"),
         ("operator", "create", "pods/exec", "no"),
     ],
@@ -163,6 +173,149 @@ def test_kubectl_says_the_same(admin, accounts, role, verb, resource, answer):
     kind, _, subresource = resource.partition("/")  # kubectl would take what follows a slash for a name
     question = ["auth", "can-i", verb, kind, "--subresource", subresource, "-n", SANDBOX, "--as", accounts[role].user]
     assert admin.try_kubectl(*question).stdout.strip() == answer
+
+
+# --- the built-in role "view" --------------------------------------------------------
+
+
+def test_view_reads_executions_sessions_and_policies_in_any_namespace_and_still_no_secrets(admin, rules_of):
+    """The chart adds to a role that holds all over the cluster."""
+    name, namespace = a_name("onlooker"), a_name("elsewhere")
+    admin.kubectl("create", "namespace", namespace)
+    try:
+        admin.kubectl("-n", namespace, "create", "serviceaccount", name)
+        admin.kubectl(
+            "-n", namespace, "create", "rolebinding", name, "--clusterrole=view", f"--serviceaccount={namespace}:{name}"
+        )
+        rights = wait_for("the binding to count", lambda: rules_of(Account(namespace, name), namespace))
+    finally:
+        admin.kubectl("delete", "namespace", namespace, "--wait=false")
+    assert {("", "configmaps", "get"), ("", "pods/log", "get")} <= rights, "control: it is the built-in role"
+    assert {cell for cell in rights if cell[0] == "codeexec.dev"} == cells(VIEWER_EVERYWHERE)
+    assert ("", "secrets", "get") not in rights
+
+
+# --- sessions ------------------------------------------------------------------------
+
+
+def _objection(user: Admin, *arguments: str, stdin: object = None) -> str:
+    """What the API server objects to in the sandbox namespace; empty if it lets the user do it."""
+    done = user.try_kubectl("-n", SANDBOX, *arguments, stdin=json.dumps(stdin) if stdin else None)
+    return done.stderr if done.returncode else ""
+
+
+def _session(name: str, **spec: object) -> dict[str, Any]:
+    return {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "CodeSession",
+        "metadata": {"name": name, "namespace": SANDBOX},
+        "spec": {"source": {"agent": "e2e"}, **spec},
+    }
+
+
+def _ready(admin: Admin, name: str) -> str:
+    """Name of the session's pod, once executions can run in it."""
+
+    def status() -> dict[str, Any]:
+        return admin.get("codesession", name).get("status", {})
+
+    wait_for(f"session {name} to be ready", lambda: status().get("phase") == "Ready")
+    return status()["podName"]
+
+
+@pytest.fixture
+def session(admin) -> Iterator[tuple[str, str]]:
+    """Name of a session that is ready, and of its pod."""
+    name = a_name("session")
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(_session(name)))
+    yield name, _ready(admin, name)
+    admin.kubectl("-n", SANDBOX, "delete", "codesession", name)
+
+
+@pytest.mark.parametrize("role", ["agent", "approver"])
+def test_a_session_is_ended_and_nothing_else_is_done_with_it(admin, accounts, kubeconfig_of, session, role):
+    user, (name, _) = Admin(kubeconfig_of(*accounts[role])), session
+
+    def patch(who: Admin, change: dict, *options: str) -> str:
+        target = ["patch", "codesession", name, "--type=merge", *options]
+        return _objection(who, *target, "-p", json.dumps(change))
+
+    # What the role keeps from the user, and an administrator may do.
+    stored = admin.get("codesession", name)
+    del stored["metadata"]["resourceVersion"]  # kubectl takes the newest
+    for arguments, stdin in (
+        (("delete", "--dry-run=server", "codesession", name), None),
+        (("replace", "--dry-run=server", "-f", "-"), stored),
+    ):
+        assert _objection(admin, *arguments, stdin=stdin) == "", "control"
+        assert "Forbidden" in _objection(user, *arguments, stdin=stdin), arguments
+    forged = {"status": {"phase": "Ended", "executions": 0}}
+    assert patch(admin, forged, "--subresource=status", "--dry-run=server") == "", "control"
+    assert "Forbidden" in patch(user, forged, "--subresource=status", "--dry-run=server")
+
+    # What the role lets through, and the CRD or an admission policy stops.
+    assert patch(user, {"metadata": {"labels": {"example.com/ticket": "7"}}}) == "", "control: a patch as such"
+    owner = {"apiVersion": "v1", "kind": "Secret", "name": "gone", "uid": "00000000-0000-0000-0000-000000000000"}
+    assert "ownerReferences must be empty" in patch(user, {"metadata": {"ownerReferences": [owner]}})
+    assert "finalizers must be empty" in patch(user, {"metadata": {"finalizers": ["example.com/for-ever"]}})
+    assert "immutable" in patch(user, {"spec": {"maxLifetimeSeconds": 604_800}})
+    assert "immutable" in patch(user, {"spec": {"limits": {"memory": "1Gi"}}})
+
+    refused = _objection(user, "create", "--dry-run=server", "-f", "-", stdin=_session(a_name("own")))
+    assert "Forbidden" in refused if role == "approver" else refused == ""
+
+    assert patch(user, {"spec": {"ended": True}}) == ""
+    wait_for("the session to be over", lambda: admin.get("codesession", name)["status"]["phase"] == "Ended")
+    assert "spec.ended can't be taken back" in patch(user, {"spec": {"ended": False}})
+
+
+# --- output and logs -----------------------------------------------------------------
+
+
+def _log(namespace: str, pod: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+
+
+@pytest.mark.parametrize("role", ["agent", "approver", "viewer"])
+def test_logs_are_read_in_the_sandbox_namespace_only(admin, accounts, kubeconfig_of, session, role):
+    user = Admin(kubeconfig_of(*accounts[role]))
+    assert _objection(user, "get", "--raw", _log(SANDBOX, session[1])) == ""
+    for namespace, selector in (
+        (SYSTEM, "app.kubernetes.io/component=operator"),
+        ("kube-system", "component=kube-apiserver"),
+    ):
+        pod = admin.kubectl("-n", namespace, "get", "pods", "-l", selector, "-o", "name").strip().removeprefix("pod/")
+        path = f"{_log(namespace, pod)}?tailLines=1"
+        assert _objection(admin, "get", "--raw", path) == "", "control"
+        assert "Forbidden" in _objection(user, "get", "--raw", path), namespace
+
+
+@pytest.mark.parametrize("role", ["agent", "approver", "viewer"])
+def test_nobody_gets_into_a_pod_or_at_its_ports(admin, accounts, kubeconfig_of, session, role):
+    """Who may would be answered that the connection has to be upgraded, with which the attempt ends here."""
+    user, pod = Admin(kubeconfig_of(*accounts[role])), f"/api/v1/namespaces/{SANDBOX}/pods/{session[1]}"
+    for attempt in ("exec?command=true", "attach?stdin=true", "portforward?ports=80"):
+        for arguments, stdin in ((("get", "--raw"), None), (("create", "-f", "-", "--raw"), {"any": "body"})):
+            path = f"{pod}/{attempt}"
+            assert "Upgrade request required" in _objection(admin, *arguments, path, stdin=stdin), "control"
+            assert "Forbidden" in _objection(user, *arguments, path, stdin=stdin), attempt
+
+
+@pytest.mark.parametrize("role", ["agent", "approver", "viewer"])
+def test_output_is_read_by_name_and_never_written(admin, accounts, kubeconfig_of, role):
+    user = Admin(kubeconfig_of(*accounts[role]))
+    there = "kube-root-ca.crt"  # Kubernetes puts it into every namespace
+    new = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": a_name("forged")}, "data": {"stdout": "x"}}
+    assert _objection(user, "get", "configmap", there) == ""
+    for arguments, stdin in (
+        (("get", "configmaps"), None),
+        (("create", "--dry-run=server", "-f", "-"), new),
+        (("patch", "configmap", there, "--dry-run=server", "-p", '{"data": {"stdout": "x"}}'), None),
+        (("delete", "--dry-run=server", "configmap", there), None),
+        (("-n", SYSTEM, "get", "configmap", "codeexec-operator"), None),
+    ):
+        assert _objection(admin, *arguments, stdin=stdin) == "", "control"
+        assert "Forbidden" in _objection(user, *arguments, stdin=stdin), arguments
 
 
 # --- the approver --------------------------------------------------------------------
@@ -178,14 +331,9 @@ def test_an_approver_stops_an_execution_and_can_do_nothing_else_with_it(
     new = an_execution(a_name("own"), [{"language": "python", "sha256": "0" * 64, "sizeBytes": 1}])
     payload = a_secret(a_name("own"), {"block-0": b"x"})
 
-    def act(user: Admin, *arguments: str, stdin: dict | None = None) -> str:
-        """What the API server objects to; empty if it lets the user do it."""
-        done = user.try_kubectl("-n", SANDBOX, *arguments, stdin=json.dumps(stdin) if stdin else None)
-        return done.stderr if done.returncode else ""
-
     def patch(user: Admin, change: dict, *options: str) -> str:
         target = ["patch", "codeexecution", name, "--type=merge", "--dry-run=server", *options]
-        return act(user, *target, "-p", json.dumps(change))
+        return _objection(user, *target, "-p", json.dumps(change))
 
     # What the role keeps from the approver, and somebody else may do.
     for other, arguments, stdin in (
@@ -194,12 +342,11 @@ def test_an_approver_stops_an_execution_and_can_do_nothing_else_with_it(
         (admin, ("delete", "--dry-run=server", "codeexecution", name), None),
         (admin, ("get", "secrets"), None),
         (admin, ("get", "pod", pod), None),
-        (admin, ("logs", pod), None),
         (admin, ("exec", pod, "--", "true"), None),
         (admin, ("delete", "--dry-run=server", "pod", pod), None),
     ):
-        assert act(other, *arguments, stdin=stdin) == "", "control"
-        assert "Forbidden" in act(approver, *arguments, stdin=stdin), arguments
+        assert _objection(other, *arguments, stdin=stdin) == "", "control"
+        assert "Forbidden" in _objection(approver, *arguments, stdin=stdin), arguments
     forged = {"status": {"phase": "Succeeded"}}
     assert patch(admin, forged, "--subresource=status") == "", "control"
     assert "Forbidden" in patch(approver, forged, "--subresource=status")
@@ -285,13 +432,24 @@ def _last_change(admin: Admin) -> datetime:
 
 
 def _make_the_operator_do_all_it_does(admin: Admin) -> str:
-    """One execution whose pod goes, one whose pod is still there when the operator starts again. Name of the latter."""
-    gone, kept = a_name("gone"), a_name("kept")
+    """An execution whose pod goes, and one whose pod is still there when the operator starts again: name of the latter.
+
+    Besides, a session that ends, an execution that looks for one in vain, and output that expires.
+    """
+    gone, kept, opened, lost = (a_name(what) for what in ("gone", "kept", "opened", "lost"))
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(_session(opened)))
+    admin.submit(lost, "print(1)", sessionRef={"name": a_name("nowhere")})
     admin.submit(kept, "print(1)", ttlSecondsAfterFinished=300)
-    admin.submit(gone, "print(1)", ttlSecondsAfterFinished=0)
+    admin.submit(gone, "print('x' * 2_000_000)", ttlSecondsAfterFinished=0)
     admin.wait_for_phase(kept, "Succeeded")
-    pod = admin.wait_for_phase(gone, "Succeeded")["status"]["podName"]
+    status = admin.wait_for_phase(gone, "Succeeded")["status"]
+    pod, outputs = status["podName"], [one["name"] for one in status["outputRefs"]]
     wait_for("its pod to be deleted", lambda: not admin.exists("pod", pod, SANDBOX))
+    assert admin.wait_for_phase(lost, "Denied")["status"]["reason"] == "SessionNotFound"
+    _ready(admin, opened)
+    admin.kubectl("-n", SANDBOX, "delete", "codesession", opened)
+    expired = "codeexec.dev/expires-at=2000-01-01T00:00:00+00:00"
+    admin.kubectl("-n", SANDBOX, "annotate", "--overwrite", "configmap", outputs[0], expired)
     operator, pods = (
         "deployment/codeexec-operator",
         ("pods", "-l", "app.kubernetes.io/component=operator", "-o", "name"),
@@ -300,6 +458,8 @@ def _make_the_operator_do_all_it_does(admin: Admin) -> str:
     wait_for("the operator to be gone", lambda: not admin.kubectl("-n", SYSTEM, "get", *pods))
     admin.kubectl("-n", SYSTEM, "scale", operator, "--replicas=1")
     admin.kubectl("-n", SYSTEM, "rollout", "status", operator, "--timeout=60s")
+    gone_by_its_time = f"output {outputs[0]}, whose time is over, to be deleted"
+    wait_for(gone_by_its_time, lambda: not admin.exists("configmap", outputs[0], SANDBOX), 90)
     return kept
 
 

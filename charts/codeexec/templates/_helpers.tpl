@@ -94,6 +94,14 @@ annotations:
 {{ end }}
 {{- end }}
 
+{{/* Rules of a Role: what code has given out, by the names that records hold. No "list", so nothing else is found. */}}
+{{- define "codeexec.readOutput" -}}
+# Large output and fetched files, and the output of code that runs.
+- apiGroups: [""]
+  resources: [configmaps, pods/log]
+  verbs: [get]
+{{- end }}
+
 {{/* What the Pod Security standard "restricted" asks for, and a read-only root on top. */}}
 {{- define "codeexec.podSecurityContext" -}}
 runAsNonRoot: true

@@ -4,29 +4,46 @@
 verb that it needs; the chart's Role is their union.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Mapping
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Final
 
 from kubernetes.aio import client, config, stream
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
+from codeexec_api import CodeExecution, CodeExecutionStatus, CodeSession, CodeSessionStatus, Reason
 from codeexec_api.names import (
+    API_VERSION,
+    EXECUTION_KIND,
+    EXECUTION_LABEL,
     EXECUTION_PLURAL,
+    EXPIRES_ANNOTATION,
     GROUP,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
     PAYLOAD_SECRET_TYPE,
     POLICY_NAME,
     POLICY_PLURAL,
     SANDBOX_CONTAINER,
+    SESSION_PLURAL,
     VERSION,
+    output_name,
+    payload_name,
 )
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.surroundings import NodeView, parse_node
+from codeexec_operator.core.transcript import OutputPart
 
-_PAGE: Final = 10
-"""Payloads that are listed at a time, each of up to 1 MB; and nodes, which are large, too."""
+_NODES: Final = 10
+"""Nodes that are listed at a time; they are large."""
+_METADATA: Final = 200
+"""Objects whose metadata is listed at a time."""
+_ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""What to accept, so that the API server leaves out what the objects hold (Kubernetes API concepts)."""
 
 
 class Cluster:
@@ -64,27 +81,44 @@ class Cluster:
         raw = await _found(self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, EXECUTION_PLURAL, name))
         return CodeExecution.parse(raw) if raw else None
 
-    async def write_status(self, execution: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+    async def get_session(self, namespace: str, name: str) -> CodeSession | None:
+        """codesessions: get."""
+        raw = await _found(self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, SESSION_PLURAL, name))
+        return CodeSession.parse(raw) if raw else None
+
+    async def write_execution(self, execution: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         """codeexecutions/status: patch. Refused with 409 if the object has changed since it was seen.
 
         Raises:
             ApiException: 409 the object has changed; 404 it is gone.
         """
-        meta = execution.metadata
+        return CodeExecution.parse(await self._write_status(EXECUTION_PLURAL, execution, status))
+
+    async def write_session(self, session: CodeSession, status: CodeSessionStatus) -> CodeSession:
+        """codesessions/status: patch. Refused with 409 if the object has changed since it was seen.
+
+        Raises:
+            ApiException: 409 the object has changed; 404 it is gone.
+        """
+        return CodeSession.parse(await self._write_status(SESSION_PLURAL, session, status))
+
+    async def _write_status(
+        self, plural: str, owner: CodeExecution | CodeSession, status: CodeExecutionStatus | CodeSessionStatus
+    ) -> Any:
+        meta = owner.metadata
         body = {
             "metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid},
             "status": status.dump(),
         }
-        raw: Any = await self._custom.patch_namespaced_custom_object_status(
+        return await self._custom.patch_namespaced_custom_object_status(
             GROUP,
             VERSION,
             meta.namespace,
-            EXECUTION_PLURAL,
+            plural,
             meta.name,
             body,
             _content_type="application/merge-patch+json",
         )
-        return CodeExecution.parse(raw)
 
     async def get_policy(self, namespace: str) -> Mapping[str, Any] | None:
         """executionpolicies: get."""
@@ -93,28 +127,76 @@ class Cluster:
         )
         return policy
 
-    async def get_payload(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """secrets: get."""
-        secret = await _found(self._core.read_namespaced_secret(name, namespace))
-        return self._plain(secret) if secret else None
+    async def get_payload(self, namespace: str, name: str, parts: int) -> list[Mapping[str, Any] | None]:
+        """secrets: get. One for each part, or None for one that isn't there."""
+        names = [payload_name(name, index) for index in range(parts)]
+        secrets = [await _found(self._core.read_namespaced_secret(one, namespace)) for one in names]
+        return [self._plain(secret) if secret else None for secret in secrets]
 
     async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
         """secrets: delete. Only the Secret with this UID; one that is gone already is fine."""
         await self._delete(self._core.delete_namespaced_secret, name, namespace, {"preconditions": {"uid": uid}})
 
     async def list_payloads(self, namespace: str) -> list[Mapping[str, Any]]:
-        """secrets: list. Payload Secrets only, without what is in them: all of them would not fit into memory."""
-        payloads: list[Mapping[str, Any]] = []
+        """secrets: list. The metadata of payload Secrets only: all that is in them would not fit into memory."""
+        return await self._list_metadata(
+            self._core.list_namespaced_secret_without_preload_content,
+            namespace,
+            field_selector=f"type={PAYLOAD_SECRET_TYPE}",
+        )
+
+    async def create_output(self, execution: CodeExecution, part: OutputPart, expires_at: datetime) -> Fault | None:
+        """configmaps: create. A fault is a refusal for good; one of that name is the one that was asked for."""
+        meta = execution.metadata
+        body = {
+            "metadata": {
+                "name": output_name(meta.name, meta.uid, part.index),
+                "labels": {MANAGED_BY_LABEL: MANAGED_BY, EXECUTION_LABEL: meta.name},
+                "annotations": {EXPIRES_ANNOTATION: expires_at.isoformat()},
+                "ownerReferences": [
+                    {"apiVersion": API_VERSION, "kind": EXECUTION_KIND, "name": meta.name, "uid": meta.uid}
+                ],
+            },
+            "immutable": True,
+            "binaryData": {key: base64.b64encode(data).decode() for key, data in part.contents.items()},
+        }
+        try:
+            await self._core.create_namespaced_config_map(meta.namespace, body)  # type: ignore[arg-type]
+        except ApiException as error:
+            if error.status == 409 and "AlreadyExists" in str(error.body):
+                return None
+            if error.status in (400, 403, 413, 422) and not _new_quota(error):
+                return Fault(Reason.QUOTA_EXCEEDED, _message(error))
+            raise
+        return None
+
+    async def list_outputs(self, namespace: str) -> list[Mapping[str, Any]]:
+        """configmaps: list. The metadata of those that hold output."""
+        return await self._list_metadata(
+            self._core.list_namespaced_config_map_without_preload_content,
+            namespace,
+            label_selector=f"{MANAGED_BY_LABEL}={MANAGED_BY},{EXECUTION_LABEL}",
+        )
+
+    async def delete_output(self, namespace: str, name: str, uid: str) -> None:
+        """configmaps: delete. Only the ConfigMap with this UID; one that is gone already is fine."""
+        await self._delete(self._core.delete_namespaced_config_map, name, namespace, {"preconditions": {"uid": uid}})
+
+    @staticmethod
+    async def _list_metadata(call: Callable[..., Awaitable[Any]], namespace: str, **selector: str) -> list[Any]:
+        items: list[Any] = []
         token: str | None = None
         while token != "":
-            page = await self._core.list_namespaced_secret(
-                namespace, field_selector=f"type={PAYLOAD_SECRET_TYPE}", limit=_PAGE, _continue=token
+            response = await call(
+                namespace, limit=_METADATA, _continue=token, _headers={"Accept": _ONLY_METADATA}, **selector
             )
-            for secret in page.items:
-                secret.data = None
-                payloads.append(self._plain(secret))
-            token = (page.metadata and page.metadata.var_continue) or ""
-        return payloads
+            body = await response.read()
+            if response.status != 200:
+                raise ApiException(status=response.status, reason=body.decode(errors="replace"))
+            page = json.loads(body)
+            items += page["items"]
+            token = page["metadata"].get("continue", "")
+        return items
 
     async def create_pod(self, manifest: Any) -> Fault | None:
         """pods: create. A fault is a refusal for good; a pod of that name is the one that was asked for.
@@ -126,8 +208,7 @@ class Cluster:
         except ApiException as error:
             if error.status == 409 and "AlreadyExists" in str(error.body):
                 return None  # any other conflict is a race for the quota, which is worth another try
-            new_quota = "status unknown for quota" in str(error.body)  # Kubernetes hasn't counted yet
-            if error.status in (400, 403, 422) and not new_quota:
+            if error.status in (400, 403, 422) and not _new_quota(error):
                 return _refusal(error)
             raise
         return None
@@ -150,7 +231,7 @@ class Cluster:
         nodes: list[NodeView] = []
         token: str | None = None
         while token != "":
-            page = await self._core.list_node(limit=_PAGE, _continue=token)
+            page = await self._core.list_node(limit=_NODES, _continue=token)
             nodes += [parse_node(self._plain(node)) for node in page.items]
             token = (page.metadata and page.metadata.var_continue) or ""
         return nodes
@@ -190,7 +271,7 @@ async def _found(request: Awaitable[Any]) -> Any:
 
 
 def _refusal(error: ApiException) -> Fault:
-    message = str(error.body or error.reason)
+    message = _message(error)
     if "exceeded quota" in message:
         hint = "the ResourceQuota of the namespace is used up: wait until other executions end, or raise it"
         return Fault(Reason.QUOTA_EXCEEDED, f"{hint}. {message}")
@@ -201,3 +282,12 @@ def _refusal(error: ApiException) -> Fault:
         )
         return Fault(Reason.RUNTIME_CLASS_NOT_FOUND, f"{hint}. {message}")
     return Fault(Reason.POD_REFUSED, f"the API server refused the pod: {message}")
+
+
+def _new_quota(error: ApiException) -> bool:
+    """True if Kubernetes hasn't counted yet what there is; it is worth another try."""
+    return "status unknown for quota" in str(error.body)
+
+
+def _message(error: ApiException) -> str:
+    return str(error.body or error.reason)

@@ -5,12 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from codeexec_api import CodeExecutionStatus
+from codeexec_api import CodeExecutionStatus, CodeSessionStatus
 
 
 @dataclass(frozen=True)
-class ReadPayload:
-    """Read the payload Secret and verify it."""
+class ReadPolicy:
+    """Read the policy of the namespace."""
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """Read all that an execution refers to: the policy, the payload, and its session if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +27,9 @@ class CreatePod:
 
 @dataclass(frozen=True)
 class DeletePayload:
-    """Delete the payload Secret with this UID."""
+    """Delete these Secrets of the payload, each by name and UID."""
 
-    uid: str
+    secrets: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class Attach:
 class StartCode:
     """Hand the job to the runner. Only after the status that says so was written."""
 
-    job: Mapping[str, Any]
+    messages: tuple[Mapping[str, Any], ...]
+    """The files, in pieces, and then the job."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +56,35 @@ class DeletePod:
 
 
 @dataclass(frozen=True)
+class GiveUpSession:
+    """The session's runner did not do as it was told: nothing may run there any more."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Forget:
     """Nothing is left to do for this execution, ever."""
 
 
-Action = ReadPayload | CreatePod | DeletePayload | Attach | StartCode | CancelCode | DeletePod | Forget
+Action = (
+    ReadPolicy
+    | ReadRequest
+    | CreatePod
+    | DeletePayload
+    | Attach
+    | StartCode
+    | CancelCode
+    | DeletePod
+    | GiveUpSession
+    | Forget
+)
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to do now: write this status, take these actions, look again at `wake_at` at the latest."""
 
-    status: CodeExecutionStatus | None = None
+    status: CodeExecutionStatus | CodeSessionStatus | None = None
     actions: tuple[Action, ...] = ()
     wake_at: datetime | None = None

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from codeexec_api import CodeExecution, ExecutionPolicy, ExecutionPolicySpec, Reason
+from codeexec_api import CodeExecution, CodeSession, ExecutionPolicy, ExecutionPolicySpec, Reason
 from codeexec_api.names import POLICY_NAME, SANDBOX_CONTAINER
 from codeexec_operator.core.egress import Target
-from codeexec_operator.core.payload import Payload, PayloadProblem
+from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.surroundings import Surroundings
-from codeexec_operator.core.transcript import Transcript
+from codeexec_operator.core.transcript import Readiness, Transcript
 from codeexec_operator.manifests.hardening import has_user_namespace
 from codeexec_operator.manifests.pod import egress_targets_of
 
@@ -84,11 +84,22 @@ def parse_pod(raw: Mapping[str, Any]) -> PodView:
 
 
 class PodLink(Enum):
-    """The connection of this process to the runner of an execution."""
+    """The connection of this process to the runner of a pod."""
 
     NONE = "none"
     OPEN = "open"
     CLOSED = "closed"
+
+
+@dataclass(frozen=True)
+class RunnerView:
+    """What this process knows of a runner, by its connection to it."""
+
+    link: PodLink = PodLink.NONE
+    closed_at: datetime | None = None
+    ready: Readiness | None = None
+    problem: str = ""
+    """What came was not what a runner sends."""
 
 
 @dataclass(frozen=True)
@@ -100,19 +111,69 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Sandbox:
+    """A pod, from its creation to its end, and the runner in it."""
+
+    pod: PodView | None = None
+    requested: bool = False
+    gone: bool = False
+    fault: Fault | None = None
+    runner: RunnerView = field(default_factory=RunnerView)
+
+
+@dataclass(frozen=True)
+class SessionView:
+    """What an execution needs to know of the session that it runs in."""
+
+    session: CodeSession
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    turn: bool = False
+    """True if nothing that came earlier waits or runs."""
+
+
+@dataclass(frozen=True)
 class Observed:
     """Everything known about one execution at one moment."""
 
     execution: CodeExecution
     policy: ExecutionPolicySpec | PolicyProblem
+    since: datetime
+    """When this process began to look after it."""
     surroundings: Surroundings = field(default_factory=Surroundings)
-    payload: Payload | PayloadProblem | None = None
+    payload: Payload | HeldPayload | PayloadProblem | None = None
     payload_read_at: datetime | None = None
-    pod: PodView | None = None
-    pod_requested: bool = False
-    pod_gone: bool = False
-    fault: Fault | None = None
-    link: PodLink = PodLink.NONE
-    link_closed_at: datetime | None = None
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    """The pod of this execution alone; in a session there is none."""
+    session: SessionView | None = None
+    handed_over: bool = False
+    """True if this process has handed the code to the runner."""
+    cut_off_at: datetime | None = None
+    """When the connection ended over which that was done."""
     cancel_sent_at: datetime | None = None
     transcript: Transcript = field(default_factory=Transcript)
+
+    @property
+    def place(self) -> Sandbox:
+        """Where the code runs: the sandbox of the session, or its own."""
+        return self.session.sandbox if self.session else self.sandbox
+
+
+@dataclass(frozen=True)
+class ObservedSession:
+    """Everything known about one session at one moment."""
+
+    session: CodeSession
+    policy: ExecutionPolicySpec | PolicyProblem
+    since: datetime
+    """When this process began to look after it."""
+    policy_read: bool = False
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    busy: bool = False
+    """True while an execution runs in it or waits for it."""
+    used_at: datetime | None = None
+    """When this process last saw an execution of it end."""
+    executions: int = 0
+    """How many have run in it, as far as is known."""
+    unresponsive: str = ""
+    """Why its runner can't be trusted to do anything more."""

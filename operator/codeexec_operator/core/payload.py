@@ -1,109 +1,167 @@
-"""The payload: the text of blocks and files, from a Secret, held against the digests in the spec."""
+"""The payload: the text of blocks and files, from Secrets, held against the digests in the spec."""
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from codeexec_api import CodeExecution, Reason
+from codeexec_api import CodeExecution, CodeSession, Limits, Reason
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES, default_file_name
-from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key
+from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key, payload_name
 from codeexec_api.quantities import parse_quantity
+
+_PIECE_BYTES: Final = 192 * 1024
+"""Of a file, in one message to the runner."""
+
+_HELD_BYTES: Final = 1_000_000
+"""Payloads up to this size stay in memory until their pod is ready."""
+
+Secrets = tuple[tuple[str, str], ...]
+"""Name and UID of each Secret."""
 
 
 @dataclass(frozen=True, repr=False)
 class Payload:
     """Verified code and files. Has no repr, so that code can't slip into a log line."""
 
-    secret_uid: str
-    blocks: tuple[bytes, ...]
-    files: tuple[bytes, ...]
+    blocks: tuple[bytes, ...] = ()
+    files: tuple[bytes, ...] = ()
+    secrets: Secrets = ()
 
 
 @dataclass(frozen=True)
 class PayloadProblem:
-    """Why there is no payload to run. `secret_uid` is set if the Secret is ours to delete."""
+    """Why there is no payload to run. `secrets` are those that are ours to delete."""
 
     reason: Reason
     message: str
-    secret_uid: str | None = None
+    secrets: Secrets = ()
 
 
-def verify_payload(execution: CodeExecution, secret: Mapping[str, Any] | None) -> Payload | PayloadProblem:
-    """Check that a Secret is this execution's payload and holds exactly what the spec announces."""
-    name = execution.spec.payload_ref.name
-    if secret is None:
-        return PayloadProblem(
-            Reason.PAYLOAD_MISSING,
-            f"spec.payloadRef: there is no Secret {name!r} in namespace {execution.metadata.namespace!r}; "
-            "create it before or together with the CodeExecution",
-        )
-    labels = secret["metadata"].get("labels") or {}
-    if secret.get("type") != PAYLOAD_SECRET_TYPE or labels.get(EXECUTION_LABEL) != execution.metadata.name:
-        return PayloadProblem(
-            Reason.PAYLOAD_FOREIGN,
-            f"spec.payloadRef: Secret {name!r} is not the payload of this execution; it must have the type "
-            f"{PAYLOAD_SECRET_TYPE} and the label {EXECUTION_LABEL}={execution.metadata.name}",
-        )
-    uid = secret["metadata"]["uid"]
-    data = secret.get("data") or {}
-    announced = [
-        (f"spec.blocks[{index}]", block_key(index), block.sha256, block.size_bytes)
-        for index, block in enumerate(execution.spec.blocks)
-    ] + [
-        (f"spec.files[{index}]", file_key(index), file.sha256, file.size_bytes)
-        for index, file in enumerate(execution.spec.files or ())
-    ]
+@dataclass(frozen=True)
+class HeldPayload:
+    """A payload that was verified and let go of: it is read again when the code can start."""
+
+    secrets: Secrets
+
+
+def hold(payload: Payload, *, waits: bool) -> Payload | HeldPayload:
+    """What to keep in memory of a payload, after its execution was accepted.
+
+    Args:
+        payload: verified.
+        waits: the execution may have to wait for long.
+    """
+    size = sum(map(len, (*payload.blocks, *payload.files)))
+    return HeldPayload(payload.secrets) if payload.secrets and (waits or size > _HELD_BYTES) else payload
+
+
+def verify_payload(execution: CodeExecution, secrets: Sequence[Mapping[str, Any] | None]) -> Payload | PayloadProblem:
+    """Check that Secrets are this execution's payload and hold exactly what the spec announces.
+
+    Args:
+        execution: the request.
+        secrets: one for each of `spec.payloadRef.parts`, in order; None for one that isn't there.
+    """
+    ours: list[tuple[str, str]] = []
+    parts: list[Mapping[str, str]] = []
+    for index, secret in enumerate(secrets):
+        name = payload_name(execution.spec.payload_ref.name if execution.spec.payload_ref else "", index)
+        if secret is None:
+            return PayloadProblem(
+                Reason.PAYLOAD_MISSING,
+                f"spec.payloadRef: there is no Secret {name!r} in namespace {execution.metadata.namespace!r}; "
+                "create it before or together with the CodeExecution",
+                tuple(ours),
+            )
+        labels = secret["metadata"].get("labels") or {}
+        if secret.get("type") != PAYLOAD_SECRET_TYPE or labels.get(EXECUTION_LABEL) != execution.metadata.name:
+            return PayloadProblem(
+                Reason.PAYLOAD_FOREIGN,
+                f"spec.payloadRef: Secret {name!r} is not the payload of this execution; it must have the type "
+                f"{PAYLOAD_SECRET_TYPE} and the label {EXECUTION_LABEL}={execution.metadata.name}",
+                tuple(ours),
+            )
+        ours.append((name, secret["metadata"]["uid"]))
+        parts.append(secret.get("data") or {})
     contents = []
-    for field, key, sha256, size in announced:
-        content = _decode(data.get(key))
+    for field, key, sha256, size in _announced(execution):
+        content = _joined(parts, key)
         found = "nothing" if content is None else f"sha256 {sha256_hex(content)}, {len(content)} bytes"
         if content is None or found != f"sha256 {sha256}, {size} bytes":
             return PayloadProblem(
                 Reason.PAYLOAD_MISMATCH,
                 f"{field}: the payload holds {found} under {key!r}, but the spec announces sha256 {sha256}, "
                 f"{size} bytes; nothing was run. Create the execution again from the code that is meant to run",
-                uid,
+                tuple(ours),
             )
         contents.append(content)
     count = len(execution.spec.blocks)
-    return Payload(uid, tuple(contents[:count]), tuple(contents[count:]))
+    return Payload(tuple(contents[:count]), tuple(contents[count:]), tuple(ours))
 
 
-def _decode(value: str | None) -> bytes | None:
-    if value is None:
-        return None
+def _announced(execution: CodeExecution) -> Iterator[tuple[str, str, str, int]]:
+    for index, block in enumerate(execution.spec.blocks):
+        yield f"spec.blocks[{index}]", block_key(index), block.sha256, block.size_bytes
+    for index, file in enumerate(execution.spec.files or ()):
+        yield f"spec.files[{index}]", file_key(index), file.sha256, file.size_bytes
+
+
+def _joined(parts: Sequence[Mapping[str, str]], key: str) -> bytes | None:
+    """What the parts hold under a key, or None if none of them has it, or not as base64."""
+    pieces = [part[key] for part in parts if key in part]
     try:
-        return base64.b64decode(value, validate=True)
+        return b"".join(base64.b64decode(piece, validate=True) for piece in pieces) if pieces else None
     except binascii.Error:
         return None
 
 
-def build_job(execution: CodeExecution, payload: Payload) -> dict[str, Any]:
-    """What the runner is told to do; the format is described in `operator/sandbox/runner.py`.
+def build_report_request(owner: CodeExecution | CodeSession) -> dict[str, Any]:
+    """What makes the runner say what it has found out; in a stateful session it starts a kernel first."""
+    stateful = isinstance(owner, CodeSession) and owner.spec.stateful
+    return {"report": True, "kernel": stateful, **_process_limits(owner.spec.limits)}
+
+
+def _process_limits(limits: Limits) -> dict[str, int]:
+    return {"memoryBytes": int(parse_quantity(limits.memory)), "pids": limits.pids}
+
+
+def build_messages(execution: CodeExecution, payload: Payload, *, stateful: bool) -> tuple[dict[str, Any], ...]:
+    """What the runner is told: the files, in pieces, then the job. For the form see `operator/sandbox/runner.py`.
 
     Raises:
         UnicodeDecodeError: never for blocks that a client made, which are text; the caller treats it as a fault.
     """
     spec = execution.spec
-    return {
+    job = {
         "id": execution.metadata.uid,
+        "session": spec.session_ref is not None,
+        "stateful": stateful,
         "blocks": [
             {
                 "path": block.filename or default_file_name(block.language, block.sha256),
                 "command": list(LANGUAGES[block.language].command),
+                "language": block.language,
                 "code": code.decode(),
             }
             for block, code in zip(spec.blocks, payload.blocks, strict=True)
         ],
-        "files": [
-            {"path": file.path, "data": base64.b64encode(content).decode()}
-            for file, content in zip(spec.files or (), payload.files, strict=True)
-        ],
         "timeoutSeconds": spec.timeout_seconds,
         "outputBytes": spec.limits.output_bytes,
-        "memoryBytes": int(parse_quantity(spec.limits.memory)),
-        "pids": spec.limits.pids,
+        **_process_limits(spec.limits),
+        "artifacts": spec.artifacts.dump(),
     }
+    puts = (
+        {"put": file.path, "data": base64.b64encode(piece).decode(), "append": start > 0}
+        for file, content in zip(spec.files or (), payload.files, strict=True)
+        for start, piece in _pieces(content)
+    )
+    return (*puts, job)
+
+
+def _pieces(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """At least one, so that an empty file is a file, too."""
+    for start in range(0, max(1, len(content)), _PIECE_BYTES):
+        yield start, content[start : start + _PIECE_BYTES]

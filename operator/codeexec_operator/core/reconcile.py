@@ -4,16 +4,16 @@
 restarted operator goes on from what the cluster says.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from codeexec_api import (
     CodeExecutionStatus,
     ConditionType,
-    EgressMode,
     EgressVerdict,
     Event,
+    OutputRef,
     Phase,
     Reason,
     advance,
@@ -21,53 +21,27 @@ from codeexec_api import (
     evaluate,
     set_condition,
 )
+from codeexec_api.names import output_name
+from codeexec_api.phases import SessionPhase
+from codeexec_operator.core import startup
 from codeexec_operator.core.actions import (
     Action,
-    Attach,
     CancelCode,
     CreatePod,
     DeletePayload,
     DeletePod,
     Forget,
+    GiveUpSession,
     Plan,
-    ReadPayload,
+    ReadRequest,
     StartCode,
 )
-from codeexec_operator.core.egress import explain, judge
-from codeexec_operator.core.observed import Observed, PodLink, PodView, PolicyProblem
-from codeexec_operator.core.payload import Payload, PayloadProblem, build_job
-from codeexec_operator.core.transcript import Readiness
+from codeexec_operator.core.observed import Observed, PodLink, PolicyProblem, SessionView
+from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, build_messages
+from codeexec_operator.core.startup import MESSAGE_LENGTH, Ending, Timing
 from codeexec_operator.manifests.pod import build_pod
 
-
-@dataclass(frozen=True)
-class Timing:
-    """Limits of the operator's own patience, in seconds."""
-
-    payload_grace: float = 5
-    """How long the payload may come after its CodeExecution; clients create both at once."""
-    payload_retry: float = 0.1
-    start_timeout: float = 60
-    """From accepted to running: scheduling, image pull, container start."""
-    attach_retry: float = 1
-    exit_grace: float = 15
-    """How long a runner that has reported its end may take to exit, before its pod is deleted."""
-    grace: float = 5
-    """What the runner gets beyond its own limits before the pod is deleted under it."""
-
-
-_WAITING_FAULTS: Final = {
-    "ErrImagePull": Reason.IMAGE_PULL_FAILED,
-    "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
-    "InvalidImageName": Reason.IMAGE_PULL_FAILED,
-    "ErrImageNeverPull": Reason.IMAGE_PULL_FAILED,
-    "CreateContainerConfigError": Reason.POD_REFUSED,
-    "CreateContainerError": Reason.POD_REFUSED,
-    "RunContainerError": Reason.POD_REFUSED,
-}
-
 _KILLED: Final = range(129, 160)
-_NOT_STARTED: Final = "StartError"  # the container runtime's, before any program ran
 _WARNING: Final = (
     "warning: the network of the sandbox was not shown to be closed (see egressProof); "
     "the policy runs code all the same"
@@ -90,7 +64,8 @@ def decide(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if phase is Phase.PENDING:
         return _accept(seen, now, timing)
     if phase is Phase.STARTING:
-        return _start(seen, now, timing)
+        in_session = seen.execution.spec.session_ref is not None
+        return _start_in_session(seen, now, timing) if in_session else _start(seen, now, timing)
     return _supervise(seen, now, timing)
 
 
@@ -98,32 +73,74 @@ def decide(seen: Observed, now: datetime, timing: Timing) -> Plan:
 
 
 def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
+    spec = seen.execution.spec
     if seen.payload is None:
-        return Plan(actions=(ReadPayload(),))
-    if seen.execution.spec.cancelled:
-        return _finish(seen, now, Event.CANCEL, message="cancelled before it was started")
+        return Plan(actions=(ReadRequest(),))
+    if spec.cancelled:
+        return _finish(seen, now, Ending(Event.CANCEL, None, "cancelled before it was started"))
     if isinstance(seen.policy, PolicyProblem):
-        return _finish(seen, now, Event.REFUSED, reason=Reason.POLICY_INVALID, message=seen.policy.message)
-    verdict = evaluate(seen.execution.spec, seen.policy)
+        return _finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
+    verdict = evaluate(spec, seen.policy)
     if not verdict.allowed:
-        return _finish(seen, now, Event.REFUSED, reason=Reason.POLICY_VIOLATION, message=verdict.message)
-    if isinstance(seen.payload, PayloadProblem):
+        return _finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
+    if ending := _missing(seen):
         created = seen.execution.metadata.creation_timestamp or now
         late = now >= created + timedelta(seconds=timing.payload_grace)
-        if seen.payload.reason is Reason.PAYLOAD_MISSING and not late:
+        if ending.reason in (Reason.PAYLOAD_MISSING, Reason.SESSION_NOT_FOUND) and not late:
             read_at = seen.payload_read_at or now
             again_at = read_at + max(timedelta(seconds=timing.payload_retry), (read_at - created) / 2)
-            return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadPayload(),))
-        return _finish(seen, now, Event.REFUSED, reason=seen.payload.reason, message=seen.payload.message)
+            return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadRequest(),))
+        return _finish(seen, now, ending)
+    if spec.session_ref:
+        waiting = Ending(Event.ACCEPTED, Reason.WAITING_FOR_SESSION, f"waits for its turn in {spec.session_ref.name}")
+        return Plan(status=_moved(seen, now, waiting, ConditionType.ACCEPTED))
     manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
-    status = _moved(seen, now, Event.ACCEPTED, ConditionType.ACCEPTED, message=verdict.message).model_copy(
-        update={
-            "pod_name": manifest["metadata"]["name"],
-            "image": verdict.image,
-            "runtime_class_name": verdict.runtime_class_name or "",
-        }
+    status = _moved(seen, now, Ending(Event.ACCEPTED, None, verdict.message), ConditionType.ACCEPTED)
+    facts = {
+        "pod_name": manifest["metadata"]["name"],
+        "image": verdict.image,
+        "runtime_class_name": verdict.runtime_class_name or "",
+    }
+    return Plan(status=status.model_copy(update=facts), actions=(CreatePod(manifest),))
+
+
+def _missing(seen: Observed) -> Ending | None:
+    """What the execution refers to and can't have, if there is such a thing."""
+    if isinstance(seen.payload, PayloadProblem):
+        return Ending(Event.REFUSED, seen.payload.reason, seen.payload.message)
+    spec = seen.execution.spec
+    if spec.session_ref is None:
+        return None
+    if seen.session is None:
+        message = (
+            f"spec.sessionRef: there is no CodeSession {spec.session_ref.name!r} in namespace "
+            f"{seen.execution.metadata.namespace!r}; create it before or together with the CodeExecution"
+        )
+        return Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message)
+    return _over(seen.session) or _mismatch(seen, seen.session)
+
+
+def _over(view: SessionView) -> Ending | None:
+    session = view.session
+    if not session.status.phase.terminal and not session.spec.ended:
+        return None
+    message = (
+        f"spec.sessionRef: session {session.metadata.name!r} is over ({session.status.reason or 'EndRequested'}: "
+        f"{session.status.message or 'ended, as was asked for'}); start a new one. Nothing was run"
     )
-    return Plan(status=status, actions=(CreatePod(manifest),))
+    return Ending(Event.REFUSED, Reason.SESSION_ENDED, message)
+
+
+def _mismatch(seen: Observed, view: SessionView) -> Ending | None:
+    """The limits of a pod that exists already can't be chosen any more."""
+    asked, given = seen.execution.spec.limits, view.session.spec.limits
+    for field in ("cpu", "memory", "ephemeral_storage"):
+        found, allowed = getattr(asked, field), getattr(given, field)
+        if found != allowed:
+            name = {"ephemeral_storage": "ephemeralStorage"}.get(field, field)
+            message = f"spec.limits.{name}: {found} is not what the session was made with (allowed: {allowed})"
+            return Ending(Event.REFUSED, Reason.SESSION_MISMATCH, message)
+    return None
 
 
 def _manifest(
@@ -144,179 +161,193 @@ def _manifest(
 
 # --- Starting ------------------------------------------------------------------------------------------------------
 
+_CANCELLED_BEFORE: Final = Ending(Event.CANCEL, None, "cancelled before the code started")
+
 
 def _start(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if seen.execution.spec.cancelled:
-        return _finish(seen, now, Event.CANCEL, message="cancelled before the code started")
-    if ended := _start_failure(seen):
-        event, reason, message = ended
-        return _finish(seen, now, event, reason=reason, message=message)
-    accepted_at = _time_of(seen, ConditionType.ACCEPTED) or now
-    give_up_at = accepted_at + timedelta(seconds=timing.start_timeout)
+        return _finish(seen, now, _CANCELLED_BEFORE)
+    if ending := startup.failure(seen.sandbox):
+        return _finish(seen, now, ending)
+    give_up_at = (_time_of(seen, ConditionType.ACCEPTED) or now) + timedelta(seconds=timing.start_timeout)
     if now >= give_up_at:
-        why = _why_not_ready(seen)
-        message = f"the pod did not start within {timing.start_timeout:g} s: {why or 'no reason was given'}"
-        return _finish(seen, now, Event.DEADLINE, message=message)
-    if seen.payload is None:
-        return Plan(actions=(ReadPayload(),))
-    if isinstance(seen.payload, PayloadProblem):
-        message = f"the operator was restarted before the code started, and then: {seen.payload.message}"
-        return _finish(seen, now, Event.VANISHED, reason=Reason.OPERATOR_RESTARTED, message=message)
-    if seen.pod is None and not seen.pod_requested:  # after a restart: the pod may or may not exist
+        return _finish(seen, now, startup.late(seen.sandbox, timing))
+    if plan := _without_payload(seen, now):
+        return plan
+    if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         status = seen.execution.status
         manifest = _manifest(
             seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None
         )
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
-    if seen.pod is None or not seen.pod.running:
+    if plan := startup.connect(seen.sandbox, now, timing, give_up_at):
+        return plan
+    pod, ready = seen.sandbox.pod, seen.sandbox.runner.ready
+    if pod is None or ready is None:  # `connect` has seen to it
         return Plan(wake_at=give_up_at)
-    return _prepare(seen, now, timing, seen.payload, seen.pod, give_up_at)
+    proven = startup.prove(pod, ready, seen.surroundings, now, seen.execution.metadata.generation)
+    status = seen.execution.status
+    seen = _knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
+    if ending := startup.refuses(proven, seen.policy):
+        return _finish(seen, now, ending)
+    return _hand_over(seen, now)
 
 
-def _prepare(
-    seen: Observed, now: datetime, timing: Timing, payload: Payload, pod: PodView, give_up_at: datetime
-) -> Plan:
-    """The runner is there: connect to it, and hear what it has found out."""
-    if seen.link is not PodLink.OPEN:
-        attach_at = (seen.link_closed_at or now) + timedelta(seconds=timing.attach_retry)
-        wait = seen.link is PodLink.CLOSED and now < attach_at
-        return Plan(wake_at=attach_at) if wait else Plan(actions=(Attach(),), wake_at=give_up_at)
-    if seen.transcript.problem:
-        return _finish(seen, now, Event.FAULT, reason=Reason.RUNNER_FAILED, message=seen.transcript.problem)
-    if seen.transcript.ready is None:
-        return Plan(wake_at=give_up_at)
-    return _hand_over(seen, now, payload, pod, seen.transcript.ready)
+def _start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
+    if seen.execution.spec.cancelled:
+        return _finish(seen, now, _CANCELLED_BEFORE)
+    view = seen.session
+    if view is None:  # after a restart of the operator
+        give_up_at = seen.since + timedelta(seconds=timing.list_grace)
+        message = "the session is not there any more; nothing was run"
+        gone = Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message)
+        return Plan(wake_at=give_up_at) if now < give_up_at else _finish(seen, now, gone)
+    if ending := _over(view):
+        return _finish(seen, now, ending)
+    runner = view.sandbox.runner
+    ready = view.session.status.phase is SessionPhase.READY and runner.ready and runner.link is PodLink.OPEN
+    if not view.turn or not ready:
+        return Plan()  # the session sees to it that it comes
+    if plan := _without_payload(seen, now):
+        return plan
+    session = view.session.status
+    shown = [one for one in session.conditions if one.type == ConditionType.EGRESS_CLOSED.value]
+    conditions = seen.execution.status.conditions
+    for one in shown:
+        conditions = set_condition(conditions, one)
+    facts = {
+        name: getattr(session, name)
+        for name in ("pod_name", "node_name", "image", "image_id", "runtime_class_name", "layers", "egress_proof")
+    }
+    return _hand_over(_knowing(seen, facts | {"conditions": conditions}), now)
 
 
-def _why_not_ready(seen: Observed) -> str:
-    if seen.pod is None:
-        return ""
-    if seen.pod.running:
-        return "its container runs, but the runner did not answer"
-    return seen.pod.unschedulable or seen.pod.waiting_message
-
-
-def _start_failure(seen: Observed) -> tuple[Event, Reason, str] | None:
-    if seen.fault:
-        return Event.FAULT, seen.fault.reason, seen.fault.message
-    if seen.pod_gone:
-        return Event.VANISHED, Reason.POD_LOST, "the pod was deleted before the code started"
-    if seen.pod is None:
-        return None
-    if seen.pod.waiting_reason in _WAITING_FAULTS:
-        reason = _WAITING_FAULTS[seen.pod.waiting_reason]
-        hint = "check that the image exists and that the node may pull it; " if "Image" in reason.value else ""
-        message = f"{seen.pod.waiting_reason}: {hint}{seen.pod.waiting_message}"
-        return Event.FAULT, reason, message
-    if seen.pod.terminated:
-        message = f"the runner ended before the code started ({seen.pod.terminated}, exit code {seen.pod.exit_code})"
-        hint = "" if seen.pod.terminated == _NOT_STARTED else "; is it a sandbox image of codeexec?"
-        said = f" It said: {seen.pod.last_words}" if seen.pod.last_words else ""
-        return Event.FAULT, Reason.RUNNER_FAILED, f"{message}{hint}{said}"
+def _without_payload(seen: Observed, now: datetime) -> Plan | None:
+    """What to do as long as the code isn't there."""
+    if seen.payload is None or isinstance(seen.payload, HeldPayload):
+        return Plan(actions=(ReadRequest(),))
+    if isinstance(seen.payload, PayloadProblem):
+        message = f"the payload was there when the execution was accepted, and then: {seen.payload.message}"
+        return _finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
     return None
 
 
-def _hand_over(seen: Observed, now: datetime, payload: Payload, pod: PodView, ready: Readiness) -> Plan:
-    """The code goes in if the network was shown to be closed, or if the policy wants no more than a warning."""
+def _knowing(seen: Observed, facts: dict[str, Any]) -> Observed:
+    status = seen.execution.status.model_copy(update=facts)
+    return replace(seen, execution=seen.execution.model_copy(update={"status": status}))
+
+
+def _hand_over(seen: Observed, now: datetime) -> Plan:
+    """The sandbox is ready: record that the code goes in, then hand it over."""
+    payload = seen.payload if isinstance(seen.payload, Payload) else Payload()
     try:
-        job = build_job(seen.execution, payload)
+        messages = build_messages(seen.execution, payload, stateful=_stateful(seen))
     except UnicodeDecodeError as error:
         message = f"a block is not UTF-8 text ({error.reason} at byte {error.start}); nothing was run"
-        return _finish(seen, now, Event.FAULT, reason=Reason.PAYLOAD_MISMATCH, message=message)
-    proof = judge(pod.egress_targets, ready.answered, seen.surroundings.reached_at, now)
-    closed = proof.verdict is EgressVerdict.CLOSED
-    layers = ("UserNamespace",) * pod.user_namespace + ("NetworkPolicy",) * closed + ready.layers
-    shown = condition(
-        ConditionType.EGRESS_CLOSED,
-        holds=closed,
-        reason=proof.verdict.value,
-        message=explain(proof)[:4096],
-        now=now,
-        generation=seen.execution.metadata.generation,
-    )
-    known = seen.execution.status.model_copy(
-        update={
-            "conditions": set_condition(seen.execution.status.conditions, shown),
-            "node_name": pod.node_name,
-            "image_id": pod.image_id,
-            "layers": layers,
-            "egress_proof": proof,
-        }
-    )
-    seen = replace(seen, execution=seen.execution.model_copy(update={"status": known}))
-    if not closed and (isinstance(seen.policy, PolicyProblem) or seen.policy.egress_proof is EgressMode.ENFORCE):
-        message = f"{shown.message}. No code was run"
-        return _finish(seen, now, Event.REFUSED, reason=Reason.EGRESS_NOT_ENFORCED, message=message)
-    status = _moved(seen, now, Event.STARTED, ConditionType.STARTED, message="the code was handed to the runner")
-    status = status.model_copy(update={"started_at": now})
-    return Plan(status=status, actions=(DeletePayload(payload.secret_uid), StartCode(job)))
+        return _finish(seen, now, Ending(Event.FAULT, Reason.PAYLOAD_MISMATCH, message))
+    handed = Ending(Event.STARTED, None, "the code was handed to the runner")
+    status = _moved(seen, now, handed, ConditionType.STARTED).model_copy(update={"started_at": now})
+    delete: tuple[Action, ...] = (DeletePayload(payload.secrets),) if payload.secrets else ()
+    return Plan(status=status, actions=(*delete, StartCode(messages)))
+
+
+def _stateful(seen: Observed) -> bool:
+    return seen.session is not None and seen.session.session.spec.stateful
 
 
 # --- Running -------------------------------------------------------------------------------------------------------
 
 
 def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
-    transcript, spec = seen.transcript, seen.execution.spec
-    if transcript.done:
-        return _conclude(seen, now)
-    if transcript.problem:
-        return _finish(seen, now, Event.FAULT, message=f"{transcript.problem}; there is no result")
-    if seen.link is PodLink.NONE:
-        message = "the operator was restarted, or cut off, while the code ran; it was stopped and is not run again"
-        return _finish(seen, now, Event.VANISHED, reason=Reason.OPERATOR_RESTARTED, message=message)
+    if ending := _ended(seen):
+        return _finish(seen, now, ending)
+    spec = seen.execution.spec
     started = seen.execution.status.started_at or now
-    stop_at = started + timedelta(seconds=len(spec.blocks) * spec.timeout_seconds + timing.grace)
+    seconds = len(spec.blocks) * spec.timeout_seconds + timing.grace + (timing.kernel_start if _stateful(seen) else 0)
+    stop_at = started + timedelta(seconds=seconds)
     if now >= stop_at:
         message = "the runner did not end the code within its limit; the pod was deleted"
-        return _finish(seen, now, Event.DEADLINE, message=message)
+        return _finish(seen, now, Ending(Event.DEADLINE, None, message))
+    if seen.cut_off_at:
+        return _after_disconnect(seen, now, seen.cut_off_at + timedelta(seconds=timing.grace))
     if spec.cancelled:
         if seen.cancel_sent_at is None:
             return Plan(actions=(CancelCode(),), wake_at=now + timedelta(seconds=timing.grace))
         if now >= seen.cancel_sent_at + timedelta(seconds=timing.grace):
-            return _finish(seen, now, Event.CANCEL, message="cancelled; the runner did not answer, the pod was deleted")
+            message = "cancelled; the runner did not answer, the pod was deleted"
+            return _finish(seen, now, Ending(Event.CANCEL, None, message))
         stop_at = min(stop_at, seen.cancel_sent_at + timedelta(seconds=timing.grace))
-    if seen.link is PodLink.CLOSED:
-        return _after_disconnect(seen, now, timing)
     return Plan(wake_at=stop_at)
 
 
-def _conclude(seen: Observed, now: datetime) -> Plan:
+def _ended(seen: Observed) -> Ending | None:
+    """The end that was reported, or that follows from who knows of the code."""
+    transcript = seen.transcript
+    if transcript.done:
+        return _how(seen)
+    if transcript.fault:
+        return Ending(Event.FAULT, Reason.FILE_REFUSED, transcript.fault.message)
+    if transcript.problem:
+        return Ending(Event.FAULT, None, f"{transcript.problem}; there is no result")
+    if not seen.handed_over:
+        message = "the operator was restarted, or cut off, while the code ran; it was stopped and is not run again"
+        return Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message)
+    return _without_session(seen)
+
+
+def _without_session(seen: Observed) -> Ending | None:
+    """The session ended while code ran in it."""
+    if seen.session is None or not seen.session.session.status.phase.terminal:
+        return None
+    session = seen.session.session
+    why = f"the session ended while the code ran: {session.status.message}"
+    if session.spec.ended:
+        return Ending(Event.CANCEL, None, why)
+    if session.status.reason == Reason.LIFETIME_EXCEEDED.value:
+        return Ending(Event.DEADLINE, None, why)
+    if session.status.reason == Reason.OUT_OF_MEMORY.value:
+        return Ending(Event.OUT_OF_MEMORY, None, why)
+    return Ending(Event.VANISHED, None, why)
+
+
+def _how(seen: Observed) -> Ending:
     """The runner has reported the end: the last block that ran tells how."""
     spec, blocks = seen.execution.spec, seen.transcript.blocks
+    if not spec.blocks and not blocks:
+        return Ending(Event.EXITED_ZERO, None, "the files were handed over")
+    if not blocks or len(blocks) > len(spec.blocks):
+        return Ending(Event.FAULT, None, f"the runner reported {len(blocks)} blocks, but there are {len(spec.blocks)}")
     last = blocks[-1]
-    if len(blocks) > len(spec.blocks):
-        message = f"the runner reported {len(blocks)} blocks, but there are {len(spec.blocks)}"
-        return _finish(seen, now, Event.FAULT, message=message)
     event = _BLOCK_EVENTS.get(last.reason, Event.EXITED_NONZERO)
     if event is Event.EXITED_ZERO and last.exit_code != 0:
         event = Event.EXITED_NONZERO
     if event is Event.EXITED_ZERO and len(blocks) < len(spec.blocks):
         if not spec.cancelled:
             message = f"the runner reported the end after {len(blocks)} of {len(spec.blocks)} blocks"
-            return _finish(seen, now, Event.FAULT, message=message)
+            return Ending(Event.FAULT, None, message)
         event = Event.CANCEL  # it arrived between two blocks
-    return _finish(seen, now, event, message=_how_it_ended(event, last.exit_code, spec.timeout_seconds))
+    return Ending(event, None, _how_it_ended(event, last.exit_code, spec.timeout_seconds))
 
 
-def _after_disconnect(seen: Observed, now: datetime, timing: Timing) -> Plan:
+def _after_disconnect(seen: Observed, now: datetime, give_up_at: datetime) -> Plan:
     """The connection ended without a result: the pod's status, which may come a little later, tells why."""
-    if seen.pod_gone or seen.pod is None:
-        message = "the pod was deleted while the code ran"
-        return _finish(seen, now, Event.VANISHED, message=message)
-    if seen.pod.terminated == "OOMKilled":
-        return _finish(seen, now, Event.OUT_OF_MEMORY, message=_how_it_ended(Event.OUT_OF_MEMORY, 137, 0))
-    if seen.pod.terminated == "DeadlineExceeded":
-        return _finish(seen, now, Event.DEADLINE, message="the kubelet ended the pod at its deadline")
-    if seen.pod.terminated:
-        message = f"the pod ended without a result ({seen.pod.terminated}, exit code {seen.pod.exit_code})"
-        if seen.pod.exit_code in _KILLED:
+    sandbox = seen.place
+    if sandbox.gone or sandbox.pod is None:
+        return _finish(seen, now, Ending(Event.VANISHED, None, "the pod was deleted while the code ran"))
+    pod = sandbox.pod
+    if pod.terminated == "OOMKilled":
+        message = _how_it_ended(Event.OUT_OF_MEMORY, 137, 0)
+        return _finish(seen, now, Ending(Event.OUT_OF_MEMORY, None, message))
+    if pod.terminated == "DeadlineExceeded":
+        return _finish(seen, now, Ending(Event.DEADLINE, None, "the kubelet ended the pod at its deadline"))
+    if pod.terminated:
+        message = f"the pod ended without a result ({pod.terminated}, exit code {pod.exit_code})"
+        if pod.exit_code in _KILLED:
             message += "; the runner was killed, perhaps by the code itself"
-        elif seen.transcript.ready is None:
-            message += "; is it a sandbox image of codeexec?"
-        return _finish(seen, now, Event.FAULT, message=message)
-    give_up_at = (seen.link_closed_at or now) + timedelta(seconds=timing.grace)
+        return _finish(seen, now, Ending(Event.FAULT, None, message))
     if now >= give_up_at:
-        return _finish(seen, now, Event.VANISHED, message="the connection to the pod was lost; the code was stopped")
+        message = "the connection to the pod was lost; the code was stopped"
+        return _finish(seen, now, Ending(Event.VANISHED, None, message))
     return Plan(wake_at=give_up_at)
 
 
@@ -335,30 +366,33 @@ def _how_it_ended(event: Event, exit_code: int, timeout: int) -> str:
 
 def _retain(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """Keep the finished pod for its time, then delete it; the record stays."""
-    if seen.pod is None or seen.pod_gone:
+    sandbox = seen.sandbox
+    if sandbox.pod is None or sandbox.gone:
         return Plan(actions=(Forget(),))
     ttl = seen.execution.spec.ttl_seconds_after_finished
     finished = seen.execution.status.finished_at or now
     longest = 0 if isinstance(seen.policy, PolicyProblem) else seen.policy.pod_ttl_seconds
     delete_at = finished + timedelta(seconds=longest if ttl is None else min(ttl, longest))
-    if not seen.pod.terminated:  # the runner is about to exit; one that doesn't is not waited for
+    if not sandbox.pod.terminated:  # the runner is about to exit; one that doesn't is not waited for
         delete_at = min(delete_at, finished + timedelta(seconds=timing.exit_grace))
     return Plan(wake_at=delete_at) if now < delete_at else Plan(actions=(DeletePod(),))
 
 
-def _finish(seen: Observed, now: datetime, event: Event, *, message: str, reason: Reason | None = None) -> Plan:
-    """End the execution: everything that is known goes into the record, what still runs is deleted."""
-    transcript = seen.transcript
-    if _egress_may_be_open(seen.execution.status) and reason is not Reason.EGRESS_NOT_ENFORCED:
+def _finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
+    """End the execution: everything that is known goes into the record, what still runs is stopped."""
+    transcript, message = seen.transcript, ending.message
+    if _egress_may_be_open(seen.execution.status) and ending.reason is not Reason.EGRESS_NOT_ENFORCED:
         message += f"; {_WARNING}"
-    status = _moved(seen, now, event, ConditionType.FINISHED, reason=reason, message=message)
+    if transcript.lost:
+        message += f"; not all output could be kept: {transcript.lost}"
+    ending = replace(ending, message=message)
+    status = _moved(seen, now, ending, ConditionType.FINISHED)
     started = status.started_at
     update: dict[str, Any] = {"finished_at": now}
     if not started:
-        never_accepted = seen.execution.status.phase is Phase.PENDING and event is Event.REFUSED
-        kind = ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED
+        never_accepted = seen.execution.status.phase is Phase.PENDING and ending.event is Event.REFUSED
         failed = condition(
-            kind,
+            ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED,
             holds=False,
             reason=status.reason,
             message=status.message,
@@ -367,22 +401,45 @@ def _finish(seen: Observed, now: datetime, event: Event, *, message: str, reason
         )
         update["conditions"] = set_condition(status.conditions, failed)
     else:
-        blocks = tuple(transcript.blocks)
-        update |= {
-            "blocks": blocks,
-            "exit_code": _exit_code(event, blocks[-1].exit_code if blocks else None),
-            "stdout": transcript.stream("stdout"),
-            "stderr": transcript.stream("stderr"),
-            "output_order": transcript.order(),
-            "summary": status.summary.model_copy(update={"duration": _duration((now - started).total_seconds())}),
-        }
+        update |= _result(seen, ending.event)
+        duration = _duration((now - started).total_seconds())
+        update["summary"] = status.summary.model_copy(update={"duration": duration})
+    return Plan(status=status.model_copy(update=update), actions=tuple(_cleanup(seen)))
+
+
+def _result(seen: Observed, event: Event) -> dict[str, Any]:
+    """What came out, as fields of the status."""
+    transcript, meta = seen.transcript, seen.execution.metadata
+    blocks = tuple(transcript.blocks)
+    return {
+        "blocks": blocks,
+        "exit_code": _exit_code(event, blocks[-1].exit_code if blocks else None),
+        "stdout": transcript.stream("stdout"),
+        "stderr": transcript.stream("stderr"),
+        "output_order": transcript.order(),
+        "artifacts": transcript.kept_artifacts(),
+        "artifacts_omitted": transcript.artifacts_omitted,
+        "output_refs": tuple(
+            OutputRef(name=output_name(meta.name, meta.uid, index)) for index in range(transcript.part_count)
+        ),
+    }
+
+
+def _cleanup(seen: Observed) -> list[Action]:
+    """What is left of an execution that ends, and must not be."""
+    started, transcript = seen.execution.status.started_at, seen.transcript
     actions: list[Action] = []
-    if isinstance(seen.payload, (Payload, PayloadProblem)) and seen.payload.secret_uid and not started:
-        actions.append(DeletePayload(seen.payload.secret_uid))
-    # A runner that has reported its end exits by itself once that is acknowledged; anything else is stopped.
-    if (seen.pod or seen.pod_requested or started) and not transcript.done:
+    if seen.payload and seen.payload.secrets and not started:
+        actions.append(DeletePayload(seen.payload.secrets))
+    if transcript.done or transcript.fault:
+        return actions  # the runner exits by itself once that is acknowledged, or waits for the next job
+    if seen.execution.spec.session_ref:
+        # When the session connects again, it stops whatever runs.
+        if seen.handed_over and seen.cut_off_at is None:
+            actions.append(GiveUpSession("its runner did not end an execution as it was told"))
+    elif seen.sandbox.pod or seen.sandbox.requested or started:
         actions.append(DeletePod())
-    return Plan(status=status.model_copy(update=update), actions=tuple(actions))
+    return actions
 
 
 def _egress_may_be_open(status: CodeExecutionStatus) -> bool:
@@ -397,29 +454,22 @@ def _exit_code(event: Event, last: int | None) -> int | None:
         return last or 137
     if event is Event.CANCEL:
         return last or 130
-    return last if event in (Event.EXITED_ZERO, Event.EXITED_NONZERO) else None
+    if event is Event.EXITED_ZERO:
+        return 0
+    return last if event is Event.EXITED_NONZERO else None
 
 
-def _moved(
-    seen: Observed,
-    now: datetime,
-    event: Event,
-    kind: ConditionType,
-    *,
-    message: str,
-    reason: Reason | None = None,
-) -> CodeExecutionStatus:
+def _moved(seen: Observed, now: datetime, ending: Ending, kind: ConditionType) -> CodeExecutionStatus:
     execution = seen.execution
-    move = advance(execution.status.phase, event)
-    why = (reason or move.reason).value
-    message = message[:4096]
+    move = advance(execution.status.phase, ending.event)
+    reason, message = (ending.reason or move.reason).value, ending.message[:MESSAGE_LENGTH]
     observed = condition(
-        kind, holds=True, reason=why, message=message, now=now, generation=execution.metadata.generation
+        kind, holds=True, reason=reason, message=message, now=now, generation=execution.metadata.generation
     )
     return execution.status.model_copy(
         update={
             "phase": move.phase,
-            "reason": why,
+            "reason": reason,
             "message": message,
             "observed_generation": execution.metadata.generation,
             "conditions": set_condition(execution.status.conditions, observed),

@@ -1,20 +1,44 @@
-"""Which payload Secrets nobody will come for any more."""
+"""What nobody will come for any more: payload Secrets, and output whose time is over."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api.names import PAYLOAD_SECRET_TYPE
+from codeexec_api.names import EXPIRES_ANNOTATION
 
 PAYLOAD_MAX_AGE: Final = timedelta(minutes=10)
-"""Longer than any execution waits for its code to start."""
+"""Longer than any execution waits for a pod of its own to start."""
 
 
-def orphaned_payloads(secrets: Iterable[Mapping[str, Any]], now: datetime) -> list[tuple[str, str]]:
-    """Name and UID of each payload Secret that is older than any execution that could still use it."""
+def orphaned_payloads(
+    secrets: Iterable[Mapping[str, Any]], awaited: Container[str], now: datetime
+) -> list[tuple[str, str]]:
+    """Name and UID of each payload Secret that no execution will use any more.
+
+    Args:
+        secrets: metadata of the payload Secrets that there are.
+        awaited: names of those of executions that have not started.
+        now: the time.
+    """
     return [
-        (secret["metadata"]["name"], secret["metadata"]["uid"])
-        for secret in secrets
-        if secret.get("type") == PAYLOAD_SECRET_TYPE
-        and now - datetime.fromisoformat(secret["metadata"]["creationTimestamp"]) > PAYLOAD_MAX_AGE
+        (meta["name"], meta["uid"])
+        for meta in (secret["metadata"] for secret in secrets)
+        if meta["name"] not in awaited and now - datetime.fromisoformat(meta["creationTimestamp"]) > PAYLOAD_MAX_AGE
     ]
+
+
+def expired_outputs(config_maps: Iterable[Mapping[str, Any]], now: datetime) -> list[tuple[str, str]]:
+    """Name and UID of each output ConfigMap whose time is over."""
+    return [
+        (meta["name"], meta["uid"])
+        for meta in (one["metadata"] for one in config_maps)
+        if _over(meta.get("annotations", {}).get(EXPIRES_ANNOTATION), now)
+    ]
+
+
+def _over(expires_at: str | None, now: datetime) -> bool:
+    """False for what isn't a time: only the operator writes it, so it is not ours to delete then."""
+    try:
+        return expires_at is not None and datetime.fromisoformat(expires_at) <= now
+    except (ValueError, TypeError):  # TypeError: a time without a zone
+        return False

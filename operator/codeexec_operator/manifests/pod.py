@@ -1,11 +1,11 @@
-"""The sandbox pod of an execution."""
+"""The sandbox pod of an execution or of a session."""
 
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from codeexec_api import CodeExecution
+from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.names import (
     API_VERSION,
     EXECUTION_KIND,
@@ -13,6 +13,8 @@ from codeexec_api.names import (
     MANAGED_BY,
     MANAGED_BY_LABEL,
     SANDBOX_CONTAINER,
+    SESSION_KIND,
+    SESSION_LABEL,
     pod_name,
 )
 from codeexec_api.quantities import parse_quantity
@@ -31,7 +33,7 @@ def egress_targets_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def build_pod(
-    execution: CodeExecution,
+    owner: CodeExecution | CodeSession,
     *,
     image: str,
     deadline_seconds: int,
@@ -39,17 +41,18 @@ def build_pod(
     user_namespace: bool = False,
     egress_targets: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The hardened pod that waits for the code of this execution.
+    """The hardened pod that waits for code.
 
     Args:
-        execution: the request; it owns the pod, so the pod goes when the record is deleted.
+        owner: the request; it owns the pod, so the pod goes when the record is deleted.
         image: image reference by digest, as the policy chose it.
         deadline_seconds: the kubelet ends the pod after this time, whatever else happens.
         runtime_class_name: RuntimeClass, as the policy chose it; None is the node's default.
         user_namespace: every node that may get the pod can give it a user namespace of its own.
         egress_targets: what the runner tries to reach, to show that it can't: name, address, port, protocol of each.
     """
-    meta, limits = execution.metadata, execution.spec.limits
+    meta, limits = owner.metadata, owner.spec.limits
+    session = isinstance(owner, CodeSession)
     identity = hardening.identity(meta.uid, user_namespace=user_namespace)
     resources = {"cpu": limits.cpu, "memory": limits.memory, "ephemeral-storage": limits.ephemeral_storage}
     return {
@@ -58,11 +61,11 @@ def build_pod(
         "metadata": {
             "name": pod_name(meta.name, meta.uid),
             "namespace": meta.namespace,
-            "labels": {MANAGED_BY_LABEL: MANAGED_BY, EXECUTION_LABEL: meta.name},
+            "labels": {MANAGED_BY_LABEL: MANAGED_BY, SESSION_LABEL if session else EXECUTION_LABEL: meta.name},
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
-                    "kind": EXECUTION_KIND,
+                    "kind": SESSION_KIND if session else EXECUTION_KIND,
                     "name": meta.name,
                     "uid": meta.uid,
                     "controller": True,

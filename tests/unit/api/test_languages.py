@@ -20,19 +20,26 @@ from codeexec_api.languages import LANGUAGES, canonical, unknown_language
         ("sh", "sh"),
         ("shell", "sh"),
         ("SHELL", "sh"),
+        ("javascript", "javascript"),
+        ("JavaScript", "javascript"),
+        ("js", "javascript"),
+        ("node", "javascript"),
+        ("pwsh", "pwsh"),
+        ("PowerShell", "pwsh"),
+        ("ps1", "pwsh"),
     ],
 )
 def test_known_spellings(spelling: str, name: str) -> None:
     assert canonical(spelling) == name
 
 
-@pytest.mark.parametrize("spelling", ["", " ", "javascript", "python2", "python3.11", "pwsh", "pythonw; rm", "zsh"])
+@pytest.mark.parametrize("spelling", ["", " ", "java", "typescript", "python2", "python3.11", "pythonw; rm", "zsh"])
 def test_everything_else_is_unknown(spelling: str) -> None:
     assert canonical(spelling) is None
 
 
 def test_the_message_names_the_spelling_and_what_is_supported() -> None:
-    assert unknown_language("Ruby") == "unknown language Ruby; supported languages: python, bash, sh"
+    assert unknown_language("Ruby") == "unknown language Ruby; supported languages: python, bash, sh, javascript, pwsh"
 
 
 def test_each_language_can_be_stored_and_started() -> None:

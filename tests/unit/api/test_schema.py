@@ -8,21 +8,55 @@ from pydantic import BaseModel
 
 from codeexec_api.quantities import QUANTITY_PATTERN
 from codeexec_api.schema import custom_resource_definitions, structural
-from codeexec_api.v1alpha1 import CodeExecution, ExecutionPolicy
+from codeexec_api.v1alpha1 import (
+    MAX_CODE_BYTES,
+    MAX_PART_BYTES,
+    CodeExecution,
+    CodeSession,
+    ExecutionPolicy,
+)
 
 IMMUTABLE = {
-    "blocks",
-    "files",
-    "payloadRef",
-    "source",
-    "timeoutSeconds",
-    "limits",
-    "image",
-    "runtimeClassName",
-    "traceparent",
-    "ttlSecondsAfterFinished",
+    CodeExecution: {
+        "artifacts",
+        "blocks",
+        "files",
+        "image",
+        "limits",
+        "payloadRef",
+        "runtimeClassName",
+        "sessionRef",
+        "source",
+        "timeoutSeconds",
+        "traceparent",
+        "ttlSecondsAfterFinished",
+    },
+    CodeSession: {
+        "idleTimeoutSeconds",
+        "image",
+        "limits",
+        "maxLifetimeSeconds",
+        "runtimeClassName",
+        "source",
+        "stateful",
+        "traceparent",
+    },
 }
-OPTIONAL = {"files", "image", "runtimeClassName", "traceparent", "ttlSecondsAfterFinished"}
+OPTIONAL = {
+    CodeExecution: {
+        "files",
+        "image",
+        "payloadRef",
+        "runtimeClassName",
+        "sessionRef",
+        "traceparent",
+        "ttlSecondsAfterFinished",
+    },
+    CodeSession: {"image", "runtimeClassName", "traceparent"},
+}
+ONE_WAY = {CodeExecution: "cancelled", CodeSession: "ended"}
+Model = type[CodeExecution] | type[CodeSession]
+both_kinds = pytest.mark.parametrize("model", [CodeExecution, CodeSession])
 
 
 def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -34,15 +68,15 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
         yield from nodes(schema["items"], f"{path}[]")
 
 
-def execution_schema(path: str) -> dict[str, Any]:
-    return dict(nodes(structural(CodeExecution)))[path]
+def schema_at(path: str, model: Model = CodeExecution) -> dict[str, Any]:
+    return dict(nodes(structural(model)))[path]
 
 
 def rules(schema: dict[str, Any]) -> list[str]:
     return [rule["rule"] for rule in schema.get("x-kubernetes-validations", [])]
 
 
-@pytest.mark.parametrize("model", [CodeExecution, ExecutionPolicy])
+@pytest.mark.parametrize("model", [CodeExecution, CodeSession, ExecutionPolicy])
 def test_nothing_that_a_structural_schema_may_not_hold(model: type[BaseModel]) -> None:
     for path, node in nodes(structural(model)):
         forbidden = {"$ref", "$defs", "title", "additionalProperties", "const", "allOf", "oneOf"} & set(node)
@@ -57,9 +91,10 @@ def test_nothing_that_a_structural_schema_may_not_hold(model: type[BaseModel]) -
             assert "anyOf" not in node, path
 
 
+@both_kinds
 @pytest.mark.parametrize("name", ["cpu", "memory", "ephemeralStorage"])
-def test_a_quantity_is_int_or_string_and_checked(name: str) -> None:
-    node = execution_schema(f".spec.limits.{name}")
+def test_a_quantity_is_int_or_string_and_checked(model: Model, name: str) -> None:
+    node = schema_at(f".spec.limits.{name}", model)
     assert node["x-kubernetes-int-or-string"] is True
     assert any("isGreaterThan" in rule for rule in rules(node))
 
@@ -67,37 +102,51 @@ def test_a_quantity_is_int_or_string_and_checked(name: str) -> None:
 @pytest.mark.parametrize("name", ["cpu", "memory", "ephemeralStorage"])
 def test_the_api_server_takes_no_quantity_that_the_operator_does_not_understand(name: str) -> None:
     """`1e3` and `5n` are quantities for Kubernetes, but not for `parse_quantity`."""
-    assert execution_schema(f".spec.limits.{name}").get("pattern") == QUANTITY_PATTERN
+    assert schema_at(f".spec.limits.{name}").get("pattern") == QUANTITY_PATTERN
 
 
-@pytest.mark.parametrize("name", sorted(IMMUTABLE))
-def test_fields_of_the_spec_are_immutable(name: str) -> None:
-    assert "self == oldSelf" in rules(execution_schema(f".spec.{name}"))
+@both_kinds
+def test_every_field_of_the_spec_is_immutable_but_for_the_one_that_ends_it(model: Model) -> None:
+    fields = schema_at(".spec", model)["properties"]
+    assert set(fields) == IMMUTABLE[model] | {ONE_WAY[model]}
+    for name in IMMUTABLE[model]:
+        [rule] = [one for one in fields[name]["x-kubernetes-validations"] if one["rule"] == "self == oldSelf"]
+        assert rule["message"] == f"spec.{name} is immutable: create a new {model.__name__} instead"
+    assert rules(fields[ONE_WAY[model]]) == ["!oldSelf || self"]
 
 
-def test_every_field_of_the_spec_is_immutable_or_cancelled() -> None:
-    assert set(execution_schema(".spec")["properties"]) == IMMUTABLE | {"cancelled"}
-    assert rules(execution_schema(".spec.cancelled")) == ["!oldSelf || self"]
-
-
-@pytest.mark.parametrize("name", sorted(OPTIONAL))
-def test_optional_fields_can_be_neither_added_nor_removed(name: str) -> None:
-    assert f"has(self.{name}) == has(oldSelf.{name})" in rules(execution_schema(".spec"))
-
-
-def test_all_optional_fields_without_a_default_are_known() -> None:
-    spec = execution_schema(".spec")
-    without = {name for name, node in spec["properties"].items() if "default" not in node}
-    assert without - set(spec["required"]) == OPTIONAL
+@both_kinds
+def test_optional_fields_can_be_neither_added_nor_removed(model: Model) -> None:
+    spec = schema_at(".spec", model)
+    without_default = {name for name, node in spec["properties"].items() if "default" not in node}
+    assert without_default - set(spec["required"]) == OPTIONAL[model]
+    for name in OPTIONAL[model]:
+        [rule] = [
+            one for one in spec["x-kubernetes-validations"] if one["rule"] == f"has(self.{name}) == has(oldSelf.{name})"
+        ]
+        assert rule["message"] == f"spec.{name} is immutable: create a new {model.__name__} instead"
+        assert rule["fieldPath"] == f".{name}"
 
 
 @pytest.mark.parametrize("path", [".spec.blocks[].filename", ".spec.files[].path"])
 def test_paths_stay_in_the_workspace(path: str) -> None:
-    assert any("'..'" in rule for rule in rules(execution_schema(path)))
+    assert any("'..'" in rule for rule in rules(schema_at(path)))
 
 
-def test_the_size_of_the_payload_is_checked() -> None:
-    assert any("sum()" in rule and "1000000" in rule for rule in rules(execution_schema(".spec")))
+@pytest.mark.parametrize(
+    ("field", "parts"),
+    [
+        (".blocks", ["self.blocks.map(b, b.sizeBytes).sum()", f"<= {MAX_CODE_BYTES}"]),
+        (".payloadRef", ["self.files.map(f, f.sizeBytes).sum()", f"<= self.payloadRef.parts * {MAX_PART_BYTES}"]),
+        (".payloadRef", ["has(self.payloadRef) == (", "has(self.files)"]),
+        (".blocks", ["self.blocks.size() > 0 || has(self.sessionRef)"]),
+        (".sessionRef", ["!has(self.sessionRef) ||", "!has(self.image)", "!has(self.runtimeClassName)"]),
+    ],
+)
+def test_fields_of_an_execution_that_depend_on_each_other_have_a_rule(field: str, parts: list[str]) -> None:
+    """What the rules say to good and bad objects is asked of the API server, in the end-to-end tests."""
+    found = [one["rule"] for one in schema_at(".spec")["x-kubernetes-validations"] if one.get("fieldPath") == field]
+    assert any(all(part in rule for part in parts) for rule in found)
 
 
 @pytest.mark.parametrize("crd", custom_resource_definitions().values(), ids=custom_resource_definitions())
@@ -108,7 +157,7 @@ def test_the_definition_as_a_whole(crd: dict[str, Any]) -> None:
     assert crd["spec"]["names"]["categories"] == ["codeexec"]
     root = version["schema"]["openAPIV3Schema"]
     assert root["required"] == ["spec"]
-    assert rules(root)
+    assert any("self.metadata.name" in rule for rule in rules(root))
     assert ("status" in root["properties"]) == ("status" in version.get("subresources", {}))
     for column in version["additionalPrinterColumns"]:
         assert column["description"]
@@ -121,11 +170,12 @@ def test_each_printer_column_shows_a_field_that_exists() -> None:
         assert {column["jsonPath"] for column in version["additionalPrinterColumns"]} <= known
 
 
-def test_every_field_of_a_spec_has_a_description() -> None:
-    for path, node in nodes(execution_schema(".spec"), ".spec"):
+@both_kinds
+def test_every_field_of_a_spec_has_a_description(model: Model) -> None:
+    for path, node in nodes(schema_at(".spec", model), ".spec"):
         assert path.endswith("[]") or node.get("description"), path
 
 
 def test_short_names() -> None:
     names = [crd["spec"]["names"]["shortNames"] for crd in custom_resource_definitions().values()]
-    assert names == [["cex"], ["xpol"]]
+    assert names == [["cex"], ["cses"], ["xpol"]]

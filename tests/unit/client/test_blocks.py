@@ -5,14 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_PAYLOAD_BYTES
+from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_CODE_BYTES, MAX_FILES, MAX_PAYLOAD_BYTES
+from executor_client import blocks
 from executor_client.blocks import (
     PreparedBlock,
     SourceBlock,
     WorkspaceFile,
     check_size,
+    count_parts,
     file_name,
+    payload_of,
     prepare,
+    split_payload,
 )
 
 OUTSIDE = "Filename is not in the workspace"  # the words of AutoGen's own executors
@@ -31,7 +35,10 @@ def test_languages_are_normalized_and_code_is_kept_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("block", "refusal"),
     [
-        (SourceBlock("ruby", "puts 1"), "unknown language ruby; supported languages: python, bash, sh"),
+        (
+            SourceBlock("ruby", "puts 1"),
+            "unknown language ruby; supported languages: python, bash, sh, javascript, pwsh",
+        ),
         (SourceBlock("python", "# filename: ../x.py\n"), f"{OUTSIDE}: '../x.py' has the part '..'; {REMEDY}"),
         (SourceBlock("python", "# filename: /etc/x\n"), f"{OUTSIDE}: '/etc/x' has the part ''; {REMEDY}"),
         (SourceBlock("python", "# filename:\n"), f"{OUTSIDE}: '' has the part ''; {REMEDY}"),
@@ -87,8 +94,54 @@ def test_a_block_announces_its_digest_and_size_but_not_its_code() -> None:
     assert "PLANTED" not in repr(WorkspaceFile("a", b"PLANTED"))
 
 
-def test_size_limit() -> None:
-    half = b"x" * (MAX_PAYLOAD_BYTES // 2)
-    check_size([PreparedBlock("sh", half)], [WorkspaceFile("a", half)])
-    with pytest.raises(ValueError, match="have 1000001 bytes together; at most 1000000"):
-        check_size([PreparedBlock("sh", half)], [WorkspaceFile("a", half + b"x")])
+@pytest.mark.parametrize(
+    ("block_sizes", "file_sizes", "refusal"),
+    [
+        ([MAX_CODE_BYTES], [MAX_PAYLOAD_BYTES - MAX_CODE_BYTES], None),
+        ([1] * MAX_BLOCKS, [1] * MAX_FILES, None),
+        ([1] * (MAX_BLOCKS + 1), [], r"65 blocks are too many for one execution \(at most 64\): split the call"),
+        ([], [1] * (MAX_FILES + 1), "65 files are too many .*: upload them in several calls of one session"),
+        ([MAX_CODE_BYTES, 1], [], "1000001 bytes of code are too many .*: upload data as files"),
+        ([1], [MAX_PAYLOAD_BYTES], "16000001 bytes of code and files are too many .*at most 16000000"),
+    ],
+)
+def test_limits_of_one_execution(block_sizes: list[int], file_sizes: list[int], refusal: str | None) -> None:
+    prepared = [PreparedBlock("sh", b"x" * size) for size in block_sizes]
+    sent = [WorkspaceFile("a", b"x" * size) for size in file_sizes]
+    if refusal is None:
+        check_size(prepared, sent)
+    else:
+        with pytest.raises(ValueError, match=refusal):
+            check_size(prepared, sent)
+
+
+def test_the_payload_has_a_key_for_each_block_and_file() -> None:
+    payload = payload_of([PreparedBlock("sh", b"ls")], [WorkspaceFile("a", b""), WorkspaceFile("b", b"bb")])
+    assert payload == {"block-0": b"ls", "file-0": b"", "file-1": b"bb"}
+    assert payload_of([], []) == {}
+
+
+@given(sizes=st.lists(st.integers(0, 40), max_size=6))
+def test_a_payload_is_split_without_loss(sizes: list[int]) -> None:
+    payload = {f"file-{index}": bytes([index]) * size for index, size in enumerate(sizes)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"_PART_BYTES": 10, "MAX_PART_BYTES": 15, "MAX_PAYLOAD_PARTS": 16}.items():
+            patch.setattr(blocks, name, value)
+        parts = split_payload(payload, count_parts(payload))
+        largest = max(sum(map(len, part.values())) for part in parts)
+        assert 1 <= len(parts) <= 16
+        assert largest <= (10 if sum(sizes) <= 160 else 15)
+        assert {key: b"".join(part.get(key, b"") for part in parts) for key in payload} == payload
+        assert all(any(key in part for part in parts) for key in payload)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(0, 1), (750_000, 1), (750_001, 2), (12_000_001, 16), (16_000_000, 16)])
+def test_number_of_parts(size: int, parts: int) -> None:
+    payload = {"file-0": bytes(size)}
+    assert count_parts(payload) == parts
+    assert all(len(part.get("file-0", b"")) <= 1_000_000 for part in split_payload(payload, parts))
+
+
+def test_a_payload_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="2000001 bytes don't fit into 2 Secrets of at most 1000000 bytes"):
+        split_payload({"file-0": bytes(2_000_001)}, 2)

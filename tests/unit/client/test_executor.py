@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 from factories import IMAGE
 
 from codeexec_api import Limits, Phase
-from executor_client import ClusterUnreachable, ExecutionResult, KubernetesCodeExecutor
+from executor_client import ClusterUnreachable, CodeExecutionClient, ExecutionResult, KubernetesCodeExecutor
 from executor_client.executor import _to_autogen
 
 
@@ -40,6 +41,24 @@ def test_a_timeout_below_one_second_is_refused(timeout: Any) -> None:
         KubernetesCodeExecutor(timeout=timeout)
 
 
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        ({"idle_timeout": 0}, "idle_timeout is 0, but must be at least 1 and at most 604800 seconds"),
+        ({"max_lifetime": 604_801}, "max_lifetime is 604801, but must be at least 1 and at most 604800 seconds"),
+        ({"session": "per-day"}, "session is 'per-day', but must be 'per-executor' or 'per-call'"),
+        ({"session": "per-call", "stateful": True}, "stateful=True needs session='per-executor'"),
+        (
+            {"client": CodeExecutionClient(), "namespace": "x"},
+            "give either client, or namespace",
+        ),
+    ],
+)
+def test_settings_that_can_not_be_are_refused(settings: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        KubernetesCodeExecutor(**settings)
+
+
 @pytest.mark.parametrize("name", ["", "my-functions", "1st", "a.b", "../x"])
 def test_a_module_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="must be a valid Python identifier"):
@@ -60,7 +79,12 @@ def test_a_module_name_that_is_none_is_refused(name: str) -> None:
             "functions_module": "helpers",
             "agent": "coder",
             "limits": Limits(cpu="1", memory="1Gi"),
+            "session": "per-executor",
+            "stateful": True,
+            "idle_timeout": 60,
+            "max_lifetime": 600,
         },
+        {"session": "per-call"},
     ],
 )
 def test_configuration_survives_json(settings: dict[str, Any]) -> None:
@@ -70,6 +94,38 @@ def test_configuration_survives_json(settings: dict[str, Any]) -> None:
     assert isinstance(again, KubernetesCodeExecutor)
     assert again.dump_component() == dumped
     assert again.timeout == settings.get("timeout", 60)
+
+
+def test_what_can_not_be_written_down_is_not_dumped() -> None:
+    executor = KubernetesCodeExecutor(functions=[len], on_output=print, client=CodeExecutionClient())
+    dumped = executor.dump_component().model_dump_json()
+    assert "print" not in dumped
+    assert not re.search(r"session-[0-9a-f]+", dumped)
+    assert CodeExecutor.load_component(json.loads(dumped)).functions == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "session"),
+    [
+        (1, {}, "per-call"),
+        (1, {"timeout": 5}, "per-call"),
+        (1, {"session": "per-executor"}, "per-executor"),
+        (2, {}, "per-executor"),
+        (None, {}, "per-executor"),
+    ],
+)
+def test_an_old_configuration_keeps_its_meaning(version: int | None, config: dict[str, Any], session: str) -> None:
+    loaded = CodeExecutor.load_component(
+        {
+            "provider": "executor_client.KubernetesCodeExecutor",
+            "component_type": "code_executor",
+            "component_version": version,
+            "config": config,
+        }
+    )
+    dumped = loaded.dump_component()
+    assert (dumped.component_version, dumped.config["session"]) == (2, session)
+    assert dumped.config["timeout"] == config.get("timeout", 60)
 
 
 @pytest.mark.parametrize("config", [{"timeout": 0}, {"functions_module": "not one"}, {"limits": {"cpu": "none"}}])
@@ -87,7 +143,7 @@ async def test_an_unknown_language_alone_is_a_result_without_a_cluster() -> None
     executor = KubernetesCodeExecutor(kubeconfig="/no/such/file")
     result = await executor.execute_code_blocks([CodeBlock("puts 1", "ruby")], CancellationToken())
     assert (result.exit_code, result.execution) == (1, None)
-    assert result.output == "unknown language ruby; supported languages: python, bash, sh"
+    assert result.output == "unknown language ruby; supported languages: python, bash, sh, javascript, pwsh"
 
 
 async def test_the_source_is_kept_but_not_through_a_link_that_leads_out(tmp_path: Path) -> None:

@@ -6,9 +6,26 @@ from typing import Any
 import pytest
 from factories import an_execution
 
-from codeexec_api import OutputRun, Phase, StreamStatus
-from executor_client import ExecutionLost, ExecutionNotStarted
-from executor_client.results import failure, output_text, result_of
+from codeexec_api import ArtifactStatus, CodeSession, OutputRun, Phase, SessionPhase, StreamStatus
+from executor_client import (
+    Artifact,
+    ExecutionLost,
+    ExecutionNotStarted,
+    FileTransferError,
+    OutputChunk,
+    OutputUnavailable,
+    SessionDenied,
+    SessionEnded,
+)
+from executor_client.results import (
+    Contents,
+    artifact_content,
+    failure,
+    interleaved,
+    output_text,
+    result_of,
+    session_failure,
+)
 
 
 def a_stream(text: str, total: int | None = None) -> StreamStatus:
@@ -85,6 +102,11 @@ def test_the_end_is_noted_behind_the_output(phase: Phase, note: str, text: str, 
         (Phase.FAILED, "RunnerFailed", ExecutionLost),
         (Phase.LOST, "PodLost", ExecutionLost),
         (Phase.LOST, "OperatorRestarted", ExecutionLost),
+        (Phase.DENIED, "SessionEnded", SessionEnded),
+        (Phase.DENIED, "SessionNotFound", SessionEnded),
+        (Phase.DENIED, "SessionMismatch", None),
+        (Phase.DENIED, "EgressNotEnforced", ExecutionNotStarted),
+        (Phase.FAILED, "FileRefused", FileTransferError),
     ],
 )
 def test_only_what_is_not_the_codes_doing_is_an_error(phase: Phase, reason: str, error: type | None) -> None:
@@ -110,3 +132,97 @@ def test_only_what_is_not_the_codes_doing_is_an_error(phase: Phase, reason: str,
 )
 def test_exit_codes(phase: Phase, recorded: int | None, expected: int) -> None:
     assert result_of(ended(phase, exit_code=recorded)).exit_code == expected
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "error"),
+    [
+        ("Pending", "", None),
+        ("Starting", "PodRequested", None),
+        ("Ready", "SandboxReady", None),
+        ("Denied", "PolicyViolation", SessionDenied),
+        ("Denied", "EgressNotEnforced", ExecutionNotStarted),
+        ("Failed", "ImagePullFailed", ExecutionNotStarted),
+        ("Ended", "IdleTimeout", SessionEnded),
+        ("Lost", "PodLost", SessionEnded),
+    ],
+)
+def test_what_a_session_ended_with(phase: str, reason: str, error: type | None) -> None:
+    status = {"phase": SessionPhase(phase), "reason": reason, "message": "what to do"}
+    session = CodeSession.parse({"metadata": {"name": "s-1"}, "spec": {"source": {"agent": "a"}}, "status": status})
+    found = session_failure(session)
+    assert (type(found) if found else None) is error
+    if found:
+        assert str(found) == f"session s-1: {reason}: what to do"
+
+
+def referenced(content: bytes, **changes: Any) -> StreamStatus:
+    """A stream of which the record has the start only."""
+    known = {"sha256": hashlib.sha256(content).hexdigest(), "kept_bytes": len(content), "total_bytes": len(content)}
+    return StreamStatus(**{"text": "start", "truncated": False, "referenced": True, **known, **changes})
+
+
+def fetched(path: str, content: bytes, **changes: Any) -> ArtifactStatus:
+    known = {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "fetched": True}
+    return ArtifactStatus(**{"path": path, **known, **changes})
+
+
+def test_parts_are_put_together_in_order() -> None:
+    long, other = "é".encode() * 3, b"E1E2"
+    parts = [  # the first one ends in the middle of a character
+        {"stdout": long[:3], "stderr": other[:2], "order": b'[["stdout",3],["stderr",2]]', "artifact-1": b"da"},
+        {"stdout": long[3:], "stderr": other[2:], "order": b'[["stderr",1],["stdout",3]]', "artifact-1": b"ta"},
+    ]
+    files = (fetched("a", b"", fetched=False), fetched("b/c", b"data"), fetched("empty", b""))
+    execution = ended(exit_code=0, stdout=referenced(long), stderr=referenced(other), artifacts=files)
+    result = result_of(execution, Contents.join(parts))
+    assert (result.stdout, result.stderr, result.truncated) == ("ééé", "E1E2", False)
+    assert result.output == "éE1E" + "éé" + "2"
+    assert result.files == {"b/c": b"data", "empty": b""}
+    assert [(one.path, one.size_bytes, one.fetched) for one in result.artifacts] == [
+        ("a", 0, False),
+        ("b/c", 4, True),
+        ("empty", 0, True),
+    ]
+    assert isinstance(result.artifacts[0], Artifact)
+    assert artifact_content(execution, "b/c", Contents.join(parts)) == b"data"
+    with pytest.raises(FileTransferError, match=r"execution run-1 has not fetched 'a'; it has fetched: b/c, empty"):
+        artifact_content(execution, "a", Contents.join(parts))
+
+
+def test_one_stream_in_parts_and_the_other_in_the_record() -> None:
+    contents = Contents.join([{"stdout": b"12", "order": b'[["stdout",2]]'}])
+    status = ended(stdout=referenced(b"12"), stderr=a_stream("E")).status
+    assert interleaved(status, contents) == [OutputChunk("stdout", "12"), OutputChunk("stderr", "E")]
+
+
+def test_a_referenced_stream_that_is_truncated_says_how_much_there_is() -> None:
+    status = ended(stdout=referenced(b"12", total_bytes=50, truncated=True)).status
+    contents = Contents.join([{"stdout": b"12"}])
+    assert output_text(status, contents) == "12\n[codeexec: stdout truncated: 2 of 50 bytes kept]"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [{"stdout": b"1"}],
+        [{"stdout": b"13"}],
+        [{"stdout": b"12"}, {"stdout": b"3"}],
+        [{"stdout": b"12", "order": b"no json"}],
+        [{"stdout": b"12", "order": b'[["stdout",-1]]'}],
+        [{"stdout": b"12", "order": b'[["stdin",1]]'}],
+        [{"stdout": b"12", "order": b'{"a":1}'}],
+        [{"stdout": b"12", "order": b"[1]"}],
+    ],
+    ids=range(9),
+)
+def test_what_is_not_as_the_record_says_is_an_error(parts: list[dict[str, bytes]]) -> None:
+    with pytest.raises(OutputUnavailable):
+        result_of(ended(exit_code=0, stdout=referenced(b"12")), Contents.join(parts))
+
+
+def test_a_file_that_is_not_as_the_record_says_is_an_error() -> None:
+    execution = ended(exit_code=0, artifacts=(fetched("a", b"12"),))
+    with pytest.raises(OutputUnavailable, match=r"what is kept of 'a' is not what the record says: 2 bytes .* of 2"):
+        result_of(execution, Contents.join([{"artifact-0": b"13"}]))

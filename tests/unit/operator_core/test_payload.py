@@ -2,27 +2,53 @@
 
 import base64
 import hashlib
+import itertools
 from typing import Any
 
 import pytest
-from factories import CODE, SECRET_UID, UID, a_raw_block, a_raw_file, a_secret, an_execution
+from factories import (
+    CODE,
+    SECRET_UID,
+    SECRETS,
+    SESSION_REF,
+    UID,
+    a_part,
+    a_raw_block,
+    a_raw_file,
+    a_secret,
+    a_session,
+    an_execution,
+)
+from hypothesis import given
+from hypothesis import strategies as st
 
 from codeexec_api import Reason
 from codeexec_api.names import EXECUTION_LABEL
-from codeexec_operator.core.payload import Payload, PayloadProblem, build_job, verify_payload
+from codeexec_operator.core.payload import (
+    HeldPayload,
+    Payload,
+    PayloadProblem,
+    build_messages,
+    build_report_request,
+    hold,
+    verify_payload,
+)
+
+FIRST = ("run-1", "uid-0")
+SECOND = ("run-1-1", "uid-1")
 
 
 def test_what_was_announced_is_accepted_in_order() -> None:
     execution = an_execution(
         blocks=[a_raw_block(b"one"), a_raw_block(b"two")], files=[a_raw_file("a", b"A"), a_raw_file("b", b"B")]
     )
-    payload = verify_payload(execution, a_secret([b"one", b"two"], [b"A", b"B"]))
+    payload = verify_payload(execution, [a_secret([b"one", b"two"], [b"A", b"B"])])
     assert isinstance(payload, Payload)
-    assert (payload.secret_uid, payload.blocks, payload.files) == (SECRET_UID, (b"one", b"two"), (b"A", b"B"))
+    assert (payload.secrets, payload.blocks, payload.files) == (SECRETS, (b"one", b"two"), (b"A", b"B"))
 
 
 def test_a_missing_secret_is_named() -> None:
-    problem = verify_payload(an_execution(), None)
+    problem = verify_payload(an_execution(), [None])
     assert isinstance(problem, PayloadProblem)
     assert problem.reason is Reason.PAYLOAD_MISSING
     assert "'run-1'" in problem.message
@@ -40,10 +66,10 @@ def test_a_missing_secret_is_named() -> None:
     ],
 )
 def test_a_foreign_secret_is_refused_and_never_deleted(changes: dict[str, Any]) -> None:
-    problem = verify_payload(an_execution(), a_secret(**changes))
+    problem = verify_payload(an_execution(), [a_secret(**changes)])
     assert isinstance(problem, PayloadProblem)
     assert problem.reason is Reason.PAYLOAD_FOREIGN
-    assert problem.secret_uid is None
+    assert problem.secrets == ()
 
 
 @pytest.mark.parametrize(
@@ -58,22 +84,22 @@ def test_a_foreign_secret_is_refused_and_never_deleted(changes: dict[str, Any]) 
 )
 def test_a_mismatch_names_the_field_and_the_secret_goes(blocks: list[bytes], files: list[bytes], field: str) -> None:
     execution = an_execution(blocks=[a_raw_block(b"one"), a_raw_block(b"two")], files=[a_raw_file("a", b"A")])
-    problem = verify_payload(execution, a_secret(blocks, files))
+    problem = verify_payload(execution, [a_secret(blocks, files)])
     assert isinstance(problem, PayloadProblem)
     assert problem.reason is Reason.PAYLOAD_MISMATCH
     assert problem.message.startswith(f"{field}: ")
-    assert problem.secret_uid == SECRET_UID
+    assert problem.secrets == SECRETS
 
 
 def test_a_wrong_size_is_a_mismatch() -> None:
-    problem = verify_payload(an_execution(blocks=[a_raw_block(sizeBytes=8)]), a_secret())
+    problem = verify_payload(an_execution(blocks=[a_raw_block(sizeBytes=8)]), [a_secret()])
     assert isinstance(problem, PayloadProblem)
     assert problem.reason is Reason.PAYLOAD_MISMATCH
 
 
 @pytest.mark.parametrize("data", [None, {}, {"block-0": "not base64!"}, {"block-0": "YQ"}])
 def test_content_that_can_not_be_read_is_a_mismatch(data: Any) -> None:
-    problem = verify_payload(an_execution(), a_secret(data=data))
+    problem = verify_payload(an_execution(), [a_secret(data=data)])
     assert isinstance(problem, PayloadProblem)
     assert problem.reason is Reason.PAYLOAD_MISMATCH
     assert "holds nothing" in problem.message
@@ -82,10 +108,77 @@ def test_content_that_can_not_be_read_is_a_mismatch(data: Any) -> None:
 def test_no_code_in_messages_or_representations() -> None:
     marker = b"print('PLANTED')"
     execution = an_execution()
-    problem = verify_payload(execution, a_secret([marker]))
-    payload = verify_payload(an_execution(blocks=[a_raw_block(marker)]), a_secret([marker]))
+    problem = verify_payload(execution, [a_secret([marker])])
+    payload = verify_payload(an_execution(blocks=[a_raw_block(marker)]), [a_secret([marker])])
     assert isinstance(payload, Payload)
     assert "PLANTED" not in repr(problem) + repr(payload)
+
+
+def in_parts(parts: int, **spec: Any) -> Any:
+    return an_execution(payloadRef={"name": "run-1", "parts": parts}, **spec)
+
+
+@given(content=st.binary(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=3))
+def test_pieces_of_a_file_are_joined_in_the_order_of_the_parts(content: bytes, cuts: list[int]) -> None:
+    marks = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    pieces = [content[start:end] for start, end in itertools.pairwise(marks)]
+    parts = [a_part({"file-0": piece}, uid=f"uid-{index}") for index, piece in enumerate(pieces)]
+    parts[-1]["data"] |= a_secret()["data"]
+    payload = verify_payload(in_parts(len(parts), files=[a_raw_file("a", content)]), parts)
+    assert isinstance(payload, Payload)
+    assert (payload.blocks, payload.files) == ((CODE,), (content,))
+    assert payload.secrets[:1] == (FIRST,)
+    assert len(payload.secrets) == len(parts)
+
+
+def test_parts_in_another_order_are_a_mismatch() -> None:
+    execution = in_parts(2, blocks=[], files=[a_raw_file("a", b"12")], **SESSION_REF)
+    problem = verify_payload(execution, [a_part({"file-0": b"2"}, uid="uid-0"), a_part({"file-0": b"1"}, uid="uid-1")])
+    assert isinstance(problem, PayloadProblem)
+    assert problem.reason is Reason.PAYLOAD_MISMATCH
+    assert problem.secrets == (FIRST, SECOND)
+
+
+def test_a_missing_part_is_named_and_those_that_are_ours_go() -> None:
+    problem = verify_payload(in_parts(3), [a_part({}, uid="uid-0"), None, a_part({}, uid="uid-2")])
+    assert isinstance(problem, PayloadProblem)
+    assert problem.reason is Reason.PAYLOAD_MISSING
+    assert "'run-1-1'" in problem.message
+    assert problem.secrets == (FIRST, ("run-1-2", "uid-2"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"type": "Opaque"}, {"metadata": {"name": "run-1-1", "uid": "x", "labels": {EXECUTION_LABEL: "run-2"}}}],
+    ids=["another type", "another execution's"],
+)
+def test_a_foreign_part_is_refused_and_left_alone(changes: dict[str, Any]) -> None:
+    problem = verify_payload(in_parts(2), [a_part({}, uid="uid-0"), a_secret(**changes)])
+    assert isinstance(problem, PayloadProblem)
+    assert problem.reason is Reason.PAYLOAD_FOREIGN
+    assert problem.secrets == (FIRST,)
+
+
+def test_an_empty_file_has_to_be_there_too() -> None:
+    execution = an_execution(files=[a_raw_file("empty", b"")])
+    payload = verify_payload(execution, [a_secret([CODE], [b""])])
+    assert isinstance(payload, Payload)
+    assert payload.files == (b"",)
+    assert isinstance(verify_payload(execution, [a_secret([CODE])]), PayloadProblem)
+
+
+@pytest.mark.parametrize(
+    ("payload", "waits", "held"),
+    [
+        (Payload((CODE,), (), SECRETS), False, False),
+        (Payload((CODE,), (), SECRETS), True, True),
+        (Payload((CODE,), (b"x" * 1_000_000,), SECRETS), False, True),
+        (Payload(), True, False),
+    ],
+    ids=["small", "waits for its session", "large", "nothing"],
+)
+def test_what_is_large_or_waits_is_not_kept_in_memory(payload: Payload, waits: bool, held: bool) -> None:
+    assert hold(payload, waits=waits) == (HeldPayload(SECRETS) if held else payload)
 
 
 def test_the_job_is_what_the_runner_needs() -> None:
@@ -95,29 +188,61 @@ def test_the_job_is_what_the_runner_needs() -> None:
         timeoutSeconds=7,
         limits={"outputBytes": 2048, "memory": "1Mi", "pids": 9},
     )
-    payload = verify_payload(execution, a_secret([CODE, b"ls\n"], [b"\x00\xff"]))
+    payload = verify_payload(execution, [a_secret([CODE, b"ls\n"], [b"\x00\xff"])])
     assert isinstance(payload, Payload)
-    assert build_job(execution, payload) == {
-        "id": UID,
-        "blocks": [
-            {"path": "pkg/main.py", "command": ["python3"], "code": "print(1)\n"},
-            {
-                "path": f"tmp_code_{hashlib.sha256(b'ls' + bytes([10])).hexdigest()}.sh",
-                "command": ["bash"],
-                "code": "ls\n",
-            },
-        ],
-        "files": [{"path": "in/data", "data": base64.b64encode(b"\x00\xff").decode()}],
-        "timeoutSeconds": 7,
-        "outputBytes": 2048,
-        "memoryBytes": 2**20,
-        "pids": 9,
-    }
+    assert build_messages(execution, payload, stateful=False) == (
+        {"put": "in/data", "data": base64.b64encode(b"\x00\xff").decode(), "append": False},
+        {
+            "id": UID,
+            "session": False,
+            "stateful": False,
+            "blocks": [
+                {"path": "pkg/main.py", "command": ["python3"], "language": "python", "code": "print(1)\n"},
+                {
+                    "path": f"tmp_code_{hashlib.sha256(b'ls' + bytes([10])).hexdigest()}.sh",
+                    "command": ["bash"],
+                    "language": "bash",
+                    "code": "ls\n",
+                },
+            ],
+            "timeoutSeconds": 7,
+            "outputBytes": 2048,
+            "memoryBytes": 2**20,
+            "pids": 9,
+            "artifacts": {"list": "Changed", "fetch": []},
+        },
+    )
+
+
+def test_a_job_of_a_session_says_so_and_what_files_are_wanted() -> None:
+    wanted = {"list": "All", "fetch": ["*.csv"]}
+    execution = an_execution(blocks=[], payloadRef=None, artifacts=wanted, **SESSION_REF)
+    [job] = build_messages(execution, Payload(), stateful=True)
+    assert (job["session"], job["stateful"], job["blocks"], job["artifacts"]) == (True, True, [], wanted)
+
+
+@pytest.mark.parametrize("size", [0, 1, 192 * 1024, 192 * 1024 + 1, 500_000])
+def test_a_file_goes_in_pieces_that_together_are_the_file(size: int) -> None:
+    content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    execution = an_execution(files=[a_raw_file("first", b"1"), a_raw_file("a", content)])
+    first, *puts, job = build_messages(execution, Payload((CODE,), (b"1", content), SECRETS), stateful=False)
+    assert first["put"] == "first"
+    assert [put["append"] for put in puts] == [index > 0 for index in range(len(puts))]
+    assert {put["put"] for put in puts} == {"a"}
+    assert b"".join(base64.b64decode(put["data"]) for put in puts) == content
+    assert all(len(put["data"]) <= 256 * 1024 for put in puts)
+    assert "blocks" in job
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_the_runner_of_a_stateful_session_starts_a_kernel_before_it_reports(stateful: bool) -> None:
+    limits = {"memory": "1Mi", "pids": 9}
+    asked = build_report_request(a_session(stateful=stateful, limits=limits))
+    assert asked == {"report": True, "kernel": stateful, "memoryBytes": 2**20, "pids": 9}
+    assert not build_report_request(an_execution())["kernel"]
 
 
 def test_a_block_that_is_not_text_is_an_error() -> None:
     execution = an_execution(blocks=[a_raw_block(b"\xff")])
-    payload = verify_payload(execution, a_secret([b"\xff"]))
-    assert isinstance(payload, Payload)
     with pytest.raises(UnicodeDecodeError):
-        build_job(execution, payload)
+        build_messages(execution, Payload((b"\xff",), (), SECRETS), stateful=False)

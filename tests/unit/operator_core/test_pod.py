@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
-from factories import IMAGE, TARGET, an_execution
+from factories import IMAGE, SESSION_UID, TARGET, a_session, an_execution
 
+from codeexec_api.names import MANAGED_BY, MANAGED_BY_LABEL, SESSION_LABEL
 from codeexec_operator.manifests.hardening import OWN_UIDS
 from codeexec_operator.manifests.pod import build_pod
 
@@ -108,6 +109,20 @@ def test_the_record_owns_the_pod() -> None:
     [owner] = a_manifest()["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("CodeExecution", "run-1", execution.metadata.uid)
     assert owner["controller"] is True
+
+
+def test_the_pod_of_a_session_differs_in_its_owner_only() -> None:
+    limits = {"cpu": "2", "memory": "1Gi", "ephemeralStorage": "2Gi"}
+    pod = build_pod(a_session(limits=limits), image=IMAGE, deadline_seconds=130, egress_targets=[TARGET.dump()])
+    [owner] = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("CodeSession", "work-1", SESSION_UID)
+    assert owner["controller"] is True
+    assert pod["metadata"]["labels"] == {MANAGED_BY_LABEL: MANAGED_BY, SESSION_LABEL: "work-1"}
+    alone = a_manifest(user_namespace=False, limits=limits)["spec"]
+    user = pod["spec"]["securityContext"].pop("runAsUser")
+    assert user != alone["securityContext"].pop("runAsUser")
+    assert user in OWN_UIDS
+    assert pod["spec"] == alone
 
 
 def test_pods_share_nothing_that_could_be_changed() -> None:

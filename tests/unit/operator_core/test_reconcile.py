@@ -8,17 +8,22 @@ from factories import (
     CODE,
     IMAGE,
     NOW,
-    SECRET_UID,
+    PAYLOAD,
+    SECRETS,
     SURROUNDINGS,
     TARGET,
     UID,
     a_finished_transcript,
+    a_piece,
     a_pod,
     a_policy,
     a_raw_block,
-    a_ready_transcript,
+    a_raw_file,
+    a_runner,
+    a_sandbox,
     a_secret,
     a_transcript,
+    an_artifact,
     an_execution,
     block_end,
     output,
@@ -35,19 +40,19 @@ from codeexec_operator.core.actions import (
     DeletePod,
     Forget,
     Plan,
-    ReadPayload,
+    ReadRequest,
     StartCode,
 )
-from codeexec_operator.core.observed import Fault, Observed, PodLink, PolicyProblem
-from codeexec_operator.core.payload import Payload, PayloadProblem, verify_payload
-from codeexec_operator.core.reconcile import Timing, decide
+from codeexec_operator.core.observed import Fault, Observed, PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, verify_payload
+from codeexec_operator.core.reconcile import decide
+from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.manifests.pod import egress_targets_of
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5)
-PAYLOAD = Payload(SECRET_UID, (CODE,), ())
 MISSING = PayloadProblem(Reason.PAYLOAD_MISSING, "there is no Secret")
-MISMATCH = PayloadProblem(Reason.PAYLOAD_MISMATCH, "spec.blocks[0]: another digest", SECRET_UID)
+MISMATCH = PayloadProblem(Reason.PAYLOAD_MISMATCH, "spec.blocks[0]: another digest", SECRETS)
 
 
 def seen(
@@ -58,20 +63,22 @@ def seen(
     **rest: Any,
 ) -> Observed:
     execution = an_execution(phase=phase, status=status, **(spec or {}))
-    return Observed(**{"execution": execution, "policy": a_policy(), "surroundings": SURROUNDINGS, **rest})
+    return Observed(
+        **{"execution": execution, "policy": a_policy(), "since": NOW, "surroundings": SURROUNDINGS, **rest}
+    )
 
 
-def starting(**rest: Any) -> Observed:
-    return seen(Phase.STARTING, **{"payload": PAYLOAD, "pod_requested": True, **rest})
+def starting(*, sandbox: Sandbox | None = None, **rest: Any) -> Observed:
+    return seen(Phase.STARTING, **{"payload": PAYLOAD, "sandbox": sandbox or Sandbox(requested=True), **rest})
 
 
-def attached(**rest: Any) -> Observed:
+def attached(*, pod: Any = None, **rest: Any) -> Observed:
     """The pod is there, and its runner has reported that the network is closed."""
-    return starting(**{"pod": a_pod(), "link": PodLink.OPEN, "transcript": a_ready_transcript(), **rest})
+    return starting(sandbox=a_sandbox(pod=pod or a_pod(), runner=rest.pop("runner", a_runner())), **rest)
 
 
 def running(**rest: Any) -> Observed:
-    return seen(Phase.RUNNING, **{"pod": a_pod(), "pod_requested": True, "link": PodLink.OPEN, **rest})
+    return seen(Phase.RUNNING, **{"sandbox": a_sandbox(), "handed_over": True, **rest})
 
 
 def plan(observed: Observed, after: float = 0) -> Plan:
@@ -91,7 +98,7 @@ def condition_of(result: Plan, kind: str) -> tuple[str, str]:
 
 class TestPending:
     def test_the_payload_is_read_first(self) -> None:
-        assert plan(seen()) == Plan(actions=(ReadPayload(),))
+        assert plan(seen()) == Plan(actions=(ReadRequest(),))
 
     def test_accepted(self) -> None:
         result = plan(seen(payload=PAYLOAD))
@@ -108,7 +115,7 @@ class TestPending:
 
     def test_the_kubelets_deadline_is_behind_all_others(self) -> None:
         blocks = [a_raw_block(), a_raw_block()]
-        payload = Payload(SECRET_UID, (CODE, CODE), ())
+        payload = Payload((CODE, CODE), (), SECRETS)
         [action] = plan(seen(payload=payload, spec={"blocks": blocks, "timeoutSeconds": 30})).actions
         assert isinstance(action, CreatePod)
         assert action.manifest["spec"]["activeDeadlineSeconds"] >= 60 + 2 * 30 + 5
@@ -118,7 +125,7 @@ class TestPending:
         assert outcome(result) == (Phase.DENIED, "PolicyInvalid")
         assert result.status
         assert result.status.message == "images: Field required"
-        assert result.actions == (DeletePayload(SECRET_UID),)
+        assert result.actions == (DeletePayload(SECRETS),)
 
     def test_a_long_reason_is_cut_and_still_recorded(self) -> None:
         result = plan(seen(payload=PAYLOAD, policy=PolicyProblem("x" * 10_000)))
@@ -134,13 +141,13 @@ class TestPending:
         assert result.status
         assert "spec.blocks[0].language" in result.status.message
         assert "spec.timeoutSeconds" in result.status.message
-        assert result.actions == (DeletePayload(SECRET_UID),)
+        assert result.actions == (DeletePayload(SECRETS),)
 
     def test_the_payload_may_come_a_little_later(self) -> None:
         observed = seen(payload=MISSING, payload_read_at=NOW + seconds(1))
         assert plan(observed, 1) == Plan(wake_at=NOW + seconds(1.5))
-        assert plan(observed, 1.5) == Plan(actions=(ReadPayload(),))
-        assert plan(observed, 4.9) == Plan(actions=(ReadPayload(),))
+        assert plan(observed, 1.5) == Plan(actions=(ReadRequest(),))
+        assert plan(observed, 4.9) == Plan(actions=(ReadRequest(),))
 
     def test_a_payload_is_asked_for_less_and_less_often(self) -> None:
         read_at, times = 0.0, 0
@@ -159,15 +166,15 @@ class TestPending:
     def test_a_mismatch_is_denied_at_once_and_the_payload_goes(self) -> None:
         result = plan(seen(payload=MISMATCH))
         assert outcome(result) == (Phase.DENIED, "PayloadMismatch")
-        assert result.actions == (DeletePayload(SECRET_UID),)
+        assert result.actions == (DeletePayload(SECRETS),)
 
     def test_a_foreign_secret_is_denied_and_left_alone(self) -> None:
-        problem = verify_payload(an_execution(), a_secret(type="Opaque"))
+        problem = verify_payload(an_execution(), [a_secret(type="Opaque")])
         result = plan(seen(payload=problem))
         assert outcome(result) == (Phase.DENIED, "PayloadForeign")
         assert result.actions == ()
 
-    @pytest.mark.parametrize(("payload", "actions"), [(PAYLOAD, (DeletePayload(SECRET_UID),)), (MISSING, ())])
+    @pytest.mark.parametrize(("payload", "actions"), [(PAYLOAD, (DeletePayload(SECRETS),)), (MISSING, ())])
     def test_cancelled_before_it_was_accepted(self, payload: Any, actions: tuple[Any, ...]) -> None:
         result = plan(seen(payload=payload, spec={"cancelled": True}))
         assert outcome(result) == (Phase.CANCELLED, "CancelRequested")
@@ -177,11 +184,11 @@ class TestPending:
 class TestStarting:
     def test_waits_for_the_pod(self) -> None:
         assert plan(starting()) == Plan(wake_at=NOW + seconds(60))
-        assert plan(starting(pod=a_pod(running=False))) == Plan(wake_at=NOW + seconds(60))
+        assert plan(starting(sandbox=Sandbox(pod=a_pod(running=False)))) == Plan(wake_at=NOW + seconds(60))
 
     def test_attaches_to_a_running_pod_and_waits_for_its_report(self) -> None:
-        assert plan(starting(pod=a_pod())) == Plan(actions=(Attach(),), wake_at=NOW + seconds(60))
-        asked = starting(pod=a_pod(), link=PodLink.OPEN)
+        assert plan(starting(sandbox=Sandbox(a_pod()))) == Plan(actions=(Attach(),), wake_at=NOW + seconds(60))
+        asked = starting(sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN)))
         assert plan(asked) == Plan(wake_at=NOW + seconds(60))
         result = plan(asked, 60)
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
@@ -189,12 +196,12 @@ class TestStarting:
         assert "the runner did not answer" in result.status.message
 
     def test_a_connection_that_ends_before_the_code_started_is_opened_again(self) -> None:
-        cut_off = starting(pod=a_pod(), link=PodLink.CLOSED, link_closed_at=NOW)
+        cut_off = starting(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW)))
         assert plan(cut_off, 0.5) == Plan(wake_at=NOW + seconds(1))
         assert plan(cut_off, 1).actions == (Attach(),)
 
     def test_a_runner_that_sends_nonsense_gets_no_code(self) -> None:
-        result = plan(attached(transcript=a_transcript(output("x") | {"seq": 7})))
+        result = plan(attached(runner=replace(a_runner(), problem="the runner sent nonsense")))
         assert outcome(result) == (Phase.FAILED, "RunnerFailed")
         assert DeletePod() in result.actions
 
@@ -207,30 +214,33 @@ class TestStarting:
         assert result.status.layers == ("UserNamespace", "NetworkPolicy", "Seccomp", "Landlock")
         assert condition_of(result, "EgressClosed") == ("True", "Closed")
         delete, start = result.actions
-        assert delete == DeletePayload(SECRET_UID)
+        assert delete == DeletePayload(SECRETS)
         assert isinstance(start, StartCode)
-        assert start.job["id"] == UID
+        [job] = start.messages
+        assert job["id"] == UID
         assert "print" not in repr(start)
 
     @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])
     def test_an_image_that_can_not_be_pulled_fails_at_once(self, reason: str) -> None:
         pod = a_pod(running=False, waiting_reason=reason, waiting_message="no such image")
-        result = plan(starting(pod=pod))
+        result = plan(starting(sandbox=Sandbox(pod, requested=True)))
         assert outcome(result) == (Phase.FAILED, "ImagePullFailed")
         assert result.status
         assert f"{reason}: check that the image exists" in result.status.message
         assert "no such image" in result.status.message
         assert condition_of(result, "Started") == ("False", "ImagePullFailed")
-        assert result.actions == (DeletePayload(SECRET_UID), DeletePod())
+        assert result.actions == (DeletePayload(SECRETS), DeletePod())
 
     @pytest.mark.parametrize("reason", ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"])
     def test_a_container_that_can_not_be_made_fails_at_once(self, reason: str) -> None:
-        result = plan(starting(pod=a_pod(running=False, waiting_reason=reason)))
+        result = plan(starting(sandbox=Sandbox(a_pod(running=False, waiting_reason=reason))))
         assert outcome(result) == (Phase.FAILED, "PodRefused")
 
     @pytest.mark.parametrize("reason", [Reason.QUOTA_EXCEEDED, Reason.POD_REFUSED])
     def test_a_pod_that_the_api_server_refuses(self, reason: Reason) -> None:
-        result = plan(starting(fault=Fault(reason, "the API server refused the pod: why")))
+        result = plan(
+            starting(sandbox=Sandbox(requested=True, fault=Fault(reason, "the API server refused the pod: why")))
+        )
         assert outcome(result) == (Phase.FAILED, reason.value)
         assert result.status
         assert result.status.message.endswith("why")
@@ -245,7 +255,7 @@ class TestStarting:
     )
     def test_a_runner_that_ends_early(self, reason: str, last_words: str, told: str) -> None:
         pod = a_pod(running=False, terminated=reason, exit_code=1, last_words=last_words)
-        result = plan(starting(pod=pod))
+        result = plan(starting(sandbox=Sandbox(pod, requested=True)))
         assert outcome(result) == (Phase.FAILED, "RunnerFailed")
         assert result.status
         assert result.status.message.endswith(told)
@@ -259,37 +269,37 @@ class TestStarting:
         ],
     )
     def test_gives_up_in_time_and_says_what_it_waited_for(self, pod: Any, why: str) -> None:
-        assert plan(starting(pod=pod), 59.9).status is None
-        result = plan(starting(pod=pod), 60)
+        assert plan(starting(sandbox=Sandbox(pod, requested=True)), 59.9).status is None
+        result = plan(starting(sandbox=Sandbox(pod, requested=True)), 60)
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
         assert result.status
         assert why in result.status.message
         assert DeletePod() in result.actions
 
     def test_a_pod_that_somebody_deletes(self) -> None:
-        assert outcome(plan(starting(pod=a_pod(), pod_gone=True))) == (Phase.LOST, "PodLost")
+        assert outcome(plan(starting(sandbox=a_sandbox(gone=True)))) == (Phase.LOST, "PodLost")
 
     def test_cancelled_before_the_code_started(self) -> None:
-        result = plan(starting(pod=a_pod(), spec={"cancelled": True}))
+        result = plan(starting(sandbox=a_sandbox(), spec={"cancelled": True}))
         assert outcome(result) == (Phase.CANCELLED, "CancelRequested")
-        assert result.actions == (DeletePayload(SECRET_UID), DeletePod())
+        assert result.actions == (DeletePayload(SECRETS), DeletePod())
         assert result.status
         assert result.status.exit_code is None
 
     def test_after_a_restart_the_payload_is_read_again_and_the_pod_asked_for_again(self) -> None:
-        assert plan(starting(payload=None, pod_requested=False)) == Plan(actions=(ReadPayload(),))
-        [action] = plan(starting(pod_requested=False)).actions
+        assert plan(starting(payload=None, sandbox=Sandbox())) == Plan(actions=(ReadRequest(),))
+        [action] = plan(starting(sandbox=Sandbox())).actions
         [first] = plan(seen(payload=PAYLOAD)).actions
         assert action == first
 
     def test_after_a_restart_without_the_payload_the_code_is_not_run(self) -> None:
-        result = plan(starting(payload=MISSING, pod_requested=False, pod=a_pod()))
+        result = plan(starting(payload=MISSING, sandbox=Sandbox(a_pod())))
         assert outcome(result) == (Phase.LOST, "OperatorRestarted")
         assert DeletePod() in result.actions
 
     def test_a_block_that_is_not_text_is_not_run(self) -> None:
         spec = {"blocks": [a_raw_block(b"\xff")]}
-        result = plan(attached(payload=Payload(SECRET_UID, (b"\xff",), ()), spec=spec))
+        result = plan(attached(payload=Payload((b"\xff",), (), SECRETS), spec=spec))
         assert outcome(result) == (Phase.FAILED, "PayloadMismatch")
         assert not any(isinstance(action, StartCode) for action in result.actions)
 
@@ -305,9 +315,9 @@ class TestEgressProof:
     @pytest.mark.parametrize(
         ("changes", "verdict", "why"),
         [
-            ({"transcript": a_ready_transcript(answered=True)}, "Open", "api-server 10.96.0.1:443/TCP answered"),
+            ({"runner": a_runner(answered=True)}, "Open", "api-server 10.96.0.1:443/TCP answered"),
             ({"surroundings": Surroundings()}, "Unproven", "did not reach api-server 10.96.0.1:443/TCP either"),
-            ({"transcript": a_ready_transcript(targets=())}, "Unproven", "did not reach anything either"),
+            ({"runner": a_runner(targets=())}, "Unproven", "did not reach anything either"),
         ],
     )
     def test_what_is_not_shown_to_be_closed_gets_no_code(self, changes: Any, verdict: str, why: str) -> None:
@@ -316,7 +326,7 @@ class TestEgressProof:
         assert condition_of(result, "EgressClosed") == ("False", verdict)
         assert condition_of(result, "Accepted")[0] == "True"
         assert condition_of(result, "Started")[0] == "False"
-        assert result.actions == (DeletePayload(SECRET_UID), DeletePod())
+        assert result.actions == (DeletePayload(SECRETS), DeletePod())
         assert result.status
         assert why in result.status.message
         assert result.status.message.endswith("No code was run")
@@ -325,19 +335,19 @@ class TestEgressProof:
         assert "NetworkPolicy" not in result.status.layers
 
     def test_a_policy_may_ask_for_a_warning_and_the_record_says_so(self) -> None:
-        observed = attached(transcript=a_ready_transcript(answered=True), policy=a_policy(egressProof="Warn"))
+        observed = attached(runner=a_runner(answered=True), policy=a_policy(egressProof="Warn"))
         handed_over = plan(observed)
         assert outcome(handed_over) == (Phase.RUNNING, "CodeStarted")
         assert condition_of(handed_over, "EgressClosed") == ("False", "Open")
         running_now = observed.execution.model_copy(update={"status": handed_over.status})
-        result = plan(replace(observed, execution=running_now, transcript=a_finished_transcript()))
+        result = plan(replace(observed, execution=running_now, handed_over=True, transcript=a_finished_transcript()))
         assert outcome(result)[0] is Phase.SUCCEEDED
         assert condition_of(result, "EgressClosed") == ("False", "Open")
         assert result.status
         assert "warning: the network of the sandbox was not shown to be closed" in result.status.message
 
     def test_a_policy_that_is_not_valid_asks_for_no_warning(self) -> None:
-        observed = attached(transcript=a_ready_transcript(answered=True), policy=PolicyProblem("no images"))
+        observed = attached(runner=a_runner(answered=True), policy=PolicyProblem("no images"))
         assert outcome(plan(observed)) == (Phase.DENIED, "EgressNotEnforced")
 
 
@@ -362,7 +372,7 @@ class TestRuntimeClass:
         assert self.pod_of(result)["runtimeClassName"] == "gvisor"
         assert result.status
         assert result.status.runtime_class_name == "gvisor"
-        again = plan(starting(pod_requested=False, spec=spec, status={"runtime_class_name": "gvisor"}))
+        again = plan(starting(sandbox=Sandbox(), spec=spec, status={"runtime_class_name": "gvisor"}))
         assert self.pod_of(again)["runtimeClassName"] == "gvisor"
 
     def test_one_that_is_not_allowed_is_denied(self) -> None:
@@ -469,28 +479,82 @@ class TestRunning:
     def test_a_lost_connection_is_explained_by_the_pod(
         self, pod: Any, gone: bool, expected: tuple[Phase, str], exit_code: int | None
     ) -> None:
-        lost = running(pod=pod, pod_gone=gone, link=PodLink.CLOSED, link_closed_at=NOW)
+        lost = running(sandbox=Sandbox(pod, gone=gone), cut_off_at=NOW)
         result = plan(lost, 1)
         assert outcome(result) == expected
         assert result.status
         assert result.status.exit_code == exit_code
 
     def test_a_lost_connection_to_a_pod_that_goes_on_is_not_waited_for_long(self) -> None:
-        lost = running(link=PodLink.CLOSED, link_closed_at=NOW + seconds(1))
+        lost = running(cut_off_at=NOW + seconds(1))
         assert plan(lost, 2) == Plan(wake_at=NOW + seconds(6))
         result = plan(lost, 6)
         assert outcome(result) == (Phase.LOST, "PodLost")
         assert result.actions == (DeletePod(),)
 
     def test_after_a_restart_the_code_is_stopped_and_not_run_again(self) -> None:
-        result = plan(running(link=PodLink.NONE))
+        result = plan(running(handed_over=False))
         assert outcome(result) == (Phase.LOST, "OperatorRestarted")
         assert result.actions == (DeletePod(),)
 
 
+class TestFiles:
+    """What goes into the workspace ahead of the code, and what comes out of it."""
+
+    def test_a_file_that_can_not_be_put_ends_it_and_the_runner_ends_by_itself(self) -> None:
+        transcript = a_transcript({"fault": {"reason": "FileRefused", "message": "data: Is a directory"}})
+        result = plan(running(transcript=transcript, spec={"files": [a_raw_file("data")]}))
+        assert outcome(result) == (Phase.FAILED, "FileRefused")
+        assert result.status
+        assert result.status.message == "data: Is a directory"
+        assert result.status.exit_code is None
+        assert result.actions == ()
+
+    def test_files_and_large_output_are_named_in_the_record(self) -> None:
+        files = (an_artifact(0, "a", b"x"), a_piece(0, b"x"), an_artifact(1, "b", b"y"))
+        text = "z" * 700_000
+        transcript = a_transcript(output(text), block_end(), *files, the_end(text, artifactsOmitted=2))
+        transcript.finish()
+        result = plan(running(transcript=transcript))
+        assert outcome(result)[0] is Phase.SUCCEEDED
+        assert result.status
+        assert [(one.path, one.fetched) for one in result.status.artifacts] == [("a", True), ("b", False)]
+        assert result.status.artifacts_omitted == 2
+        assert [one.name for one in result.status.output_refs] == ["run-1-0f8fad5b-0", "run-1-0f8fad5b-1"]
+        assert result.status.stdout
+        assert (result.status.stdout.referenced, result.status.stdout.kept_bytes) == (True, 700_000)
+        assert result.status.output_order == ()
+
+    def test_output_that_could_not_be_stored_is_not_promised_and_the_record_says_why(self) -> None:
+        text = "z" * 700_000
+        transcript = a_transcript(output(text), block_end(), the_end(text))
+        part = transcript.take_part()
+        assert part
+        transcript.lose(part, "exceeded quota")
+        transcript.finish()
+        result = plan(running(transcript=transcript))
+        assert outcome(result)[0] is Phase.SUCCEEDED
+        assert result.status
+        assert result.status.message.endswith("not all output could be kept: exceeded quota")
+        assert result.status.output_refs == ()
+        assert result.status.stdout
+        assert (result.status.stdout.referenced, result.status.stdout.truncated) == (False, True)
+
+    def test_a_payload_that_was_let_go_of_is_read_when_the_pod_is_ready(self) -> None:
+        held = HeldPayload(SECRETS)
+        assert plan(starting(payload=held)) == Plan(wake_at=NOW + seconds(60))
+        assert plan(attached(payload=held)) == Plan(actions=(ReadRequest(),))
+
+    def test_a_payload_that_was_let_go_of_goes_when_nothing_is_run(self) -> None:
+        assert plan(starting(payload=HeldPayload(SECRETS), spec={"cancelled": True})).actions == (
+            DeletePayload(SECRETS),
+            DeletePod(),
+        )
+
+
 class TestFinished:
     def finished(self, **rest: Any) -> Observed:
-        return seen(Phase.SUCCEEDED, **{"pod": a_pod(running=False, terminated="Completed"), **rest})
+        return seen(Phase.SUCCEEDED, **{"sandbox": Sandbox(a_pod(running=False, terminated="Completed")), **rest})
 
     @pytest.mark.parametrize(
         ("spec", "ttl"),
@@ -508,17 +572,17 @@ class TestFinished:
         assert plan(observed, ttl) == Plan(actions=(DeletePod(),))
 
     def test_a_runner_that_is_about_to_exit_may_do_so(self) -> None:
-        result = plan(self.finished(pod=a_pod()), 0.1)
+        result = plan(self.finished(sandbox=a_sandbox()), 0.1)
         assert result.actions == ()
         assert result.wake_at
         assert result.wake_at <= NOW + seconds(60)
 
     def test_a_runner_that_does_not_exit_is_not_waited_for(self) -> None:
-        assert plan(self.finished(pod=a_pod()), 30).actions == (DeletePod(),)
+        assert plan(self.finished(sandbox=a_sandbox()), 30).actions == (DeletePod(),)
 
-    @pytest.mark.parametrize("changes", [{"pod": None}, {"pod_gone": True}])
-    def test_without_a_pod_nothing_is_left_to_do(self, changes: dict[str, Any]) -> None:
-        assert plan(self.finished(**changes)) == Plan(actions=(Forget(),))
+    @pytest.mark.parametrize("sandbox", [Sandbox(), Sandbox(requested=True), a_sandbox(gone=True)])
+    def test_without_a_pod_nothing_is_left_to_do(self, sandbox: Sandbox) -> None:
+        assert plan(self.finished(sandbox=sandbox)) == Plan(actions=(Forget(),))
 
 
 def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> None:
@@ -537,15 +601,16 @@ def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> No
 
     step(0)
     step(0.1, payload=PAYLOAD)
-    step(0.2, pod_requested=True)
-    step(1, pod=a_pod())
-    step(1.1, link=PodLink.OPEN, transcript=a_ready_transcript())
-    execution = step(2, transcript=a_finished_transcript(text="1\n"))
+    step(0.2, sandbox=Sandbox(requested=True))
+    step(1, sandbox=Sandbox(a_pod(), requested=True))
+    step(1.1, sandbox=a_sandbox())
+    execution = step(2, handed_over=True, transcript=a_finished_transcript(text="1\n"))
     assert execution.status.phase is Phase.SUCCEEDED
-    step(2.1, pod=a_pod(running=False, terminated="Completed"), link=PodLink.CLOSED, link_closed_at=NOW + seconds(2))
+    ended = a_pod(running=False, terminated="Completed")
+    step(2.1, sandbox=a_sandbox(pod=ended, runner=RunnerView(PodLink.CLOSED, closed_at=NOW + seconds(2))))
     step(62)
-    step(63, pod_gone=True)
-    assert actions == ["ReadPayload", "CreatePod", "Attach", "DeletePayload", "StartCode", "DeletePod", "Forget"]
+    step(63, sandbox=a_sandbox(pod=ended, gone=True))
+    assert actions == ["ReadRequest", "CreatePod", "Attach", "DeletePayload", "StartCode", "DeletePod", "Forget"]
     kinds = [one.type for one in execution.status.conditions]
     assert kinds == ["Accepted", "EgressClosed", "Started", "Finished"]
     assert CodeExecution.parse(execution.dump()) == execution

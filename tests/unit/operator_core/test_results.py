@@ -1,5 +1,7 @@
 """What is recorded when the whole result doesn't fit into the object."""
 
+import hashlib
+
 from factories import NOW, a_finished_transcript
 
 from codeexec_api import CodeExecutionStatus, Phase
@@ -12,6 +14,16 @@ def test_output_is_left_out_visibly_and_everything_else_is_kept() -> None:
     result = without_output(status)
     assert result.stdout
     assert (result.stdout.text, result.stdout.total_bytes, result.stdout.truncated) == ("", 4, True)
+    assert (result.stdout.kept_bytes, result.stdout.sha256) == (0, hashlib.sha256(b"").hexdigest())
     assert result.stderr is None
     assert (result.phase, result.exit_code, result.finished_at) == (Phase.SUCCEEDED, 0, NOW)
     assert result.message.startswith("done; the output did not fit")
+
+
+def test_what_is_kept_elsewhere_stays_as_it_was_described() -> None:
+    transcript = a_finished_transcript(text="much" * 100_000)
+    transcript.finish()
+    stdout = transcript.stream("stdout")
+    assert stdout.referenced
+    result = without_output(CodeExecutionStatus(phase=Phase.SUCCEEDED, message="done", stdout=stdout))
+    assert result.stdout == stdout.model_copy(update={"text": ""})

@@ -1,28 +1,54 @@
-"""Which payloads nobody will come for."""
+"""What nobody will come for: payloads without an execution, and output whose time is over."""
 
 from typing import Any
 
 import pytest
 from factories import NOW, SECRET_UID, a_secret, seconds
 
-from codeexec_operator.core.retention import orphaned_payloads
+from codeexec_api.names import EXPIRES_ANNOTATION
+from codeexec_operator.core.retention import expired_outputs, orphaned_payloads
 
 
-def aged(age: float, **changes: Any) -> dict[str, Any]:
-    secret = a_secret(**changes)
+def aged(age: float) -> dict[str, Any]:
+    secret = a_secret()
     secret["metadata"]["creationTimestamp"] = (NOW - seconds(age)).isoformat().replace("+00:00", "Z")
     return secret
 
 
 @pytest.mark.parametrize(
-    ("secret", "orphaned"),
+    ("secret", "awaited", "orphaned"),
     [
-        (aged(0), False),
-        (aged(600), False),
-        (aged(601), True),
-        (aged(601, type="Opaque"), False),
+        (aged(0), set(), False),
+        (aged(600), set(), False),
+        (aged(601), set(), True),
+        (aged(601), {"run-2"}, True),
+        (aged(86_400), {"run-2", "run-1"}, False),
     ],
-    ids=["new", "at the limit", "old", "old, but not a payload"],
+    ids=["new", "at the limit", "old", "old, while another is awaited", "old, but awaited"],
 )
-def test_old_payloads_only(secret: dict[str, Any], orphaned: bool) -> None:
-    assert orphaned_payloads([secret], NOW) == ([("run-1", SECRET_UID)] if orphaned else [])
+def test_old_payloads_that_nobody_awaits(secret: dict[str, Any], awaited: set[str], orphaned: bool) -> None:
+    assert orphaned_payloads([secret], awaited, NOW) == ([("run-1", SECRET_UID)] if orphaned else [])
+
+
+def an_output(annotations: dict[str, str] | None) -> dict[str, Any]:
+    meta: dict[str, Any] = {"name": "run-1-0f8fad5b-0", "uid": SECRET_UID}
+    return {"metadata": meta if annotations is None else meta | {"annotations": annotations}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expired"),
+    [
+        ({EXPIRES_ANNOTATION: (NOW + seconds(1)).isoformat()}, False),
+        ({EXPIRES_ANNOTATION: NOW.isoformat()}, True),
+        ({EXPIRES_ANNOTATION: "2026-11-21T11:59:59Z"}, True),
+        ({EXPIRES_ANNOTATION: "2026-11-21T13:00:00+02:00"}, True),
+        ({EXPIRES_ANNOTATION: "2026-11-21T11:00:00"}, False),
+        ({EXPIRES_ANNOTATION: "yesterday"}, False),
+        ({}, False),
+        (None, False),
+    ],
+    ids=["later", "now", "a second ago", "another zone", "no zone", "no time", "none", "no annotations"],
+)
+def test_outputs_go_when_their_time_is_over(annotations: dict[str, str] | None, expired: bool) -> None:
+    expected = [("run-1-0f8fad5b-0", SECRET_UID)] if expired else []
+    assert expired_outputs([an_output(annotations)], NOW) == expected

@@ -1,7 +1,7 @@
 """What arrives from the runner: complete or not trusted."""
 
+import base64
 import itertools
-import json
 from typing import Any
 
 import pytest
@@ -9,58 +9,77 @@ from factories import (
     NO_OUTPUT,
     TARGET,
     UID,
-    a_ready_transcript,
+    a_piece,
+    a_report,
     a_transcript,
+    an_artifact,
     block_end,
-    frames_to_bytes,
+    numbered,
     output,
-    readiness,
     the_end,
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from codeexec_api.v1alpha1 import MAX_ARTIFACTS
 from codeexec_operator.core.egress import Target
-from codeexec_operator.core.transcript import MAX_LINE_BYTES, MAX_RUNS, Readiness, Transcript, fit
+from codeexec_operator.core.transcript import (
+    MAX_LINE_BYTES,
+    MAX_RUNS,
+    Lines,
+    Readiness,
+    Transcript,
+    fit,
+    readiness,
+)
 
 pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(min_size=1, max_size=20)), max_size=12)
 
 
-def a_run(written: list[tuple[str, str]]) -> bytes:
-    """The frames of a run with one block that writes these pieces."""
+def a_run(written: list[tuple[str, str]]) -> Transcript:
+    """Of one block that writes these pieces."""
     stdout, stderr = ("".join(text for name, text in written if name == stream) for stream in ("stdout", "stderr"))
     frames = [output(text, name) for name, text in written]
-    return frames_to_bytes(*frames, block_end(), the_end(stdout, stderr))
+    return a_transcript(*frames, block_end(), the_end(stdout, stderr))
 
 
 def state(transcript: Transcript) -> tuple[Any, ...]:
     return (
         transcript.done,
         transcript.problem,
+        transcript.fault,
         transcript.blocks,
         transcript.stream("stdout"),
         transcript.stream("stderr"),
         transcript.order(),
+        transcript.kept_artifacts(),
     )
 
 
-@given(written=pieces, cuts=st.lists(st.integers(0, 4000)))
-def test_any_chunking_gives_the_same(written: list[tuple[str, str]], cuts: list[int]) -> None:
-    data = a_run(written)
-    whole, cut = Transcript(), Transcript()
-    whole.feed(data, UID)
+@given(
+    lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))),
+    cuts=st.lists(st.integers(0, 400)),
+)
+def test_any_chunking_gives_the_same_lines(lines: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(line + b"\n" for line in lines) + b"begun"
     marks = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    for start, end in itertools.pairwise(marks):
-        cut.feed(data[start:end], UID)
-    assert state(cut) == state(whole)
-    assert whole.done
-    assert not whole.problem
+    taken = Lines()
+    assert [line for start, end in itertools.pairwise(marks) for line in taken.feed(data[start:end])] == lines
+    assert taken.feed(b"\n") == [b"begun"]
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory() -> None:
+    lines = Lines()
+    for _ in range(MAX_LINE_BYTES // 65_536):
+        assert lines.feed(b"x" * 65_536) == []
+    with pytest.raises(ValueError, match="a line of more than"):
+        lines.feed(b"x")
 
 
 @given(written=pieces)
 def test_the_order_tells_how_the_streams_were_interleaved(written: list[tuple[str, str]]) -> None:
-    transcript = Transcript()
-    transcript.feed(a_run(written), UID)
+    transcript = a_run(written)
+    assert transcript.done
     rest = {name: transcript.stream(name).text for name in ("stdout", "stderr")}
     seen = ""
     for run in transcript.order():
@@ -107,7 +126,6 @@ FAULTY = {
     "output that is empty": (output(""), block_end(), the_end()),
     "wrong digest": (output("b"), block_end(), the_end("a")),
     "output kept back": (block_end(), the_end("a")),
-    "an end without a block": (the_end(),),
     "an end without totals": (block_end(), {"done": True}),
     "a negative total": (block_end(), the_end() | {"stdout": NO_OUTPUT | {"bytes": -1}}),
     "a total beyond int64": (block_end(), the_end() | {"stdout": NO_OUTPUT | {"bytes": 2**63}}),
@@ -122,55 +140,61 @@ FAULTY = {
     "a long reason": (block_end(reason="x" * 65), the_end()),
     "more blocks than there can be": (*(block_end(index) for index in range(65)), the_end()),
     "the runner's own error": ({"error": "OSError: no space"},),
+    "a file out of order": (an_artifact(1, "a", b""), the_end()),
+    "a file without a name": (an_artifact(0, "a", b"") | {"path": None}, the_end()),
+    "a file outside the workspace": (an_artifact(0, "../a", b""), the_end()),
+    "a file with an absolute name": (an_artifact(0, "/etc/passwd", b""), the_end()),
+    "a file with half a surrogate in its name": (an_artifact(0, "\udcff", b""), the_end()),
+    "a file of negative size": (an_artifact(0, "a", b"", size=-1), the_end()),
+    "a file with a digest that is none": (an_artifact(0, "a", b"", sha256="x"), the_end()),
+    "more files than there can be": (
+        *(an_artifact(index, f"{index:03}", b"") for index in range(MAX_ARTIFACTS + 1)),
+        the_end(),
+    ),
+    "content without a file": (a_piece(0, b"x"), the_end()),
+    "content of another file": (an_artifact(0, "a", b"x"), an_artifact(1, "b", b"x"), a_piece(0, b"x"), the_end()),
+    "content that is not base64": (an_artifact(0, "a", b"x"), a_piece(0, b"x") | {"data64": "?"}, the_end()),
+    "content with another digest": (an_artifact(0, "a", b"x"), a_piece(0, b"y"), the_end()),
+    "content of another size": (an_artifact(0, "a", b"x", size=2), a_piece(0, b"x"), the_end()),
+    "content that is cut short": (an_artifact(0, "a", b"xy"), a_piece(0, b"x"), an_artifact(1, "b", b""), the_end()),
+    "content without an announced digest": (an_artifact(0, "a", b"x", sha256=None), a_piece(0, b"x"), the_end()),
+    "a negative number of files left out": (the_end(artifactsOmitted=-1),),
+    "a number of files left out that is none": (the_end(artifactsOmitted=True),),
+    "a fault without a message": ({"fault": {"reason": "FileRefused"}},),
 }
-
-
-def lines(*frames: dict[str, Any]) -> bytes:
-    """As `frames_to_bytes`, but also for text that is not UTF-8."""
-    numbered = ({"id": UID, "seq": number} | frame for number, frame in enumerate(frames))
-    return b"".join(json.dumps(frame).encode() + b"\n" for frame in numbered)
 
 
 @pytest.mark.parametrize("case", FAULTY)
 def test_a_faulty_transcript_is_never_done_and_says_why(case: str) -> None:
-    transcript = Transcript()
-    transcript.feed(lines(*FAULTY[case]), UID)
+    transcript = a_transcript(*FAULTY[case])
     assert transcript.problem.startswith("the runner ")
     assert not transcript.done
     state(transcript)  # what arrived until then can be recorded
 
 
-@pytest.mark.parametrize(
-    "line", [b"hello", b"\xff\xfe", b"[]", b"null", b"7", b'"text"', b"{}", b"[" * 100_000, b"1" * 10_000]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
 )
-def test_a_line_that_is_no_frame_is_a_problem(line: bytes) -> None:
+kinds = ["stream", "data", "data64", "block", "artifact", "path", "size", "file", "done", "stdout", "fault", "error"]
+frames = st.dictionaries(st.sampled_from(kinds), json_values | st.sampled_from([0, "a", "stdout", True]))
+
+
+@given(taken=st.lists(json_values | frames, max_size=4))
+def test_whatever_is_no_frame_is_taken_without_an_exception(taken: list[Any]) -> None:
     transcript = Transcript()
-    transcript.feed(line + b"\n", UID)
-    assert transcript.problem
-
-
-def test_a_line_without_an_end_is_a_problem_before_it_fills_the_memory() -> None:
-    transcript = Transcript()
-    for _ in range(MAX_LINE_BYTES // 65_536 + 2):
-        transcript.feed(b"x" * 65_536, UID)
-    assert "a line of more than" in transcript.problem
-
-
-@given(data=st.binary(max_size=200))
-def test_any_bytes_are_taken_without_an_exception(data: bytes) -> None:
-    transcript = Transcript()
-    transcript.feed(data, UID)
+    for number, frame in enumerate(taken):
+        transcript.take({"id": UID, "seq": number} | frame if isinstance(frame, dict) else frame, UID)
     state(transcript)
     assert not transcript.done
+    assert transcript.problem or all(isinstance(frame, dict) for frame in taken)
 
 
 def test_a_runner_reports_what_it_has_found_out() -> None:
     other = Target("dns", "10.96.0.10", 53, "UDP")
-    transcript = a_ready_transcript(targets=(TARGET, other))
-    assert transcript.ready == Readiness(("Seccomp", "Landlock"), {TARGET: False, other: False})
-    transcript.feed(a_run([("stdout", "x")]), UID)
-    assert transcript.done
-    assert not transcript.problem
+    report = readiness(a_report(targets=(TARGET, other)))
+    assert report == Readiness(("Seccomp", "Landlock"), {TARGET: False, other: False})
 
 
 @pytest.mark.parametrize(
@@ -185,31 +209,30 @@ def test_a_runner_reports_what_it_has_found_out() -> None:
         {"egress": [{**TARGET.dump(), "answered": False}] * 17},
     ],
 )
-def test_a_report_that_is_none_is_a_problem(changes: dict[str, Any]) -> None:
-    transcript = Transcript()
-    transcript.feed(json.dumps(readiness() | changes).encode() + b"\n", UID)
-    assert transcript.ready is None
-    assert transcript.problem
+def test_a_report_that_is_none_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(Exception):  # noqa: B017, PT011 the caller treats all alike
+        readiness(a_report() | changes)
 
 
-def test_a_report_after_the_first_frame_is_none() -> None:
+def test_a_report_in_the_middle_of_a_job_is_a_problem() -> None:
     transcript = a_transcript(output("x"))
-    transcript.feed(json.dumps(readiness()).encode() + b"\n", UID)
-    assert transcript.ready is None
+    transcript.take(a_report(), UID)
     assert transcript.problem
 
 
 def test_nothing_counts_after_the_end() -> None:
     transcript = a_transcript(*GOOD)
     before = state(transcript)
-    transcript.feed(lines(output("more"), {"error": "late"}), UID)
+    for frame in numbered(*GOOD, output("more"), {"error": "late"}):
+        transcript.take(frame, UID)
     assert state(transcript) == before
 
 
 def test_nothing_counts_after_a_problem() -> None:
     transcript = a_transcript(output("a"), output("b") | {"seq": 9})
     problem = transcript.problem
-    transcript.feed(frames_to_bytes(*GOOD), UID)
+    for frame in numbered(*GOOD):
+        transcript.take(frame, UID)
     assert transcript.problem == problem
     assert transcript.stream("stdout").text == "a"
 
@@ -224,6 +247,38 @@ def test_the_number_of_runs_is_bounded() -> None:
 def test_output_without_the_runners_totals_is_marked_as_truncated() -> None:
     transcript = a_transcript(output("all there was, as far as anybody knows"))
     assert transcript.stream("stdout").truncated
+
+
+def test_output_may_come_as_base64() -> None:
+    frame = {"stream": "stdout", "data64": base64.b64encode("\x00é\n".encode()).decode()}
+    assert a_transcript(frame, block_end(), the_end("\x00é\n")).stream("stdout").text == "\x00é\n"
+
+
+def test_files_are_named_and_those_left_out_are_counted() -> None:
+    named = (an_artifact(0, "a/b", b"1"), an_artifact(1, "big", b"", size=2**40, sha256=None))
+    transcript = a_transcript(block_end(), *named, the_end(artifactsOmitted=7))
+    assert transcript.done
+    assert [(one.path, one.size_bytes, one.fetched) for one in transcript.kept_artifacts()] == [
+        ("a/b", 1, False),
+        ("big", 2**40, False),
+    ]
+    assert transcript.artifacts_omitted == 7
+
+
+def test_a_file_stands_in_the_way() -> None:
+    transcript = a_transcript({"fault": {"reason": "FileRefused", "message": "data: Is a directory"}})
+    assert transcript.fault
+    assert transcript.fault.message == "data: Is a directory"
+    assert transcript.over
+    assert not transcript.done
+    assert not transcript.problem
+
+
+def test_a_file_that_changed_while_it_was_sent_is_not_fetched() -> None:
+    fault = {"fault": {"reason": "FileRefused", "message": "a: changed while it was read"}}
+    transcript = a_transcript(block_end(), an_artifact(0, "a", b"xy"), a_piece(0, b"x"), fault)
+    transcript.finish()
+    assert [one.fetched for one in transcript.kept_artifacts()] == [False]
 
 
 def go_json_size(character: str) -> int:

@@ -4,6 +4,7 @@ The runner kills every process that it can see, so it must never be started in a
 """
 
 import base64
+import functools
 import json
 import os
 import shutil
@@ -11,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ipykernel
 import pytest
 
 SOURCES = Path(__file__).parents[3] / "operator" / "sandbox"
@@ -25,9 +28,11 @@ LAUNCHER = """
 import os, sys
 assert os.getpid() == 1, "not in a PID namespace of its own"
 sys.path.insert(0, sys.argv[1])
-import runner
-runner.WORKSPACE = sys.argv[2]
-exec(sys.argv[3])
+import workspace
+workspace.WORKSPACE = sys.argv[2]
+import kernel, runner
+kernel.FOLDERS = sys.argv[3]
+exec(sys.argv[4])
 runner.main()
 """
 # Not the interpreter of the virtual environment: the sandbox user may not be able to reach it.
@@ -57,7 +62,27 @@ class Report:
         return self.frames[-1]
 
     def text(self, stream: str = "stdout") -> str:
-        return "".join(frame["data"] for frame in self.frames if frame.get("stream") == stream)
+        return "".join(
+            frame["data"] if "data" in frame else base64.b64decode(frame["data64"]).decode()
+            for frame in self.frames
+            if frame.get("stream") == stream
+        )
+
+    @property
+    def artifacts(self) -> dict[str, tuple[int, str | None]]:
+        """Path to size and digest, in the order of the report."""
+        return {frame["path"]: (frame["size"], frame["sha256"]) for frame in self.frames if "artifact" in frame}
+
+    @property
+    def sent(self) -> dict[str, bytes]:
+        """Path to content, of what was sent."""
+        paths = [frame["path"] for frame in self.frames if "artifact" in frame]
+        files: dict[str, bytes] = {}
+        for frame in self.frames:
+            if "file" in frame:
+                path = paths[frame["file"]]
+                files[path] = files.get(path, b"") + base64.b64decode(frame["data64"])
+        return files
 
     @property
     def endings(self) -> list[tuple[int, str]]:
@@ -70,10 +95,13 @@ class Sandbox:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.workspace = folder / "workspace"
+        self.temporary = folder / "tmp"
         self.workspace.mkdir()
+        self.temporary.mkdir()
         shutil.copytree(SOURCES, folder / "runner", ignore=shutil.ignore_patterns("Dockerfile", "__pycache__"))
         if os.geteuid() == 0:
-            os.chown(self.workspace, SANDBOX_UID, SANDBOX_UID)
+            for one in (self.workspace, self.temporary):
+                os.chown(one, SANDBOX_UID, SANDBOX_UID)
 
     def command(self, *, privileged: bool = False, before: str = "") -> list[str]:
         """The runner's command line; `before` is Python that runs in its place first, not confined."""
@@ -83,13 +111,24 @@ class Sandbox:
             isolate += ["--user", "--map-root-user"]
         elif not privileged:
             identity = ["setpriv", f"--reuid={SANDBOX_UID}", f"--regid={SANDBOX_UID}", "--clear-groups"]
-        start = [PYTHON, "-I", "-B", "-c", LAUNCHER, str(self.folder / "runner"), str(self.workspace)]
-        return [*isolate, *identity, *start, before]
+        folders = map(str, (self.folder / "runner", self.workspace, self.temporary))
+        return [*isolate, *identity, PYTHON, "-I", "-B", "-c", LAUNCHER, *folders, before]
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, *, before: str = "") -> subprocess.Popen[bytes]:
         """The runner, waiting for a job."""
         pipe = subprocess.PIPE
-        return subprocess.Popen(self.command(), stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=ENVIRONMENT)
+        command = self.command(before=before)
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=ENVIRONMENT)
+
+    @contextmanager
+    def connect(self, *, before: str = "") -> Iterator["Connection"]:
+        """A runner to talk to. Its end is awaited, and it must be in order."""
+        with self.start(before=before) as runner:
+            connection = Connection(runner)
+            yield connection
+            runner.stdin.close()  # type: ignore[union-attr]
+            assert runner.wait(20) == 0
+            assert runner.stderr.read() == b""  # type: ignore[union-attr]
 
     def run(
         self,
@@ -101,7 +140,7 @@ class Sandbox:
         **job: Any,
     ) -> Report:
         """Run blocks (a text is Python code) to the end, with stdin closed behind the job."""
-        messages = [a_job(*blocks, files=files, **job), *then]
+        messages = [*puts(files or {}), a_job(*blocks, **job), *then]
         done = subprocess.run(
             self.command(privileged=privileged, before=before),
             input="".join(json.dumps(message) + "\n" for message in messages).encode(),
@@ -113,21 +152,56 @@ class Sandbox:
         return Report(done.stdout, done.stderr.decode(), done.returncode)
 
 
-def a_job(*blocks: str | Mapping[str, Any], files: Mapping[str, bytes] | None = None, **changes: Any) -> dict[str, Any]:
+class Connection:
+    """Speaks with a runner as the operator does, with time to think in between."""
+
+    def __init__(self, runner: subprocess.Popen[bytes]) -> None:
+        assert runner.stdin
+        assert runner.stdout
+        self._stdin, self._stdout = runner.stdin, runner.stdout
+
+    def say(self, *messages: Mapping[str, Any] | bytes) -> None:
+        for message in messages:
+            self._stdin.write(message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n")
+        self._stdin.flush()
+
+    def hear(self, *ends: str) -> Report:
+        """All frames up to the first that has one of these fields."""
+        lines = []
+        while line := self._stdout.readline():
+            lines.append(line)
+            if any(end in json.loads(line) for end in ends):
+                break
+        return Report(b"".join(lines), "", 0)
+
+    def run(self, *blocks: str | Mapping[str, Any], files: Mapping[str, bytes] | None = None, **job: Any) -> Report:
+        """A job of a session, to its end."""
+        self.say(*puts(files or {}), a_job(*blocks, **{"session": True, **job}))
+        return self.hear("done", "fault", "error")
+
+
+def puts(files: Mapping[str, bytes], piece: int = 700_000) -> Iterator[dict[str, Any]]:
+    for path, content in files.items():
+        for start in range(0, len(content) or 1, piece):
+            data = base64.b64encode(content[start : start + piece]).decode()
+            yield {"put": path, "data": data, "append": start > 0}
+
+
+def a_job(*blocks: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     def a_block(index: int, block: str | Mapping[str, Any]) -> dict[str, Any]:
         given = {"code": block} if isinstance(block, str) else block
-        return {"path": f"block{index}.py", "command": ["python3"], **given}
+        return {"path": f"block{index}.py", "command": ["python3"], "language": "python", **given}
 
     return {
         "id": "job",
+        "session": False,
+        "stateful": False,
         "blocks": [a_block(index, block) for index, block in enumerate(blocks)],
-        "files": [
-            {"path": path, "data": base64.b64encode(content).decode()} for path, content in (files or {}).items()
-        ],
         "timeoutSeconds": 20,
         "outputBytes": 262_144,
         "memoryBytes": 256 * 2**20,
         "pids": 64,
+        "artifacts": {"list": "None", "fetch": []},
     } | changes
 
 
@@ -147,3 +221,18 @@ def run(sandbox: Sandbox) -> Callable[..., Report]:
 @pytest.fixture
 def job() -> Callable[..., dict[str, Any]]:
     return a_job
+
+
+@pytest.fixture
+def session(sandbox: Sandbox) -> Iterator[Connection]:
+    with sandbox.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def stateful(sandbox: Sandbox) -> Iterator[Callable[..., Report]]:
+    """Runs jobs of one stateful session; the packages are those of the virtual environment."""
+    packages = str(Path(ipykernel.__file__).parents[1])
+    # The interpreter of the sandbox has the same version: its own packages are compiled for it.
+    with sandbox.connect(before=f"runner.ENVIRONMENT['PYTHONPATH'] = {packages!r}") as connection:
+        yield functools.partial(connection.run, stateful=True)

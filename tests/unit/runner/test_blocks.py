@@ -39,10 +39,31 @@ def test_exit_codes(code: str, exit_code: int, run: Any) -> None:
     assert run(code).endings == [(exit_code, "Completed" if exit_code == 0 else "NonZeroExit")]
 
 
-def test_a_program_that_is_missing_is_named(run: Any) -> None:
-    report = run({"command": ["no-such-program"], "code": ""})
-    assert report.endings == [(127, "NonZeroExit")]
-    assert "no-such-program: No such file or directory" in report.text("stderr")
+THREE_PROGRAMS = """
+for program in ("python3", "bash", "sh"):
+    os.symlink(f"/usr/bin/{program}", f"{kernel.FOLDERS}/{program}")
+runner.ENVIRONMENT["PATH"] = kernel.FOLDERS
+"""
+
+
+def test_a_language_that_the_image_lacks_is_told_with_those_it_has(run: Any) -> None:
+    node = {"path": "a.js", "command": ["node"], "language": "javascript", "code": "console.log(1)"}
+    report = run("print('before')", node, "print('never')", before=THREE_PROGRAMS)
+    assert report.endings == [(0, "Completed"), (1, "NonZeroExit")]
+    assert report.text() == "before\n"
+    assert report.text("stderr") == (
+        "unknown language javascript: the sandbox image has no node; supported languages: bash, python, sh\n"
+    )
+    assert report.blocks[1]["stderrBytes"] == len(report.text("stderr"))
+
+
+def test_a_program_that_can_not_be_started_is_named(run: Any) -> None:
+    """Its file is there, but what it names as its interpreter is not."""
+    code = "open('odd', 'w').write('#!/no/such/program'); import os; os.chmod('odd', 0o755)"
+    broken = {"path": "b", "command": ["./odd"], "language": "other", "code": ""}
+    report = run(code, broken)
+    assert report.endings == [(0, "Completed"), (127, "NonZeroExit")]
+    assert "./odd: No such file or directory" in report.text("stderr")
 
 
 def test_shells(run: Any) -> None:
@@ -89,12 +110,12 @@ def test_a_process_number_that_is_used_again_is_not_mistaken_for_an_old_one(run:
     # Which number comes next can be set by root, but not by confined code: a process outside does it.
     servant = """
 for name in ("wanted", "done"):
-    os.mkfifo(f"{runner.WORKSPACE}/{name}")
+    os.mkfifo(f"{workspace.WORKSPACE}/{name}")
 if os.fork() == 0:
-    wanted = open(f"{runner.WORKSPACE}/wanted").read()
+    wanted = open(f"{workspace.WORKSPACE}/wanted").read()
     with open("/proc/sys/kernel/ns_last_pid", "w") as last:
         last.write(wanted)
-    open(f"{runner.WORKSPACE}/done", "w").close()
+    open(f"{workspace.WORKSPACE}/done", "w").close()
     os._exit(0)
 """
     orphan = """

@@ -156,7 +156,7 @@ def test_a_runner_says_what_it_has_found_out(sandbox: Any, job: Any) -> None:
     runner = sandbox.start()
     runner.stdin.write(b'{"report": true}\n')
     runner.stdin.flush()
-    assert runner.stdout.readline() == b'{"ready":true,"layers":["Seccomp","Landlock"],"egress":[]}\n'
+    assert runner.stdout.readline() == b'{"ready":true,"layers":["Seccomp","Landlock"],"egress":[],"kernel":false}\n'
     runner.stdin.close()
     assert runner.wait(20) == 1
     runner.stdout.close()

@@ -154,7 +154,7 @@ def test_an_odd_name_is_a_file_of_exactly_that_name(path: str, run: Any, sandbox
 
 RACE = """
 import ctypes, json, os, sys
-os.chdir(runner.WORKSPACE)
+os.chdir(workspace.WORKSPACE)
 os.mkdir("d")
 os.mkdir("elsewhere")
 os.symlink("elsewhere", "link")
@@ -196,7 +196,7 @@ def attempts(write):
     return outcomes
 
 sys.addaudithook(just_before_a_call)
-outcomes = {"ours": attempts(runner.write_file), "control": attempts(check_and_write)}
+outcomes = {"ours": attempts(workspace.write_file), "control": attempts(check_and_write)}
 with open("report", "w") as report:
     json.dump(outcomes, report)
 """
@@ -210,10 +210,11 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere(run: Any, s
     assert set(report["ours"]) == {"refused", "written"}
 
 
-def test_a_file_that_leads_out_ends_the_job_with_an_error(run: Any, sandbox: Any) -> None:
-    report = run("print('ran')", files={"../out": b"x"})
-    assert "is not a path inside the workspace" in report.frames[-1]["error"]
-    assert report.text() == ""
+def test_a_file_that_leads_out_ends_the_job(run: Any, sandbox: Any) -> None:
+    report = run("print('ran')", files={"fine": b"x", "../out": b"x", "later": b"x"})
+    message = "../out: is not a path inside the workspace"
+    assert report.frames == [{"id": "job", "seq": 0, "fault": {"reason": "FileRefused", "message": message}}]
+    assert not (sandbox.workspace / "later").exists()
     assert not (sandbox.folder / "out").exists()
 
 

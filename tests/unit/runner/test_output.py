@@ -73,6 +73,78 @@ def test_forged_frames_in_the_output_stay_output(run: Any) -> None:
 )
 def test_the_operator_sees_what_was_cut(data: bytes, truncated: bool, run: Any) -> None:
     transcript = Transcript()
-    transcript.feed(run(WRITE.format(data=data), outputBytes=1024).raw, "job")
+    for frame in run(WRITE.format(data=data), outputBytes=1024).frames:
+        transcript.take(frame, "job")
     assert transcript.done, transcript.problem
     assert transcript.stream("stdout").truncated is truncated
+
+
+FIVE = 5_000_000
+KINDS = {
+    "short lines on both": (
+        "import sys\nfor n in range(100_000):\n    for s in (sys.stdout, sys.stderr): s.write(f'{n:048}\\n')",
+        "".join(f"{n:048}\n" for n in range(100_000)),
+        "".join(f"{n:048}\n" for n in range(100_000)),
+    ),
+    "one line of 10 MB": ("print('x' * 10_000_000, end='')", "x" * 10_000_000, ""),
+    "NULs": (f"import os\nfor _ in range(50): os.write(1, bytes({FIVE} // 50))", "\0" * FIVE, ""),
+    "what is no UTF-8": ("import os\nfor _ in range(500): os.write(1, b'\\xff' * 10_000)", "\ufffd" * FIVE, ""),
+    "colours": ("print('\\x1b[31mred\\x1b[0m' * 100_000, end='')", "\x1b[31mred\x1b[0m" * 100_000, ""),
+}
+
+
+@pytest.mark.parametrize(("code", "stdout", "stderr"), KINDS.values(), ids=KINDS)
+def test_all_of_it_arrives_in_order(code: str, stdout: str, stderr: str, run: Any) -> None:
+    report = run(code, outputBytes=16 * 2**20, memoryBytes=2**30)
+    assert report.text() == stdout
+    assert report.text("stderr") == stderr
+    assert report.totals["stdout"]["sha256"] == hashlib.sha256(stdout.encode()).hexdigest()
+    assert not report.totals["stdout"]["truncated"]
+
+
+def test_a_frame_is_never_much_longer_than_its_text(run: Any) -> None:
+    report = run("import os; os.write(1, bytes(60_000)); os.write(2, b'\"plain\"' * 1000)")
+    kinds = {frame["stream"]: "data64" in frame for frame in report.frames if "stream" in frame}
+    assert kinds == {"stdout": True, "stderr": False}
+    assert max(map(len, report.raw.splitlines())) < 82_000
+
+
+def test_a_megabyte_without_an_end_of_line_survives_the_limit(run: Any) -> None:
+    code = "import os, time\nleft = b'x' * 1_000_000\nwhile left: left = left[os.write(1, left):]\ntime.sleep(60)"
+    report = run(code, outputBytes=2**21, timeoutSeconds=1)
+    assert report.endings == [(124, "DeadlineExceeded")]
+    assert report.text() == "x" * 1_000_000
+
+
+def test_what_is_in_the_pipe_at_the_end_is_read_however_it_got_there(run: Any) -> None:
+    """A pipe of a mebibyte in which each piece has to be read by itself."""
+    code = """
+import fcntl, os, signal
+fcntl.fcntl(1, 1031, 1 << 20)
+fcntl.fcntl(1, fcntl.F_SETFL, os.O_WRONLY | os.O_DIRECT)
+for n in range(200):
+    os.write(1, b"%03d\\n" % n)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    report = run(code, outputBytes=2**21)
+    assert report.endings == [(137, "NonZeroExit")]
+    assert report.text() == "".join(f"{n:03}\n" for n in range(200))
+
+
+def test_a_process_in_the_background_is_heard_until_the_job_ends(run: Any) -> None:
+    code = """
+import os, time
+read, write = os.pipe()
+if os.fork() == 0:
+    os.write(1, b"begun\\n")
+    os.close(write)
+    while not os.path.exists("last"): time.sleep(0.01)
+    os.write(1, b"heard\\n")
+    open("heard", "w")
+    time.sleep(60)
+os.close(write)
+os.read(read, 1)
+"""
+    report = run(code, "import os, time\nopen('last', 'w')\nwhile not os.path.exists('heard'): time.sleep(0.01)")
+    assert report.text() == "begun\nheard\n"
+    assert [block["stdoutBytes"] for block in report.blocks] == [6, 6]

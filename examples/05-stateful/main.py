@@ -1,0 +1,62 @@
+"""Variables last from call to call, figures and tables come back as files, and a cell that takes too long is stopped.
+
+With `stateful=True` the Python blocks of a session run in one interpreter, like cells of a notebook. A cell that
+exceeds its limit is interrupted, and the variables are still there.
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+
+from executor_client import KubernetesCodeExecutor, KubernetesCodeResult, Limits
+
+LIMITS = Limits(memory="512Mi")
+LOAD = """\
+import pandas as pd
+
+table = pd.DataFrame({"x": [1, 2, 3], "y": [1, 4, 9]})
+"""
+SHOW = """\
+import matplotlib.pyplot as plt
+
+plt.plot(table["x"], table["y"])
+plt.show()
+table
+"""
+FOR_EVER = """\
+started = True
+while True:
+    pass
+"""
+
+
+async def use_notebook(work_dir: Path) -> None:
+    async with KubernetesCodeExecutor(
+        stateful=True, timeout=20, work_dir=work_dir, limits=LIMITS, agent="stateful-example"
+    ) as executor:
+
+        async def run(code: str) -> KubernetesCodeResult:
+            return await executor.execute_code_blocks([CodeBlock(code, "python")], CancellationToken())
+
+        loaded = await run(LOAD)
+        assert loaded.exit_code == 0, loaded.output
+
+        shown = await run(SHOW)
+        print("The value of the last line is output:", shown.output, sep="\n")
+        page, image = sorted(artifact.path for artifact in shown.artifacts if artifact.path.startswith("output-"))
+        print("What was shown is a file each:", image, page)
+        assert (work_dir / image).read_bytes().startswith(b"\x89PNG")
+        assert "<table" in (work_dir / page).read_text()
+
+        stopped = await run(FOR_EVER)
+        print("The limit:", stopped.output.splitlines()[-1])
+        assert stopped.exit_code == 124
+        assert (await run("print(started, len(table))")).output == "True 3\n"
+    print("OK: the variables have survived the time limit")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    asyncio.run(use_notebook(Path(folder).resolve()))

@@ -1,0 +1,60 @@
+"""codeexec without any agent framework: a call, output as it comes, a session with files, and a record.
+
+`CodeExecutionClient` needs the extra `cli` only; AutoGen is neither needed nor loaded.
+"""
+
+import asyncio
+import sys
+
+from executor_client import CodeExecutionClient, Limits, Request, SourceBlock, WorkspaceFile, prepare
+
+REQUEST = Request(agent="plain-example", timeout_seconds=20, limits=Limits(cpu="250m"))
+
+
+async def run_once(client: CodeExecutionClient) -> None:
+    """In a pod of its own: a file goes in, one comes back."""
+    code = "text = open('in.txt').read()\nopen('out.txt', 'w').write(text.upper())\nprint(len(text))"
+    prepared = prepare([SourceBlock("python", code)])
+    result = await client.execute(
+        prepared.blocks, REQUEST, files=[WorkspaceFile("in.txt", b"hello")], fetch=["out.txt"]
+    )
+    assert (result.exit_code, result.stdout, result.files["out.txt"]) == (0, "5\n", b"HELLO")
+
+    record = await client.get(result.name)
+    print(f"{record.metadata.name}: {record.status.phase}, {record.status.code_digest}")
+    print(f"  between the code and everything else: {', '.join(record.status.layers)}")
+    print(f"  network: {record.status.egress_proof.verdict}")
+
+
+async def follow(client: CodeExecutionClient) -> None:
+    """Not waiting for the end, but reading along."""
+    prepared = prepare([SourceBlock("sh", "echo one; echo two >&2")])
+    execution = await client.submit(prepared.blocks, REQUEST)
+    chunks = [chunk async for chunk in execution.output()]
+    assert sorted((chunk.stream, chunk.text) for chunk in chunks) == [("stderr", "two\n"), ("stdout", "one\n")]
+
+
+async def use_session(client: CodeExecutionClient) -> None:
+    """One workspace for several executions."""
+    async with await client.open_session(REQUEST) as session:
+        await session.upload({"data/numbers": b"1\n2\n3\n"})
+        added = await session.execute(prepare([SourceBlock("sh", "sort -r data/numbers > data/sorted")]).blocks)
+        assert [artifact.path for artifact in added.artifacts] == ["data/sorted"]
+        assert await session.download(["data/s*"]) == {"data/sorted": b"3\n2\n1\n"}
+        print("  files:", ", ".join(file.path for file in await session.list_files()))
+
+
+async def main() -> None:
+    client = CodeExecutionClient()
+    await client.check()
+    try:
+        await run_once(client)
+        await follow(client)
+        await use_session(client)
+    finally:
+        await client.close()
+    assert "autogen_core" not in sys.modules
+    print("OK: and no framework was loaded")
+
+
+asyncio.run(main())

@@ -1,0 +1,19 @@
+"""The command line: `codeexec`, and `kubectl codeexec`."""
+
+import click
+
+from executor_client.cli.doctor import doctor
+from executor_client.cli.files import cp
+from executor_client.cli.manage import cancel, sessions
+from executor_client.cli.run import run
+from executor_client.cli.show import get, logs
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="codeexec")
+def main() -> None:
+    """Run code in hardened pods of a Kubernetes cluster."""
+
+
+for _command in (run, logs, get, cp, cancel, sessions, doctor):
+    main.add_command(_command)

@@ -1,0 +1,194 @@
+"""What `codeexec doctor` makes of what it sees: pure functions, no I/O."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from codeexec_api import CodeExecution, EgressProof, EgressVerdict, Phase
+from codeexec_api.names import EXECUTION_KIND, EXECUTION_PLURAL, GROUP, SESSION_KIND, SESSION_PLURAL
+from executor_client.exceptions import CodeExecError
+
+_TOLERATED_SKEW_SECONDS: Final = 10
+"""Live output is asked for by time, and tokens are valid from a time on."""
+
+
+class Outcome(StrEnum):
+    """How one check went."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check has found, and what to do about it."""
+
+    check: str
+    outcome: Outcome
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Right:
+    """One thing that this client asks of the API server."""
+
+    group: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        """As `kubectl auth can-i` takes it."""
+        return f"{self.verb} {self.resource}{'.' + self.group if self.group else ''}"
+
+
+KINDS: Final = (EXECUTION_KIND, SESSION_KIND)
+_OBJECT_VERBS: Final = ("create", "get", "list", "watch", "patch")
+LIVE_OUTPUT: Final = Right("", "pods/log", "get")
+RIGHTS: Final = (
+    *(Right(GROUP, plural, verb) for plural in (EXECUTION_PLURAL, SESSION_PLURAL) for verb in _OBJECT_VERBS),
+    Right("", "secrets", "create"),
+    Right("", "configmaps", "get"),
+    LIVE_OUTPUT,
+)
+"""All that the client does, in the namespace of the sandboxes."""
+
+
+def judge_kinds(present: Iterable[str]) -> Finding:
+    """Does the API server know the kinds of this client? `present` is what it lists for our group and version."""
+    missing = [kind for kind in KINDS if kind not in set(present)]
+    if not missing:
+        return Finding("kinds", Outcome.OK, f"the API server knows {' and '.join(KINDS)}")
+    return Finding(
+        "kinds",
+        Outcome.FAILED,
+        f"the API server does not know {' and '.join(missing)}",
+        "install or upgrade the codeexec Helm chart, which brings the CRDs",
+    )
+
+
+def judge_rights(allowed: Mapping[Right, bool], namespace: str) -> Finding:
+    """Do the rights of this identity suffice? Without live output all else works."""
+    missing = [right for right, may in allowed.items() if not may]
+    if not missing:
+        return Finding("rights", Outcome.OK, f"all {len(allowed)} that the client uses in namespace {namespace!r}")
+    found = f"missing in namespace {namespace!r}: {', '.join(map(str, missing))}"
+    advice = "ask the platform owner to bind the Role 'codeexec-agent' to this identity"
+    if missing == [LIVE_OUTPUT]:
+        return Finding("rights", Outcome.WARNING, f"{found}; output comes only when the code has ended", advice)
+    return Finding("rights", Outcome.FAILED, found, advice)
+
+
+def judge_runtime_class(name: str, exists: bool | None) -> Finding:
+    """Is there a RuntimeClass of this name? `exists` is None where this identity may not look."""
+    if exists is None:
+        return Finding(
+            "runtime class", Outcome.UNKNOWN, f"this identity may not read RuntimeClasses, so not {name!r} either"
+        )
+    if exists:
+        return Finding("runtime class", Outcome.OK, f"{name!r} exists")
+    return Finding(
+        "runtime class",
+        Outcome.FAILED,
+        f"{name!r} does not exist in this cluster",
+        "ask for one that `kubectl get runtimeclasses` lists, or leave --runtime-class out",
+    )
+
+
+def judge_clock(server: datetime | None, asked: datetime, answered: datetime) -> Finding:
+    """Do the clocks agree? The API server said that it was `server` somewhere between `asked` and `answered`."""
+    if server is None:
+        return Finding("clock", Outcome.UNKNOWN, "the API server did not say what time it is")
+    # The header has whole seconds, rounded down.
+    ahead = max((asked - server).total_seconds() - 1, 0) or min((answered - server).total_seconds(), 0)
+    if abs(ahead) <= _TOLERATED_SKEW_SECONDS:
+        return Finding("clock", Outcome.OK, "this machine and the API server agree")
+    return Finding(
+        "clock",
+        Outcome.WARNING,
+        f"this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the API server",
+        "set the clock, by NTP for example: credentials and certificates are valid from one time to another",
+    )
+
+
+def judge_versions(client: str, operator: str) -> Finding:
+    """Do client and operator belong together? They do when major and minor version agree."""
+    if not operator:
+        return Finding(
+            "versions",
+            Outcome.UNKNOWN,
+            f"client {client}; the operator did not record its version",
+            "upgrade the codeexec Helm chart: this operator is too old to record it",
+        )
+    found = f"client {client}, operator {operator}"
+    if client.split(".")[:2] == operator.split(".")[:2]:
+        return Finding("versions", Outcome.OK, found)
+    return Finding(
+        "versions", Outcome.WARNING, found, "install the client and the Helm chart in the same minor version"
+    )
+
+
+def judge_probe(execution: CodeExecution, client_version: str) -> list[Finding]:
+    """What the record of a finished probe, one line of Python, tells about operator, policy, network and pod."""
+    status = execution.status
+    findings = [_execution(execution)]
+    if status.egress_proof or status.phase is Phase.SUCCEEDED:
+        findings.append(_network(status.egress_proof))
+    if status.phase is Phase.SUCCEEDED:
+        runtime = status.runtime_class_name or "the node's own"
+        layers = ", ".join(status.layers) or "none"
+        findings.append(Finding("isolation", Outcome.OK, f"runtime class: {runtime}; layers: {layers}"))
+    findings.append(judge_versions(client_version, status.operator_version))
+    return findings
+
+
+def judge_failed_probe(error: CodeExecError) -> Finding:
+    """When a probe could not be submitted, or was never taken up; the error says what to do."""
+    return Finding("execution", Outcome.FAILED, str(error))
+
+
+def _execution(execution: CodeExecution) -> Finding:
+    status = execution.status
+    name = execution.metadata.name
+    if status.phase is not Phase.SUCCEEDED:
+        return Finding("execution", Outcome.FAILED, f"{name} ended as {status.phase}/{status.reason}: {status.message}")
+    started = status.started_at
+    created = execution.metadata.creation_timestamp
+    after = f" after {max((started - created).total_seconds(), 0):.0f} s" if started and created else ""
+    return Finding("execution", Outcome.OK, f"{name}: the operator is at work, and code ran{after}")
+
+
+def _network(proof: EgressProof | None) -> Finding:
+    if proof is None:
+        return Finding(
+            "network",
+            Outcome.UNKNOWN,
+            "the record holds no egress proof",
+            "look into the operator's log",
+        )
+    names = ", ".join(dict.fromkeys(target.name for target in proof.targets)) or "none"
+    if proof.verdict is EgressVerdict.CLOSED:
+        return Finding("network", Outcome.OK, f"NetworkPolicy is enforced; out of reach of the sandbox: {names}")
+    if proof.verdict is EgressVerdict.OPEN:
+        open_names = ", ".join(target.name for target in proof.targets if target.refused is False)
+        return Finding(
+            "network",
+            Outcome.FAILED,
+            f"NetworkPolicy is not enforced: the sandbox could reach {open_names or 'one of its targets'}",
+            "install a network plugin that enforces NetworkPolicy; see docs/install.md",
+        )
+    return Finding(
+        "network",
+        Outcome.WARNING,
+        f"it could not be shown that NetworkPolicy is enforced (targets: {names})",
+        "the operator itself must be able to reach a target; see docs/install.md",
+    )
+
+
+def failed(findings: Iterable[Finding]) -> bool:
+    """True if anything has to be mended before code can run as it should."""
+    return any(finding.outcome is Outcome.FAILED for finding in findings)

@@ -1,0 +1,114 @@
+"""`codeexec doctor`: is everything there that code needs to run, and if not, what to do?"""
+
+import asyncio
+import sys
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Final, cast
+
+import click
+from rich.text import Text
+
+from executor_client.blocks import SourceBlock, prepare
+from executor_client.cli.common import PROGRAM, Cluster, cluster_options, now, output_option
+from executor_client.cli.diagnosis import (
+    RIGHTS,
+    Finding,
+    Outcome,
+    failed,
+    judge_clock,
+    judge_failed_probe,
+    judge_kinds,
+    judge_probe,
+    judge_rights,
+    judge_runtime_class,
+)
+from executor_client.cli.display import echo_json, one_line, styled, terminal
+from executor_client.cli.inspector import Inspector
+from executor_client.client import ClusterRef, CodeExecutionClient, Request
+from executor_client.exceptions import CodeExecError
+
+_PROBE: Final = SourceBlock("python", "print('codeexec doctor')")
+_PROBE_SECONDS: Final = 30
+
+
+@click.command(short_help="Check the installation, and say what to do.")
+@click.option("--runtime-class", metavar="NAME", help="Check this RuntimeClass, too, and run the probe with it.")
+@click.option("--no-run", is_flag=True, help="Run no code: only what the API server says without it.")
+@output_option
+@cluster_options
+def doctor(cluster: Cluster, as_json: bool, runtime_class: str | None, no_run: bool) -> None:
+    """Check cluster, installation and rights, run one line of Python, and say what to do about what is wrong.
+
+    Exits with 1 if something has failed.
+    """
+    findings = asyncio.run(examine(cluster.ref, runtime_class=runtime_class, probe=not no_run))
+    if as_json:
+        echo_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            _echo(finding)
+    sys.exit(1 if failed(findings) else 0)
+
+
+async def examine(ref: ClusterRef, *, runtime_class: str | None, probe: bool) -> list[Finding]:
+    """All findings, in the order of the checks. What the rest depends on comes first, and may be the last."""
+    try:
+        inspector = await Inspector.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
+    except CodeExecError as error:
+        return [Finding("API server", Outcome.FAILED, str(error))]
+    try:
+        return await _examine(cast(Inspector, inspector), runtime_class=runtime_class, probe=probe)
+    finally:
+        await inspector.close()
+
+
+async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bool) -> list[Finding]:
+    try:
+        asked = now()
+        server = await inspector.server()
+        answered = now()
+        findings = [
+            Finding("API server", Outcome.OK, f"Kubernetes {server.version} at {server.address}"),
+            judge_clock(server.date, asked, answered),
+            judge_kinds(await inspector.kinds()),
+        ]
+        answers = await asyncio.gather(*(inspector.may(right) for right in RIGHTS))
+        findings.append(judge_rights(dict(zip(RIGHTS, answers, strict=True)), inspector.namespace))
+        if runtime_class:
+            findings.append(judge_runtime_class(runtime_class, await inspector.runtime_class_exists(runtime_class)))
+    except CodeExecError as error:
+        return [Finding("API server", Outcome.FAILED, str(error))]
+    if not probe:
+        return findings
+    if failed(findings):
+        return [*findings, Finding("execution", Outcome.UNKNOWN, "no code was run, because of what has failed")]
+    return [*findings, *await _run_probe(inspector, runtime_class)]
+
+
+async def _run_probe(inspector: Inspector, runtime_class: str | None) -> list[Finding]:
+    async def connection() -> Inspector:
+        return inspector
+
+    client = CodeExecutionClient(transport=connection)
+    request = Request(
+        agent="codeexec-doctor",
+        timeout_seconds=_PROBE_SECONDS,
+        runtime_class_name=runtime_class,
+        executor=PROGRAM,
+    )
+    try:
+        handle = await client.submit(prepare([_PROBE]).blocks, request, list_files="None")
+        return judge_probe(await handle.finished(), version("codeexec"))
+    except CodeExecError as error:
+        return [judge_failed_probe(error)]
+
+
+def _echo(finding: Finding) -> None:
+    outcome, check = f"{finding.outcome.value:<9}", f"{finding.check:<14}"
+    if console := terminal():
+        console.print(Text.assemble(styled(outcome), (check, "bold"), one_line(finding.found)), soft_wrap=True)
+    else:
+        click.echo(f"{outcome}{check}{one_line(finding.found)}")
+    if finding.advice:
+        click.echo(f"{'':23}what to do: {finding.advice}")

@@ -1,0 +1,101 @@
+"""`codeexec cp`: a file from an execution or a session, or into a session."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from codeexec_api.paths import check_workspace_path
+from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from executor_client.cli.common import PROGRAM, Cluster, cluster_options
+from executor_client.client import CodeExecutionClient, Request
+from executor_client.exceptions import FileTransferError, NotFound
+from executor_client.folders import write_inside
+from executor_client.results import Artifact
+from executor_client.session import Session
+
+_REMOTE: Final = re.compile(r"([a-z0-9][-a-z0-9.]*):(.+)", re.DOTALL)
+_MOST_PATHS: Final = 64
+"""Files that one operation can ask for."""
+
+
+@click.command(short_help="Copy a file from or to the cluster.")
+@click.argument("source")
+@click.argument("target")
+@cluster_options
+def cp(cluster: Cluster, source: str, target: str) -> None:
+    """Copy a file, by NAME:PATH on the side of the cluster.
+
+    NAME is a session, or an execution that has fetched the file (`codeexec run --artifacts`, `fetch=` in Python).
+    PATH is relative to the workspace. A local file whose name has a colon is written as ./NAME.
+    """
+    here, there = _REMOTE.fullmatch(source), _REMOTE.fullmatch(target)
+    if bool(here) == bool(there):
+        raise click.UsageError("one of SOURCE and TARGET is NAME:PATH, the other a local file")
+    if here:
+        content = cluster.run(lambda client: _read(client, here[1], here[2]))
+        goal = Path(target)
+        goal = goal / Path(here[2]).name if goal.is_dir() else goal
+        save(goal.parent, goal.name, content)
+    elif there:
+        local = Path(source)
+        if not local.is_file():
+            raise click.ClickException(f"{source!r} is not a file here")
+        path = there[2] + local.name if there[2].endswith("/") else there[2]
+        content = local.read_bytes()
+        cluster.run(lambda client: _upload(client, there[1], path, content))
+
+
+async def _read(client: CodeExecutionClient, name: str, path: str) -> bytes:
+    try:
+        execution = await client.get(name)
+    except NotFound:
+        session = await client.join_session(name, Request(agent=PROGRAM, executor=PROGRAM))
+        found = await session.download([path])
+        if path not in found:
+            raise FileTransferError(f"session {name} has no file {path!r}") from None
+        return found[path]
+    return await client.read_artifact(execution, path)
+
+
+async def _upload(client: CodeExecutionClient, name: str, path: str, content: bytes) -> None:
+    session = await client.join_session(name, Request(agent=PROGRAM, executor=PROGRAM))
+    await session.upload({check_workspace_path(path): content})
+
+
+async def download(session: Session, artifacts: Sequence[Artifact]) -> dict[str, bytes]:
+    """Content of files in the workspace of a session, but for those that are too large to be fetched.
+
+    Raises:
+        CodeExecError: see `executor_client.exceptions`.
+    """
+    contents: dict[str, bytes] = {}
+    batch: list[str] = []
+    room = 0
+    batches = [batch]
+    for artifact in artifacts:
+        if artifact.size_bytes > MAX_FETCH_BYTES:
+            continue
+        if artifact.size_bytes > room or len(batch) == _MOST_PATHS:
+            batch, room = [], MAX_FETCH_BYTES
+            batches.append(batch)
+        batch.append(artifact.path)
+        room -= artifact.size_bytes
+    for paths in filter(None, batches):
+        found = await session.download(paths)
+        contents |= {path: found[path] for path in paths if path in found}
+    return contents
+
+
+def save(folder: Path, path: str, content: bytes) -> None:
+    """Write a file below a local folder. What stands there under its name is replaced and never opened.
+
+    Raises:
+        click.ClickException: the path leads out of the folder, by a link for example, or can't be written.
+    """
+    try:
+        write_inside(folder.resolve(), path, content)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise click.ClickException(f"can't write {path!r} below {str(folder)!r}: {error}") from error

@@ -1,0 +1,91 @@
+"""What `codeexec doctor` asks of the API server beyond what the client asks anyway."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from kubernetes.aio import client
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api.names import GROUP, VERSION
+from executor_client.cli.diagnosis import Right
+from executor_client.transport import Transport
+
+_REQUEST_SECONDS: Final = 15
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the API server says of itself."""
+
+    address: str
+    version: str
+    date: datetime | None
+    """Its clock, in whole seconds."""
+
+
+class Inspector(Transport):
+    """A connection that answers a few more questions. They need no rights, but for RuntimeClasses."""
+
+    async def server(self) -> Server:
+        """Version and clock of the API server.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        with self._errors("ask for the version"):
+            answer = await client.VersionApi(self._api).get_code_with_http_info(_request_timeout=_REQUEST_SECONDS)
+        date = (answer.headers or {}).get("Date")
+        return Server(self._host, answer.data.git_version, parsedate_to_datetime(date) if date else None)
+
+    async def kinds(self) -> frozenset[str]:
+        """Our kinds, as far as the API server knows them.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        with self._errors("list the kinds"):
+            try:
+                found: Any = await self._custom.get_api_resources(GROUP, VERSION, _request_timeout=_REQUEST_SECONDS)
+            except ApiException as error:
+                if error.status == 404:
+                    return frozenset()
+                raise
+        return frozenset(one.kind for one in found.resources)
+
+    async def may(self, right: Right) -> bool:
+        """Does this identity have a right in the namespace?
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        resource, _, subresource = right.resource.partition("/")
+        attributes = {
+            "namespace": self.namespace,
+            "group": right.group,
+            "resource": resource,
+            "subresource": subresource,
+            "verb": right.verb,
+        }
+        review: Any = {"spec": {"resourceAttributes": attributes}}
+        with self._errors("ask for rights"):
+            answer = await client.AuthorizationV1Api(self._api).create_self_subject_access_review(
+                review, _request_timeout=_REQUEST_SECONDS
+            )
+        return bool(answer.status and answer.status.allowed)
+
+    async def runtime_class_exists(self, name: str) -> bool | None:
+        """Is there a RuntimeClass of this name? None: this identity may not look.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        with self._errors("read the RuntimeClass"):
+            try:
+                await client.NodeV1Api(self._api).read_runtime_class(name, _request_timeout=_REQUEST_SECONDS)
+            except ApiException as error:
+                if error.status not in (403, 404):
+                    raise
+                return False if error.status == 404 else None
+        return True

@@ -1,0 +1,197 @@
+"""`codeexec get` and `codeexec logs`: the records, and the output of what runs or ran."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import datetime
+from typing import Final
+
+import click
+
+from codeexec_api import ArtifactStatus, BlockStatus, CodeExecution, Condition, EgressProof, Phase
+from executor_client.cli.common import Cluster, cluster_options, now, output_option
+from executor_client.cli.display import (
+    Printer,
+    age,
+    as_list,
+    as_object,
+    echo_fields,
+    echo_json,
+    echo_table,
+    report,
+    size,
+)
+from executor_client.client import CodeExecutionClient
+from executor_client.results import ExecutionResult
+
+_QUIET_SECONDS: Final = 2.0
+"""How long nothing comes until what a running execution has printed so far counts as read."""
+_COLUMNS: Final = ("NAME", "AGENT", "LANGUAGE", "PHASE", "EXIT", "DURATION", "DIGEST", "SESSION", "AGE")
+
+
+@click.command(short_help="List executions, or show one.")
+@click.argument("name", required=False)
+@click.option("--agent", help="Only those of this agent.")
+@click.option("--phase", type=click.Choice([phase.value for phase in Phase]), help="Only those in this phase.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the newest.")
+@output_option
+@cluster_options
+def get(
+    cluster: Cluster, as_json: bool, name: str | None, agent: str | None, phase: str | None, limit: int | None
+) -> None:
+    """List the executions, newest last, or show all that the record of one says."""
+    if name:
+        execution = cluster.run(lambda client: client.get(name))
+        if as_json:
+            echo_json(as_object(execution))
+        else:
+            _show(execution)
+        return
+    found = [
+        one
+        for one in cluster.run(lambda client: client.list_executions())
+        if agent in (None, one.spec.source.agent) and phase in (None, one.status.phase)
+    ][-(limit or 0) :]
+    if as_json:
+        echo_json(as_list(found))
+    else:
+        echo_table(_COLUMNS, (_row(one, now()) for one in found))
+
+
+@click.command(short_help="Show what code has printed.")
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the code has ended.")
+@cluster_options
+def logs(cluster: Cluster, name: str, follow: bool) -> None:
+    """Show what the code of an execution has printed, its stdout and stderr apart.
+
+    Of one that still runs that is what there is so far, unless it is followed.
+    """
+    printer = Printer()
+
+    async def work(client: CodeExecutionClient) -> ExecutionResult | None:
+        handle = client.attach(name)
+        async with aclosing(handle.output()) as chunks:
+            while True:
+                try:
+                    async with asyncio.timeout(None if follow or handle.ended else _QUIET_SECONDS):
+                        printer(await anext(chunks))
+                except StopAsyncIteration:
+                    return await handle.result()
+                except TimeoutError:
+                    return None
+
+    result = cluster.run(work)
+    printer.finish()
+    if result:
+        report(result)
+
+
+def _row(execution: CodeExecution, at: datetime) -> tuple[str, ...]:
+    spec, status = execution.spec, execution.status
+    return (
+        execution.metadata.name,
+        spec.source.agent,
+        ",".join(spec.languages),
+        status.phase.value,
+        "" if status.exit_code is None else str(status.exit_code),
+        status.summary.duration,
+        status.summary.digest,
+        spec.session_ref.name if spec.session_ref else "",
+        age(execution.metadata.creation_timestamp, at),
+    )
+
+
+def _show(execution: CodeExecution) -> None:
+    spec, status = execution.spec, execution.status
+    echo_fields(
+        {
+            "Name": execution.metadata.name,
+            "Agent": spec.source.agent,
+            "Executor": spec.source.executor,
+            "Phase": status.phase.value,
+            "Reason": status.reason,
+            "Message": status.message,
+            "Exit code": "" if status.exit_code is None else str(status.exit_code),
+            "Created": show_time(execution.metadata.creation_timestamp),
+            "Started": show_time(status.started_at),
+            "Finished": show_time(status.finished_at),
+            "Code": status.code_digest,
+            "Session": spec.session_ref.name if spec.session_ref else "",
+            "Limits": f"{spec.timeout_seconds} s a block, cpu {spec.limits.cpu}, memory {spec.limits.memory}",
+            "Pod": f"{status.pod_name} on {status.node_name}" if status.node_name else status.pod_name,
+            "Image": status.image,
+            "Runtime class": status.runtime_class_name,
+            "Layers": ", ".join(status.layers),
+            "Operator": status.operator_version,
+            "Output": _output(execution),
+        }
+    )
+    show_conditions(status.conditions)
+    _show_blocks(execution, status.blocks)
+    show_egress(status.egress_proof)
+    _show_artifacts(status.artifacts, status.artifacts_omitted)
+
+
+def show_conditions(conditions: tuple[Condition, ...]) -> None:
+    """The conditions of an execution or a session."""
+    if conditions:
+        click.echo()
+        rows = (
+            (one.type, one.status, one.reason, show_time(one.last_transition_time), one.message) for one in conditions
+        )
+        echo_table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), rows)
+
+
+def show_egress(proof: EgressProof | None) -> None:
+    """What was tried to show that the network is closed."""
+    if proof:
+        click.echo()
+        answers = {None: "not tried", True: "no", False: "yes"}
+        rows = (
+            (
+                one.name,
+                f"{one.address}:{one.port}/{one.protocol}",
+                answers[one.refused],
+                "yes" if one.reachable else "no",
+            )
+            for one in proof.targets
+        )
+        echo_table((f"EGRESS {proof.verdict.value.upper()}", "ADDRESS", "ANSWERED THE SANDBOX", "THE OPERATOR"), rows)
+
+
+def _show_blocks(execution: CodeExecution, ended: tuple[BlockStatus, ...]) -> None:
+    if not execution.spec.blocks:
+        return
+    rows = []
+    for index, block in enumerate(execution.spec.blocks):
+        status = ended[index] if index < len(ended) else None
+        outcome = (
+            (status.reason, str(status.exit_code), f"{status.duration_ms / 1000:.2f}s") if status else ("", "", "")
+        )
+        rows.append((str(index), block.language, *outcome, size(block.size_bytes), block.sha256[:12]))
+    click.echo()
+    echo_table(("BLOCK", "LANGUAGE", "ENDED", "EXIT", "DURATION", "SIZE", "DIGEST"), rows)
+
+
+def _show_artifacts(artifacts: tuple[ArtifactStatus, ...], omitted: int) -> None:
+    if artifacts:
+        click.echo()
+        rows = (
+            (one.path, size(one.size_bytes), (one.sha256 or "")[:12], "yes" if one.fetched else "no")
+            for one in artifacts
+        )
+        echo_table(("ARTIFACT", "SIZE", "DIGEST", "FETCHED"), rows)
+    if omitted:
+        click.echo(f"and {omitted} files more, which are not listed")
+
+
+def _output(execution: CodeExecution) -> str:
+    streams = (("stdout", execution.status.stdout), ("stderr", execution.status.stderr))
+    return ", ".join(
+        f"{name} {size(one.total_bytes)}{' (truncated)' if one.truncated else ''}" for name, one in streams if one
+    )
+
+
+def show_time(moment: datetime | None) -> str:
+    """A time as Kubernetes writes it; empty if there is none."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else ""

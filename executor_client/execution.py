@@ -1,0 +1,199 @@
+"""A handle on one execution: waiting for its end on a watch, and its output as it comes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from codeexec_api import CodeExecution
+from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
+from executor_client.exceptions import ExecutionLost, NotInstalled
+from executor_client.live import LiveOutput
+from executor_client.results import Contents, ExecutionResult, OutputChunk, failure, interleaved, result_of
+from executor_client.transport import ClusterTransport
+
+OPERATOR_SECONDS: Final = 20
+"""How long the operator may take to notice an execution before it counts as absent."""
+_START_SECONDS: Final = 75
+_GRACE_SECONDS: Final = 60
+"""For what comes behind the last block: output and files are brought to the record."""
+_LOG_AGAIN_SECONDS: Final = 1.0
+_LOG_TRIES: Final = 5
+"""How often a log is asked for that gives nothing; the record has it all in the end."""
+_CLOCK_SKEW: Final = timedelta(minutes=1)
+_READS_AT_ONCE: Final = 4
+
+Connect: TypeAlias = Callable[[], Awaitable[ClusterTransport]]
+
+
+class Execution:
+    """A handle on one execution. The code runs on whatever becomes of the handle; `cancel` stops it."""
+
+    def __init__(self, connect: Connect, name: str, latest: CodeExecution | None = None) -> None:
+        self._connect = connect
+        self._latest = latest
+        self._contents: Contents | None = None
+        self.name: Final = name
+
+    @property
+    def ended(self) -> bool:
+        """True when the end has been seen."""
+        return self._latest is not None and self._latest.status.phase.terminal
+
+    async def cancel(self) -> None:
+        """Stop the code. Nothing happens if it has ended.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        await (await self._connect()).cancel(self.name)
+
+    async def finished(self) -> CodeExecution:
+        """Wait for the end, and return the record.
+
+        Raises:
+            NotFound: there is no such execution.
+            NotInstalled: no operator takes it up.
+            ExecutionLost: it was deleted, or its end doesn't come.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return await self._wait(lambda _: None)
+
+    async def result(self) -> ExecutionResult:
+        """Wait for the end, and return what came out.
+
+        Raises:
+            CodeExecError: as `finished`, and if something other than the code failed; see `executor_client.exceptions`.
+        """
+        finished = await self.finished()
+        return result_of(finished, await self._read_contents(finished))
+
+    async def output(self) -> AsyncGenerator[OutputChunk, None]:
+        """Output from its beginning, as it comes, until the end.
+
+        Each piece comes once, and the pieces of a stream in order. How the streams are interleaved is exact only in
+        the result. Live output is read from the pod's log; what is missing there comes at the end, from the record.
+
+        Raises:
+            CodeExecError: as `result`.
+        """
+        arrived: asyncio.Queue[OutputChunk | None] = asyncio.Queue()
+        live: list[LiveOutput] = []
+        watching = asyncio.create_task(self._watch(live, arrived))
+        try:
+            while (chunk := await arrived.get()) is not None:
+                yield chunk
+            finished = await watching
+        finally:
+            await _stop(watching)
+        recorded = interleaved(finished.status, await self._read_contents(finished))
+        for chunk in live[0].missing(recorded) if live else recorded:
+            yield chunk
+        if error := failure(finished):
+            raise error
+
+    async def _wait(self, seen: Callable[[CodeExecution], None]) -> CodeExecution:
+        """Wait for the end; `seen` is called with each version of the record on the way."""
+        transport = await self._connect()
+        latest = self._latest = self._latest or await transport.get(self.name)
+        if latest.status.phase.terminal:
+            return latest
+        seen(latest)
+        spec = latest.spec
+        run_seconds = len(spec.blocks) * spec.timeout_seconds + _GRACE_SECONDS
+        # In a session it may wait for others, as long as the session lives; the operator ends both.
+        start_seconds = MAX_SESSION_SECONDS if spec.session_ref else _START_SECONDS
+        started = False
+        clock = asyncio.get_running_loop().time
+        try:
+            async with (
+                asyncio.timeout(start_seconds + run_seconds) as overall,
+                asyncio.timeout(None if latest.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
+                aclosing(transport.changes(latest)) as changes,
+            ):
+                async for current in changes:
+                    self._latest = current
+                    if current.status.observed_generation:
+                        unnoticed.reschedule(None)
+                    if current.status.phase.terminal:
+                        return current
+                    if current.status.started_at and not started:
+                        started = True
+                        overall.reschedule(clock() + run_seconds)
+                    seen(current)
+            raise ExecutionLost(f"execution {self.name} was deleted before it ended")
+        except TimeoutError:
+            if not overall.expired():
+                raise NotInstalled(
+                    f"no operator took up execution {self.name} within {OPERATOR_SECONDS} s; check "
+                    f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
+                ) from None
+            limit = run_seconds if started else start_seconds + run_seconds
+            raise ExecutionLost(
+                f"execution {self.name} did not end within {limit} s; its state is in "
+                f"`kubectl -n {transport.namespace} get codeexecution {self.name} -o yaml`"
+            ) from None
+
+    async def _watch(self, live: list[LiveOutput], arrived: "asyncio.Queue[OutputChunk | None]") -> CodeExecution:
+        """Wait for the end while the log is followed; the end is put into the queue, too, whatever it is."""
+        following: list[asyncio.Task[None]] = []
+
+        def seen(current: CodeExecution) -> None:
+            if current.status.started_at and not following:
+                live.append(LiveOutput(current.metadata.uid, current.spec.limits.output_bytes))
+                following.append(asyncio.create_task(self._follow(current, live[0], arrived)))
+
+        try:
+            return await self._wait(seen)
+        finally:
+            for task in following:
+                await _stop(task)
+            arrived.put_nowait(None)
+
+    async def _follow(
+        self, execution: CodeExecution, live: LiveOutput, arrived: "asyncio.Queue[OutputChunk | None]"
+    ) -> None:
+        """Put what the log gives into the queue. A log that breaks off is read again, for a while."""
+        transport = await self._connect()
+        started_at = execution.status.started_at
+        in_session = execution.spec.session_ref is not None
+        since = started_at - _CLOCK_SKEW if started_at and in_session else None
+        tries = _LOG_TRIES
+        while tries:
+            tries -= 1
+            async with aclosing(transport.follow_log(execution.status.pod_name, since)) as lines:
+                async for line in lines:
+                    if chunk := live.feed(line):
+                        arrived.put_nowait(chunk)
+                        tries = _LOG_TRIES
+            await asyncio.sleep(_LOG_AGAIN_SECONDS)
+
+    async def _read_contents(self, finished: CodeExecution) -> Contents:
+        if self._contents is None:
+            self._contents = await read_contents(await self._connect(), finished)
+        return self._contents
+
+
+async def read_contents(transport: ClusterTransport, execution: CodeExecution) -> Contents:
+    """What a record refers to, put together.
+
+    Raises:
+        OutputUnavailable: it is gone, or isn't what the operator writes.
+        CodeExecError: see `executor_client.exceptions`.
+    """
+    at_once = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def read(name: str) -> Mapping[str, bytes]:
+        async with at_once:
+            return await transport.read_output(name)
+
+    return Contents.join(await asyncio.gather(*(read(ref.name) for ref in execution.status.output_refs)))
+
+
+async def _stop(task: asyncio.Task[Any]) -> None:
+    """End a task and wait for its end, whatever it is."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # looked at, so that nothing complains that nobody did

@@ -1,0 +1,57 @@
+"""Ends the session of an executor that is gone, where no event loop can be counted on.
+
+An executor may be collected in the middle of anything, or with the interpreter. Whatever fails here does no harm: the
+operator ends a session that nothing runs in by its limits.
+"""
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
+from executor_client.transport import uses_service_account
+
+if TYPE_CHECKING:
+    from executor_client.client import ClusterRef
+    from executor_client.shared import SharedSession
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_AND_READ_SECONDS: Final = (2, 3)
+
+
+def say_farewell(shared: "SharedSession", cluster: "ClusterRef") -> None:
+    """End the session, if one is open: in a thread, or at once when the interpreter ends. Raises nothing."""
+    opened = shared.drop()
+    if opened is None:
+        return
+    if threading.main_thread().is_alive():
+        # The collector may have come in a running loop, or while some lock is held.
+        threading.Thread(target=_end, args=(opened.session.name, cluster), name="codeexec-farewell").start()
+    else:
+        _end(opened.session.name, cluster)
+
+
+def _end(name: str, cluster: "ClusterRef") -> None:
+    try:
+        # Nothing else needs the synchronous client, which takes a while to load.
+        from kubernetes import client, config
+
+        configuration: Any = client.Configuration()
+        if uses_service_account(cluster.kubeconfig, cluster.context):
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(cluster.kubeconfig, cluster.context, client_configuration=configuration)
+        configuration.retries = False
+        with client.ApiClient(configuration) as api:
+            client.CustomObjectsApi(api).patch_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                cluster.namespace,
+                SESSION_PLURAL,
+                name,
+                {"spec": {"ended": True}},
+                _request_timeout=_CONNECT_AND_READ_SECONDS,
+            )
+    except Exception as error:  # the last thing that is done; there is nobody to tell but the log
+        logger.info("session %s was not ended and ends by its idle limit: %s", name, error)

@@ -1,0 +1,167 @@
+"""One session for all calls of an executor, from whatever event loop or thread: made when it is needed, and anew."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from codeexec_api import SessionPhase
+from executor_client.exceptions import NotFound, SessionEnded
+from executor_client.results import session_failure
+from executor_client.session import Session
+
+T = TypeVar("T")
+
+_CREATION_SECONDS: Final = 30
+"""How long a call waits for another one that is creating the session, possibly in a loop that is gone."""
+_SESSIONS_A_CALL: Final = 4
+"""How many sessions may end under one call before it gives up."""
+_BROKEN: Final = (SessionPhase.DENIED, SessionPhase.FAILED)
+
+
+@dataclass(eq=False)
+class OpenSession:
+    """A session, and what has become of it so far."""
+
+    session: Session
+    created: "Future[bool]" = field(default_factory=Future)
+    """False if it could not be created."""
+    used: bool = False
+    """True when something has run in it."""
+    prepared: bool = False
+    """True when the functions are there and load."""
+
+
+class SharedSession:
+    """Hands out the session that is open, or opens one.
+
+    Args:
+        new: makes the handle of a new session, without I/O.
+    """
+
+    def __init__(self, new: Callable[[], Session]) -> None:
+        self._new = new
+        self._lock = threading.Lock()
+        self._current: OpenSession | None = None
+        self._note = ""
+
+    async def run(self, call: Callable[[OpenSession], Awaitable[T]]) -> T:
+        """Run a call in the session. If it has ended before, the call is run in a new one.
+
+        A new session is created at the same time as what the call creates in it.
+
+        Raises:
+            SessionEnded: sessions don't live long enough to run anything.
+            CodeExecError: whatever the call raises, or why there can be no session.
+        """
+        attempts = _SESSIONS_A_CALL
+        while True:
+            attempts -= 1
+            opened, mine = self._claim()
+            if not mine and not await _is_created(opened):
+                self.drop(opened)
+                continue
+            try:
+                result = await (self._create_and_call(opened, call) if mine else call(opened))
+            except SessionEnded:
+                await self._lose(opened)
+                if not attempts:
+                    raise
+            except BaseException:
+                opened.used = True  # whatever happened, something may have run
+                raise
+            else:
+                opened.used = True
+                return result
+
+    def drop(self, opened: OpenSession | None = None) -> OpenSession | None:
+        """Forget the open session, or this one if it is still the open one, and return it."""
+        with self._lock:
+            if opened is not None and opened is not self._current:
+                return None
+            dropped, self._current = self._current, None
+            return dropped
+
+    async def end(self) -> None:
+        """End the session, if there is one; the next call gets a new one.
+
+        Raises:
+            CodeExecError: it could not be ended; it is forgotten all the same, and ends by its limits.
+        """
+        with self._lock:
+            self._note = ""
+        opened = self.drop()
+        if opened and await _is_created(opened):
+            await opened.session.end()
+
+    def take_note(self) -> str:
+        """What the next output has to begin with; empty if no workspace was lost since the last one."""
+        with self._lock:
+            note, self._note = self._note, ""
+            return note
+
+    def _claim(self) -> tuple[OpenSession, bool]:
+        """The open session, and whether the caller is the one who has to create it."""
+        with self._lock:
+            if self._current:
+                return self._current, False
+            self._current = OpenSession(self._new())
+            return self._current, True
+
+    async def _create_and_call(self, opened: OpenSession, call: Callable[[OpenSession], Awaitable[T]]) -> T:
+        creating = asyncio.create_task(self._create(opened))
+        calling = asyncio.ensure_future(call(opened))
+        try:
+            await asyncio.wait({creating, calling}, return_when=asyncio.FIRST_EXCEPTION)
+            if creating.done() and (error := creating.exception()):
+                raise error
+            return await calling
+        finally:
+            calling.cancel()
+            await asyncio.shield(asyncio.wait({creating, calling}))
+            for task in (creating, calling):
+                if not task.cancelled():
+                    task.exception()  # looked at, so that nothing complains that nobody did
+
+    async def _create(self, opened: OpenSession) -> None:
+        try:
+            await opened.session.create()
+        except BaseException:
+            self.drop(opened)
+            opened.created.set_result(False)
+            raise
+        opened.created.set_result(True)
+
+    async def _lose(self, opened: OpenSession) -> None:
+        """Forget a session that is over, and remember to say so where that means that files are gone.
+
+        Raises:
+            CodeExecError: it never worked, and a new one would not either.
+        """
+        mine = self.drop(opened)
+        try:
+            record = await opened.session.record()
+        except NotFound:
+            reason = "Deleted"
+        else:
+            reason = record.status.reason or "EndRequested"
+            error = session_failure(record)
+            if error and record.status.phase in _BROKEN and record.status.started_at is None:
+                raise error
+        if mine and opened.used:
+            with self._lock:
+                self._note = (
+                    f"[codeexec: session {opened.session.name} ended ({reason}); "
+                    "this call ran in a new, empty workspace]\n"
+                )
+
+
+async def _is_created(opened: OpenSession) -> bool:
+    """Wait for whoever is creating the session; False if that failed, or if the one who does it is gone."""
+    waiting = asyncio.wrap_future(opened.created)
+    try:
+        return await asyncio.wait_for(asyncio.shield(waiting), _CREATION_SECONDS)
+    except TimeoutError:
+        return False

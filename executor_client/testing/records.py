@@ -1,0 +1,247 @@
+"""The records as the operator writes them: pure functions from one version of an object to the next."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from importlib.metadata import version
+from typing import Any, Final
+
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeSession,
+    Condition,
+    ConditionType,
+    EgressProof,
+    EgressTarget,
+    EgressVerdict,
+    Event,
+    Reason,
+    advance,
+    advance_session,
+    condition,
+    set_condition,
+)
+from codeexec_api.digests import sha256_hex
+from codeexec_api.names import block_key, file_key
+
+FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
+"""The image of the fake's default policy."""
+_VERSION: Final = version("codeexec")
+_WARNING: Final = (
+    "; warning: the network of the sandbox was not shown to be closed (see egressProof); "
+    "the policy runs code all the same"
+)
+_TARGET: Final = {"name": "api-server", "address": "192.0.2.1", "port": 443, "protocol": "TCP"}
+
+
+def moved(
+    execution: CodeExecution,
+    event: Event,
+    kind: ConditionType,
+    message: str,
+    now: datetime,
+    *,
+    reason: Reason | None = None,
+    **update: Any,
+) -> CodeExecution:
+    """An execution after an event, along the table of phases; `update` is for further fields of its status."""
+    status = execution.status
+    proof = status.egress_proof
+    if kind is ConditionType.FINISHED and proof and proof.verdict is not EgressVerdict.CLOSED:
+        message += _WARNING
+    move = advance(status.phase, event)
+    why = (reason or move.reason).value
+    generation = execution.metadata.generation
+    digest = execution.spec.code_digest
+    conditions = set_condition(
+        _proof_conditions(status.conditions, update.get("egress_proof"), now, generation),
+        condition(kind, holds=True, reason=why, message=message, now=now, generation=generation),
+    )
+    not_started = kind is ConditionType.FINISHED and status.started_at is None
+    if not_started:
+        missing = ConditionType.ACCEPTED if not status.conditions else ConditionType.STARTED
+        failed = condition(missing, holds=False, reason=why, message=message, now=now, generation=generation)
+        conditions = set_condition(conditions, failed)
+    if kind is ConditionType.FINISHED:
+        update["finished_at"] = now
+    changes = {
+        "phase": move.phase,
+        "reason": why,
+        "message": message,
+        "conditions": conditions,
+        "observed_generation": generation,
+        "operator_version": _VERSION,
+        "code_digest": digest,
+        "summary": status.summary.model_copy(
+            update={
+                "languages": ",".join(execution.spec.languages),
+                "digest": digest.removeprefix("sha256:")[:12],
+                "duration": _duration(now, status.started_at) if kind is ConditionType.FINISHED else "",
+            }
+        ),
+        **update,
+    }
+    return execution.model_copy(update={"status": status.model_copy(update=changes)})
+
+
+def _duration(now: datetime, started: datetime | None) -> str:
+    if started is None:
+        return ""
+    seconds = (now - started).total_seconds()
+    return f"{seconds:.2f}s" if seconds < 60 else f"{int(seconds // 60)}m{int(seconds % 60)}s"
+
+
+def moved_session(
+    session: CodeSession,
+    event: Event,
+    kind: ConditionType,
+    message: str,
+    now: datetime,
+    *,
+    reason: Reason | None = None,
+    **update: Any,
+) -> CodeSession:
+    """The same for a session. READY becomes false when nothing can run in it any more."""
+    status = session.status
+    move = advance_session(status.phase, event)
+    why = (reason or move.reason).value
+    changes = {
+        "phase": move.phase,
+        "reason": why,
+        "message": message,
+        "conditions": set_condition(
+            _proof_conditions(status.conditions, update.get("egress_proof"), now, session.metadata.generation),
+            condition(
+                kind,
+                holds=not move.phase.terminal,
+                reason=why,
+                message=message,
+                now=now,
+                generation=session.metadata.generation,
+            ),
+        ),
+        "observed_generation": session.metadata.generation,
+        "operator_version": _VERSION,
+        **({"ended_at": now} if move.phase.terminal else {}),
+        **update,
+    }
+    return session.model_copy(update={"status": status.model_copy(update=changes)})
+
+
+def proven(verdict: EgressVerdict, now: datetime) -> dict[str, Any]:
+    """What a status says of a pod that runs, once its network was tried."""
+    closed = verdict is EgressVerdict.CLOSED
+    target = EgressTarget(**_TARGET, refused=verdict is not EgressVerdict.OPEN, reachable=closed)
+    return {
+        "node_name": "fake-node",
+        "image_id": FAKE_IMAGE,
+        "layers": ("UserNamespace", *(("NetworkPolicy",) if closed else ()), "Seccomp", "Landlock"),
+        "egress_proof": EgressProof(verdict=verdict, checked_at=now, targets=(target,)),
+    }
+
+
+def proven_of(session: CodeSession) -> dict[str, Any]:
+    """The same for an execution, from the session that it runs in."""
+    names = ("pod_name", "node_name", "image", "image_id", "runtime_class_name", "layers", "egress_proof")
+    return {name: getattr(session.status, name) for name in names}
+
+
+def _proof_conditions(
+    conditions: tuple[Condition, ...], proof: EgressProof | None, now: datetime, generation: int
+) -> tuple[Condition, ...]:
+    if proof is None:
+        return conditions
+    shown = condition(
+        ConditionType.EGRESS_CLOSED,
+        holds=proof.verdict is EgressVerdict.CLOSED,
+        reason=proof.verdict.value,
+        message=EGRESS_MESSAGES[proof.verdict],
+        now=now,
+        generation=generation,
+    )
+    return set_condition(conditions, shown)
+
+
+EGRESS_MESSAGES: Final = {
+    EgressVerdict.CLOSED: "no answer inside the sandbox from: api-server 192.0.2.1:443/TCP",
+    EgressVerdict.OPEN: "the network of the sandbox is open: api-server 192.0.2.1:443/TCP answered from inside the pod",
+    EgressVerdict.UNPROVEN: "it can't be shown that the network of the sandbox is closed",
+}
+
+
+def session_missing(name: str, namespace: str) -> str:
+    """The message of an execution whose session is not there."""
+    return (
+        f"spec.sessionRef: there is no CodeSession {name!r} in namespace {namespace!r}; "
+        "create it before or together with the CodeExecution"
+    )
+
+
+def session_over(session: CodeSession) -> str:
+    """The message of an execution that comes, or whose turn comes, when its session has ended."""
+    return (
+        f"spec.sessionRef: session {session.metadata.name!r} is over ({session.status.reason}: "
+        f"{session.status.message}); start a new one. Nothing was run"
+    )
+
+
+def session_ended_meanwhile(session: CodeSession) -> tuple[Event, str]:
+    """What becomes of an execution that runs when its session ends."""
+    why = f"the session ended while the code ran: {session.status.message}"
+    if session.spec.ended:
+        return Event.CANCEL, why
+    expired = session.status.reason == Reason.LIFETIME_EXCEEDED.value
+    return (Event.DEADLINE if expired else Event.VANISHED), why
+
+
+def session_mismatch(spec: CodeExecutionSpec, session: CodeSession) -> str:
+    """Which limit of the pod is not that of the session; empty if all are."""
+    for field, name in (("cpu", "cpu"), ("memory", "memory"), ("ephemeral_storage", "ephemeralStorage")):
+        asked, given = getattr(spec.limits, field), getattr(session.spec.limits, field)
+        if asked != given:
+            return f"spec.limits.{name}: {asked} is not what the session was made with (allowed: {given})"
+    return ""
+
+
+def how_it_ended(event: Event, exit_code: int, spec: CodeExecutionSpec) -> str:
+    """The message of an execution whose code has ended."""
+    if not spec.blocks:
+        return "the files were handed over"
+    return {
+        Event.EXITED_ZERO: "all blocks ended with exit code 0",
+        Event.EXITED_NONZERO: f"the last block ended with exit code {exit_code}",
+        Event.OUT_OF_MEMORY: "the code needed more memory than spec.limits.memory; files in /workspace and /tmp count",
+        Event.DEADLINE: f"the block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s) and was killed",
+        Event.CANCEL: "cancelled; the code was killed",
+    }[event]
+
+
+def exit_code_of(event: Event, last: int | None) -> int | None:
+    """Exit code of a record, from that of the last block that ended, if one did."""
+    if event is Event.DEADLINE:
+        return 124
+    if event in (Event.OUT_OF_MEMORY, Event.CANCEL):
+        return last or (130 if event is Event.CANCEL else 137)
+    if event is Event.EXITED_ZERO:
+        return 0
+    return last if event is Event.EXITED_NONZERO else None
+
+
+def payload_mismatch(spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> str:
+    """What of the payload is not what the spec announces; empty if all is."""
+    announced = [
+        (f"spec.blocks[{index}]", block_key(index), block.sha256, block.size_bytes)
+        for index, block in enumerate(spec.blocks)
+    ] + [
+        (f"spec.files[{index}]", file_key(index), file.sha256, file.size_bytes)
+        for index, file in enumerate(spec.files or ())
+    ]
+    for where, key, sha256, size in announced:
+        content = payload.get(key)
+        found = "nothing" if content is None else f"sha256 {sha256_hex(content)}, {len(content)} bytes"
+        if found != f"sha256 {sha256}, {size} bytes":
+            return (
+                f"{where}: the payload holds {found} under {key!r}, but the spec announces sha256 {sha256}, "
+                f"{size} bytes; nothing was run. Create the execution again from the code that is meant to run"
+            )
+    return ""

@@ -1,0 +1,170 @@
+"""The client's way to the fake: what `ClusterTransport` promises, with the refusals of the API server."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, suppress
+from datetime import datetime
+from typing import Final
+
+from codeexec_api import CodeExecution, CodeExecutionSpec, CodeSession, CodeSessionSpec
+from codeexec_api.names import GROUP, MAX_EXECUTION_NAME
+from codeexec_api.v1alpha1 import MAX_CODE_BYTES, MAX_PART_BYTES
+from executor_client.exceptions import CodeExecError, InvalidExecution, OutputUnavailable
+from executor_client.testing.simulation import Simulation
+from executor_client.testing.store import Growing, Record
+
+_SESSION_GRACE_SECONDS: Final = 0.1
+"""How long a session may come after its first execution, in true seconds; clients create both at once."""
+
+
+class FakeTransport:
+    """A connection to the fake, for one event loop."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.namespace = simulation.namespace
+        self._simulation = simulation
+
+    async def check(self) -> None:
+        """Raise the error that the fake is to fail with, if any."""
+        self._simulation.check()
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
+        """Create a CodeExecution, and do at once what comes of it.
+
+        Raises:
+            InvalidExecution: the API server would refuse it.
+            CodeExecError: there is one of this name, or the fake is to fail.
+        """
+        self._simulation.check()
+        _refuse("CodeExecution", self.namespace, name, _problems(name, spec))
+        created = self._simulation.create(name, spec, dict(payload))
+        if spec.session_ref and spec.session_ref.name not in self._simulation.sessions:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_SESSION_GRACE_SECONDS, self._simulation.give_up_on_session, name)
+        return created
+
+    async def get(self, name: str) -> CodeExecution:
+        """The newest version of a record."""
+        self._simulation.check()
+        return self._simulation.executions[name]
+
+    async def list(self) -> AsyncGenerator[CodeExecution, None]:
+        """The newest version of each record."""
+        self._simulation.check()
+        for execution in self._simulation.executions.all():
+            yield execution
+
+    async def cancel(self, name: str) -> None:
+        """Stop an execution."""
+        self._simulation.check()
+        self._simulation.cancel(name)
+
+    async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        """Each version after the given one."""
+        versions = self._simulation.executions.versions(execution.metadata.name)
+        async for version in _newer(versions, execution, self._simulation.check):
+            yield version
+
+    async def read_output(self, name: str) -> Mapping[str, bytes]:
+        """What one output ConfigMap holds."""
+        self._simulation.check()
+        if name not in self._simulation.outputs:
+            raise OutputUnavailable(f"output {name} is not in the fake cluster")
+        return self._simulation.outputs[name]
+
+    async def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+        """Lines of the log of a pod from then on, as they come, until the pod ends."""
+        log = self._simulation.log(pod_name)
+        if log is None:
+            return
+        with suppress(CodeExecError):  # a log that can't be read is an end and no error
+            async for written, line in log.read(0, self._simulation.check):
+                if since is None or written >= since:
+                    yield line
+
+    async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
+        """Create a CodeSession, and start it.
+
+        Raises:
+            InvalidExecution: the API server would refuse it.
+            CodeExecError: there is one of this name, or the fake is to fail.
+        """
+        self._simulation.check()
+        _refuse("CodeSession", self.namespace, name, _name_problems(name))
+        return self._simulation.create_session(name, spec)
+
+    async def get_session(self, name: str) -> CodeSession:
+        """The newest version of a record."""
+        self._simulation.check()
+        return self._simulation.sessions[name]
+
+    async def list_sessions(self) -> AsyncGenerator[CodeSession, None]:
+        """The newest version of each record."""
+        self._simulation.check()
+        for session in self._simulation.sessions.all():
+            yield session
+
+    async def end_session(self, name: str) -> None:
+        """End a session."""
+        self._simulation.check()
+        self._simulation.end_session(name)
+
+    async def session_changes(self, session: CodeSession) -> AsyncGenerator[CodeSession, None]:
+        """Each version after the given one."""
+        versions = self._simulation.sessions.versions(session.metadata.name)
+        async for version in _newer(versions, session, self._simulation.check):
+            yield version
+
+
+async def _newer(versions: Growing[Record], start: Record, check: Callable[[], None]) -> AsyncGenerator[Record, None]:
+    known = int(start.metadata.resource_version)
+    async with aclosing(versions.read(0, check)) as all_versions:
+        async for version in all_versions:
+            if int(version.metadata.resource_version) > known:
+                yield version
+
+
+def _refuse(kind: str, namespace: str, name: str, problems: Iterator[tuple[str, str]]) -> None:
+    """Refuse what the CRD's rules refuse, beyond what the models do.
+
+    Raises:
+        InvalidExecution: names the fields.
+    """
+    if found := [f'{where}: Invalid value: "object": {message}' for where, message in problems]:
+        listed = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
+        raise InvalidExecution(
+            f'could not create the {kind} in namespace {namespace!r}: 422 {kind}.{GROUP} "{name}" is invalid: {listed}'
+        )
+
+
+def _name_problems(name: str) -> Iterator[tuple[str, str]]:
+    if len(name) > MAX_EXECUTION_NAME or "." in name:
+        yield (
+            "<nil>",
+            f"metadata.name must have at most {MAX_EXECUTION_NAME} characters and no dots: the pod is named after it",
+        )
+
+
+def _problems(name: str, spec: CodeExecutionSpec) -> Iterator[tuple[str, str]]:
+    yield from _name_problems(name)
+    code = sum(block.size_bytes for block in spec.blocks)
+    files = sum(file.size_bytes for file in spec.files or ())
+    if code > MAX_CODE_BYTES:
+        yield "spec.blocks", f"blocks together must not exceed {MAX_CODE_BYTES} bytes"
+    if spec.payload_ref and code + files > spec.payload_ref.parts * MAX_PART_BYTES:
+        yield (
+            "spec.payloadRef",
+            f"blocks and files together must not exceed {MAX_PART_BYTES} bytes for each of payloadRef.parts",
+        )
+    if not spec.payload_ref and (spec.blocks or spec.files):
+        yield "spec.payloadRef", "blocks and files need a payloadRef"
+    if not spec.blocks and not spec.session_ref:
+        yield "spec.blocks", "there must be a block, but in a session, where files alone can be put, listed and fetched"
+    if spec.session_ref and (spec.image or spec.runtime_class_name):
+        yield (
+            "spec.sessionRef",
+            "with a sessionRef, image and runtimeClassName are those of the session and must be absent",
+        )

@@ -1,0 +1,170 @@
+"""The connection to the runner of one pod, for whoever's code runs there at the moment."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import aiohttp
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.runner_link import RunnerLink
+from codeexec_operator.core.observed import PodLink, RunnerView
+from codeexec_operator.core.transcript import Lines, OutputPart, Transcript, readiness
+
+logger = logging.getLogger(__name__)
+
+NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+class Job(Protocol):
+    """Code that was handed to a runner, and who is told what becomes of it."""
+
+    uid: str
+
+    @property
+    def transcript(self) -> Transcript:
+        """What the runner has said of it."""
+
+    async def store(self, part: OutputPart) -> None:
+        """Keep a part of the output. Must not raise."""
+
+    def progressed(self) -> None:
+        """The transcript is over."""
+
+    def cut_off(self) -> None:
+        """The connection has ended before that."""
+
+
+class Connection:
+    """Asks the runner what it has found out, hands it jobs, and takes in what it says.
+
+    Args:
+        cluster: where the pod is.
+        namespace: namespace of the pod.
+        pod: its name.
+        greeting: what makes the runner report.
+        reusable: the runner takes one job after the other; otherwise it exits after the first.
+        changed: called when `view` has changed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        pod: str,
+        *,
+        greeting: Mapping[str, Any],
+        reusable: bool,
+        changed: Callable[[], None],
+    ) -> None:
+        self.view = RunnerView()
+        self._cluster = cluster
+        self._namespace, self._pod = namespace, pod
+        self._greeting, self._reusable = greeting, reusable
+        self._changed = changed
+        self._link: RunnerLink | None = None
+        self._job: Job | None = None
+        self._abandoned: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Connect, in the background."""
+        self.view = RunnerView(link=PodLink.OPEN)
+        self._task = asyncio.create_task(self._run(), name=f"connection to {self._pod}")
+
+    def close(self) -> None:
+        """Disconnect. What runs there is not stopped by that."""
+        if self._task:
+            self._task.cancel()
+
+    async def start(self, job: Job, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Hand over a job. If the connection has just ended, `job` hears of that and of nothing else."""
+        if self._link is None:
+            job.cut_off()
+            return
+        self._job = job
+        for message in messages:
+            await self._link.send(message)
+
+    async def cancel(self, uid: str) -> bool:
+        """Have a job stopped; False if there is no connection at the moment."""
+        if self._link is None:
+            return False
+        await self._link.send({"cancel": uid})
+        return True
+
+    def abandon(self, uid: str) -> None:
+        """Nobody wants to hear of this job any more."""
+        if self._job and self._job.uid == uid:
+            self._abandoned.add(uid)
+            self._job = None
+
+    async def _run(self) -> None:
+        lines = Lines()
+        try:
+            async with self._cluster.attach(self._namespace, self._pod) as link:
+                if self._reusable:  # stops what a predecessor of this connection has left running
+                    await link.send({"cancel": True})
+                await link.send(self._greeting)
+                self._link = link
+                async for data in link.received():
+                    for line in self._complete(lines, data):
+                        await self._take(line, link)
+                    if self.view.problem:
+                        break
+        except (ApiException, *NETWORK_ERRORS) as error:
+            logger.warning("%s: the connection to the pod failed (%s)", self._pod, type(error).__name__)
+        finally:
+            self._link = None
+            if self._job:
+                self._job.cut_off()
+                self._job = None
+            self._see(link=PodLink.CLOSED, closed_at=datetime.now(UTC), ready=None)
+
+    def _complete(self, lines: Lines, data: bytes) -> list[bytes]:
+        try:
+            return lines.feed(data)
+        except ValueError as error:
+            self._fail(str(error))
+            return []
+
+    async def _take(self, line: bytes, link: RunnerLink) -> None:
+        try:
+            frame = json.loads(line)
+            if self.view.ready is None:
+                if "ready" in frame:
+                    self._see(ready=readiness(frame))
+                elif "id" not in frame:  # else of a job that was running when this connection was made
+                    self._fail("a line that is no frame")
+                return
+            frame.get("id")
+        except Exception as error:  # whatever a pod sends must not get any further
+            self._fail(f"a line that is no frame ({type(error).__name__})")
+            return
+        job = self._job
+        if job is None or frame.get("id") in self._abandoned:
+            return
+        job.transcript.take(frame, job.uid)
+        while part := job.transcript.take_part():
+            await job.store(part)
+        if job.transcript.over:
+            self._job = None
+            job.progressed()
+            if not self._reusable:
+                await link.send({"ack": job.uid})
+
+    def _fail(self, problem: str) -> None:
+        if self._job:
+            self._job.transcript.fail(problem)
+            self._job.progressed()
+            self._job = None
+        self._see(problem=f"the runner sent {problem}")
+
+    def _see(self, **changes: Any) -> None:
+        self.view = replace(self.view, **changes)
+        self._changed()

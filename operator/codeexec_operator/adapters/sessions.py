@@ -1,0 +1,120 @@
+"""Looks after one session: its pod, the connection to it, and whose turn it is."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from codeexec_api import CodeSession, CodeSessionStatus
+from codeexec_operator.adapters.worker import Context, Worker, all_of, now
+from codeexec_operator.core import actions
+from codeexec_operator.core.actions import Plan
+from codeexec_operator.core.observed import ObservedSession, SessionView, parse_policy
+from codeexec_operator.core.payload import build_report_request
+from codeexec_operator.core.session import decide_session
+
+logger = logging.getLogger(__name__)
+
+
+class SessionWorker(Worker):
+    """One session. Executions `join` in the order in which they come, and `leave` when they are over."""
+
+    def __init__(self, context: Context, session: CodeSession, forget: Callable[["SessionWorker"], None]) -> None:
+        self._seen = ObservedSession(
+            session=session,
+            policy=context.default_policy,
+            since=now(),
+            executions=session.status.executions,
+        )
+        self._queue: list[Worker] = []
+        self._forget = forget
+        super().__init__(context, session.metadata)
+
+    def observe_session(self, session: CodeSession) -> None:
+        """Take a newer version of the object; one that is older than what was written here is ignored."""
+        if int(session.metadata.resource_version) > int(self._seen.session.metadata.resource_version):
+            self._seen = replace(self._seen, session=session)
+            self.wake()
+
+    def join(self, guest: Worker) -> None:
+        """An execution wants to run in this session; its turn comes when those before it have left."""
+        if guest not in self._queue:
+            self._queue.append(guest)
+            self.wake()
+
+    def leave(self, guest: Worker, *, ran: bool) -> None:
+        """An execution is over."""
+        if guest not in self._queue:
+            return
+        self._queue.remove(guest)
+        if ran:
+            self._seen = replace(self._seen, used_at=now(), executions=self._seen.executions + 1)
+        self.wake()
+
+    def view_for(self, guest: Worker) -> SessionView:
+        """What an execution sees of the session."""
+        return SessionView(self._seen.session, self.sandbox, turn=bool(self._queue) and self._queue[0] is guest)
+
+    def give_up(self, why: str) -> None:
+        """Its runner can't be trusted to do anything more."""
+        self._seen = replace(self._seen, unresponsive=why)
+        self.wake()
+
+    async def _step(self) -> Plan:
+        plan = await super()._step()
+        for guest in self._queue:
+            guest.wake()
+        return plan
+
+    def _decide(self) -> Plan:
+        self._seen = replace(
+            self._seen,
+            sandbox=self.sandbox,
+            surroundings=self.context.lookout.view,
+            busy=bool(self._queue),
+        )
+        return decide_session(self._seen, now(), self.context.timing)
+
+    async def _apply(self, plan: Plan) -> None:
+        jobs = [self._act(action) for action in plan.actions]
+        if isinstance(plan.status, CodeSessionStatus):
+            jobs.append(self._write_status(plan.status))
+        await all_of(jobs)
+
+    async def _write_status(self, status: CodeSessionStatus) -> None:
+        status = status.model_copy(update={"operator_version": self.context.version})
+        before = self._seen.session
+        written = await self.context.cluster.write_session(before, status)
+        self._seen = replace(self._seen, session=written)
+        if written.status.phase is not before.status.phase:
+            logger.info(
+                "%s: session %s (%s)",
+                self.name,
+                written.status.phase.value,
+                written.status.reason,
+                extra={"session_uid": written.metadata.uid},
+            )
+
+    async def _act(self, action: actions.Action) -> None:
+        if isinstance(action, actions.ReadPolicy):
+            policy = parse_policy(await self.context.cluster.get_policy(self.meta.namespace))
+            self._seen = replace(self._seen, policy=policy or self.context.default_policy, policy_read=True)
+            self.wake()
+        else:
+            await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
+
+    async def _refresh(self) -> None:
+        current = await self.context.cluster.get_session(self.meta.namespace, self.meta.name)
+        if current is None or current.metadata.uid != self.meta.uid:
+            self.observe_deletion()
+        else:
+            self._seen = replace(self._seen, session=current)
+
+    async def _end(self) -> None:
+        if self.deleted:  # for those who still look at it
+            gone = self._seen.session.model_copy(
+                update={"spec": self._seen.session.spec.model_copy(update={"ended": True})}
+            )
+            self._seen = replace(self._seen, session=gone)
+        for guest in self._queue:
+            guest.wake()
+        self._forget(self)

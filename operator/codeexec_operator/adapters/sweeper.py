@@ -1,0 +1,52 @@
+"""Deletes what nobody comes for any more: payloads without an execution, and output whose time is over."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.worker import now
+from codeexec_operator.core.retention import expired_outputs, orphaned_payloads
+
+logger = logging.getLogger(__name__)
+
+_SECONDS: Final = 60
+
+
+async def sweep(cluster: Cluster, namespaces: Sequence[str], awaited_payloads: Callable[[str], set[str]]) -> None:
+    """Look again and again, until cancelled.
+
+    Args:
+        cluster: where to look.
+        namespaces: sandbox namespaces.
+        awaited_payloads: names of the payloads that executions of a namespace still need.
+    """
+    while True:
+        for namespace in namespaces:
+            await _quietly(namespace, _sweep_payloads(cluster, namespace, awaited_payloads))
+            await _quietly(namespace, _sweep_outputs(cluster, namespace))
+        await asyncio.sleep(_SECONDS)
+
+
+async def _quietly(namespace: str, work: Awaitable[None]) -> None:
+    try:
+        await work
+    except (ApiException, *NETWORK_ERRORS) as error:
+        logger.warning("%s: could not look for what nobody comes for (%s)", namespace, type(error).__name__)
+
+
+async def _sweep_payloads(cluster: Cluster, namespace: str, awaited: Callable[[str], set[str]]) -> None:
+    found = await cluster.list_payloads(namespace)
+    for name, uid in orphaned_payloads(found, awaited(namespace), now()):
+        await cluster.delete_payload(namespace, name, uid)
+        logger.info("%s/%s: deleted a payload that no execution came for", namespace, name)
+
+
+async def _sweep_outputs(cluster: Cluster, namespace: str) -> None:
+    for name, uid in expired_outputs(await cluster.list_outputs(namespace), now()):
+        await cluster.delete_output(namespace, name, uid)
+        logger.info("%s/%s: deleted output whose time is over", namespace, name)

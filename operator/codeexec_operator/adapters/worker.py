@@ -1,0 +1,171 @@
+"""The loop around a decision: observe, decide, act, wait for what comes next. One task for each object.
+
+Handlers feed it with events; it feeds the pure decisions of `core` with what is known, and carries out their plans. It
+holds no policy of its own.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import ExecutionPolicySpec
+from codeexec_api.names import pod_name
+from codeexec_api.v1alpha1 import ObjectMeta
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.lookout import Lookout
+from codeexec_operator.core import actions
+from codeexec_operator.core.actions import Plan
+from codeexec_operator.core.observed import Sandbox, parse_pod
+from codeexec_operator.core.startup import Timing
+
+logger = logging.getLogger(__name__)
+
+_RETRY: Final = timedelta(seconds=1)
+
+
+def now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
+async def all_of(jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run jobs at the same time and wait for all of them, then raise what the first of them raised."""
+    for result in await asyncio.gather(*jobs, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all workers share."""
+
+    cluster: Cluster
+    lookout: Lookout
+    default_policy: ExecutionPolicySpec
+    timing: Timing
+    version: str
+    """Of the operator."""
+
+
+class Worker(ABC):
+    """Everything that this process knows and does about one object, and about its pod if it has one."""
+
+    def __init__(self, context: Context, meta: ObjectMeta) -> None:
+        self.context = context
+        self.meta = meta
+        """Name, namespace and UID, which never change."""
+        self.sandbox = Sandbox()
+        self.connection: Connection | None = None
+        self.deleted = False
+        self._wake = asyncio.Event()
+        self._stale = False
+        self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
+
+    @abstractmethod
+    def _decide(self) -> Plan:
+        """What to do, given what is known now."""
+
+    @abstractmethod
+    async def _apply(self, plan: Plan) -> None:
+        """Carry out a plan."""
+
+    @abstractmethod
+    async def _refresh(self) -> None:
+        """See the object as it is now, after it turned out to be another than the one that was decided on."""
+
+    @abstractmethod
+    async def _end(self) -> None:
+        """Nothing more will be done."""
+
+    def wake(self) -> None:
+        """Something new is known; decide again."""
+        self._wake.set()
+
+    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """The pod was seen, changed or deleted."""
+        self.sandbox = replace(self.sandbox, pod=parse_pod(raw), gone=deleted)
+        self.wake()
+
+    def observe_deletion(self) -> None:
+        """The object is gone, and the garbage collector takes its pod: nothing can be recorded any more."""
+        self.deleted = True
+        self.wake()
+
+    async def _run(self) -> None:
+        try:
+            while not self.deleted:
+                self._wake.clear()
+                plan = await self._step()
+                if any(isinstance(action, actions.Forget) for action in plan.actions):
+                    return
+                if plan.status is None:
+                    await self._sleep(plan.wake_at)
+        finally:
+            if self.connection:
+                self.connection.close()
+            await self._end()
+
+    async def _step(self) -> Plan:
+        """Decide once and carry it out; what a retry may heal is tried again."""
+        try:
+            if self._stale:
+                await self._refresh()
+                self._stale = False
+                if self.deleted:
+                    return Plan()
+            if self.connection:
+                self.sandbox = replace(self.sandbox, runner=self.connection.view)
+            plan = self._decide()
+            await self._apply(plan)
+        except ApiException as error:
+            if error.status in (404, 409):
+                self._stale = True
+                return Plan(wake_at=now())
+            logger.warning("%s: the API server answered %s; trying again", self.name, error.status)
+            return Plan(wake_at=now() + _RETRY)
+        except NETWORK_ERRORS as error:
+            logger.warning("%s: no answer from the API server (%s); trying again", self.name, type(error).__name__)
+            return Plan(wake_at=now() + _RETRY)
+        except Exception:  # a bug must not leave an object without anybody who looks after it
+            logger.exception("%s: unexpected; trying again", self.name)
+            return Plan(wake_at=now() + _RETRY)
+        return plan
+
+    async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
+        """Carry out one of the actions that concern the pod; another one is not for here."""
+        pod = pod_name(self.meta.name, self.meta.uid)
+        match action:
+            case actions.CreatePod(manifest):
+                fault = await self.context.cluster.create_pod(manifest)
+                self.sandbox = replace(self.sandbox, requested=True, fault=fault)
+                self.wake()
+            case actions.Attach():
+                self.connection = Connection(
+                    self.context.cluster,
+                    self.meta.namespace,
+                    pod,
+                    greeting=greeting,
+                    reusable=reusable,
+                    changed=self.wake,
+                )
+                self.connection.open()
+            case actions.DeletePod():
+                await self.context.cluster.delete_pod(self.meta.namespace, pod)
+
+    async def _sleep(self, wake_at: datetime | None) -> None:
+        seconds = None if wake_at is None else max(0.0, (wake_at - now()).total_seconds())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    @property
+    def name(self) -> str:
+        """For log lines."""
+        return f"{self.meta.namespace}/{self.meta.name}"

@@ -1,0 +1,185 @@
+"""The decision about one session, as `reconcile.py` makes it about executions."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from codeexec_api import (
+    CodeSessionStatus,
+    ConditionType,
+    Event,
+    Reason,
+    advance_session,
+    condition,
+    evaluate,
+    set_condition,
+)
+from codeexec_api.phases import SessionPhase
+from codeexec_operator.core import startup
+from codeexec_operator.core.actions import CreatePod, DeletePod, Forget, Plan, ReadPolicy
+from codeexec_operator.core.observed import ObservedSession, PolicyProblem
+from codeexec_operator.core.startup import MESSAGE_LENGTH, Ending, Timing
+from codeexec_operator.manifests.pod import build_pod
+
+
+def decide_session(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
+    """What to do about one session. Pure: same observation, same time, same plan."""
+    phase = seen.session.status.phase
+    if phase.terminal:
+        running = seen.sandbox.pod is not None and not seen.sandbox.gone
+        return Plan(actions=(DeletePod() if running else Forget(),))
+    if seen.session.spec.ended:
+        return _end(seen, now, Ending(Event.ENDED, None, "ended, as was asked for"))
+    if phase is SessionPhase.PENDING:
+        return _accept(seen, now, timing)
+    if phase is SessionPhase.STARTING:
+        return _start(seen, now, timing)
+    return _keep(seen, now, timing)
+
+
+def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
+    if not seen.policy_read:
+        return Plan(actions=(ReadPolicy(),))
+    if isinstance(seen.policy, PolicyProblem):
+        return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
+    verdict = evaluate(seen.session.spec, seen.policy)
+    if not verdict.allowed:
+        return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
+    manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
+    status = _moved(seen, now, Ending(Event.ACCEPTED, None, verdict.message), ConditionType.ACCEPTED)
+    facts = {
+        "pod_name": manifest["metadata"]["name"],
+        "image": verdict.image,
+        "runtime_class_name": verdict.runtime_class_name or "",
+    }
+    return Plan(status=status.model_copy(update=facts), actions=(CreatePod(manifest),))
+
+
+def _manifest(
+    seen: ObservedSession, now: datetime, timing: Timing, *, image: str, runtime_class_name: str | None
+) -> dict[str, Any]:
+    """The pod, with a deadline behind that of this operator."""
+    seconds = timing.start_timeout + seen.session.spec.max_lifetime_seconds + 2 * timing.grace
+    return build_pod(
+        seen.session,
+        image=image,
+        deadline_seconds=int(seconds),
+        runtime_class_name=runtime_class_name,
+        user_namespace=seen.surroundings.user_namespace(runtime_class_name),
+        egress_targets=[target.dump() for target in seen.surroundings.targets(now)],
+    )
+
+
+def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
+    if ending := startup.failure(seen.sandbox):
+        return _end(seen, now, ending)
+    status = seen.session.status
+    accepted = [one.last_transition_time for one in status.conditions if one.type == ConditionType.ACCEPTED.value]
+    give_up_at = (accepted[0] if accepted else now) + timedelta(seconds=timing.start_timeout)
+    if now >= give_up_at:
+        return _end(seen, now, startup.late(seen.sandbox, timing))
+    if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
+        manifest = _manifest(
+            seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None
+        )
+        return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
+    if not seen.policy_read:
+        return Plan(actions=(ReadPolicy(),))
+    if plan := startup.connect(seen.sandbox, now, timing, give_up_at):
+        return plan
+    pod, ready = seen.sandbox.pod, seen.sandbox.runner.ready
+    if pod is None or ready is None:  # `connect` has seen to it
+        return Plan(wake_at=give_up_at)
+    proven = startup.prove(pod, ready, seen.surroundings, now, seen.session.metadata.generation)
+    known = status.model_copy(update=proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
+    seen = replace(seen, session=seen.session.model_copy(update={"status": known}))
+    if ending := startup.refuses(proven, seen.policy):
+        return _end(seen, now, ending)
+    moved = _moved(seen, now, Ending(Event.READY, None, "executions can run"), ConditionType.READY)
+    return Plan(status=moved.model_copy(update={"started_at": now, "last_used_at": now}))
+
+
+def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
+    """Hold the connection, and look at the clock."""
+    if ending := _loss(seen, now, timing):
+        return _end(seen, now, ending)
+    spec, status = seen.session.spec, seen.session.status
+    end_at = (status.started_at or now) + timedelta(seconds=spec.max_lifetime_seconds)
+    if now >= end_at:
+        message = f"the session was {spec.max_lifetime_seconds} s old, which is its spec.maxLifetimeSeconds"
+        return _end(seen, now, Ending(Event.DEADLINE, None, message))
+    used_at = seen.used_at or status.last_used_at or now
+    if not seen.busy:
+        idle_at = used_at + timedelta(seconds=spec.idle_timeout_seconds)
+        if now >= idle_at:
+            message = f"nothing ran for {spec.idle_timeout_seconds} s, which is its spec.idleTimeoutSeconds"
+            return _end(seen, now, Ending(Event.ENDED, Reason.IDLE_TIMEOUT, message))
+        end_at = min(end_at, idle_at)
+    if seen.sandbox.pod is None:  # after a restart
+        return Plan(wake_at=min(end_at, seen.since + timedelta(seconds=timing.list_grace)))
+    if plan := startup.connect(seen.sandbox, now, timing, end_at):
+        return plan
+    record_at = (status.last_used_at or now) + timedelta(seconds=timing.use_recorded)
+    if used_at > (status.last_used_at or used_at):
+        if now >= record_at:
+            return Plan(status=status.model_copy(update=_use(seen)))
+        end_at = min(end_at, record_at)
+    return Plan(wake_at=end_at)
+
+
+def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None:
+    """Why the session can't go on, if so."""
+    pod = seen.sandbox.pod
+    if pod is None and now >= seen.since + timedelta(seconds=timing.list_grace):
+        return Ending(Event.VANISHED, None, "the pod was gone when the operator started again")
+    if seen.unresponsive:
+        return Ending(Event.FAULT, None, seen.unresponsive)
+    if seen.sandbox.runner.problem:
+        return Ending(Event.FAULT, None, seen.sandbox.runner.problem)
+    if seen.sandbox.gone:
+        return Ending(Event.VANISHED, None, "the pod was deleted")
+    if pod and pod.terminated == "OOMKilled":
+        message = "the pod needed more memory than spec.limits.memory; files in /workspace and /tmp count"
+        return Ending(Event.FAULT, Reason.OUT_OF_MEMORY, message)
+    if pod and pod.terminated:
+        return Ending(Event.FAULT, None, f"the pod ended ({pod.terminated}, exit code {pod.exit_code})")
+    return None
+
+
+def _use(seen: ObservedSession) -> dict[str, Any]:
+    """What the record says of the session's use."""
+    status = seen.session.status
+    return {
+        "last_used_at": seen.used_at or status.last_used_at,
+        "executions": max(seen.executions, status.executions),
+    }
+
+
+def _end(seen: ObservedSession, now: datetime, ending: Ending) -> Plan:
+    """End the session: nothing runs in it any more, and its pod is deleted."""
+    refused = seen.session.status.phase is SessionPhase.PENDING and ending.event is Event.REFUSED
+    kind = ConditionType.ACCEPTED if refused else ConditionType.READY
+    status = _moved(seen, now, ending, kind, holds=False)
+    status = status.model_copy(update={"ended_at": now, **_use(seen)})
+    pod = seen.sandbox.pod is not None or seen.sandbox.requested
+    return Plan(status=status, actions=(DeletePod(),) * pod)
+
+
+def _moved(
+    seen: ObservedSession, now: datetime, ending: Ending, kind: ConditionType, *, holds: bool = True
+) -> CodeSessionStatus:
+    session = seen.session
+    move = advance_session(session.status.phase, ending.event)
+    reason, message = (ending.reason or move.reason).value, ending.message[:MESSAGE_LENGTH]
+    observed = condition(
+        kind, holds=holds, reason=reason, message=message, now=now, generation=session.metadata.generation
+    )
+    return session.status.model_copy(
+        update={
+            "phase": move.phase,
+            "reason": reason,
+            "message": message,
+            "observed_generation": session.metadata.generation,
+            "conditions": set_condition(session.status.conditions, observed),
+        }
+    )

@@ -1,0 +1,118 @@
+"""The connection to the operator: JSON, one object a line, in on stdin and out on stdout. Standard library only."""
+
+import base64
+import collections
+import json
+import os
+import selectors
+import time
+
+CHUNK = 64 * 1024
+
+
+class Loop:
+    """Calls whoever has something to read, until what is waited for has come."""
+
+    def __init__(self):
+        self._selector = selectors.DefaultSelector()
+
+    def add(self, descriptor, react):
+        """Call `react` when the descriptor is readable. It returns True if it pays to wait a little for more."""
+        self._selector.register(descriptor, selectors.EVENT_READ, react)
+
+    def remove(self, descriptor):
+        """Forget a descriptor, before it is closed."""
+        self._selector.unregister(descriptor)
+
+    def serve(self, finished, deadline=None, collect=0.0):
+        """Wait for `finished()`; False if the deadline (of time.monotonic) comes first.
+
+        Args:
+            finished: is asked after every round.
+            deadline: None waits for ever.
+            collect: seconds to wait where it pays.
+        """
+        while not finished():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            if any([key.data() for key, _ in self._selector.select(left)]) and collect:
+                time.sleep(collect)
+        return True
+
+
+class Input:
+    """What the operator says. While a job runs, only its cancellation is heeded; the rest waits in order."""
+
+    def __init__(self, loop):
+        self.ended = False
+        self.cancelled = False
+        self._job = None
+        self._loop = loop
+        self._pieces = []
+        self._waiting = collections.deque()
+        loop.add(0, self._read)
+
+    def next(self, deadline=None):
+        """The next message, {"garbled": True} for a line that is none; None if stdin or the time ends before."""
+        self._loop.serve(lambda: self._waiting or self.ended, deadline)
+        return self._waiting.popleft() if self._waiting else None
+
+    def begin(self, job):
+        """Heed what cancels the job with this id, from now on and in what has come behind it."""
+        self._job, self.cancelled = job, False
+        self._sift()
+
+    def end(self):
+        """No job runs."""
+        self._job = None
+
+    def _read(self):
+        data = os.read(0, CHUNK)
+        if not data:  # the operator is gone; the limits of the pod stand
+            self.ended = True
+            self._loop.remove(0)
+            return
+        first, *others = data.split(b"\n")
+        self._pieces.append(first)
+        for piece in others:
+            self._take(b"".join(self._pieces))
+            self._pieces = [piece]
+        self._sift()
+
+    def _take(self, line):
+        if not line.strip():
+            return
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        self._waiting.append(message if isinstance(message, dict) else {"garbled": True})
+
+    def _sift(self):
+        if self._job is None:
+            return
+        count = len(self._waiting)
+        self._waiting = collections.deque(
+            message for message in self._waiting if message.get("cancel") not in (True, self._job)
+        )
+        self.cancelled = self.cancelled or len(self._waiting) < count
+
+
+def send(**frame):
+    """Write one line to stdout, completely."""
+    line = memoryview(_encoded(frame) + b"\n")
+    while line:
+        line = line[os.write(1, line) :]
+
+
+def _encoded(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def text_fields(text):
+    """A text as fields of a frame: `data`, or `data64` where escapes would make that the longer one."""
+    raw = text.encode()
+    if len(_encoded(text)) - 2 > -(-len(raw) // 3) * 4:
+        return {"data64": base64.b64encode(raw).decode()}
+    return {"data": text}

@@ -1,0 +1,194 @@
+"""The IPython kernel of a stateful session, seen from the runner. Standard library only.
+
+Two processes, confined as user code is and of the same user: the kernel (`kernel_app.py`, ipykernel), which writes the
+output of cells straight to its pipes, and the host (`kernel_host.py`, jupyter_client), which hands cells to it. Code
+can tamper with both; it gains nothing that it couldn't print itself. The runner believes them how a cell has ended, and
+no more.
+
+Runner to host: {"cell": number, "path"}. Host to runner: {"ready": true}, {"cell": number, "exitCode"}.
+Between executions both are stopped, so that a thread that a cell has left behind does nothing meanwhile.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+
+from output import Pipe
+from processes import exit_code
+
+FOLDERS = "/tmp"
+START_SECONDS = 60
+LONGEST_LINE = 4096
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Kernel:
+    """The two processes; none are there until the first `start`, and none after `drop`."""
+
+    def __init__(self, loop, children, confinement, environment):
+        self.pids = ()
+        """Host and kernel."""
+        self.pipes = ()
+        """The kernel's stdout and stderr."""
+        self.answer = None
+        """Exit code of the cell, once it has ended."""
+        self.unannounced = False
+        """Whether variables have been lost and no output has said so."""
+        self._loop = loop
+        self._children = children
+        self._confinement = confinement
+        self._environment = environment
+        self._folder = None
+        self._orders = self._answers = None
+        self._line = b""
+        self._ready = self._deaf = self._listening = False
+        self._cell = 0
+
+    @property
+    def gone(self):
+        """Whether there is no kernel that could take a cell: it was never started, or one of the two has ended."""
+        return not self.pids or self._deaf or any(self._children.status(pid) is not None for pid in self.pids)
+
+    def start(self, pids, file_bytes, stopped):
+        """Start the two processes and wait until they take cells.
+
+        Args:
+            pids: see `Confinement.apply`.
+            file_bytes: see `Confinement.apply`.
+            stopped: is asked whether to give up.
+
+        Returns:
+            Whether they do, and what they have written meanwhile. If they don't, they are killed.
+        """
+        words = []
+        self.pipes = (Pipe(), Pipe())
+        self.direct([lambda _, text: words.append(text)] * 2)
+        self._line, self._ready, self._deaf = b"", False, False
+        self._spawn(functools.partial(self._confinement.apply, pids, file_bytes))
+        self._loop.add(self._answers, self._listen)
+        self._listening = True
+        for pipe in self.pipes:
+            self._loop.add(pipe.reader, pipe.read)
+        self._loop.serve(lambda: self._ready or self.gone or stopped(), time.monotonic() + START_SECONDS)
+        ready = self._ready and not self.gone
+        if not ready:
+            for pid in self.pids:
+                if self._children.status(pid) is None:
+                    os.kill(pid, signal.SIGKILL)
+        for pipe in self.pipes:
+            pipe.drain()
+        if not ready:
+            announced = not self.unannounced
+            self.drop()
+            self.unannounced = not announced  # it had no variables yet
+        return ready, "".join(words)[-LONGEST_LINE:]
+
+    def _spawn(self, confine):
+        self._folder = f"{FOLDERS}/kernel-{os.urandom(4).hex()}"
+        os.mkdir(self._folder, 0o700)
+        connection = f"{self._folder}/connection.json"
+        with open(connection, "w") as file:
+            json.dump(_connection(self._folder), file)
+        environment = self._environment | _settings(self._folder)
+        orders, self._orders = os.pipe2(os.O_CLOEXEC)
+        self._answers, answers = os.pipe2(os.O_CLOEXEC)
+        for mine in (self._orders, self._answers):
+            os.set_blocking(mine, False)
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        out, err = (pipe.writer for pipe in self.pipes)
+        # -P: without the programs' folder on the path of imports. -s: nor what code has installed for its user.
+        host = [sys.executable, "-P", "-s", f"{_HERE}/kernel_host.py", connection]
+        kernel = [sys.executable, "-P", f"{_HERE}/kernel_app.py", connection]
+        self.pids = (
+            self._children.start(host, environment, (orders, answers, err), confine),
+            self._children.start(kernel, environment, (nothing, out, err), confine),
+        )
+        for descriptor in (orders, answers, nothing):
+            os.close(descriptor)
+
+    def direct(self, sinks):
+        """Where the output goes from now on: see `Pipe`."""
+        for pipe, sink in zip(self.pipes, sinks, strict=False):
+            pipe.sink = sink
+
+    def go_on(self):
+        """Let both run again after they were stopped."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def execute(self, path):
+        """Have a file run as a cell; `answer` or `gone` tells of its end."""
+        self._cell += 1
+        self.answer = None
+        try:
+            os.write(self._orders, json.dumps({"cell": self._cell, "path": path}).encode() + b"\n")
+        except OSError:  # full or closed: it doesn't listen any more
+            self._deaf = True
+
+    def interrupt(self):
+        """Raise KeyboardInterrupt in the cell, and signal the processes that it waits for."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pids[1], signal.SIGINT)
+
+    def exit_code(self):
+        """With what the kernel has ended, never 0; 1 if that is not known."""
+        status = self._children.status(self.pids[1])
+        return (exit_code(status) if status is not None else 0) or 1
+
+    def drop(self):
+        """Forget two processes that are dead or as good as dead."""
+        for pid in self.pids:
+            self._children.forget(pid)
+        for pipe in self.pipes:
+            self._loop.remove(pipe.reader)
+            pipe.close()
+        if self._listening:
+            self._loop.remove(self._answers)
+        os.close(self._orders)
+        os.close(self._answers)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.pids = self.pipes = ()
+        self.unannounced = True
+
+    def _listen(self):
+        try:
+            data = os.read(self._answers, LONGEST_LINE)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove(self._answers)
+            self._listening, self._deaf = False, True
+        *lines, self._line = (self._line + data).split(b"\n")
+        if len(self._line) > LONGEST_LINE:
+            self._line, self._deaf = b"", True
+        for line in lines:
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                self._deaf = True
+
+    def _take(self, message):
+        if message.get("ready"):
+            self._ready = True
+        elif message["cell"] == self._cell:
+            self.answer = int(message["exitCode"]) & 0xFF
+
+
+def _connection(folder):
+    """What Jupyter calls a connection file: with `ipc`, ports are endings of the names of sockets."""
+    ports = {f"{name}_port": number for number, name in enumerate(("shell", "iopub", "stdin", "control", "hb"), 1)}
+    key = os.urandom(16).hex()
+    return {"transport": "ipc", "ip": f"{folder}/s", "key": key, "signature_scheme": "hmac-sha256", **ports}
+
+
+def _settings(folder):
+    """Beside what all code gets in its environment: figures become images, settings stay out of the workspace."""
+    folders = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    backend = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    return backend | {name: f"{folder}/{name.lower()}" for name in folders}

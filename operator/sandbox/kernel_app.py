@@ -1,0 +1,157 @@
+"""The IPython kernel of a stateful session, which behaves like a script. A program by itself, confined like user code.
+
+    kernel_app.py CONNECTION-FILE
+
+What cells and their processes write goes to the stdout and stderr of this process, unchanged and at once. So does the
+text of results and tracebacks, in the order in which they come; pictures and HTML become files in the workspace.
+"""
+
+import base64
+import os
+import re
+import signal
+import sys
+import warnings
+
+# The debugger would take 0.3 s and listen on a TCP socket; ipykernel does without where it can't be imported.
+sys.modules["debugpy"] = None
+
+from ipykernel import kernelapp  # noqa: E402
+from ipykernel.iostream import IOPubThread  # noqa: E402
+from ipykernel.ipkernel import IPythonKernel  # noqa: E402
+from ipykernel.zmqshell import ZMQDisplayPublisher, ZMQInteractiveShell, ZMQShellDisplayHook  # noqa: E402
+from traitlets import Type  # noqa: E402
+from traitlets.config import Config  # noqa: E402
+
+del sys.modules["debugpy"]
+
+WORKSPACE = os.getcwd()
+BINARY = {"image/png": "png", "image/jpeg": "jpg"}
+TEXT = {"image/svg+xml": "svg", "text/html": "html"}
+TERMINAL_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class Displays(ZMQDisplayPublisher):
+    """What `display()` is given, figures too."""
+
+    cell = 0
+    number = 0
+
+    def begin(self, _info):
+        """A cell begins; IPython has counted it already."""
+        self.cell, self.number = self.shell.execution_count - 1, 0
+
+    def publish(self, data, *_metadata, **_options):
+        """Write the text to stdout, and to files what can be looked at."""
+        for kind, extension in (BINARY | TEXT).items():
+            if kind in data:
+                content = data[kind]
+                if isinstance(content, str):
+                    content = base64.b64decode(content) if kind in BINARY else content.encode()
+                self._keep(extension, content)
+        if "text/plain" in data:
+            _write_line(sys.stdout, data["text/plain"])
+
+    def _keep(self, extension, content):
+        """Write `output-CELL-NUMBER.EXTENSION`, with the next number that is free."""
+        while True:
+            self.number += 1
+            path = f"{WORKSPACE}/output-{self.cell}-{self.number}.{extension}"
+            try:
+                with open(path, "xb") as file:
+                    file.write(content)
+            except FileExistsError:
+                continue
+            return
+
+    def clear_output(self, wait=False):
+        """Leave it: what has been written stays written."""
+
+
+class Results(ZMQShellDisplayHook):
+    """The value of a cell's last line."""
+
+    def start_displayhook(self):
+        """No message begins."""
+
+    def write_output_prompt(self):
+        """No `Out[1]:`."""
+
+    def write_format_data(self, format_dict, *_metadata):
+        """Treat it as what is displayed."""
+        self.shell.display_pub.publish(format_dict)
+
+    def finish_displayhook(self):
+        """No message ends."""
+
+
+class Shell(ZMQInteractiveShell):
+    """Runs cells."""
+
+    displayhook_class = Type(Results)
+    display_pub_class = Type(Displays)
+
+    def init_environment(self):
+        """Leave it as the runner has made it."""
+
+    def init_user_ns(self):
+        """Have `exit` end the cell with a code, as it ends a script, and not the kernel."""
+        super().init_user_ns()
+        self.user_ns["exit"] = self.user_ns["quit"] = sys.exit
+        self.user_ns_hidden.update(exit=sys.exit, quit=sys.exit)
+
+    def _showtraceback(self, etype, evalue, stb):
+        self._last_traceback = stb
+        if not issubclass(etype, SystemExit):
+            _write_line(sys.stderr, TERMINAL_SEQUENCE.sub("", "\n".join(stb)))
+        elif isinstance(evalue.code, str):  # as a script does
+            _write_line(sys.stderr, evalue.code)
+
+
+class Kernel(IPythonKernel):
+    """Answers the host."""
+
+    shell_class = Type(Shell)
+
+
+class Publisher(IOPubThread):
+    """Sends messages for this process alone; for its children it would listen on a TCP socket, which is refused."""
+
+    def __init__(self, socket, *, session, **_pipe):
+        super().__init__(socket, pipe=False, session=session)
+
+
+class App(kernelapp.IPKernelApp):
+    """The process."""
+
+    kernel_class = Type(Kernel)
+    outstream_class = ""
+    """None: the process's own streams stay, and no messages are made of what is written to them."""
+
+
+def _write_line(stream, text):
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def main():
+    """Serve for ever."""
+    # gVisor sends it, and lets the process go on, when the runner has stopped it and then kills a child of it. The
+    # runner stops it again.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    kernelapp.IOPubThread = Publisher
+    config = Config()
+    config.IPKernelApp.connection_file = sys.argv[1]
+    config.IPKernelApp.log_level = "CRITICAL"
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "nocolor"
+    # IPython's advice to who calls sys.exit in a terminal.
+    warnings.filterwarnings("ignore", message="To exit: use")
+    app = App.instance(config=config)
+    app.initialize([])
+    app.shell.events.register("pre_run_cell", app.shell.display_pub.begin)
+    sys.argv = [""]
+    app.start()
+
+
+main()

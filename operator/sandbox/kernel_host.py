@@ -1,0 +1,67 @@
+"""Hands the cells of a stateful session to the IPython kernel. A program of its own, confined as user code is.
+
+    kernel_host.py CONNECTION-FILE
+
+For what comes on stdin and goes to stdout see `kernel.py`. The kernel itself writes what cells print.
+"""
+
+import json
+import os
+import sys
+
+from jupyter_client import BlockingKernelClient
+
+
+class Host:
+    """One kernel, which is starting or runs."""
+
+    def __init__(self, connection):
+        self._client = BlockingKernelClient(connection_file=connection)
+        self._client.load_connection_file()
+        self._client.start_channels(iopub=False, stdin=False, hb=False, control=False)
+
+    def wait_until_ready(self):
+        """Until the kernel answers."""
+        self._reply_to(self._client.kernel_info())
+
+    def run(self, path):
+        """Run a file as a cell; returns the exit code that it would have as a script."""
+        with open(path, encoding="utf-8", newline="") as file:
+            code = file.read()
+        content = self._reply_to(self._client.execute(code, allow_stdin=False, stop_on_error=False))
+        if content["status"] == "ok":
+            return 0
+        if content.get("ename") == "SystemExit":
+            return _code_of_exit(content.get("evalue", ""))
+        return 1
+
+    def _reply_to(self, request):
+        while True:
+            message = self._client.get_shell_msg()
+            if message["parent_header"].get("msg_id") == request:
+                return message["content"]
+
+
+def _code_of_exit(value):
+    """As Python ends: without a value 0, with a number that, with anything else 1."""
+    if value in ("", "None", "False"):
+        return 0
+    try:
+        return int(value) & 0xFF
+    except ValueError:
+        return 1
+
+
+def main():
+    """Serve until stdin ends. Nothing else may be written to stdout."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    host = Host(sys.argv[1])
+    host.wait_until_ready()
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        order = json.loads(line)
+        print(json.dumps({"cell": order["cell"], "exitCode": host.run(order["path"])}), file=answers)
+
+
+main()

@@ -1,0 +1,79 @@
+"""Output of code: pipes, and the text that comes out of them. Standard library only."""
+
+import array
+import codecs
+import fcntl
+import hashlib
+import os
+import termios
+
+from channel import CHUNK
+
+
+class Stream:
+    """One of a job's two output streams: how much of it is kept, and what has come."""
+
+    def __init__(self, name, limit):
+        self.name = name
+        self.total = 0
+        self._room = limit
+        self._truncated = False
+        self._digest = hashlib.sha256()
+
+    def take(self, size, text):
+        """Count `size` bytes and return what to send of their text; the part beyond the limit is counted only."""
+        self.total += size
+        encoded = text.encode()
+        if len(encoded) > self._room:
+            text = encoded[: self._room].decode(errors="ignore")
+            encoded = text.encode()
+            self._room = 0
+            self._truncated = True
+        else:
+            self._room -= len(encoded)
+        self._digest.update(encoded)
+        return text
+
+    def totals(self):
+        """Bytes that were written, the digest of the text that was sent, and whether there was more."""
+        return {"bytes": self.total, "sha256": self._digest.hexdigest(), "truncated": self._truncated}
+
+
+class Pipe:
+    """A pipe that code writes to. The runner holds both ends, so that it never ends by itself."""
+
+    def __init__(self, sink=None):
+        """`sink` is called with a number of bytes and the text that they have become."""
+        self.sink = sink
+        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.reader, False)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read(self):
+        """Read once. True if what came is less than may come at once, so that waiting makes fewer frames."""
+        try:
+            data = os.read(self.reader, CHUNK)
+        except BlockingIOError:
+            return False
+        self.sink(len(data), self._decoder.decode(data))
+        return len(data) < CHUNK
+
+    def drain(self):
+        """Read what was written until now, and no more: a process in the background may write for ever."""
+        held = array.array("i", [0])
+        fcntl.ioctl(self.reader, termios.FIONREAD, held)
+        left = held[0]
+        while left > 0:
+            data = os.read(self.reader, min(left, CHUNK))
+            left -= len(data)
+            self.sink(len(data), self._decoder.decode(data))
+
+    def finish(self):
+        """Read what is left when nobody writes any more; a character that was begun is a broken one."""
+        self.drain()
+        self.sink(0, self._decoder.decode(b"", True))
+
+    def close(self):
+        """Close both ends."""
+        os.close(self.reader)
+        os.close(self.writer)

@@ -1,0 +1,287 @@
+"""The files that code shares with the operator. No link is followed, whatever code has planted. Standard library only.
+
+Paths are relative to the workspace, with `/` between their parts.
+"""
+
+import base64
+import contextlib
+import errno
+import fnmatch
+import hashlib
+import heapq
+import os
+import stat
+
+from paths import MAX_PATH_BYTES, is_telling
+
+WORKSPACE = "/workspace"
+MAX_ARTIFACTS = 256
+MAX_FETCH_BYTES = 16 * 2**20
+MAX_HASHED_BYTES = 64 * 2**20
+PIECE = 256 * 1024
+
+# Without O_DIRECTORY, with which gVisor follows links all the same (google/gvisor#14786). A link or a file that is
+# opened like this instead of a folder is of no use: nothing can be opened below it.
+_HOLD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO, or a file that is leased, must not hang.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def _folder(parts, make=False):
+    """Hold the folder below the workspace that these parts lead to; what is missing is made if `make` says so."""
+    folder = os.open(WORKSPACE, _HOLD)
+    try:
+        for part in parts:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+            inner = os.open(part, _HOLD, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def create_file(path):
+    """Open an empty file for writing, whatever earlier code has planted there.
+
+    No part of the path may be a link, and what stands under the name must be a plain file without a second name. The
+    folders are held open, so one that background code swaps for a link meanwhile leads nowhere. Once written, the file
+    is like any other of the sandbox: background code can still change it before it is started. That gains nothing,
+    because both run as the same user in the same pod.
+
+    Raises:
+        OSError: names the path; a part of it is a link, too long or no folder, or the file is not plain or can't be
+            written.
+    """
+    *folders, name = path.split("/")
+    if "\0" in path or any(part in ("", ".", "..") for part in (*folders, name)):
+        raise PermissionError(errno.EPERM, "is not a path inside the workspace", path)
+    with _naming(path), _folder(folders, make=True) as folder:
+        out = os.fdopen(os.open(name, _WRITE, 0o644, dir_fd=folder), "wb", buffering=0)
+        try:
+            found = os.fstat(out.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise PermissionError(errno.EPERM, "is a device, a pipe or a file with a second name", path)
+            out.truncate()
+        except OSError:
+            out.close()
+            raise
+    return out
+
+
+def write_file(path, content):
+    """Write a file, as `create_file` does it. Raises OSError, which names the path."""
+    with create_file(path) as out, _naming(path):
+        _write(out, content)
+
+
+def _write(out, content):
+    left = memoryview(content)
+    while left:
+        left = left[out.write(left) :]
+
+
+@contextlib.contextmanager
+def _naming(path):
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+class Upload:
+    """Files that come in pieces ahead of a job. The first that can't be written is remembered, and nothing after it."""
+
+    def __init__(self):
+        self.problem = None
+        self._path = None
+        self._file = None
+
+    def put(self, path, data, append):
+        """Take a piece, in base64: the next one of the file that was begun last, or the first of another."""
+        if self.problem:
+            return
+        try:
+            if not append:
+                self._begin(path)
+            elif path != self._path:
+                raise OSError(errno.EINVAL, "is a piece of a file that was not begun", path)
+            with _naming(path):
+                _write(self._file, base64.b64decode(data, validate=True))
+        except (OSError, ValueError) as error:
+            self.problem = f"{path}: {getattr(error, 'strerror', None) or error}"
+
+    def _begin(self, path):
+        self.finish()
+        self._file = create_file(path)
+        self._path = path
+
+    def finish(self):
+        """Close what is open."""
+        if self._file is not None:
+            self._file.close()
+            self._path = self._file = None
+
+
+class Snapshot:
+    """What the files in the workspace looked like."""
+
+    def __init__(self, files=()):
+        # A number for each file, because there may be very many.
+        self._marks = {hash((path, *_look(found))) for path, found in files}
+
+    def add(self, path):
+        """Include a file as it looks now."""
+        *folders, name = path.split("/")
+        with contextlib.suppress(OSError), _folder(folders) as folder:
+            self._marks.add(hash((path, *_look(os.stat(name, dir_fd=folder, follow_symlinks=False)))))
+
+    def holds(self, path, found):
+        """Whether the file is still the same."""
+        return hash((path, *_look(found))) in self._marks
+
+
+def _look(found):
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+class Survey:
+    """Walks over the regular files of the workspace and counts what can't be told."""
+
+    def __init__(self):
+        self.omitted = 0
+
+    def files(self):
+        """Each file with a telling name, as (path, stat result), in no order."""
+        try:
+            top = os.open(WORKSPACE, _READ)
+        except OSError:  # code has taken the permission away
+            self.omitted += 1
+            return
+        try:
+            yield from self._below(top, "")
+        finally:
+            os.close(top)
+
+    def _below(self, folder, prefix):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                except OSError:  # it is gone
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    yield from self._inside(folder, entry.name, path)
+                elif stat.S_ISREG(found.st_mode) and is_telling(path):
+                    yield path, found
+                elif stat.S_ISREG(found.st_mode):
+                    self.omitted += 1
+
+    def _inside(self, folder, name, path):
+        if len(os.fsencode(path)) >= MAX_PATH_BYTES:  # nothing in it has a telling name; it counts as one
+            self.omitted += 1
+            return
+        try:
+            inner = os.open(name, _READ, dir_fd=folder)
+        except OSError:  # code has taken the permission away
+            self.omitted += 1
+            return
+        try:
+            if stat.S_ISDIR(os.fstat(inner).st_mode):
+                yield from self._below(inner, f"{path}/")
+        finally:
+            os.close(inner)
+
+
+def report_artifacts(wanted, patterns, before, send):
+    """Send the frames of the files that a job has left, in order of their paths, and of the content of some.
+
+    Args:
+        wanted: "None", "Changed" (what `before` doesn't hold) or "All".
+        patterns: files to send: each is a path, or a pattern whose `*` matches `/`, too.
+        before: the Snapshot from before the job.
+        send: is called with the fields of each frame.
+
+    Returns:
+        How many files are not listed.
+
+    Raises:
+        OSError: names the path; a file changed while it was sent, and what was sent of it is not to be used.
+    """
+    if wanted == "None" and not patterns:
+        return 0
+    survey = Survey()
+    matching = 0
+
+    def candidates():
+        nonlocal matching
+        for path, found in survey.files():
+            fetched = any(path == one or fnmatch.fnmatchcase(path, one) for one in patterns)
+            if fetched or wanted == "All" or (wanted == "Changed" and not before.holds(path, found)):
+                matching += 1
+                yield not fetched, path, found.st_size
+
+    chosen = heapq.nsmallest(MAX_ARTIFACTS, candidates())
+    budget = _Budget(bool(patterns))
+    for index, (path, kept, size) in enumerate(sorted((path, kept, size) for kept, path, size in chosen)):
+        _report(index, path, size, not kept, budget, send)
+    return survey.omitted + matching - len(chosen)
+
+
+class _Budget:
+    """How many bytes may still be sent, and how many hashed that are not sent."""
+
+    def __init__(self, any_fetched):
+        self.send = MAX_FETCH_BYTES if any_fetched else 0
+        self.hash = MAX_HASHED_BYTES - self.send
+
+
+def _report(index, path, size, fetch, budget, send):
+    *folders, name = path.split("/")
+    try:
+        with _folder(folders) as folder:
+            file = os.fdopen(os.open(name, _READ, dir_fd=folder), "rb", buffering=0)
+    except OSError:  # not readable any more, or gone
+        send(artifact=index, path=path, size=size, sha256=None)
+        return
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        sending = fetch and size <= budget.send
+        if not sending and (size > MAX_FETCH_BYTES or size > budget.hash):
+            send(artifact=index, path=path, size=size, sha256=None)
+            return
+        if not sending:
+            budget.hash -= size
+        size, digest = _digest(file)
+        send(artifact=index, path=path, size=size, sha256=digest)
+        if sending and size <= budget.send:
+            budget.send -= size
+            _send_content(index, path, file, digest, send)
+
+
+def _digest(file):
+    """Size and SHA-256 of a file as it is read; without the digest if it has grown too large meanwhile."""
+    digest, size = hashlib.sha256(), 0
+    while piece := os.pread(file.fileno(), PIECE, size):
+        size += len(piece)
+        if size > MAX_FETCH_BYTES:
+            return os.fstat(file.fileno()).st_size, None
+        digest.update(piece)
+    return size, digest.hexdigest()
+
+
+def _send_content(index, path, file, expected, send):
+    digest, size = hashlib.sha256(), 0
+    while (piece := os.pread(file.fileno(), PIECE, size)) or size == 0:  # an empty file has a piece, too
+        send(file=index, data64=base64.b64encode(piece).decode())
+        digest.update(piece)
+        size += len(piece)
+        if not piece or size > MAX_FETCH_BYTES:
+            break
+    if digest.hexdigest() != expected:
+        raise OSError(errno.EBUSY, "changed while it was read", path)

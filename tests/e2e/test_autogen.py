@@ -1,0 +1,303 @@
+"""AutoGen's agents, teams, tools and JSON work on the executor as they do on AutoGen's own."""
+
+import asyncio
+import importlib
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from autogen_agentchat.agents import ApprovalRequest, ApprovalResponse, AssistantAgent, BaseChatAgent, CodeExecutorAgent
+from autogen_agentchat.conditions import TextMentionTermination
+from autogen_agentchat.messages import (
+    CodeExecutionEvent,
+    TextMessage,
+    ToolCallExecutionEvent,
+)
+from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import CancellationToken, FunctionCall, is_component_class
+from autogen_core.code_executor import CodeBlock, with_requirements
+from autogen_core.models import CreateResult, ModelInfo, RequestUsage
+from autogen_core.tools import BaseTool
+from autogen_ext.models.replay import ReplayChatCompletionClient
+from autogen_ext.tools.code_execution import PythonCodeExecutionTool
+from cluster_tools import SANDBOX, a_name
+
+from executor_client import KubernetesCodeExecutor, Limits
+
+pytestmark = pytest.mark.e2e
+
+SMALL = Limits(cpu="200m", memory="96Mi")
+CAPABLE = ModelInfo(vision=False, function_calling=True, json_output=True, family="unknown", structured_output=True)
+
+
+@pytest.fixture
+def make(make_executor):
+    """Executors with a session each; nobody starts them."""
+    return lambda **options: make_executor(**{"session": "per-executor", "limits": SMALL, "timeout": 20, **options})
+
+
+def approve(request: ApprovalRequest) -> ApprovalResponse:
+    return ApprovalResponse(approved=True, reason="a test")
+
+
+def fenced(code: str, language: str = "python") -> str:
+    return f"```{language}\n{code}\n```"
+
+
+def a_tool_call(*codes: str) -> CreateResult:
+    calls = [
+        FunctionCall(id=str(number), name="CodeExecutor", arguments=json.dumps({"code": code}))
+        for number, code in enumerate(codes)
+    ]
+    usage = RequestUsage(prompt_tokens=0, completion_tokens=0)
+    return CreateResult(finish_reason="function_calls", content=calls, usage=usage, cached=False)
+
+
+async def run(executor, code, language="python"):
+    return await executor.execute_code_blocks([CodeBlock(code, language)], CancellationToken())
+
+
+async def test_agent_runs_the_blocks_of_a_message(make):
+    agent = CodeExecutorAgent("runner", make(), approval_func=approve, supported_languages=["python", "bash"])
+    text = f"First {fenced('x = 6; open(chr(120), chr(119)).write(str(x * 7))')}, then {fenced('cat x', 'bash')}."
+    response = await agent.on_messages([TextMessage(content=text, source="user")], CancellationToken())
+    assert response.chat_message.to_text() == "42"
+    failed = TextMessage(content=fenced("import sys; sys.exit(3)"), source="user")
+    response = await agent.on_messages([failed], CancellationToken())
+    assert "POSIX exit code was: 3" in response.chat_message.to_text()
+
+
+async def test_agent_corrects_code_that_fails(make):
+    replies = [
+        fenced("print(1 / 0)"),
+        json.dumps({"reason": "a division by zero", "retry": True}),
+        fenced("print(1 / 1)"),
+        "It is 1.",
+    ]
+    model = ReplayChatCompletionClient(replies, CAPABLE)
+    agent = CodeExecutorAgent("coder", make(), model_client=model, max_retries_on_error=2, approval_func=approve)
+    result = await agent.run(task="What is one by one?")
+    events = [message for message in result.messages if isinstance(message, CodeExecutionEvent)]
+    assert [(event.retry_attempt, event.result.exit_code) for event in events] == [(0, 1), (1, 0)]
+    assert "ZeroDivisionError" in events[0].to_text()
+    assert events[1].result.output == "1.0\n"
+    assert result.messages[-1].to_text() == "It is 1."
+
+
+async def test_agent_is_not_run_without_approval(make, admin):
+    agent = a_name("unapproved")
+
+    def refuse(request: ApprovalRequest) -> ApprovalResponse:
+        return ApprovalResponse(approved=False, reason="too long")
+
+    runner = CodeExecutorAgent("runner", make(agent=agent), approval_func=refuse)
+    response = await runner.on_messages([TextMessage(content=fenced("print(1)"), source="user")], CancellationToken())
+    assert "not approved" in response.chat_message.to_text()
+    assert agent not in admin.kubectl("-n", SANDBOX, "get", "codeexecutions,codesessions", "--no-headers")
+
+
+async def test_tool_can_be_called_many_times_at_once(make):
+    tool = PythonCodeExecutionTool(make())
+    codes = [f"print({number} * {number})" for number in range(5)] + ["import sys; print('no'); sys.exit(2)"]
+    results = await asyncio.gather(*(tool.run_json({"code": code}, CancellationToken()) for code in codes))
+    assert [(one.success, one.output) for one in results] == [
+        *((True, f"{number * number}\n") for number in range(5)),
+        (False, "no\n"),
+    ]
+
+
+async def test_assistant_makes_several_calls_in_one_turn(make):
+    model = ReplayChatCompletionClient([a_tool_call("print('one')", "print('two')"), "Done."], CAPABLE)
+    tool = PythonCodeExecutionTool(make())
+    assistant = AssistantAgent("assistant", model, tools=[tool], reflect_on_tool_use=True)
+    result = await assistant.run(task="Count.")
+    [event] = [message for message in result.messages if isinstance(message, ToolCallExecutionEvent)]
+    assert [(one.content, one.is_error) for one in event.content] == [("one\n", False), ("two\n", False)]
+
+
+async def test_team_of_writer_and_runner(make):
+    writer = AssistantAgent("writer", ReplayChatCompletionClient([fenced("print(sum(range(5)))"), "It is 10. STOP"]))
+    runner = CodeExecutorAgent("runner", make(), approval_func=approve)
+    team = RoundRobinGroupChat([writer, runner], termination_condition=TextMentionTermination("STOP"), max_turns=6)
+    result = await team.run(task="Add up.")
+    assert [(message.source, message.to_text()) for message in result.messages[2:]] == [
+        ("runner", "10\n"),
+        ("writer", "It is 10. STOP"),
+    ]
+
+
+async def test_cancelled_agent_ends_with_a_result_and_the_code_stops(make, admin):
+    """AutoGen's assistant never comes to an end if a tool raises `CancelledError`."""
+    agent, token = a_name("cancelled"), CancellationToken()
+    tool = PythonCodeExecutionTool(make(agent=agent, timeout=300))
+    model = ReplayChatCompletionClient(
+        [a_tool_call("print('so far', flush=True)\nimport time; time.sleep(300)")], CAPABLE
+    )
+    assistant = AssistantAgent("assistant", model, tools=[tool])
+    running = asyncio.create_task(assistant.run(task="Wait.", cancellation_token=token))
+    name = await asyncio.to_thread(admin.running_execution, agent)
+    token.cancel()
+    result = await asyncio.wait_for(running, 30)
+    [event] = [message for message in result.messages if isinstance(message, ToolCallExecutionEvent)]
+    assert event.content[0].content.endswith("Code execution was cancelled.")
+    assert (await asyncio.to_thread(admin.wait_for_phase, name, "Cancelled"))["spec"]["cancelled"] is True
+
+
+# --- JSON, as AutoGen Studio has it ---------------------------------------------------------------------------------
+
+
+def a_component(kubeconfig: str, agent: str) -> dict[str, Any]:
+    return {
+        "provider": "executor_client.KubernetesCodeExecutor",
+        "component_type": "code_executor",
+        "version": 1,
+        "component_version": 2,
+        "label": "Kubernetes executor",
+        "config": {
+            "namespace": SANDBOX,
+            "kubeconfig": kubeconfig,
+            "timeout": 20,
+            "agent": agent,
+            "limits": {"cpu": "200m", "memory": "96Mi"},
+        },
+    }
+
+
+def validated(component: dict[str, Any]) -> type[Any]:
+    """The class of a component, after what Studio asks of one before it makes it."""
+    module, _, name = component["provider"].rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    assert is_component_class(found)
+    assert component["component_type"] == found.component_type
+    found.component_config_schema.model_validate(component["config"])
+    return found
+
+
+@pytest.fixture
+def trusted(monkeypatch) -> None:
+    """Newer versions of AutoGen load nothing from other packages unless told to."""
+    monkeypatch.setenv("AUTOGEN_ALLOWED_PROVIDER_NAMESPACES", "executor_client")
+
+
+@pytest.mark.usefixtures("trusted")
+async def test_agent_from_json_runs_code(agent_kubeconfig):
+    executor = a_component(agent_kubeconfig, a_name("json"))
+    agent = {
+        "provider": "autogen_agentchat.agents.CodeExecutorAgent",
+        "component_type": "agent",
+        "version": 1,
+        "component_version": 1,
+        "config": {"name": "runner", "supported_languages": ["python", "sh", "bash"], "code_executor": executor},
+    }
+    assert validated(executor) is KubernetesCodeExecutor
+    validated(agent)
+    with pytest.warns(UserWarning, match="No approval function"):
+        loaded = BaseChatAgent.load_component(agent)
+    message = TextMessage(content=fenced("print(6 * 7)"), source="user")
+    try:
+        response = await loaded.on_messages([message], CancellationToken())
+    finally:
+        await loaded._code_executor.stop()  # nobody else will: Studio doesn't
+    assert response.chat_message.to_text() == "42\n"
+
+
+@pytest.mark.usefixtures("trusted")
+async def test_tool_from_json_runs_code(agent_kubeconfig):
+    executor = a_component(agent_kubeconfig, a_name("json"))
+    tool = {
+        "provider": "autogen_ext.tools.code_execution.PythonCodeExecutionTool",
+        "component_type": "tool",
+        "version": 1,
+        "component_version": 1,
+        "config": {"executor": executor, "description": "Runs Python in the cluster."},
+    }
+    validated(executor)
+    validated(tool)
+    loaded = BaseTool.load_component(tool)
+    try:
+        result = await loaded.run_json({"code": "print(6 * 7)"}, CancellationToken())
+    finally:
+        await loaded._executor.stop()
+    assert (result.success, result.output) == (True, "42\n")
+
+
+def test_dump_holds_no_secret(make, agent_kubeconfig):
+    kubeconfig = yaml.safe_load(Path(agent_kubeconfig).read_text())
+    secrets = [
+        kubeconfig["users"][0]["user"]["token"],
+        kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"],
+    ]
+    assert all(secret in Path(agent_kubeconfig).read_text() for secret in secrets)  # the control
+    executor = make()
+    agent = CodeExecutorAgent("runner", executor, model_client=ReplayChatCompletionClient(["x"]))
+    for dumped in (executor.dump_component(), PythonCodeExecutionTool(executor).dump_component()):
+        text = dumped.model_dump_json()
+        assert agent_kubeconfig in text
+        assert not [secret for secret in secrets if secret in text]
+    assert not [secret for secret in secrets if secret in repr(executor) + repr(vars(executor)) + repr(agent)]
+
+
+# --- loops and threads ----------------------------------------------------------------------------------------------
+
+
+def test_one_event_loop_after_the_other(agent_kubeconfig):
+    executor = KubernetesCodeExecutor(kubeconfig=agent_kubeconfig, agent=a_name("loops"), limits=SMALL)
+    append = "open('calls', 'a').write('x'); print(open('calls').read())"
+    outputs = [asyncio.run(run(executor, append)).output for _ in range(3)]
+    asyncio.run(executor.stop())
+    assert outputs == ["x\n", "xx\n", "xxx\n"]
+
+
+def test_several_threads_at_the_same_time(agent_kubeconfig, admin):
+    agent = a_name("threads")
+    executor = KubernetesCodeExecutor(kubeconfig=agent_kubeconfig, agent=agent, limits=SMALL)
+    outputs: dict[int, str] = {}
+
+    def call(number: int) -> None:
+        outputs[number] = asyncio.run(run(executor, f"open('{number}', 'x'); print({number})")).output
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    listing = asyncio.run(run(executor, "ls [0-9]", "sh")).output
+    asyncio.run(executor.stop())
+    assert outputs == {number: f"{number}\n" for number in range(4)}
+    assert listing.split() == ["0", "1", "2", "3"]
+    rows = admin.kubectl("-n", SANDBOX, "get", "codesessions", "--no-headers").splitlines()
+    assert len([row for row in rows if agent in row.split()]) == 1
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+@with_requirements(python_packages=["numpy>=1"], global_imports=["numpy"])
+def mean(values: list[float]) -> float:
+    """The average."""
+    return float(numpy.mean(values))  # noqa: F821 - imported where it runs
+
+
+@with_requirements(python_packages=["scikit-learn", "numpy"], global_imports=["sklearn"])
+def classify() -> None:
+    """Needs what the image lacks."""
+
+
+async def test_functions_can_be_imported_and_told_of(make):
+    executor = make(functions=[mean], limits=Limits(cpu="200m", memory="128Mi"))
+    prompt = executor.format_functions_for_prompt()
+    assert "def mean(values: list[float]) -> float:" in prompt
+    assert '"""The average."""' in prompt
+    assert "`functions`" in prompt
+    assert executor.functions == ["mean"]
+    result = await run(executor, "from functions import mean\nprint(mean([1, 2, 6]))")
+    assert (result.exit_code, result.output) == (0, "3.0\n")
+
+
+async def test_package_that_the_image_lacks_is_refused_with_what_it_has(make):
+    executor = make(functions=[classify])
+    with pytest.raises(ValueError, match=r"image lacks scikit-learn; nothing is installed.* It has: .*numpy.*pandas"):
+        await run(executor, "print(1)")

@@ -1,0 +1,133 @@
+"""Stateful Python: variables live as long as the session, in one IPython kernel that is confined like all code."""
+
+import asyncio
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from cluster_tools import SANDBOX, a_name, wait_for
+
+from codeexec_api import Limits
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def make(make_executor):
+    return lambda **options: make_executor(
+        **{
+            "session": "per-executor",
+            "stateful": True,
+            "timeout": 20,
+            "limits": Limits(cpu="500m", memory="512Mi"),
+            **options,
+        }
+    )
+
+
+async def run(executor, *codes, language="python", token=None):
+    blocks = [CodeBlock(code, language) for code in codes]
+    return await executor.execute_code_blocks(blocks, token or CancellationToken())
+
+
+async def test_variables_survive_between_blocks_and_calls(make):
+    executor = make()
+    assert (await run(executor, "x = 20", "import math\ndef double(n): return 2 * n")).exit_code == 0
+    assert (await run(executor, "print(double(x) + int(math.sqrt(4)))")).output == "42\n"
+    assert (await run(executor, "x")).output == "20\n"
+    shell = await run(executor, "echo $X; ls", language="sh")
+    assert shell.exit_code == 0
+
+
+async def test_errors_are_told_and_the_kernel_lives(make):
+    executor = make()
+    await run(executor, "x = 1")
+    failed = await run(executor, "print('before')\n1 / 0", "print('never')")
+    assert failed.exit_code == 1
+    assert failed.stdout == "before\n"
+    assert "ZeroDivisionError" in failed.stderr
+    assert "\x1b" not in failed.stderr
+    assert (await run(executor, "print(x)")).output == "1\n"
+
+
+async def test_images_and_html_come_back_as_artifacts(make, tmp_path):
+    executor = make(work_dir=tmp_path, timeout=60)
+    code = (
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()\n"
+        "import pandas as pd\npd.DataFrame({'a': [1]})"
+    )
+    result = await run(executor, code)
+    assert result.exit_code == 0, result.output
+    kinds = {path.rsplit(".", 1)[-1]: path for path in (one.path for one in result.artifacts)}
+    assert {"png", "html"} <= set(kinds)
+    assert (tmp_path / kinds["png"]).read_bytes().startswith(b"\x89PNG")
+    assert "<table" in (tmp_path / kinds["html"]).read_text()
+
+
+async def test_cell_over_its_limit_is_interrupted_and_variables_live(make):
+    executor = make(timeout=3)
+    await run(executor, "x = 7; counter = 0")
+    late = await run(executor, "print('so far')\nwhile True: counter += 1")
+    assert (late.exit_code, late.reason) == (124, "DeadlineExceeded")
+    assert late.stdout == "so far\n"
+    assert "Timeout" in late.output
+    # It does not go on in the background, which is what Jupyter's executors do.
+    code = "import time; before = counter; time.sleep(.3); print(x, before > 0, counter == before)"
+    assert (await run(executor, code)).output == "7 True True\n"
+
+
+async def test_cell_that_resists_costs_the_kernel_and_says_so(make):
+    executor = make(timeout=3)
+    await run(executor, "x = 7")
+    late = await run(executor, "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass")
+    assert (late.exit_code, late.reason) == (124, "DeadlineExceeded")
+    assert "variables are gone" in late.stderr
+    assert (await run(executor, "print('x' in globals())")).output == "False\n"
+
+
+async def test_cancelled_cell_stops(make, admin):
+    agent = a_name("cell")
+    executor, token = make(agent=agent, timeout=60), CancellationToken()
+    await run(executor, "x = 7")
+    running = asyncio.create_task(run(executor, "print('so far', flush=True)\nwhile True: pass", token=token))
+    name = await asyncio.to_thread(admin.running_execution, agent)
+    pod = admin.execution(name)["status"]["podName"]
+    await asyncio.to_thread(wait_for, "output", lambda: "so far" in admin.kubectl("-n", SANDBOX, "logs", pod))
+    token.cancel()
+    result = await asyncio.wait_for(running, 10)
+    assert (result.exit_code, result.output) == (1, "so far\nCode execution was cancelled.")
+    assert (await run(executor, "print(x)")).output == "7\n"
+
+
+async def test_kernel_is_confined_like_all_code(make, unprotected_pod):
+    executor = make()
+    probe = (
+        "import socket\n"
+        "try: socket.socket(socket.AF_INET, socket.SOCK_STREAM); print('socket')\n"
+        "except OSError as error: print(type(error).__name__)\n"
+        "try: open('/usr/probe', 'w'); print('written')\n"
+        "except OSError as error: print(type(error).__name__)\n"
+    )
+    control = unprotected_pod(probe)
+    assert control.split() == ["socket", "written"]
+    confined = (await run(executor, probe)).output.split()
+    assert confined[0] == "PermissionError"
+    assert confined[1] in ("OSError", "PermissionError")
+
+
+async def test_two_sessions_share_no_variable(make):
+    one = make()
+    await run(one, "secret = 'x'")
+    assert (await run(one, "print('secret' in globals())")).output == "True\n"  # the control
+    await one.stop()  # else two kernels would not fit on a small node
+    other = make()
+    assert (await run(other, "print('secret' in globals())")).output == "False\n"
+    await other.restart()
+    await run(other, "secret = 'y'")
+    await other.restart()
+    assert (await run(other, "print('secret' in globals())")).output == "False\n"
+
+
+async def test_stateful_needs_a_session(make_executor):
+    with pytest.raises(ValueError, match="session"):
+        make_executor(session="per-call", stateful=True)

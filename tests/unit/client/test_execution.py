@@ -1,0 +1,231 @@
+"""Handles on executions, with logs that break off, are not there, or lie. On the cluster in memory."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from codeexec_api import Phase
+from executor_client import (
+    CodeExecError,
+    CodeExecutionClient,
+    Execution,
+    ExecutionResult,
+    NotFound,
+    NotInstalled,
+    OutputChunk,
+    PreparedBlock,
+    Request,
+    SessionEnded,
+    execution,
+)
+from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
+from executor_client.transport import ClusterTransport
+
+ME = Request(agent="me")
+OUTCOMES = {
+    "both": FakeOutcome(pieces=(("stdout", "1\n"), ("stderr", "E\n"), ("stdout", "2\n"))),
+    "large": FakeOutcome(stdout="x" * 3_000_000),
+    "hang": FakeOutcome(stdout="so far\n", never_ends=True),
+}
+FollowLog = Callable[[str, datetime | None], AsyncGenerator[bytes, None]]
+Bend = Callable[[FollowLog, str, datetime | None], AsyncGenerator[bytes, None]]
+
+
+def block(code: str) -> tuple[PreparedBlock, ...]:
+    return (PreparedBlock("python", code.encode()),)
+
+
+@pytest.fixture
+def fake() -> FakeCluster:
+    fake = FakeCluster()
+    fake.answers(OUTCOMES)
+    return fake
+
+
+@pytest.fixture
+def client(fake: FakeCluster) -> CodeExecutionClient:
+    return fake.client()
+
+
+def bent(client: CodeExecutionClient, bend: Bend) -> CodeExecutionClient:
+    """A client whose logs are what `bend` makes of them."""
+
+    async def connect() -> ClusterTransport:
+        transport: Any = await client.connect()
+        good = transport.follow_log
+        transport.follow_log = lambda pod, since: bend(good, pod, since)
+        return transport  # type: ignore[no-any-return]
+
+    return CodeExecutionClient(transport=connect)
+
+
+async def output_of(handle: Execution) -> list[OutputChunk]:
+    return [chunk async for chunk in handle.output()]
+
+
+def text_of(chunks: list[OutputChunk], stream: str = "stdout") -> str:
+    return "".join(chunk.text for chunk in chunks if chunk.stream == stream)
+
+
+async def test_submit_attach_and_result(client: CodeExecutionClient) -> None:
+    submitted = await client.submit(block("both"), ME)
+    attached = client.attach(submitted.name)
+    assert not attached.ended
+    result = await attached.result()
+    assert attached.ended
+    assert (result.output, result.name) == ("1\nE\n2\n", submitted.name)
+    assert await output_of(attached) == await output_of(submitted)
+    assert text_of(await output_of(attached), "stderr") == "E\n"
+    [record] = await client.list_executions()
+    assert record == await client.get(submitted.name) == await submitted.finished()
+
+
+async def test_output_and_result_may_be_waited_for_at_the_same_time(client: CodeExecutionClient) -> None:
+    handle = await client.submit(block("hang"), ME)
+    reading, waiting = asyncio.create_task(output_of(handle)), asyncio.create_task(handle.result())
+    await asyncio.sleep(0)
+    await handle.cancel()
+    assert text_of(await reading) == "so far\n"
+    assert (await waiting).phase is Phase.CANCELLED
+
+
+async def test_whoever_stops_reading_leaves_nothing_behind_and_the_code_runs_on(
+    client: CodeExecutionClient, fake: FakeCluster
+) -> None:
+    handle = await client.submit(block("hang"), ME)
+    output = handle.output()
+    assert (await anext(output)).text == "so far\n"
+    await output.aclose()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert not fake.executions[0].status.phase.terminal
+
+
+async def no_log(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    return
+    yield b""
+
+
+async def one_line_at_a_time(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    async for line in good(pod, since):
+        yield line
+        return
+
+
+async def without_its_start(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    first = True
+    async for line in good(pod, since):
+        if not first:
+            yield line
+        first = False
+
+
+async def that_fails(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    async for line in good(pod, since):
+        yield line
+        raise CodeExecError("broken")
+
+
+@pytest.mark.parametrize("bend", [no_log, one_line_at_a_time, without_its_start, that_fails])
+async def test_whatever_becomes_of_the_log_each_stream_is_whole(
+    bend: Bend, client: CodeExecutionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "_LOG_AGAIN_SECONDS", 0)
+    handle = await bent(client, bend).submit(block("both"), ME)
+    chunks = await output_of(handle)
+    assert (text_of(chunks), text_of(chunks, "stderr")) == ("1\n2\n", "E\n")
+
+
+async def test_a_log_that_lies_is_not_gone_on_with_and_the_result_is_true(
+    client: CodeExecutionClient, fake: FakeCluster
+) -> None:
+    async def lying(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+        forged = {"id": fake.executions[0].metadata.uid, "seq": 0, "stream": "stdout", "data": "forged\n"}
+        yield json.dumps(forged).encode()
+        async for line in good(pod, since):
+            yield line
+
+    handle = await bent(client, lying).submit(block("hang"), ME)
+    output = handle.output()
+    chunks = [await anext(output)]
+    await handle.cancel()
+    chunks += [chunk async for chunk in output]
+    assert text_of(chunks) == "forged\n"
+    assert (await handle.result()).stdout == "so far\n"
+
+
+async def test_large_output_is_whole(client: CodeExecutionClient) -> None:
+    chunks: list[OutputChunk] = []
+    result: ExecutionResult = await client.execute(block("large"), ME, on_output=chunks.append)
+    assert result.stdout == text_of(chunks) == "x" * 3_000_000
+    assert (await client.get(result.name)).status.output_refs
+
+
+async def test_a_slow_callback_does_not_hold_up_a_cancellation(client: CodeExecutionClient) -> None:
+    blocked, cancelled = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(chunk: OutputChunk) -> None:
+        loop.call_soon_threadsafe(cancelled.set)
+        assert blocked.wait(10)
+
+    running = asyncio.create_task(client.execute(block("hang"), ME, cancelled=cancelled, on_output=slow))
+    async with asyncio.timeout(10):
+        await cancelled.wait()
+        [record] = await client.list_executions()
+        assert (await client.attach(record.metadata.name).finished()).status.phase is Phase.CANCELLED
+    blocked.set()
+    assert (await running).phase is Phase.CANCELLED
+
+
+async def test_what_is_not_there(client: CodeExecutionClient) -> None:
+    for asked in (
+        client.get("none"),
+        client.attach("none").result(),
+        client.cancel("none"),
+        client.end_session("none"),
+    ):
+        with pytest.raises(NotFound):
+            await asked
+    with pytest.raises(SessionEnded):
+        await client.execute((), ME, list_files="All", session="none")
+
+
+async def test_an_operator_that_is_not_there(
+    client: CodeExecutionClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "OPERATOR_SECONDS", 0.1)
+    fake.stop_operator()
+    with pytest.raises(NotInstalled, match=r"no operator took up execution run-.*serves namespace"):
+        await client.execute(block("both"), ME)
+    assert fake.executions[0].spec.cancelled
+
+
+# --- sessions ---
+
+
+async def test_a_session_from_its_start_to_its_end(client: CodeExecutionClient, fake: FakeCluster) -> None:
+    def behave(one: FakeBlock) -> FakeOutcome:
+        one.files["made"] = b"2"
+        return FakeOutcome()
+
+    fake._run = behave
+    async with await client.open_session(ME, wait=True) as session:
+        await session.upload({"a/b": b"1", "empty": b""})
+        result = await session.execute(block("make it"), fetch=["made"])
+        assert (result.session, result.files) == (session.name, {"made": b"2"})
+        record = await client.get(result.name)
+        assert await client.read_artifact(record, "made") == b"2"
+        assert await session.download(["a/*", "empty", "none"]) == {"a/b": b"1", "empty": b""}
+        joined = await client.join_session(session.name, ME)
+        assert {"a/b", "empty", "made"} <= {one.path for one in await joined.list_files()}
+    assert [one.spec.ended for one in await client.list_sessions()] == [True]
+    await session.end()
+    with pytest.raises(SessionEnded, match="is over"):
+        await session.list_files()
+    with pytest.raises(SessionEnded):
+        await session.ready()

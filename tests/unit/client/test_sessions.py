@@ -1,0 +1,417 @@
+"""Sessions as AutoGen's executor uses them, on the cluster in memory."""
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+
+from codeexec_api import ExecutionPolicySpec, Phase, Reason
+from executor_client import (
+    ClusterRef,
+    ClusterUnreachable,
+    ExecutionLost,
+    ExecutionNotStarted,
+    FileMissing,
+    FileTransferError,
+    KubernetesCodeExecutor,
+    KubernetesCodeResult,
+    OutputChunk,
+    farewell,
+)
+from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
+
+
+def behave(block: FakeBlock) -> FakeOutcome:
+    """`write NAME TEXT`, `list`, `hang` and `boom`, in place of Python."""
+    words = block.code.split()
+    if words[0] == "write":
+        block.files[words[1]] = words[2].encode()
+    elif words[0] == "list":
+        return FakeOutcome(stdout=" ".join(block.files) + "\n")
+    elif words[0] == "hang":
+        return FakeOutcome(stdout="so far\n", never_ends=True)
+    elif words[0] == "boom":
+        return FakeOutcome(loses_pod=True)
+    return FakeOutcome(stdout=f"{block.code}\n")
+
+
+@pytest.fixture
+def fake() -> FakeCluster:
+    return FakeCluster(run=behave)
+
+
+Make = Callable[..., KubernetesCodeExecutor]
+
+
+@pytest.fixture
+def make(fake: FakeCluster) -> Make:
+    return lambda **settings: KubernetesCodeExecutor(client=fake.client(), **settings)
+
+
+async def call(
+    executor: KubernetesCodeExecutor, *codes: str, token: CancellationToken | None = None
+) -> KubernetesCodeResult:
+    blocks = [CodeBlock(code, "python") for code in codes]
+    return await executor.execute_code_blocks(blocks, token or CancellationToken())
+
+
+async def test_calls_share_one_workspace(fake: FakeCluster, make: Make) -> None:
+    executor = make()
+    await asyncio.gather(*(call(executor, f"write f{number} x") for number in range(5)))
+    result = await call(executor, "list")
+    assert result.output.split() == [f"f{number}" for number in range(5)] or "f4" in result.output
+    assert len(fake.sessions) == 1
+    assert fake.sessions[0].spec.source.executor == "KubernetesCodeExecutor"
+    assert {one.spec.session_ref.name for one in fake.executions if one.spec.session_ref} == {
+        fake.sessions[0].metadata.name
+    }
+
+
+async def test_settings_reach_the_session(fake: FakeCluster, make: Make) -> None:
+    await call(make(idle_timeout=7, max_lifetime=70, stateful=True, image=FAKE_IMAGE), "x")
+    spec = fake.sessions[0].spec
+    assert (spec.idle_timeout_seconds, spec.max_lifetime_seconds, spec.stateful) == (7, 70, True)
+    assert spec.image == FAKE_IMAGE
+    assert fake.executions[0].spec.image is None
+
+
+async def test_per_call_makes_no_session(fake: FakeCluster, make: Make) -> None:
+    executor = make(session="per-call")
+    await call(executor, "write a x")
+    assert "a" not in (await call(executor, "list")).output.split()
+    assert fake.sessions == []
+    for method in (executor.upload_files, executor.download_files):
+        with pytest.raises(ValueError, match="needs session='per-executor'"):
+            await method(["a"], CancellationToken())
+    with pytest.raises(ValueError, match="get_file_list needs session='per-executor'"):
+        await executor.get_file_list(CancellationToken())
+
+
+def test_threads_and_loops_share_the_session(fake: FakeCluster, make: Make) -> None:
+    executor = make()
+    outcomes: list[int] = []
+
+    def work() -> None:
+        outcomes.append(asyncio.run(call(executor, "x")).exit_code)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [0] * 4
+    assert len(fake.sessions) == 1
+
+
+async def test_after_an_idle_time_the_next_call_says_that_its_workspace_is_new(fake: FakeCluster, make: Make) -> None:
+    executor = make(idle_timeout=60)
+    await call(executor, "write a x")
+    fake.advance(61)
+    name = fake.sessions[0].metadata.name
+    note = f"[codeexec: session {name} ended (IdleTimeout); this call ran in a new, empty workspace]\n"
+    result = await call(executor, "list")
+    assert result.output.startswith(note)
+    assert "a" not in result.stdout.split()
+    assert not (await call(executor, "list")).output.startswith("[codeexec")
+    assert len(fake.sessions) == 2
+
+
+async def test_a_call_that_loses_its_pod_is_lost_and_not_run_again(fake: FakeCluster, make: Make) -> None:
+    executor = make()
+    with pytest.raises(ExecutionLost):
+        await call(executor, "boom")
+    assert len(fake.executions) == 1
+    assert (await call(executor, "list")).output.startswith("[codeexec: session ")
+
+
+async def test_restart_and_stop_end_the_session_and_may_be_repeated(fake: FakeCluster, make: Make) -> None:
+    executor = make()
+    await executor.stop()
+    await executor.restart()
+    assert fake.sessions == []
+    await call(executor, "write a x")
+    await executor.restart()
+    assert fake.sessions[0].spec.ended
+    result = await call(executor, "list")
+    assert "a" not in result.output.split()
+    assert not result.output.startswith("[codeexec")
+    await executor.stop()
+    await executor.stop()
+    assert [one.spec.ended for one in fake.sessions] == [True, True]
+    assert (await call(executor, "x")).exit_code == 0
+
+
+async def test_stop_without_a_cluster_is_no_error(
+    fake: FakeCluster, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = make()
+    await call(executor, "x")
+    fake.fail(ClusterUnreachable)
+    await executor.stop()
+    assert "the session was not ended and ends by its idle limit: " in caplog.text
+
+
+async def test_what_the_policy_does_not_allow_is_a_result() -> None:
+    policy = ExecutionPolicySpec(images=(FAKE_IMAGE,), max_session_idle_seconds=10)
+    fake = FakeCluster(run=behave, policy=policy)
+    result = await call(KubernetesCodeExecutor(client=fake.client(), idle_timeout=60), "x")
+    assert (result.exit_code, result.reason) == (1, "PolicyViolation")
+    assert result.output.startswith("Denied: session ")
+    assert "spec.idleTimeoutSeconds: 60 is not allowed by the policy" in result.output
+    assert len(fake.sessions) == 1
+
+
+async def test_a_session_that_can_not_start_is_an_error_and_not_tried_for_ever(fake: FakeCluster, make: Make) -> None:
+    executor = make()
+    fake.fail_to_start(Reason.IMAGE_PULL_FAILED, "no such image")
+    with pytest.raises(ExecutionNotStarted, match="no such image"):
+        await call(executor, "x")
+    assert len(fake.sessions) == 1
+    fake.recover()
+    assert (await call(executor, "x")).output == "x\n"
+
+
+async def test_when_the_session_can_not_be_created_the_next_call_tries_again(fake: FakeCluster, make: Make) -> None:
+    executor = make()
+    fake.fail(ClusterUnreachable)
+    outcomes = await asyncio.gather(*(call(executor, "x") for _ in range(3)), return_exceptions=True)
+    assert [type(one) for one in outcomes] == [ClusterUnreachable] * 3
+    fake.recover()
+    assert (await call(executor, "x")).exit_code == 0
+
+
+async def test_a_cancelled_token_is_a_result_and_the_session_goes_on(fake: FakeCluster, make: Make) -> None:
+    executor, token = make(), CancellationToken()
+    seen = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    executor._on_output = lambda chunk: loop.call_soon_threadsafe(seen.set)
+    running = asyncio.create_task(call(executor, "hang", token=token))
+    waiting_token = CancellationToken()
+    await seen.wait()
+    waiting = asyncio.create_task(call(executor, "x", token=waiting_token))
+    await wait_for_executions(fake, 2)
+    waiting_token.cancel()
+    result = await waiting
+    assert (result.exit_code, result.output) == (1, "Code execution was cancelled.")
+    token.cancel()
+    result = await running
+    assert (result.exit_code, result.output) == (1, "so far\nCode execution was cancelled.")
+    assert (await call(executor, "y")).output == "y\n"
+    assert len(fake.sessions) == 1
+
+
+async def wait_for_executions(fake: FakeCluster, count: int) -> None:
+    async with asyncio.timeout(10):
+        while len(fake.executions) < count:  # noqa: ASYNC110 - the fake tells nobody
+            await asyncio.sleep(0)
+
+
+async def test_a_task_that_is_cancelled_stops_the_code(fake: FakeCluster, make: Make) -> None:
+    executor = make()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await call(executor, "hang")
+    assert fake.executions[-1].spec.cancelled
+    assert fake.executions[-1].status.phase is Phase.CANCELLED
+    assert (await call(executor, "x")).exit_code == 0
+
+
+async def test_output_comes_in_order_and_once(make: Make) -> None:
+    chunks: list[OutputChunk] = []
+    threads: set[int] = set()
+
+    def take(chunk: OutputChunk) -> None:
+        chunks.append(chunk)
+        threads.add(threading.get_ident())
+
+    result = await call(make(on_output=take), "one", "two")
+    assert "".join(chunk.text for chunk in chunks) == result.stdout == "one\ntwo\n"
+    assert threading.get_ident() not in threads
+
+
+async def test_what_the_callback_raises_stops_the_code_and_is_raised(fake: FakeCluster, make: Make) -> None:
+    def refuse(chunk: OutputChunk) -> None:
+        raise KeyError(chunk.text)
+
+    with pytest.raises(KeyError, match="so far"):
+        await call(make(on_output=refuse), "hang")
+    assert fake.executions[-1].status.phase is Phase.CANCELLED
+
+
+# --- files ---
+
+
+async def test_files_go_there_and_back(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "in.bin").write_bytes(bytes(range(256)))
+    executor, token = make(), CancellationToken()
+    await executor.upload_files([tmp_path / "in.bin"], token)
+    assert await executor.get_file_list(token) == ["in.bin"]
+    [path] = await executor.download_files(["in.bin"], token)
+    assert Path(path).read_bytes() == bytes(range(256))
+    folder = Path(path).parent
+    del executor
+    gc.collect()
+    assert not folder.exists()
+
+
+async def test_with_a_work_dir_files_are_looked_for_and_put_there(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("1")
+    executor, token = make(work_dir=tmp_path), CancellationToken()
+    await executor.upload_files(["here"], token)
+    await call(executor, "write sub/there 2")
+    assert (tmp_path / "sub/there").read_text() == "2"
+    (tmp_path / "sub/there").unlink()
+    assert await executor.download_files(["sub/there"], token) == [str(tmp_path / "sub/there")]
+    assert (tmp_path / "sub/there").read_text() == "2"
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "text"),
+    [
+        (["missing"], FileMissing, "missing does not exist; looked at .*missing"),
+        (["folder"], FileTransferError, "folder is no regular file; name the files in it one by one"),
+        (["a", "folder/a"], FileTransferError, "would replace another file 'a' of the same upload"),
+        (["large"], FileTransferError, "large has 16000001 bytes; at most 16000000 can be uploaded"),
+    ],
+)
+async def test_what_can_not_be_uploaded(
+    names: list[str], error: type[Exception], text: str, fake: FakeCluster, make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("a", "folder/a"):
+        (tmp_path / name).touch()
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(16_000_001)
+    with pytest.raises(error, match=text) as caught:
+        await make(work_dir=tmp_path).upload_files(list(names), CancellationToken())
+    assert isinstance(caught.value, ValueError)
+    assert fake.executions == []
+
+
+async def test_a_large_upload_takes_several_executions(fake: FakeCluster, make: Make, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(b"x" * 6_000_000)
+    await make().upload_files([tmp_path / name for name in ("a", "b", "c")], CancellationToken())
+    assert [len(one.spec.files or ()) for one in fake.executions] == [2, 1]
+    assert [one.spec.payload_ref.parts for one in fake.executions if one.spec.payload_ref] == [16, 8]
+
+
+async def test_a_file_that_is_not_there_is_named_with_those_that_are(make: Make) -> None:
+    executor = make()
+    await call(executor, "write there x")
+    with pytest.raises(FileNotFoundError, match=r"not in the workspace: gone; there are: .*there"):
+        await executor.download_files(["there", "gone"], CancellationToken())
+
+
+async def test_a_cancelled_transfer_is_an_error(make: Make, tmp_path: Path) -> None:
+    executor, token = make(), CancellationToken()
+    hanging = CancellationToken()
+    running = asyncio.create_task(call(executor, "hang", token=hanging))
+    await asyncio.sleep(0)
+    token.cancel()
+    with pytest.raises(FileTransferError, match="was cancelled"):
+        await executor.get_file_list(token)
+    hanging.cancel()
+    await running
+
+
+async def test_what_does_not_fit_is_named_and_not_copied(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_client.executor.MAX_FETCH_BYTES", 10)
+    result = await call(make(work_dir=tmp_path), "write small 123", "write large 12345678901")
+    assert {one.path: one.fetched for one in result.artifacts} == {"small": True, "large": False}
+    assert not (tmp_path / "large").exists()
+    assert "(at most 10 bytes a call): large (11 bytes)" in caplog.text
+
+
+@pytest.mark.parametrize("session", ["per-executor", "per-call"])
+async def test_files_leave_work_dir_by_no_link(
+    session: Any, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    work, outside = tmp_path / "work", tmp_path / "outside"
+    work.mkdir()
+    outside.mkdir()
+    (work / "link").symlink_to(outside)
+    (work / "link/control").write_text("through")
+    assert (outside / "control").exists()
+    (work / "victim").symlink_to(outside / "control")
+    result = await call(make(work_dir=work, session=session), "write link/x 1", "write victim 2")
+    assert {one.path: one.fetched for one in result.artifacts} == {"link/x": False, "victim": True}
+    assert [one.name for one in outside.iterdir()] == ["control"]
+    assert (outside / "control").read_text() == "through"
+    assert (work / "victim").read_text() == "2"
+    assert "'link/x' leads out of" in caplog.text
+
+
+# --- functions ---
+
+
+def helper() -> int:
+    """Help."""
+    return 1
+
+
+async def test_functions_are_checked_once_a_session(fake: FakeCluster, make: Make) -> None:
+    fake._run = lambda block: FakeOutcome(stdout=",".join(block.files))
+    executor = make(functions=[helper], functions_module="tools", idle_timeout=10)
+    for _ in range(2):
+        assert "tools.py" in (await call(executor, "x")).output
+    assert [bool(one.spec.files) for one in fake.executions] == [True, False, False]
+    fake.advance(11)
+    assert "tools.py" in (await call(executor, "x")).output
+    assert [bool(one.spec.files) for one in fake.executions if one.status.reason != "SessionEnded"][3:] == [True, False]
+
+
+@pytest.mark.parametrize("session", ["per-executor", "per-call"])
+async def test_functions_that_do_not_load_are_an_error(session: Any, fake: FakeCluster, make: Make) -> None:
+    fake._run = lambda block: FakeOutcome(stderr="no such thing\n", exit_code=1)
+    with pytest.raises(ValueError, match="Functions failed to load: no such thing"):
+        await call(make(functions=[helper], session=session), "x")
+
+
+# --- the end of an executor ---
+
+
+@pytest.fixture
+def farewells(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(farewell, "_end", lambda name, cluster: said.append(f"{cluster.namespace}/{name}"))
+    return said
+
+
+async def test_an_executor_that_is_collected_ends_its_session(fake: FakeCluster, farewells: list[str]) -> None:
+    client = fake.client()
+    client.cluster = ClusterRef("here")  # type: ignore[misc]
+    executor = KubernetesCodeExecutor(client=client)
+    await call(executor, "x")
+    del executor
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "codeexec-farewell":
+            thread.join()
+    assert farewells == [f"here/{fake.sessions[0].metadata.name}"]
+
+
+async def test_an_executor_without_a_session_goes_silently(fake: FakeCluster, farewells: list[str]) -> None:
+    client = fake.client()
+    client.cluster = ClusterRef("here")  # type: ignore[misc]
+    executor = KubernetesCodeExecutor(client=client)
+    await call(executor, "x")
+    await executor.stop()
+    del executor
+    gc.collect()
+    assert farewells == []
+
+
+def test_a_farewell_that_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        farewell._end("session-1", ClusterRef(kubeconfig="/no/such/file"))
+    assert "session session-1 was not ended and ends by its idle limit" in caplog.text

@@ -1,0 +1,227 @@
+"""Output that doesn't fit into the record: cut into parts, stored one by one, and never promised where it was lost."""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from factories import UID, a_piece, a_transcript, an_artifact, block_end, numbered, output, the_end
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from codeexec_api.names import artifact_key
+from codeexec_operator.core import transcript as core
+from codeexec_operator.core.transcript import STREAMS, OutputPart, StreamName, Transcript
+
+SMALL = {"PART_BYTES": 300, "MAX_INLINE_BYTES": 60, "_ESCAPED_BUDGET": 90, "_HEAD_BYTES": 16}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_parts() -> Iterator[None]:
+    """What would take megabytes happens within some hundred bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SMALL.items():
+            patch.setattr(core, name, value)
+        yield
+
+
+@dataclass
+class Store:
+    """Takes parts as the API server does, but for those that it refuses."""
+
+    refused: frozenset[int] = frozenset()
+    parts: list[OutputPart] = field(default_factory=list)
+
+    def drain(self, transcript: Transcript) -> None:
+        while part := transcript.take_part():
+            if part.index in self.refused:
+                transcript.lose(part, "the API server did not take it")
+            else:
+                self.parts.append(part)
+
+    def take(self, transcript: Transcript, frames: list[dict[str, Any]]) -> None:
+        for frame in frames:
+            transcript.take(frame, UID)
+            self.drain(transcript)
+
+    def finish(self, transcript: Transcript) -> Mapping[str, bytes]:
+        """What a client reads from the parts that the record names."""
+        transcript.finish()
+        self.drain(transcript)
+        contents: dict[str, bytes] = defaultdict(bytes)
+        named = self.parts[: transcript.part_count]
+        assert [part.index for part in named] == list(range(transcript.part_count))
+        for part in named:
+            for key, data in part.contents.items():
+                contents[key] += data
+        return contents
+
+
+def holds(transcript: Transcript, name: str, stored: Mapping[str, bytes], written: bytes) -> None:
+    """What the record says of a stream is true."""
+    stream = transcript.stream(cast("StreamName", name))
+    kept = stored[name] if stream.referenced else stream.text.encode()
+    assert (stream.kept_bytes, stream.sha256) == (len(kept), hashlib.sha256(kept).hexdigest())
+    assert written.startswith(kept)
+    assert kept.startswith(stream.text.encode())
+    assert stream.truncated or (transcript.done and kept == written)
+    assert stream.total_bytes == len(written)
+
+
+texts = st.text(st.sampled_from("ab\n<é€😀\x00"), min_size=1, max_size=60)
+outputs = st.lists(st.tuples(st.sampled_from(STREAMS), texts), max_size=25)
+contents = st.none() | st.lists(st.binary(max_size=150), min_size=1, max_size=4)
+files = st.lists(contents, max_size=5)
+"""None: announced only. Else the pieces that are sent."""
+refusals = st.frozensets(st.integers(0, 4), max_size=2)
+
+
+def frames_of(written: list[tuple[StreamName, str]], sent: list[list[bytes] | None]) -> list[dict[str, Any]]:
+    """What an honest runner sends."""
+    texts = {name: "".join(text for stream, text in written if stream == name) for name in STREAMS}
+    frames = [output(text, name) for name, text in written]
+    frames.append(block_end())
+    for index, one in enumerate(sent):
+        frames.append(an_artifact(index, f"file-{index}", b"".join(one or ())))
+        frames += [a_piece(index, piece) for piece in one or ()]
+    return [*frames, the_end(texts["stdout"], texts["stderr"])]
+
+
+@given(written=outputs, sent=files, refused=refusals, frames=st.integers(0, 60))
+@example(written=[("stdout", "€" * 20), ("stdout", "a")], sent=[[b""]], refused=frozenset(), frames=60)
+@example(written=[("stdout", "x" * 60)] * 5 + [("stderr", "late")] * 80, sent=[], refused=frozenset({1}), frames=99)
+def test_what_the_record_says_of_output_is_true(
+    written: list[tuple[StreamName, str]], sent: list[list[bytes] | None], refused: frozenset[int], frames: int
+) -> None:
+    """Whatever was written, whenever the connection ended, and whichever part was refused."""
+    transcript, store = Transcript(), Store(refused)
+    arrived = numbered(*frames_of(written, sent))[:frames]
+    store.take(transcript, arrived)
+    stored = store.finish(transcript)
+    assert not transcript.problem
+    assert (
+        bool(transcript.lost) == any(index in refused for index in range(len(store.parts) + 1)) or not transcript.lost
+    )
+    for name in STREAMS:
+        text = "".join(frame["data"] for frame in arrived if frame.get("stream") == name)
+        holds(transcript, name, stored, text.encode())
+        if transcript.done and not transcript.lost:
+            assert not transcript.stream(name).truncated
+    for index, one in enumerate(transcript.kept_artifacts()):
+        pieces = sent[index]
+        if one.fetched:
+            assert stored[artifact_key(index)] == b"".join(pieces or ())
+        elif pieces is not None:
+            assert transcript.lost or not transcript.done
+
+
+@given(written=outputs, sent=files)
+def test_the_parts_tell_how_the_streams_were_interleaved(
+    written: list[tuple[StreamName, str]], sent: list[list[bytes] | None]
+) -> None:
+    transcript, store = Transcript(), Store()
+    store.take(transcript, numbered(*frames_of(written, sent)))
+    store.finish(transcript)
+    if not transcript.part_count:
+        return
+    assert transcript.order() == ()
+    read = b""
+    for part in store.parts:
+        rest = {name: part.contents.get(name, b"") for name in STREAMS}
+        for name, length in json.loads(part.contents["order"]):
+            read += rest[name][:length]
+            rest[name] = rest[name][length:]
+        assert rest == {"stdout": b"", "stderr": b""}
+    assert read == "".join(text for _, text in written).encode()
+
+
+@given(written=outputs, sent=files)
+def test_no_part_is_larger_than_a_config_map(written: list[tuple[StreamName, str]], sent: list[Any]) -> None:
+    transcript, store = Transcript(), Store()
+    store.take(transcript, numbered(*frames_of(written, sent)))
+    store.finish(transcript)
+    largest_frame = 60 * 4
+    for part in store.parts:
+        assert sum(map(len, part.contents.values())) <= SMALL["PART_BYTES"] + largest_frame + core._RUN_BYTES
+
+
+def test_little_output_stands_in_the_record_alone() -> None:
+    transcript = a_transcript(output("x" * 60), block_end(), the_end("x" * 60))
+    transcript.finish()
+    assert transcript.take_part() is None
+    assert transcript.part_count == 0
+    stream = transcript.stream("stdout")
+    assert (stream.text, stream.referenced, stream.truncated) == ("x" * 60, False, False)
+
+
+@pytest.mark.parametrize("text", ["x" * 61, "\x01" * 16], ids=["more than the record takes", "more when escaped"])
+def test_much_output_is_referenced_and_its_start_stands_in_the_record(text: str) -> None:
+    transcript = a_transcript(output(text), block_end(), the_end(text))
+    transcript.finish()
+    part = transcript.take_part()
+    assert part
+    assert part.contents == {
+        "stdout": text.encode(),
+        "order": json.dumps([["stdout", len(text)]]).replace(" ", "").encode(),
+    }
+    stream = transcript.stream("stdout")
+    assert (stream.referenced, stream.truncated, stream.kept_bytes) == (True, False, len(text))
+    assert text.startswith(stream.text)
+    assert 0 < len(stream.text) <= 16
+    assert not transcript.stream("stderr").referenced
+
+
+def test_an_empty_file_is_fetched() -> None:
+    transcript = a_transcript(block_end(), an_artifact(0, "empty", b""), a_piece(0, b""), the_end())
+    assert Store().finish(transcript)[artifact_key(0)] == b""
+    assert [one.fetched for one in transcript.kept_artifacts()] == [True]
+
+
+def test_a_file_that_no_part_was_told_of_when_it_was_closed_is_lost_with_the_next_one() -> None:
+    """A runner that writes output between a file's name and its content."""
+    transcript, store = Transcript(), Store(frozenset({1}))
+    frames = [an_artifact(0, "a", b"x" * 400), output("y" * 300), a_piece(0, b"x" * 400), the_end("y" * 300)]
+    store.take(transcript, numbered(*frames))
+    store.finish(transcript)
+    assert transcript.part_count == 1
+    assert [one.fetched for one in transcript.kept_artifacts()] == [False]
+
+
+def test_after_a_loss_nothing_more_is_held_in_memory() -> None:
+    transcript, store = Transcript(), Store(frozenset({0}))
+    store.take(transcript, numbered(*(output("x" * 200, STREAMS[index % 2]) for index in range(100))))
+    assert sum(map(len, transcript._buffer.values())) <= SMALL["PART_BYTES"] + 200
+    assert len(transcript._buffer_order.runs) <= 1
+
+
+def test_nothing_counts_after_what_there_was_has_been_cut_into_parts() -> None:
+    transcript, store = a_transcript(output("x" * 400)), Store()
+    before = store.finish(transcript), transcript.stream("stdout"), transcript.part_count
+    store.take(transcript, numbered(output("x" * 400), output("late"), output("y" * 400))[1:])
+    assert (store.finish(transcript), transcript.stream("stdout"), transcript.part_count) == before
+
+
+def test_there_are_no_more_parts_than_the_record_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "MAX_OUTPUT_PARTS", 3)
+    transcript, store = Transcript(), Store()
+    store.take(transcript, numbered(*(output("x" * 300) for _ in range(5))))
+    stored = store.finish(transcript)
+    assert transcript.part_count == 3
+    assert transcript.lost == "an execution can have 3 parts of output"
+    holds(transcript, "stdout", stored, b"x" * 1500)
+
+
+def test_parts_that_wait_to_be_stored_are_not_lost_with_one_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "MAX_OUTPUT_PARTS", 3)
+    transcript = a_transcript(*(output("x" * 300) for _ in range(5)))
+    assert Store().finish(transcript)["stdout"] == b"x" * 900
+
+
+def test_no_output_in_representations() -> None:
+    transcript = a_transcript(output("PLANTED" * 60))
+    part = transcript.take_part()
+    assert part
+    assert "PLANTED" not in repr(part)

@@ -1,0 +1,325 @@
+"""The decision about a session, phase by phase, as scenarios."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from factories import (
+    IMAGE,
+    NOW,
+    SURROUNDINGS,
+    TARGET,
+    a_pod,
+    a_policy,
+    a_runner,
+    a_sandbox,
+    a_session,
+    seconds,
+)
+
+from codeexec_api import CodeSession, CodeSessionStatus, Reason, SessionPhase
+from codeexec_operator.core.actions import Attach, CreatePod, DeletePod, Forget, Plan, ReadPolicy
+from codeexec_operator.core.observed import Fault, ObservedSession, PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.session import decide_session
+from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.surroundings import Surroundings
+from codeexec_operator.manifests.pod import egress_targets_of
+
+TIMING = Timing(start_timeout=60, attach_retry=1, grace=5, list_grace=15, use_recorded=30)
+IDLE, LIFETIME = 100, 1000
+ENDED_POD = a_pod(running=False, terminated="Error", exit_code=1)
+OUT_OF_MEMORY = a_pod(running=False, terminated="OOMKilled", exit_code=137)
+
+
+def seen(
+    phase: SessionPhase = SessionPhase.PENDING,
+    *,
+    status: dict[str, Any] | None = None,
+    spec: dict[str, Any] | None = None,
+    **rest: Any,
+) -> ObservedSession:
+    limits = {"idleTimeoutSeconds": IDLE, "maxLifetimeSeconds": LIFETIME}
+    session = a_session(phase=phase, status=status, **limits | (spec or {}))
+    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "surroundings": SURROUNDINGS, **rest}
+    return ObservedSession(session=session, **known)
+
+
+def starting(sandbox: Sandbox | None = None, **rest: Any) -> ObservedSession:
+    return seen(SessionPhase.STARTING, **{"sandbox": sandbox or Sandbox(requested=True), **rest})
+
+
+def ready(**rest: Any) -> ObservedSession:
+    return seen(SessionPhase.READY, **{"sandbox": a_sandbox(), **rest})
+
+
+def plan(observed: ObservedSession, after: float = 0) -> Plan:
+    return decide_session(observed, NOW + seconds(after), TIMING)
+
+
+def outcome(result: Plan) -> tuple[SessionPhase, str]:
+    assert result.status is not None
+    assert isinstance(result.status.phase, SessionPhase)
+    return result.status.phase, result.status.reason
+
+
+def condition_of(result: Plan, kind: str) -> tuple[str, str]:
+    assert result.status is not None
+    [found] = [one for one in result.status.conditions if one.type == kind]
+    return found.status, found.reason
+
+
+class TestPending:
+    def test_the_policy_is_read_first(self) -> None:
+        assert plan(seen(policy_read=False)) == Plan(actions=(ReadPolicy(),))
+
+    def test_accepted(self) -> None:
+        result = plan(seen())
+        assert outcome(result) == (SessionPhase.STARTING, "PodRequested")
+        assert condition_of(result, "Accepted") == ("True", "PodRequested")
+        [action] = result.actions
+        assert isinstance(action, CreatePod)
+        assert result.status
+        assert result.status.pod_name == action.manifest["metadata"]["name"] == "work-1-3f333df6"
+        assert result.status.image == IMAGE
+        assert egress_targets_of(action.manifest["spec"]) == [TARGET.dump()]
+
+    def test_the_kubelets_deadline_is_behind_that_of_the_session(self) -> None:
+        [action] = plan(seen()).actions
+        assert isinstance(action, CreatePod)
+        assert action.manifest["spec"]["activeDeadlineSeconds"] >= 60 + LIFETIME + 5
+
+    def test_the_runtime_class_is_recorded_and_used(self) -> None:
+        result = plan(seen(policy=a_policy(runtimeClassName="gvisor")))
+        [action] = result.actions
+        assert isinstance(action, CreatePod)
+        assert action.manifest["spec"]["runtimeClassName"] == "gvisor"
+        assert result.status
+        assert result.status.runtime_class_name == "gvisor"
+
+    @pytest.mark.parametrize(
+        ("policy", "reason", "told"),
+        [
+            (a_policy(maxSessionIdleSeconds=IDLE - 1), "PolicyViolation", "spec.idleTimeoutSeconds"),
+            (a_policy(maxSessionLifetimeSeconds=LIFETIME - 1), "PolicyViolation", "spec.maxLifetimeSeconds"),
+            (a_policy(maxLimits={"cpu": "100m"}), "PolicyViolation", "spec.limits.cpu"),
+            (PolicyProblem("images: Field required"), "PolicyInvalid", "images: Field required"),
+        ],
+    )
+    def test_denied(self, policy: Any, reason: str, told: str) -> None:
+        result = plan(seen(policy=policy))
+        assert outcome(result) == (SessionPhase.DENIED, reason)
+        assert condition_of(result, "Accepted") == ("False", reason)
+        assert result.status
+        assert told in result.status.message
+        assert result.status.ended_at == NOW
+        assert result.actions == ()
+
+    def test_ended_before_it_was_accepted(self) -> None:
+        result = plan(seen(spec={"ended": True}, policy_read=False))
+        assert outcome(result) == (SessionPhase.ENDED, "EndRequested")
+        assert result.actions == ()
+
+    def test_a_pod_that_was_asked_for_goes_even_if_the_record_does_not_say_so(self) -> None:
+        observed = seen(spec={"ended": True}, sandbox=Sandbox(requested=True))
+        assert plan(observed).actions == (DeletePod(),)
+
+
+class TestStarting:
+    def test_waits_for_the_pod_attaches_and_waits_for_its_report(self) -> None:
+        waits = Plan(wake_at=NOW + seconds(60))
+        assert plan(starting()) == waits
+        assert plan(starting(Sandbox(a_pod(running=False)))) == waits
+        assert plan(starting(Sandbox(a_pod()))) == replace(waits, actions=(Attach(),))
+        assert plan(starting(a_sandbox(runner=RunnerView(PodLink.OPEN)))) == waits
+
+    def test_ready_once_it_was_shown_that_its_network_is_closed(self) -> None:
+        pod = a_pod(image_id="sha256:1", user_namespace=True)
+        result = plan(starting(a_sandbox(pod=pod)), 2)
+        assert outcome(result) == (SessionPhase.READY, "SandboxReady")
+        assert condition_of(result, "EgressClosed") == ("True", "Closed")
+        assert condition_of(result, "Ready") == ("True", "SandboxReady")
+        status = result.status
+        assert isinstance(status, CodeSessionStatus)
+        assert (status.started_at, status.last_used_at) == (NOW + seconds(2), NOW + seconds(2))
+        assert status.layers == ("UserNamespace", "NetworkPolicy", "Seccomp", "Landlock")
+        assert (status.node_name, status.image_id) == ("node-1", "sha256:1")
+        assert result.actions == ()
+
+    @pytest.mark.parametrize(
+        ("changes", "verdict"),
+        [
+            ({"sandbox": a_sandbox(runner=a_runner(answered=True))}, "Open"),
+            ({"surroundings": Surroundings()}, "Unproven"),
+            ({"sandbox": a_sandbox(runner=a_runner(targets=()))}, "Unproven"),
+        ],
+    )
+    def test_what_is_not_shown_to_be_closed_is_refused_or_recorded_as_such(self, changes: Any, verdict: str) -> None:
+        observed = starting(**{"sandbox": a_sandbox(), **changes})
+        result = plan(observed)
+        assert outcome(result) == (SessionPhase.DENIED, "EgressNotEnforced")
+        assert condition_of(result, "EgressClosed") == ("False", verdict)
+        assert result.actions == (DeletePod(),)
+        warned = plan(replace(observed, policy=a_policy(egressProof="Warn")))
+        assert outcome(warned) == (SessionPhase.READY, "SandboxReady")
+        assert condition_of(warned, "EgressClosed") == ("False", verdict)
+
+    def test_a_policy_that_is_not_valid_asks_for_no_warning(self) -> None:
+        observed = starting(a_sandbox(runner=a_runner(answered=True)), policy=PolicyProblem("no images"))
+        assert outcome(plan(observed)) == (SessionPhase.DENIED, "EgressNotEnforced")
+
+    @pytest.mark.parametrize(
+        ("sandbox", "expected"),
+        [
+            (Sandbox(a_pod(running=False, waiting_reason="ErrImagePull")), (SessionPhase.FAILED, "ImagePullFailed")),
+            (
+                Sandbox(requested=True, fault=Fault(Reason.QUOTA_EXCEEDED, "used up")),
+                (SessionPhase.FAILED, "QuotaExceeded"),
+            ),
+            (Sandbox(ENDED_POD), (SessionPhase.FAILED, "RunnerFailed")),
+            (a_sandbox(runner=RunnerView(problem="nonsense")), (SessionPhase.FAILED, "RunnerFailed")),
+            (a_sandbox(gone=True), (SessionPhase.LOST, "PodLost")),
+        ],
+    )
+    def test_a_pod_that_does_not_start(self, sandbox: Sandbox, expected: tuple[SessionPhase, str]) -> None:
+        result = plan(starting(sandbox))
+        assert outcome(result) == expected
+        assert condition_of(result, "Ready") == ("False", expected[1])
+        assert result.actions == (DeletePod(),)
+
+    def test_gives_up_in_time(self) -> None:
+        assert plan(starting(), 59.9).status is None
+        assert outcome(plan(starting(), 60)) == (SessionPhase.FAILED, "StartTimeout")
+
+    def test_ended_before_it_was_ready(self) -> None:
+        result = plan(starting(a_sandbox(), spec={"ended": True}))
+        assert outcome(result) == (SessionPhase.ENDED, "EndRequested")
+        assert result.actions == (DeletePod(),)
+
+    def test_after_a_restart_the_pod_is_asked_for_again_and_the_policy_read(self) -> None:
+        [again] = plan(starting(Sandbox(), policy_read=False)).actions
+        [first] = plan(seen()).actions
+        assert again == first
+        assert plan(starting(Sandbox(a_pod()), policy_read=False)) == Plan(actions=(ReadPolicy(),))
+
+
+class TestReady:
+    def test_waits_until_it_has_not_been_used_for_its_time(self) -> None:
+        assert plan(ready(), 1) == Plan(wake_at=NOW + seconds(IDLE))
+        result = plan(ready(), IDLE)
+        assert outcome(result) == (SessionPhase.ENDED, "IdleTimeout")
+        assert result.status
+        assert result.status.message == f"nothing ran for {IDLE} s, which is its spec.idleTimeoutSeconds"
+        assert result.actions == (DeletePod(),)
+
+    def test_the_time_begins_anew_with_each_use(self) -> None:
+        used = ready(used_at=NOW + seconds(50), status={"last_used_at": NOW + seconds(50)})
+        assert plan(used, IDLE) == Plan(wake_at=NOW + seconds(50 + IDLE))
+        assert outcome(plan(used, 50 + IDLE)) == (SessionPhase.ENDED, "IdleTimeout")
+
+    def test_while_something_runs_only_its_lifetime_ends_it(self) -> None:
+        assert plan(ready(busy=True), IDLE) == Plan(wake_at=NOW + seconds(LIFETIME))
+        result = plan(ready(busy=True), LIFETIME)
+        assert outcome(result) == (SessionPhase.ENDED, "LifetimeExceeded")
+        assert result.actions == (DeletePod(),)
+
+    def test_its_lifetime_ends_it_however_much_it_is_used(self) -> None:
+        used_at = NOW + seconds(LIFETIME - 1)
+        used = ready(used_at=used_at, status={"last_used_at": used_at})
+        assert plan(used, LIFETIME - 0.5) == Plan(wake_at=NOW + seconds(LIFETIME))
+        assert outcome(plan(used, LIFETIME)) == (SessionPhase.ENDED, "LifetimeExceeded")
+
+    def test_ended_as_was_asked_for_with_what_was_used(self) -> None:
+        result = plan(ready(spec={"ended": True}, busy=True, used_at=NOW + seconds(3), executions=4), 5)
+        assert outcome(result) == (SessionPhase.ENDED, "EndRequested")
+        assert condition_of(result, "Ready") == ("False", "EndRequested")
+        status = result.status
+        assert isinstance(status, CodeSessionStatus)
+        assert (status.ended_at, status.last_used_at, status.executions) == (NOW + seconds(5), NOW + seconds(3), 4)
+        assert result.actions == (DeletePod(),)
+
+    def test_its_use_is_recorded_now_and_then(self) -> None:
+        used = ready(used_at=NOW + seconds(1), executions=2)
+        assert plan(used, 29) == Plan(wake_at=NOW + seconds(30))
+        result = plan(used, 30)
+        status = result.status
+        assert isinstance(status, CodeSessionStatus)
+        assert (status.last_used_at, status.executions) == (NOW + seconds(1), 2)
+        assert status == used.session.status.model_copy(update={"last_used_at": NOW + seconds(1), "executions": 2})
+        assert result.actions == ()
+        again = replace(used, session=used.session.model_copy(update={"status": status}))
+        assert plan(again, 30) == Plan(wake_at=NOW + seconds(1 + IDLE))
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"sandbox": a_sandbox(gone=True)}, (SessionPhase.LOST, "PodLost")),
+            ({"sandbox": a_sandbox(pod=OUT_OF_MEMORY)}, (SessionPhase.FAILED, "OutOfMemory")),
+            ({"sandbox": a_sandbox(pod=ENDED_POD)}, (SessionPhase.FAILED, "RunnerFailed")),
+            ({"sandbox": a_sandbox(runner=RunnerView(problem="nonsense"))}, (SessionPhase.FAILED, "RunnerFailed")),
+            ({"unresponsive": "it did not end the code"}, (SessionPhase.FAILED, "RunnerFailed")),
+        ],
+        ids=["deleted", "out of memory", "ended", "nonsense", "given up"],
+    )
+    def test_a_session_that_can_not_go_on(self, changes: Any, expected: tuple[SessionPhase, str]) -> None:
+        for busy in (True, False):
+            result = plan(ready(busy=busy, **changes))
+            assert outcome(result) == expected
+            assert condition_of(result, "Ready") == ("False", expected[1])
+            assert result.actions == (DeletePod(),)
+
+    def test_a_connection_that_ends_is_opened_again(self) -> None:
+        cut_off = ready(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW)))
+        assert plan(cut_off, 0.5) == Plan(wake_at=NOW + seconds(1))
+        assert plan(cut_off, 1).actions == (Attach(),)
+        assert plan(ready(sandbox=a_sandbox(runner=RunnerView()))).actions == (Attach(),)
+
+    def test_after_a_restart_the_pod_is_looked_for(self) -> None:
+        assert plan(ready(sandbox=Sandbox()), 1) == Plan(wake_at=NOW + seconds(15))
+        result = plan(ready(sandbox=Sandbox()), 15)
+        assert outcome(result) == (SessionPhase.LOST, "PodLost")
+        assert plan(ready(sandbox=Sandbox(a_pod())), 20).actions == (Attach(),)
+
+    def test_after_a_restart_the_session_is_not_idle_before_it_is_known_what_runs_in_it(self) -> None:
+        """The record tells of a use only once the execution has ended, so one that took long isn't in it."""
+        since = NOW + seconds(500)
+        restarted = ready(since=since, sandbox=Sandbox(a_pod()))
+        assert plan(restarted, 500).actions == (Attach(),)
+        assert outcome(plan(ready(since=since), 500 + IDLE)) == (SessionPhase.ENDED, "IdleTimeout")
+
+
+@pytest.mark.parametrize("phase", [phase for phase in SessionPhase if phase.terminal])
+class TestOver:
+    def test_its_pod_goes_and_then_nothing_is_left_to_do(self, phase: SessionPhase) -> None:
+        assert plan(seen(phase, sandbox=a_sandbox())) == Plan(actions=(DeletePod(),))
+        assert plan(seen(phase, sandbox=a_sandbox(gone=True))) == Plan(actions=(Forget(),))
+        assert plan(seen(phase, sandbox=Sandbox())) == Plan(actions=(Forget(),))
+
+
+def test_the_pod_is_made_once_and_deleted_once_on_the_whole_way() -> None:
+    """From created to forgotten, with the plan's status as the next observation."""
+    observed = seen(policy_read=False)
+    actions: list[Any] = []
+
+    def step(after: float, **changes: Any) -> CodeSession:
+        nonlocal observed
+        observed = replace(observed, **changes)
+        result = plan(observed, after)
+        actions.extend(type(action).__name__ for action in result.actions)
+        if result.status:
+            observed = replace(observed, session=observed.session.model_copy(update={"status": result.status}))
+        return observed.session
+
+    step(0)
+    step(0.1, policy_read=True)
+    step(0.2, sandbox=Sandbox(requested=True))
+    step(1, sandbox=Sandbox(a_pod(), requested=True))
+    assert step(2, sandbox=a_sandbox()).status.phase is SessionPhase.READY
+    step(3, busy=True)
+    step(10, busy=False, used_at=NOW + seconds(9), executions=1)
+    step(50)
+    session = step(9 + IDLE)
+    assert (session.status.phase, session.status.executions) == (SessionPhase.ENDED, 1)
+    step(200, sandbox=a_sandbox(gone=True))
+    assert actions == ["ReadPolicy", "CreatePod", "Attach", "DeletePod", "Forget"]
+    assert [one.type for one in session.status.conditions] == ["Accepted", "EgressClosed", "Ready"]
+    assert CodeSession.parse(session.dump()) == session

@@ -1,0 +1,161 @@
+"""A session: several jobs on one connection, and nothing of one in the next but files."""
+
+import base64
+import hashlib
+import time
+from typing import Any
+
+import pytest
+
+
+def bash(code: str) -> dict[str, Any]:
+    return {"path": "block.sh", "command": ["bash"], "language": "bash", "code": code}
+
+
+def test_jobs_follow_each_other_and_share_files(session: Any) -> None:
+    first = session.run("open('x', 'w').write('kept'); print('one')", id="a")
+    second = session.run("print(open('x').read())", id="b")
+    assert (first.text(), second.text()) == ("one\n", "kept\n")
+    for report, name in ((first, "a"), (second, "b")):
+        assert {frame["id"] for frame in report.frames} == {name}
+        assert [frame["seq"] for frame in report.frames] == list(range(len(report.frames)))
+    assert second.totals["stdout"]["bytes"] == 5
+
+
+def test_a_job_without_blocks_only_puts_and_lists(session: Any) -> None:
+    session.run(files={"a": b"1"})
+    report = session.run(files={"d/b": b"22"}, artifacts={"list": "All", "fetch": []})
+    assert report.endings == []
+    assert [(path, size) for path, (size, _) in report.artifacts.items()] == [("a", 1), ("d/b", 2)]
+
+
+def test_the_report_is_answered_between_jobs(session: Any, job: Any) -> None:
+    session.say(job("print('x')", session=True), {"report": True, "kernel": False}, job("", session=True, id="next"))
+    kinds = [set(frame) & {"done", "ready", "id"} for frame in session.hear("ready").frames]
+    assert kinds[-2:] == [{"done", "id"}, {"ready"}]
+    assert session.hear("done").totals["id"] == "next"
+
+
+def test_all_processes_are_gone_before_the_end_is_told(session: Any) -> None:
+    code = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True: print('noise'); time.sleep(0.001)"
+    assert "noise" in session.run(code, "import time; time.sleep(0.1)").text()
+    report = session.run(bash("sleep 0.1; ls -d /proc/[0-9]* | wc -l"))
+    assert int(report.text()) <= 4  # the runner, this shell, ls and wc
+
+
+def test_what_code_has_done_to_its_pipes_is_not_there_for_the_next(session: Any) -> None:
+    change = "import fcntl, os; fcntl.fcntl(1, 1031, 4096); os.set_blocking(1, False); print(os.get_blocking(1))"
+    look = "import fcntl, os; print(fcntl.fcntl(1, 1032), os.get_blocking(1))"
+    report = session.run(change, look)
+    assert report.text() == "False\n4096 False\n"  # the control: within a job they stay
+    assert session.run(look).text() == "65536 True\n"
+
+
+def test_half_a_character_does_not_get_into_the_next(session: Any) -> None:
+    assert session.run("import os; os.write(1, b'\\xe2\\x82')").text() == "\ufffd"
+    assert session.run("import os; os.write(1, b'\\xac')").text() == "\ufffd"
+
+
+def test_a_limit_ends_one_job_only(session: Any) -> None:
+    assert session.run("import time; time.sleep(60)", timeoutSeconds=0.3).endings == [(124, "DeadlineExceeded")]
+    assert session.run("print('on')").text() == "on\n"
+
+
+@pytest.mark.parametrize("whom", ["long", True])
+def test_cancelling_ends_one_job_only(whom: Any, session: Any, job: Any) -> None:
+    session.say(job("import time; print('so far', end=''); time.sleep(60)", session=True, id="long"))
+    session.hear("stream")
+    started = time.monotonic()
+    session.say({"cancel": whom})
+    assert session.hear("done").endings == [(130, "Cancelled")]
+    assert time.monotonic() - started < 1
+    assert session.run("print('on')", id="next").endings == [(0, "Completed")]
+
+
+def test_a_cancellation_of_another_job_is_not_heeded(session: Any, job: Any) -> None:
+    session.say({"cancel": True}, {"cancel": "earlier"}, job("import time; time.sleep(0.2)", session=True))
+    session.say({"cancel": "earlier"}, {"cancel": "next"}, job("print('never')", session=True, id="next"))
+    assert session.hear("done").endings == [(0, "Completed")]
+    # It came ahead of its job, when that was not known.
+    assert session.hear("done").endings == [(0, "Completed")]
+
+
+def test_a_cancellation_behind_a_job_that_waits_is_kept_for_it(session: Any, job: Any) -> None:
+    session.say(job("import time; time.sleep(0.2)", session=True, id="a"), job("print(1)", session=True, id="b"))
+    session.say({"cancel": "b"})
+    assert session.hear("done").endings == [(0, "Completed")]
+    assert session.hear("done").endings == [(130, "Cancelled")]
+
+
+def test_a_line_that_was_cut_off_is_told_and_the_next_is_heeded(session: Any) -> None:
+    session.say(b'{"put": "x", "data": "abc\n', {"report": True, "kernel": False})
+    report = session.hear("ready")
+    assert report.frames[0] == {"id": None, "seq": -1, "error": "a line that is no JSON object"}
+    assert report.frames[1]["ready"] is True
+    assert session.run("print('on')").text() == "on\n"
+
+
+def test_a_job_that_can_not_be_run_does_not_end_the_session(session: Any) -> None:
+    report = session.run("print(1)", timeoutSeconds="soon")
+    assert report.frames[-1]["seq"] == -1
+    assert "error" in report.frames[-1]
+    assert session.run("print(1)").text() == "1\n"
+
+
+PEAK = """
+import atexit, resource
+atexit.register(lambda: os.write(2, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss).encode()))
+"""
+
+
+def test_files_of_16_mb_are_put_in_little_memory(sandbox: Any) -> None:
+    content = bytes(range(256)) * 65536
+    code = "import hashlib; print(hashlib.sha256(open('big', 'rb').read()).hexdigest())"
+    report = sandbox.run(code, files={"big": content}, before=PEAK)
+    assert report.text() == hashlib.sha256(content).hexdigest() + "\n"
+    assert int(report.errors) < 32 * 1024  # KiB
+
+
+def test_a_job_of_a_megabyte_comes_in_no_time(session: Any) -> None:
+    started = time.monotonic()
+    assert session.run("#" * 1_000_000 + "\nprint('ran')").text() == "ran\n"
+    assert time.monotonic() - started < 2
+
+
+def test_pieces_of_a_file_are_joined(session: Any, job: Any, sandbox: Any) -> None:
+    def put(path: str, text: bytes, append: bool) -> dict[str, Any]:
+        return {"put": path, "data": base64.b64encode(text).decode(), "append": append}
+
+    session.say(put("a", b"one ", False), put("a", b"two", True), put("b", b"", False), job(session=True))
+    assert "done" in session.hear("done", "fault").totals
+    assert (sandbox.workspace / "a").read_bytes() == b"one two"
+    assert (sandbox.workspace / "b").read_bytes() == b""
+    session.say(put("a", b"new", False), put("b", b"more", False), put("a", b"!", True), job(session=True))
+    assert session.hear("done", "fault").totals["fault"] == {
+        "reason": "FileRefused",
+        "message": "a: is a piece of a file that was not begun",
+    }
+    assert session.run("print(open('a').read())").text() == "new\n"  # and the refusal is forgotten
+
+
+@pytest.mark.parametrize(
+    ("plant", "path"),
+    [
+        ("os.symlink('victim', 'x')", "x"),
+        ("os.link('victim', 'x')", "x"),
+        ("os.mkfifo('x')", "x"),
+        ("os.mkdir('x')", "x"),
+        ("os.symlink('.', 'd')", "d/victim"),
+        ("", "n" * 256),
+    ],
+)
+def test_a_put_is_refused_where_earlier_code_has_planted_something(
+    plant: str, path: str, session: Any, sandbox: Any
+) -> None:
+    session.run(f"import os; open('victim', 'w').write('before'); {plant or 'pass'}")
+    report = session.run("print('never')", files={path: b"through"})
+    [fault] = report.frames
+    assert fault["fault"]["reason"] == "FileRefused"
+    assert fault["fault"]["message"].startswith(f"{path}: ")
+    assert (sandbox.workspace / "victim").read_text() == "before"
+    assert session.run("print('on')").text() == "on\n"

@@ -1,0 +1,241 @@
+"""Stateful sessions: Python blocks are cells of an IPython kernel that stays."""
+
+import base64
+import hashlib
+import time
+from typing import Any
+
+import pytest
+
+PIXEL = base64.b64encode(b"\x89PNG of a kind").decode()
+
+
+def bash(code: str) -> dict[str, Any]:
+    return {"path": "block.sh", "command": ["bash"], "language": "bash", "code": code}
+
+
+def test_variables_stay_and_are_those_of_the_session(stateful: Any) -> None:
+    first = stateful("x = 41", "print(x)")
+    second = stateful("x + 1")
+    assert (first.text(), first.text("stderr"), first.endings) == ("41\n", "", [(0, "Completed")] * 2)
+    assert (second.text(), second.text("stderr"), second.endings) == ("42\n", "", [(0, "Completed")])
+    assert second.totals["stdout"]["sha256"] == hashlib.sha256(b"42\n").hexdigest()
+
+
+def test_a_kernel_can_be_started_before_the_first_job(stateful: Any) -> None:
+    connection = stateful.func.__self__
+    connection.say({"report": True, "kernel": True, "pids": 64, "memoryBytes": 2**28})
+    assert connection.hear("ready").frames[-1]["kernel"] is True
+    started = time.monotonic()
+    assert stateful("print(1)").text() == "1\n"
+    assert time.monotonic() - started < 1
+
+
+def test_what_is_written_comes_in_order_whoever_writes_it(stateful: Any) -> None:
+    code = """
+import os, subprocess, sys
+from IPython.display import display
+for turn in range(20):
+    print("print", turn)
+    os.system(f"echo child {turn}")
+    display(turn)
+    subprocess.run(["echo", "run", str(turn)])
+    sys.stdout.buffer.write(b"\\xffbytes\\n")
+"the value"
+"""
+    turns = [f"print {turn}\nchild {turn}\n{turn}\nrun {turn}\n\ufffdbytes\n" for turn in range(20)]
+    assert stateful(code).text() == "".join(turns) + "'the value'\n"
+
+
+def test_much_output_of_a_cell_is_complete(stateful: Any) -> None:
+    code = (
+        "import sys\nfor n in range(5000): sys.stdout.write('x' * 999 + '\\n')\nn = sys.stderr.write('e' * 3_000_000)"
+    )
+    report = stateful(code, outputBytes=16 * 2**20)
+    assert report.text() == ("x" * 999 + "\n") * 5000
+    assert report.text("stderr") == "e" * 3_000_000
+
+
+def test_an_error_is_a_plain_traceback_and_the_kernel_stays(stateful: Any) -> None:
+    report = stateful("y = 7\n1 / 0", "print('never')")
+    assert report.endings == [(1, "NonZeroExit")]
+    assert report.text() == ""
+    assert "ZeroDivisionError: division by zero" in report.text("stderr")
+    assert "\x1b" not in report.text("stderr")
+    assert stateful("y").text() == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "stderr"),
+    [
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("exit(4)", 4, ""),
+        ("raise SystemExit('why')", 1, "why\n"),
+        ("1 +", 1, None),
+        ("input()", 1, None),
+    ],
+)
+def test_how_a_cell_ends(code: str, exit_code: int, stderr: str | None, stateful: Any) -> None:
+    report = stateful(code)
+    assert [code for code, _ in report.endings] == [exit_code]
+    assert stderr is None or report.text("stderr") == stderr
+    assert stateful("print('there')").text("stderr") == ""
+
+
+def test_pictures_and_html_become_files_and_text_is_printed(stateful: Any, sandbox: Any) -> None:
+    code = f"""
+from IPython.display import HTML, SVG, Image, display
+class Picture:
+    def _repr_png_(self): return b"\\x89PNG of an object"
+    def __repr__(self): return "a picture"
+display(Image(data=__import__("base64").b64decode("{PIXEL}"), format="png"))
+display(HTML("<b>é</b>"), SVG("<svg xmlns='http://www.w3.org/2000/svg'></svg>"))
+Picture()
+"""
+    report = stateful("1", code, artifacts={"list": "Changed", "fetch": ["output-*"]})
+    assert report.text("stderr") == ""
+    assert report.text().splitlines()[-1] == "a picture"
+    assert list(report.artifacts) == ["output-2-1.png", "output-2-2.html", "output-2-3.svg", "output-2-4.png"]
+    assert report.sent["output-2-1.png"] == b"\x89PNG of a kind"
+    assert report.sent["output-2-2.html"] == "<b>é</b>".encode()
+    assert report.sent["output-2-4.png"] == b"\x89PNG of an object"
+
+
+def test_a_cell_past_its_limit_is_interrupted_and_variables_stay(stateful: Any) -> None:
+    stateful("z = 5")
+    report = stateful("print('so far', end='')\nwhile True: pass", timeoutSeconds=0.5)
+    assert report.endings == [(124, "DeadlineExceeded")]
+    assert report.text() == "so far"
+    assert "KeyboardInterrupt" in report.text("stderr")
+    assert 500 <= report.blocks[0]["durationMs"] < 2500
+    assert stateful("z").text() == "5\n"
+
+
+def test_an_interrupt_ends_what_the_cell_waits_for(stateful: Any) -> None:
+    report = stateful("import os; os.system('sleep 60')", timeoutSeconds=0.5)
+    assert report.endings == [(124, "DeadlineExceeded")]
+    assert stateful("1").text("stderr") == ""
+
+
+STUBBORN = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('so far')\nwhile True: pass"
+
+
+def test_a_cell_that_does_not_heed_the_interrupt_ends_with_the_kernel(stateful: Any) -> None:
+    stateful("z = 5")
+    report = stateful(STUBBORN, timeoutSeconds=0.5)
+    assert report.endings == [(124, "DeadlineExceeded")]
+    assert report.text() == "so far\n"
+    assert report.text("stderr") == "the Python kernel did not stop in time and was ended; its variables are gone\n"
+    report = stateful("'z' in globals()")
+    assert (report.text(), report.text("stderr")) == ("False\n", "")
+
+
+@pytest.mark.parametrize("code", ["while True: pass", STUBBORN])
+def test_cancelling_ends_a_cell_within_a_second(code: str, stateful: Any, job: Any) -> None:
+    stateful("z = 5")
+    connection = stateful.func.__self__
+    connection.say(job(f"print('begun')\n{code}", session=True, stateful=True, id="long"))
+    connection.hear("stream")
+    started = time.monotonic()
+    connection.say({"cancel": "long"})
+    report = connection.hear("done")
+    assert time.monotonic() - started < 1
+    assert report.endings == [(130, "Cancelled")]
+    assert stateful("'z' in globals()").text() == ("False\n" if code == STUBBORN else "True\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("import os; print('last words', end=''); os._exit(3)", 3),
+        ("import os; print('last words', end=''); os._exit(0)", 1),
+        ("import os; print('last words', end=''); os.kill(os.getpid(), 9)", 137),
+    ],
+)
+def test_a_kernel_that_ends_is_told_and_replaced(code: str, exit_code: int, stateful: Any) -> None:
+    stateful("z = 5")
+    report = stateful(code)
+    assert report.endings == [(exit_code, "NonZeroExit")]
+    assert report.text() == "last words"
+    assert report.text("stderr") == f"the Python kernel ended (exit code {exit_code}); its variables are gone\n"
+    report = stateful("'z' in globals()")
+    assert (report.text(), report.text("stderr"), report.endings) == ("False\n", "", [(0, "Completed")])
+
+
+def test_a_kernel_that_ends_while_nobody_uses_it_is_told_later(stateful: Any) -> None:
+    stateful("z = 5; open('pid', 'w').write(str(__import__('os').getpid()))")
+    assert stateful(bash("kill -9 $(cat pid)")).text("stderr") == ""
+    report = stateful("'z' in globals()")
+    assert report.text() == "False\n"
+    assert report.text("stderr") == "the Python kernel had ended; variables of earlier executions are gone\n"
+    assert stateful("1").text("stderr") == ""
+
+
+def test_a_host_that_is_killed_ends_the_cell(stateful: Any) -> None:
+    code = """
+import os, time
+for pid in filter(str.isdecimal, os.listdir("/proc")):
+    if b"kernel_host" in open(f"/proc/{pid}/cmdline", "rb").read():
+        os.kill(int(pid), 9)
+time.sleep(60)
+"""
+    report = stateful(code)
+    assert report.endings == [(1, "NonZeroExit")]
+    assert report.text("stderr") == "the Python kernel ended (exit code 1); its variables are gone\n"
+    assert stateful("1").text() == "1\n"
+
+
+def test_nothing_but_variables_and_files_gets_into_the_next_job(stateful: Any) -> None:
+    """A thread of the kernel and a process that a cell has left behind, both writing for ever."""
+    noise = """
+import os, subprocess, threading
+def write():
+    while True:
+        os.write(1, b"noise\\n")
+subprocess.Popen(["sh", "-c", "while :; do echo noise; sleep 0.01; done"])
+threading.Thread(target=write, daemon=True).start()
+"""
+    assert "noise" in stateful(noise, "import time; time.sleep(0.1)").text()
+    report = stateful(bash("sleep 0.2; ls /proc | grep -c '^[0-9]'; for f in /proc/[0-9]*/stat; do cat $f; done"))
+    assert "noise" not in report.text()
+    # The runner, the two of the kernel, what its cell left as a zombie, and those of this block.
+    states = [line.rpartition(") ")[2][0] for line in report.text().splitlines()[1:]]
+    assert states.count("T") == 2
+    assert "noise" not in stateful().text()
+
+
+def test_other_blocks_run_as_ever_and_share_the_folder(stateful: Any) -> None:
+    report = stateful("open('x', 'w').write('from python')", bash("cat x; exit 3"), "print('never')")
+    assert report.text().endswith("from python")
+    assert report.endings == [(0, "Completed"), (3, "NonZeroExit")]
+    report = stateful(bash("sleep 60"), timeoutSeconds=0.3)
+    assert report.endings == [(124, "DeadlineExceeded")]
+
+
+def test_a_file_that_is_named_like_a_module_does_not_stand_in_the_way(stateful: Any) -> None:
+    files = {name: b"raise RuntimeError('planted')" for name in ("zmq.py", "json.py", "ipykernel.py", "random.py")}
+    assert stateful("import os; os._exit(1)", files=files).endings == [(1, "NonZeroExit")]
+    assert stateful("print(1)").text() == "1\n"
+
+
+def test_cells_are_confined(stateful: Any) -> None:
+    report = stateful(
+        "import os, resource, socket\n"
+        "def attempt(action, *arguments):\n"
+        "    try: action(*arguments)\n"
+        "    except PermissionError: print('refused')\n"
+        "attempt(socket.socket, socket.AF_INET); attempt(os.kill, 1, 9); attempt(open, '/var/tmp/x', 'w')\n"
+        "print(resource.getrlimit(resource.RLIMIT_NPROC))",
+        pids=50,
+    )
+    assert report.text() == "refused\nrefused\nrefused\n(51, 51)\n"
+
+
+def test_an_image_without_the_kernel_says_so(sandbox: Any) -> None:
+    with sandbox.connect(before="runner.ENVIRONMENT['PYTHONPATH'] = '/nowhere'") as connection:
+        report = connection.run("print(1)", stateful=True)
+    assert report.endings == [(1, "NonZeroExit")]
+    assert "ModuleNotFoundError: No module named" in report.text("stderr")
+    assert report.text("stderr").endswith("the Python kernel could not be started\n")
+    assert report.text() == ""
