@@ -23,8 +23,10 @@ from executor_client.cli.display import (
 from executor_client.client import CodeExecutionClient
 from executor_client.results import ExecutionResult
 
+_FIRST_SECONDS: Final = 15.0
+"""How long the log of a running execution may take to give anything at all."""
 _QUIET_SECONDS: Final = 2.0
-"""How long nothing comes until what a running execution has printed so far counts as read."""
+"""How long nothing more comes until what a running execution has printed so far counts as read."""
 _COLUMNS: Final = ("NAME", "AGENT", "LANGUAGE", "PHASE", "EXIT", "DURATION", "DIGEST", "SESSION", "AGE")
 
 
@@ -70,11 +72,13 @@ def logs(cluster: Cluster, name: str, follow: bool) -> None:
 
     async def work(client: CodeExecutionClient) -> ExecutionResult | None:
         handle = client.attach(name)
+        patience = _FIRST_SECONDS
         async with aclosing(handle.output()) as chunks:
             while True:
                 try:
-                    async with asyncio.timeout(None if follow or handle.ended else _QUIET_SECONDS):
+                    async with asyncio.timeout(None if follow or handle.ended else patience):
                         printer(await anext(chunks))
+                    patience = _QUIET_SECONDS
                 except StopAsyncIteration:
                     return await handle.result()
                 except TimeoutError:
@@ -84,6 +88,8 @@ def logs(cluster: Cluster, name: str, follow: bool) -> None:
     printer.finish()
     if result:
         report(result)
+    else:
+        click.echo(f"codeexec: {name} has not ended; -f shows what is still to come", err=True)
 
 
 def _row(execution: CodeExecution, at: datetime) -> tuple[str, ...]:

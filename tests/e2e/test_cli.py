@@ -103,6 +103,7 @@ def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
     assert admin.phase(name) == "Running"
     now = codeexec("logs", name)
     assert (now.stdout, now.returncode) == ("so far\n", 0)
+    assert now.stderr == f"codeexec: {name} has not ended; -f shows what is still to come\n"
     assert codeexec("cancel", name).stdout == f"{name} is being stopped\n"
     stdout, stderr = following.communicate(timeout=30)
     assert (stdout, following.returncode) == ("", 0)

@@ -14,7 +14,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import PodLink, RunnerView
-from codeexec_operator.core.transcript import Lines, OutputPart, Transcript, readiness
+from codeexec_operator.core.transcript import Lines, Transcript, readiness
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ class Job(Protocol):
     def transcript(self) -> Transcript:
         """What the runner has said of it."""
 
-    async def store(self, part: OutputPart) -> None:
-        """Keep a part of the output. Must not raise."""
+    async def store_parts(self) -> None:
+        """Keep the parts of the output that there are. Must not raise."""
 
     def progressed(self) -> None:
         """The transcript is over."""
@@ -70,11 +70,12 @@ class Connection:
         self._link: RunnerLink | None = None
         self._job: Job | None = None
         self._abandoned: set[str] = set()
+        self._first_line = True
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Connect, in the background."""
-        self.view = RunnerView(link=PodLink.OPEN)
+        self.view = RunnerView(link=PodLink.OPEN, asked_at=datetime.now(UTC))
         self._task = asyncio.create_task(self._run(), name=f"connection to {self._pod}")
 
     def close(self) -> None:
@@ -134,6 +135,7 @@ class Connection:
             return []
 
     async def _take(self, line: bytes, link: RunnerLink) -> None:
+        first, self._first_line = self._first_line, False
         try:
             frame = json.loads(line)
             if self.view.ready is None:
@@ -142,18 +144,21 @@ class Connection:
                 elif "id" not in frame:  # else of a job that was running when this connection was made
                     self._fail("a line that is no frame")
                 return
-            frame.get("id")
+            abandoned = frame.get("id") in self._abandoned
         except Exception as error:  # whatever a pod sends must not get any further
+            if first and self._reusable:  # the rest of a line whose start went to a predecessor
+                return
             self._fail(f"a line that is no frame ({type(error).__name__})")
             return
         job = self._job
-        if job is None or frame.get("id") in self._abandoned:
+        if job is None or abandoned:
             return
-        job.transcript.take(frame, job.uid)
-        while part := job.transcript.take_part():
-            await job.store(part)
-        if job.transcript.over:
-            self._job = None
+        transcript = job.transcript
+        transcript.take(frame, job.uid)
+        await job.store_parts()
+        if transcript.over:
+            if self._job is job:
+                self._job = None
             job.progressed()
             if not self._reusable:
                 await link.send({"ack": job.uid})

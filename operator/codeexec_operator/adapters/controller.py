@@ -98,7 +98,7 @@ class Controller:
 
     def _find_session(self, namespace: str, name: str) -> SessionWorker | None:
         for one in self._sessions.values():
-            if (one.meta.namespace, one.meta.name) == (namespace, name):
+            if (one.meta.namespace, one.meta.name) == (namespace, name) and not one.over:
                 return one
         return None
 

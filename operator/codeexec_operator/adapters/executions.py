@@ -52,6 +52,7 @@ class ExecutionWorker(Worker):
         self.uid = execution.metadata.uid
         self._register = register
         self._session: SessionWorker | None = None
+        self._storing = asyncio.Lock()
         self._seen = Observed(execution=_lean(execution), policy=context.default_policy, since=now())
         super().__init__(context, execution.metadata)
 
@@ -74,7 +75,14 @@ class ExecutionWorker(Worker):
         """What the runner has said of this execution."""
         return self._seen.transcript
 
-    async def store(self, part: OutputPart) -> None:
+    async def store_parts(self) -> None:
+        """Keep the parts of the output that there are, one by one, whoever asks for it."""
+        transcript = self.transcript
+        async with self._storing:
+            while part := transcript.take_part():
+                await self._store(transcript, part)
+
+    async def _store(self, transcript: Transcript, part: OutputPart) -> None:
         """Keep a part of the output; what can't be kept is counted, and the record says so."""
         policy = (
             self._seen.policy if isinstance(self._seen.policy, ExecutionPolicySpec) else self.context.default_policy
@@ -88,9 +96,9 @@ class ExecutionWorker(Worker):
                 await asyncio.sleep(_STORE_SECONDS)
             else:
                 if fault:
-                    self.transcript.lose(part, fault.message)
+                    transcript.lose(part, fault.message)
                 return
-        self.transcript.lose(part, "the API server did not take it")
+        transcript.lose(part, "the API server did not take it")
 
     def progressed(self) -> None:
         """The transcript is over."""
@@ -125,8 +133,7 @@ class ExecutionWorker(Worker):
         """Write the status and act at once. Only code waits: until its payload is gone and its start recorded."""
         if isinstance(plan.status, CodeExecutionStatus) and plan.status.phase.terminal and not self.transcript.finished:
             self.transcript.finish()
-            while part := self.transcript.take_part():
-                await self.store(part)
+            await self.store_parts()
             plan = self._decide()
         start = next((action for action in plan.actions if isinstance(action, actions.StartCode)), None)
         jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in plan.actions if action is not start]
@@ -156,7 +163,8 @@ class ExecutionWorker(Worker):
         payload = self._seen.payload
         if isinstance(payload, Payload):
             payload = hold(payload, waits=written.spec.session_ref is not None)
-        self._seen = replace(self._seen, execution=_lean(written), payload=payload)
+        newest = max(_lean(written), self._seen.execution, key=lambda one: int(one.metadata.resource_version))
+        self._seen = replace(self._seen, execution=newest, payload=payload)
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None, transcript=Transcript())
             self._leave()

@@ -52,7 +52,14 @@ class SessionWorker(Worker):
 
     def view_for(self, guest: Worker) -> SessionView:
         """What an execution sees of the session."""
-        return SessionView(self._seen.session, self.sandbox, turn=bool(self._queue) and self._queue[0] is guest)
+        turn = bool(self._queue) and self._queue[0] is guest and not self._seen.unresponsive
+        sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
+        return SessionView(self._seen.session, sandbox, turn)
+
+    @property
+    def over(self) -> bool:
+        """True when nothing can run in it any more."""
+        return self.deleted or self._seen.session.status.phase.terminal
 
     def give_up(self, why: str) -> None:
         """Its runner can't be trusted to do anything more."""
@@ -75,16 +82,20 @@ class SessionWorker(Worker):
         return decide_session(self._seen, now(), self.context.timing)
 
     async def _apply(self, plan: Plan) -> None:
-        jobs = [self._act(action) for action in plan.actions]
+        writes = []
         if isinstance(plan.status, CodeSessionStatus):
-            jobs.append(self._write_status(plan.status))
-        await all_of(jobs)
+            if plan.status.phase.terminal:  # before the pod goes: what runs there has to learn why
+                await self._write_status(plan.status)
+            else:
+                writes.append(self._write_status(plan.status))
+        await all_of([*map(self._act, plan.actions), *writes])
 
     async def _write_status(self, status: CodeSessionStatus) -> None:
         status = status.model_copy(update={"operator_version": self.context.version})
         before = self._seen.session
         written = await self.context.cluster.write_session(before, status)
-        self._seen = replace(self._seen, session=written)
+        newest = max(written, self._seen.session, key=lambda one: int(one.metadata.resource_version))
+        self._seen = replace(self._seen, session=newest)
         if written.status.phase is not before.status.phase:
             logger.info(
                 "%s: session %s (%s)",

@@ -26,10 +26,10 @@ async def sweep(cluster: Cluster, namespaces: Sequence[str], awaited_payloads: C
         awaited_payloads: names of the payloads that executions of a namespace still need.
     """
     while True:
+        await asyncio.sleep(_SECONDS)  # first of all: what executions await is known once they were listed
         for namespace in namespaces:
             await _quietly(namespace, _sweep_payloads(cluster, namespace, awaited_payloads))
             await _quietly(namespace, _sweep_outputs(cluster, namespace))
-        await asyncio.sleep(_SECONDS)
 
 
 async def _quietly(namespace: str, work: Awaitable[None]) -> None:

@@ -96,6 +96,8 @@ class RunnerView:
     """What this process knows of a runner, by its connection to it."""
 
     link: PodLink = PodLink.NONE
+    asked_at: datetime | None = None
+    """When the connection was begun, over which it was asked for its report."""
     closed_at: datetime | None = None
     ready: Readiness | None = None
     problem: str = ""

@@ -65,26 +65,25 @@ def verify_payload(execution: CodeExecution, secrets: Sequence[Mapping[str, Any]
         execution: the request.
         secrets: one for each of `spec.payloadRef.parts`, in order; None for one that isn't there.
     """
-    ours: list[tuple[str, str]] = []
+    first = execution.spec.payload_ref.name if execution.spec.payload_ref else ""
+    named = [(payload_name(first, index), secret) for index, secret in enumerate(secrets)]
+    ours = tuple((name, one["metadata"]["uid"]) for name, one in named if one and _belongs(one, execution))
     parts: list[Mapping[str, str]] = []
-    for index, secret in enumerate(secrets):
-        name = payload_name(execution.spec.payload_ref.name if execution.spec.payload_ref else "", index)
+    for name, secret in named:
         if secret is None:
             return PayloadProblem(
                 Reason.PAYLOAD_MISSING,
                 f"spec.payloadRef: there is no Secret {name!r} in namespace {execution.metadata.namespace!r}; "
                 "create it before or together with the CodeExecution",
-                tuple(ours),
+                ours,
             )
-        labels = secret["metadata"].get("labels") or {}
-        if secret.get("type") != PAYLOAD_SECRET_TYPE or labels.get(EXECUTION_LABEL) != execution.metadata.name:
+        if not _belongs(secret, execution):
             return PayloadProblem(
                 Reason.PAYLOAD_FOREIGN,
                 f"spec.payloadRef: Secret {name!r} is not the payload of this execution; it must have the type "
                 f"{PAYLOAD_SECRET_TYPE} and the label {EXECUTION_LABEL}={execution.metadata.name}",
-                tuple(ours),
+                ours,
             )
-        ours.append((name, secret["metadata"]["uid"]))
         parts.append(secret.get("data") or {})
     contents = []
     for field, key, sha256, size in _announced(execution):
@@ -95,11 +94,16 @@ def verify_payload(execution: CodeExecution, secrets: Sequence[Mapping[str, Any]
                 Reason.PAYLOAD_MISMATCH,
                 f"{field}: the payload holds {found} under {key!r}, but the spec announces sha256 {sha256}, "
                 f"{size} bytes; nothing was run. Create the execution again from the code that is meant to run",
-                tuple(ours),
+                ours,
             )
         contents.append(content)
     count = len(execution.spec.blocks)
-    return Payload(tuple(contents[:count]), tuple(contents[count:]), tuple(ours))
+    return Payload(tuple(contents[:count]), tuple(contents[count:]), ours)
+
+
+def _belongs(secret: Mapping[str, Any], execution: CodeExecution) -> bool:
+    labels = secret["metadata"].get("labels") or {}
+    return secret.get("type") == PAYLOAD_SECRET_TYPE and labels.get(EXECUTION_LABEL) == execution.metadata.name
 
 
 def _announced(execution: CodeExecution) -> Iterator[tuple[str, str, str, int]]:

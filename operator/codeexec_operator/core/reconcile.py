@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from codeexec_api import (
+    CodeExecutionSpec,
     CodeExecutionStatus,
+    CodeSessionStatus,
     ConditionType,
     EgressVerdict,
     Event,
@@ -23,6 +25,7 @@ from codeexec_api import (
 )
 from codeexec_api.names import output_name
 from codeexec_api.phases import SessionPhase
+from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import (
     Action,
@@ -36,7 +39,7 @@ from codeexec_operator.core.actions import (
     ReadRequest,
     StartCode,
 )
-from codeexec_operator.core.observed import Observed, PodLink, PolicyProblem, SessionView
+from codeexec_operator.core.observed import Observed, PodLink, PolicyProblem, Sandbox, SessionView
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, build_messages
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Ending, Timing
 from codeexec_operator.manifests.pod import build_pod
@@ -136,7 +139,7 @@ def _mismatch(seen: Observed, view: SessionView) -> Ending | None:
     asked, given = seen.execution.spec.limits, view.session.spec.limits
     for field in ("cpu", "memory", "ephemeral_storage"):
         found, allowed = getattr(asked, field), getattr(given, field)
-        if found != allowed:
+        if parse_quantity(found) != parse_quantity(allowed):
             name = {"ephemeral_storage": "ephemeralStorage"}.get(field, field)
             message = f"spec.limits.{name}: {found} is not what the session was made with (allowed: {allowed})"
             return Ending(Event.REFUSED, Reason.SESSION_MISMATCH, message)
@@ -148,7 +151,7 @@ def _manifest(
 ) -> dict[str, Any]:
     """The pod, with a deadline behind those of the runner and of this operator."""
     spec = seen.execution.spec
-    seconds = timing.start_timeout + len(spec.blocks) * spec.timeout_seconds + 2 * timing.grace
+    seconds = timing.start_timeout + _seconds_to_run(spec, timing) + timing.grace
     return build_pod(
         seen.execution,
         image=image,
@@ -190,6 +193,8 @@ def _start(seen: Observed, now: datetime, timing: Timing) -> Plan:
     seen = _knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     if ending := startup.refuses(proven, seen.policy):
         return _finish(seen, now, ending)
+    if isinstance(seen.payload, HeldPayload):
+        return Plan(actions=(ReadRequest(),))
     return _hand_over(seen, now)
 
 
@@ -198,6 +203,8 @@ def _start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _finish(seen, now, _CANCELLED_BEFORE)
     view = seen.session
     if view is None:  # after a restart of the operator
+        if seen.payload is None:
+            return Plan(actions=(ReadRequest(),))
         give_up_at = seen.since + timedelta(seconds=timing.list_grace)
         message = "the session is not there any more; nothing was run"
         gone = Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message)
@@ -208,6 +215,8 @@ def _start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     ready = view.session.status.phase is SessionPhase.READY and runner.ready and runner.link is PodLink.OPEN
     if not view.turn or not ready:
         return Plan()  # the session sees to it that it comes
+    if isinstance(seen.payload, HeldPayload):
+        return Plan(actions=(ReadRequest(),))
     if plan := _without_payload(seen, now):
         return plan
     session = view.session.status
@@ -219,12 +228,16 @@ def _start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
         name: getattr(session, name)
         for name in ("pod_name", "node_name", "image", "image_id", "runtime_class_name", "layers", "egress_proof")
     }
-    return _hand_over(_knowing(seen, facts | {"conditions": conditions}), now)
+    seen = _knowing(seen, facts | {"conditions": conditions})
+    if _egress_may_be_open(session) and not startup.warns(seen.policy):
+        message = "the network of the session was not shown to be closed, and the policy asks for that. No code was run"
+        return _finish(seen, now, Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message))
+    return _hand_over(seen, now)
 
 
 def _without_payload(seen: Observed, now: datetime) -> Plan | None:
     """What to do as long as the code isn't there."""
-    if seen.payload is None or isinstance(seen.payload, HeldPayload):
+    if seen.payload is None:
         return Plan(actions=(ReadRequest(),))
     if isinstance(seen.payload, PayloadProblem):
         message = f"the payload was there when the execution was accepted, and then: {seen.payload.message}"
@@ -263,7 +276,7 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _finish(seen, now, ending)
     spec = seen.execution.spec
     started = seen.execution.status.started_at or now
-    seconds = len(spec.blocks) * spec.timeout_seconds + timing.grace + (timing.kernel_start if _stateful(seen) else 0)
+    seconds = _seconds_to_run(spec, timing) + (timing.kernel_start if _stateful(seen) else 0)
     stop_at = started + timedelta(seconds=seconds)
     if now >= stop_at:
         message = "the runner did not end the code within its limit; the pod was deleted"
@@ -278,6 +291,12 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
             return _finish(seen, now, Ending(Event.CANCEL, None, message))
         stop_at = min(stop_at, seen.cancel_sent_at + timedelta(seconds=timing.grace))
     return Plan(wake_at=stop_at)
+
+
+def _seconds_to_run(spec: CodeExecutionSpec, timing: Timing) -> float:
+    """How long the runner may take, from being handed the job to its last word."""
+    files = timing.transfer if spec.files or spec.artifacts.fetch else 0
+    return len(spec.blocks) * spec.timeout_seconds + files + timing.grace
 
 
 def _ended(seen: Observed) -> Ending | None:
@@ -297,17 +316,17 @@ def _ended(seen: Observed) -> Ending | None:
 
 def _without_session(seen: Observed) -> Ending | None:
     """The session ended while code ran in it."""
-    if seen.session is None or not seen.session.session.status.phase.terminal:
+    if seen.session is None:
         return None
     session = seen.session.session
+    if session.spec.ended:  # or deleted
+        return Ending(Event.CANCEL, None, "the session was ended while the code ran")
+    if not session.status.phase.terminal:
+        return None
     why = f"the session ended while the code ran: {session.status.message}"
-    if session.spec.ended:
-        return Ending(Event.CANCEL, None, why)
     if session.status.reason == Reason.LIFETIME_EXCEEDED.value:
         return Ending(Event.DEADLINE, None, why)
-    if session.status.reason == Reason.OUT_OF_MEMORY.value:
-        return Ending(Event.OUT_OF_MEMORY, None, why)
-    return Ending(Event.VANISHED, None, why)
+    return _with_pod(seen.place) or Ending(Event.VANISHED, None, why)
 
 
 def _how(seen: Observed) -> Ending:
@@ -331,24 +350,29 @@ def _how(seen: Observed) -> Ending:
 
 def _after_disconnect(seen: Observed, now: datetime, give_up_at: datetime) -> Plan:
     """The connection ended without a result: the pod's status, which may come a little later, tells why."""
-    sandbox = seen.place
-    if sandbox.gone or sandbox.pod is None:
-        return _finish(seen, now, Ending(Event.VANISHED, None, "the pod was deleted while the code ran"))
-    pod = sandbox.pod
-    if pod.terminated == "OOMKilled":
-        message = _how_it_ended(Event.OUT_OF_MEMORY, 137, 0)
-        return _finish(seen, now, Ending(Event.OUT_OF_MEMORY, None, message))
-    if pod.terminated == "DeadlineExceeded":
-        return _finish(seen, now, Ending(Event.DEADLINE, None, "the kubelet ended the pod at its deadline"))
-    if pod.terminated:
-        message = f"the pod ended without a result ({pod.terminated}, exit code {pod.exit_code})"
-        if pod.exit_code in _KILLED:
-            message += "; the runner was killed, perhaps by the code itself"
-        return _finish(seen, now, Ending(Event.FAULT, None, message))
+    if ending := _with_pod(seen.place):
+        return _finish(seen, now, ending)
     if now >= give_up_at:
         message = "the connection to the pod was lost; the code was stopped"
         return _finish(seen, now, Ending(Event.VANISHED, None, message))
     return Plan(wake_at=give_up_at)
+
+
+def _with_pod(sandbox: Sandbox) -> Ending | None:
+    """The end of the code that follows from that of its pod."""
+    pod = sandbox.pod
+    if sandbox.gone or pod is None:
+        return Ending(Event.VANISHED, None, "the pod was deleted while the code ran")
+    if pod.terminated == "OOMKilled":
+        return Ending(Event.OUT_OF_MEMORY, None, _how_it_ended(Event.OUT_OF_MEMORY, 137, 0))
+    if pod.terminated == "DeadlineExceeded":
+        return Ending(Event.DEADLINE, None, "the kubelet ended the pod at its deadline")
+    if pod.terminated:
+        message = f"the pod ended without a result ({pod.terminated}, exit code {pod.exit_code})"
+        if pod.exit_code in _KILLED:
+            message += "; the runner was killed, perhaps by the code itself"
+        return Ending(Event.FAULT, None, message)
+    return None
 
 
 def _how_it_ended(event: Event, exit_code: int, timeout: int) -> str:
@@ -442,7 +466,7 @@ def _cleanup(seen: Observed) -> list[Action]:
     return actions
 
 
-def _egress_may_be_open(status: CodeExecutionStatus) -> bool:
+def _egress_may_be_open(status: CodeExecutionStatus | CodeSessionStatus) -> bool:
     return status.egress_proof is not None and status.egress_proof.verdict is not EgressVerdict.CLOSED
 
 

@@ -17,7 +17,7 @@ from codeexec_api import (
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import CreatePod, DeletePod, Forget, Plan, ReadPolicy
-from codeexec_operator.core.observed import ObservedSession, PolicyProblem
+from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Ending, Timing
 from codeexec_operator.manifests.pod import build_pod
 
@@ -110,14 +110,15 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return _end(seen, now, Ending(Event.DEADLINE, None, message))
     used_at = seen.used_at or status.last_used_at or now
     if not seen.busy:
-        idle_at = used_at + timedelta(seconds=spec.idle_timeout_seconds)
+        # Code that ran when the operator was restarted is not in the record as a use.
+        idle_at = max(used_at, seen.since) + timedelta(seconds=spec.idle_timeout_seconds)
         if now >= idle_at:
             message = f"nothing ran for {spec.idle_timeout_seconds} s, which is its spec.idleTimeoutSeconds"
             return _end(seen, now, Ending(Event.ENDED, Reason.IDLE_TIMEOUT, message))
         end_at = min(end_at, idle_at)
     if seen.sandbox.pod is None:  # after a restart
         return Plan(wake_at=min(end_at, seen.since + timedelta(seconds=timing.list_grace)))
-    if plan := startup.connect(seen.sandbox, now, timing, end_at):
+    if plan := startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at)):
         return plan
     record_at = (status.last_used_at or now) + timedelta(seconds=timing.use_recorded)
     if used_at > (status.last_used_at or used_at):
@@ -136,6 +137,9 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
         return Ending(Event.FAULT, None, seen.unresponsive)
     if seen.sandbox.runner.problem:
         return Ending(Event.FAULT, None, seen.sandbox.runner.problem)
+    answer_by = _answer_by(seen, timing)
+    if answer_by and now >= answer_by:
+        return Ending(Event.FAULT, None, f"the runner did not answer within {timing.start_timeout:g} s")
     if seen.sandbox.gone:
         return Ending(Event.VANISHED, None, "the pod was deleted")
     if pod and pod.terminated == "OOMKilled":
@@ -144,6 +148,14 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     if pod and pod.terminated:
         return Ending(Event.FAULT, None, f"the pod ended ({pod.terminated}, exit code {pod.exit_code})")
     return None
+
+
+def _answer_by(seen: ObservedSession, timing: Timing) -> datetime | None:
+    """Until when a runner that was asked for its report has to give it."""
+    runner = seen.sandbox.runner
+    if runner.link is not PodLink.OPEN or runner.ready or runner.asked_at is None:
+        return None
+    return runner.asked_at + timedelta(seconds=timing.start_timeout)
 
 
 def _use(seen: ObservedSession) -> dict[str, Any]:

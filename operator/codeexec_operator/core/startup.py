@@ -40,6 +40,8 @@ class Timing:
     """What the runner gets beyond its own limits before the pod is deleted under it."""
     kernel_start: float = 30
     """What it gets in addition where a new IPython kernel may have to be started."""
+    transfer: float = 60
+    """What files that go in or come out may take in addition."""
     list_grace: float = 15
     """How long it may take, after a start of the operator, until what there is was listed."""
     use_recorded: float = 30
@@ -148,9 +150,14 @@ def prove(pod: PodView, ready: Readiness, surroundings: Surroundings, now: datet
     return Proven(shown, proof, facts)
 
 
+def warns(policy: ExecutionPolicySpec | PolicyProblem) -> bool:
+    """True if the policy runs code in a network that may be open."""
+    return not isinstance(policy, PolicyProblem) and policy.egress_proof is EgressMode.WARN
+
+
 def refuses(proven: Proven, policy: ExecutionPolicySpec | PolicyProblem) -> Ending | None:
     """The end, if the policy takes no less than a network that was shown to be closed."""
-    if proven.closed or (not isinstance(policy, PolicyProblem) and policy.egress_proof is EgressMode.WARN):
+    if proven.closed or warns(policy):
         return None
     message = f"{proven.condition.message}. No code was run"
     return Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message)

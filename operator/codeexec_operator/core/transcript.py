@@ -193,7 +193,7 @@ class Transcript:
 
     def take(self, frame: Mapping[str, Any], execution_uid: str) -> None:
         """Take the next frame."""
-        if self.over:
+        if self.over or self.finished:
             return
         try:
             self._take(frame, execution_uid)
@@ -228,13 +228,14 @@ class Transcript:
         encoded = text.encode()
         if stream.kept_bytes + len(encoded) > MAX_OUTPUT_BYTES:
             raise ValueError("more output than any execution may keep")
-        if len(stream.head) < _HEAD_BYTES:
-            stream.head = fit((stream.head + text)[:_HEAD_BYTES], _HEAD_BYTES)
+        if len(stream.head.encode()) == stream.kept_bytes:  # else it has been cut
+            stream.head = fit(stream.head + text[:_HEAD_BYTES], _HEAD_BYTES)
         stream.digest.update(encoded)
         stream.kept_bytes += len(encoded)
         stream.total_bytes += len(encoded)
         self._order.add(name, len(text))
-        self._buffer_order.add(name, len(encoded))
+        if not self._lost:
+            self._buffer_order.add(name, len(encoded))
         self._keep(name, encoded)
 
     def _take_block(self, frame: Mapping[str, Any]) -> None:
@@ -328,7 +329,7 @@ class Transcript:
 
     def _now_kept(self) -> _Kept:
         streams = {name: (one.kept_bytes, one.digest.hexdigest()) for name, one in self._streams.items()}
-        return _Kept(streams, len(self.artifacts) - (self._file is not None))
+        return _Kept(streams, max(0, len(self.artifacts) - 1))  # more may come of the last one
 
     def take_part(self) -> OutputPart | None:
         """The next part that has to be stored, in order."""
@@ -352,7 +353,7 @@ class Transcript:
         self._lost = self._lost or why
         self._part_count = min(self._part_count, part.index)
         del self._kept[part.index :]
-        self._parts.clear()
+        self._parts = [one for one in self._parts if one.index < part.index]
         if part.index == 0:  # its start can stand in the record
             self._buffer = {key: bytearray(data) for key, data in part.contents.items() if key in STREAMS}
         else:
@@ -365,8 +366,8 @@ class Transcript:
         """One stream as the record keeps it: marked where it is not all that was written."""
         stream = self._streams[name]
         if self._part_count:
-            text = stream.head
             kept_bytes, sha256 = (self._kept[-1] if self._lost else self._now_kept()).streams[name]
+            text = stream.head.encode()[:kept_bytes].decode()
         else:
             whole = bytes(self._buffer.get(name, b"")).decode()
             text = fit(whole.encode()[:MAX_INLINE_BYTES].decode(errors="ignore"), _ESCAPED_BUDGET)

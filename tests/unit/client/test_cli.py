@@ -332,6 +332,7 @@ async def test_logs_and_cancel_of_what_runs(codeexec, fake, monkeypatch) -> None
     handle = await fake.client().submit([PreparedBlock("python", b"endless")], Request(agent="me"))
     so_far = await asyncio.to_thread(codeexec, "logs", handle.name)
     assert (so_far.stdout, so_far.exit_code) == ("so far\n", 0)
+    assert so_far.stderr == f"codeexec: {handle.name} has not ended; -f shows what is still to come\n"
     assert (await asyncio.to_thread(codeexec, "cancel", handle.name)).stdout == f"{handle.name} is being stopped\n"
     again = await asyncio.to_thread(codeexec, "cancel", handle.name)
     assert again.stdout == f"{handle.name} has ended already: Cancelled\n"

@@ -273,6 +273,13 @@ class TestReady:
         assert plan(cut_off, 1).actions == (Attach(),)
         assert plan(ready(sandbox=a_sandbox(runner=RunnerView()))).actions == (Attach(),)
 
+    def test_a_runner_that_does_not_report_again_is_given_up(self) -> None:
+        silent = ready(busy=True, sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN, asked_at=NOW + seconds(1))))
+        assert plan(silent, 60) == Plan(wake_at=NOW + seconds(61))
+        result = plan(silent, 61)
+        assert outcome(result) == (SessionPhase.FAILED, "RunnerFailed")
+        assert result.actions == (DeletePod(),)
+
     def test_after_a_restart_the_pod_is_looked_for(self) -> None:
         assert plan(ready(sandbox=Sandbox()), 1) == Plan(wake_at=NOW + seconds(15))
         result = plan(ready(sandbox=Sandbox()), 15)
