@@ -26,13 +26,13 @@ def docker_version() -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def parties(docker_version: str, agent_kubeconfig: str, admin: Admin) -> AsyncIterator[list[Party]]:
+async def parties(docker_version: str, agent_kubeconfig: str) -> AsyncIterator[list[Party]]:
     """The executors that can be run here."""
     # AutoGen's Local executor inherits both: pip must not go looking, and no code of ours may see the second.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("OF_THE_CLIENT", "1")
-        made = [Local(), *([Docker()] if docker_version else []), Ours(agent_kubeconfig, admin)]
+        made = [Local(), *([Docker()] if docker_version else []), Ours(agent_kubeconfig)]
         yield made
         for one in made:
             await one.close()

@@ -13,13 +13,15 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
 from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
-from cluster_tools import Admin, a_name, image, wait_for
+from cluster_tools import image, wait_for
 
-from executor_client import KubernetesCodeExecutor, Limits
+from executor_client import KubernetesCodeExecutor, Limits, OutputChunk
 
 WORKSPACE = "/workspace"
 IDLE_SECONDS = 120
 """After which a pod is gone that a run which was ended from outside has left."""
+_SHORT = 200
+"""Characters of a piece of output that may hold a mark; large output is not kept."""
 _DIGEST = re.compile(r"(?<=tmp_code_)[0-9a-f]{64}")
 _EXECUTION = re.compile(r"run-[0-9a-f]{12}")
 # The container's own shell ignores SIGTERM, which would make every stop() of the Docker executor last ten seconds.
@@ -145,22 +147,25 @@ class Ours(Party):
 
     name = "ours"
 
-    def __init__(self, kubeconfig: str, admin: Admin) -> None:
+    def __init__(self, kubeconfig: str) -> None:
         super().__init__()
         self._kubeconfig = kubeconfig
-        self._admin = admin
+        self._heard: list[str] = []
 
     def _make(self, **options: Any) -> CodeExecutor:
         small = Limits(cpu="250m", output_bytes=options.pop("output_bytes", Limits().output_bytes))
         return KubernetesCodeExecutor(
-            **{"kubeconfig": self._kubeconfig, "agent": a_name("parity"), "limits": small, **options},
+            **{"kubeconfig": self._kubeconfig, "agent": "parity", "limits": small, **options},
             idle_timeout=IDLE_SECONDS,
+            on_output=self._hear,
         )
 
+    def _hear(self, chunk: OutputChunk) -> None:
+        if len(chunk.text) < _SHORT:
+            self._heard.append(chunk.text)
+
     def _has_said(self, executor: Any, mark: str) -> bool:
-        name = self._admin.running_execution(executor.dump_component().config["agent"])
-        pod = self._admin.execution(name)["status"]["podName"]
-        return mark in self._admin.try_kubectl("-n", "codeexec-sandbox", "logs", pod).stdout
+        return mark in "".join(self._heard)
 
 
 def announce(mark: str) -> str:
