@@ -48,6 +48,8 @@ from executor_client.proxies import bypasses_proxy
 _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240
 _RECONNECT_SECONDS: Final = 0.5
+_PASSING: Final = (429, 500, 503, 504)
+"""What the API server answers while it, or a CRD that is being replaced, is not ready."""
 _OUTAGE_SECONDS: Final = 30
 """How long the API server may be away while an execution is waited for."""
 _TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -146,7 +148,8 @@ class Transport:
                 config.load_incluster_config(client_configuration=configuration)
             else:
                 await config.load_kube_config(kubeconfig, context, client_configuration=configuration)
-        except (config.ConfigException, OSError, yaml.YAMLError) as error:
+        # TypeError, AttributeError: what the loader raises for YAML that is no kubeconfig, such as an empty file.
+        except (config.ConfigException, OSError, yaml.YAMLError, TypeError, AttributeError) as error:
             where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
             raise ClusterUnreachable(
                 f"no usable kubeconfig at {where} (context: {context or 'current'}): {error}; "
@@ -416,16 +419,19 @@ class Transport:
                         yield current
                         if change == "DELETED":
                             return
-            except ApiException as error:
-                if error.status != 410:
-                    raise self._translate(f"watch the {kind}", error) from error
-                version = None  # too old for the API server: start from the current state
-            except ClusterUnreachable:
+            except (ApiException, ClusterUnreachable) as error:
+                if isinstance(error, ApiException) and error.status == 410:
+                    version = None  # too old for the API server: start from the current state
+                    continue
                 if clock() - opened_at > _REQUEST_SECONDS:  # it was open for a while, so this is another outage
                     lost_at = clock()
-                if clock() - lost_at > _OUTAGE_SECONDS:
+                passing = isinstance(error, ClusterUnreachable) or error.status in _PASSING
+                if passing and clock() - lost_at <= _OUTAGE_SECONDS:
+                    await asyncio.sleep(_RECONNECT_SECONDS)
+                elif isinstance(error, ApiException):
+                    raise self._translate(f"watch the {kind}", error) from error
+                else:
                     raise
-                await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _watch_once(
         self, kind: str, plural: str, name: str, version: str | None

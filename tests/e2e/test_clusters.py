@@ -94,16 +94,15 @@ def elsewhere(admin):
     """A namespace of the agents' own, with a service account that has the agent's role in the sandbox namespace."""
     name, rbac = a_name("codeexec-agents"), "rbac.authorization.k8s.io"
     admin.kubectl("create", "namespace", name)
-    admin.apply(
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "agent", "namespace": name}},
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": name, "namespace": SANDBOX},
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "codeexec-agent"},
-            "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": name}],
-        },
-    )
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "agent", "namespace": name}}
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": name, "namespace": SANDBOX},
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "codeexec-agent"},
+        "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": name}],
+    }
+    admin.apply({"apiVersion": "v1", "kind": "List", "items": [account, binding]})
     yield name
     admin.kubectl("-n", SANDBOX, "delete", "rolebinding", name)
     admin.kubectl("delete", "namespace", name, "--wait=false")

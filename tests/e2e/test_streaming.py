@@ -144,17 +144,16 @@ def client_without_logs(admin: Admin, kubeconfig_of) -> Iterator[CodeExecutionCl
     assert len(others) == len(rules) - 1
     metadata = {"name": name, "namespace": SANDBOX}
     rbac = "rbac.authorization.k8s.io"
-    admin.apply(
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": others},
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SANDBOX}],
-        },
-    )
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+    role = {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": others}
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SANDBOX}],
+    }
+    admin.apply({"apiVersion": "v1", "kind": "List", "items": [account, role, binding]})
     yield CodeExecutionClient(ClusterRef(kubeconfig=kubeconfig_of(SANDBOX, name)))
     admin.kubectl("-n", SANDBOX, "delete", f"serviceaccount/{name}", f"role/{name}", f"rolebinding/{name}")
 

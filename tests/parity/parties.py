@@ -32,11 +32,14 @@ class Party(ABC):
     """One of the three executors. All that it makes is stopped by `tidy`."""
 
     name: ClassVar[str]
+    one_call_at_a_time: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._made: list[CodeExecutor] = []
         self._folders = contextlib.ExitStack()
         self._shared: tuple[dict[str, Any], CodeExecutor] | None = None
+        self.work_dir = self.folder()
+        """For `shared(work_dir=party.work_dir)`."""
 
     def make(self, **options: Any) -> CodeExecutor:
         """An executor that is not started, with a workspace of its own. Options: those that all three have."""
@@ -146,6 +149,7 @@ class Ours(Party):
     """The executor of this project, with no more rights than an agent has."""
 
     name = "ours"
+    one_call_at_a_time = True
 
     def __init__(self, kubeconfig: str) -> None:
         super().__init__()

@@ -253,7 +253,7 @@ AGENTS = Group(
             id="assistant-cancelled",
             about="`AssistantAgent`, cancelled while its tool runs: whether its run ends",
             scenario=_assistant_cancelled,
-            docker={"run ends": True, "by": "?"},
+            docker={"run ends": True, "cancelled": False, "raised": False},
         ),
     ),
 )

@@ -46,11 +46,17 @@ def of_absent_package() -> int:
     return 1
 
 
+greet = FunctionWithRequirements.from_str(
+    "def greet(name: str) -> str:\n    return os.path.join('hello', name)\n", global_imports=["os"]
+)
+TOGETHER = (add, double, circle, greet)
+
+
 def _gives(functions: Sequence[Any], *codes: str | tuple[str, str], **options: Any) -> Scenario:
     """The outputs of calls of an executor with these functions."""
 
     async def scenario(party: Party) -> Seen:
-        executor = await party.started(functions=functions, **options)
+        executor = await party.shared(functions=functions, **options)
         results = [await party.run(code, at=executor) for code in codes]
         return {"exit codes": [one.exit_code for one in results], "output": "".join(one.output for one in results)}
 
@@ -80,13 +86,6 @@ def _module_name(name: str) -> Scenario:
         return {}
 
     return scenario
-
-
-async def _from_string(party: Party) -> Seen:
-    function = FunctionWithRequirements.from_str(
-        "def greet(name: str) -> str:\n    return os.path.join('hello', name)\n", global_imports=["os"]
-    )
-    return await _gives([function], "from functions import greet\nprint(greet('you'))")(party)
 
 
 async def _from_callable(party: Party) -> Seen:
@@ -120,19 +119,19 @@ FUNCTIONS = Group(
         Case(
             id="functions-of-each-other",
             about="two functions of which one calls the other",
-            scenario=_gives([add, double], "from functions import double\nprint(double(4))"),
+            scenario=_gives(TOGETHER, "from functions import double\nprint(double(4))"),
             docker={"exit codes": [0], "output": "8\n"},
         ),
         Case(
             id="function-with-imports",
             about="`with_requirements(global_imports=...)`, one with another name",
-            scenario=_gives([circle], "from functions import circle\nprint(circle(2))"),
+            scenario=_gives(TOGETHER, "from functions import circle\nprint(circle(2))"),
             docker={"exit codes": [0], "output": "12.57\n"},
         ),
         Case(
             id="function-as-text",
             about="`FunctionWithRequirements.from_str`",
-            scenario=_from_string,
+            scenario=_gives(TOGETHER, "from functions import greet\nprint(greet('you'))"),
             docker={"exit codes": [0], "output": "hello/you\n"},
         ),
         Case(

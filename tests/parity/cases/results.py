@@ -613,10 +613,8 @@ async def _type_of_result(party: Party) -> Seen:
 
 
 async def _code_file(party: Party) -> Seen:
-    folder = party.folder()
-    result = await party.run(
-        "# filename: main.py\n", "# filename: second.py\n", at=await party.started(work_dir=folder)
-    )
+    folder = party.work_dir
+    result = await party.run("# filename: main.py\n", "# filename: second.py\n", at=await party.shared(work_dir=folder))
     return {
         "is main.py in work_dir": result.code_file == str(folder / "main.py"),  # type: ignore[attr-defined]
         "is there": (folder / "main.py").exists(),

@@ -26,33 +26,33 @@ def _calls(*calls: str | tuple[str, str]) -> Scenario:
 
 
 async def _two_executors(party: Party) -> Seen:
-    one, other = await party.started(), await party.started()
+    one, other = await party.shared(), await party.started()
     await party.run(("sh", "echo secret >private"), at=one)
     return {"files": (await party.run(("sh", "ls private 2>&1 || true"), at=other)).output.count("No such file")}
 
 
 async def _seen_by_client(party: Party) -> Seen:
-    folder = party.folder()
-    await party.run(("sh", "echo 1 >made"), at=await party.started(work_dir=folder))
+    folder = party.work_dir
+    await party.run(("sh", "echo 1 >made"), at=await party.shared(work_dir=folder))
     return {"in work_dir": (folder / "made").exists()}
 
 
 async def _given_by_client(party: Party) -> Seen:
-    folder = party.folder()
+    folder = party.work_dir
     (folder / "given").write_text("1")
-    result = await party.run(("sh", "test -e given"), at=await party.started(work_dir=folder))
+    result = await party.run(("sh", "test -e given"), at=await party.shared(work_dir=folder))
     return {"in the workspace": result.exit_code == 0}
 
 
 async def _source_kept(party: Party) -> Seen:
-    folder = party.folder()
+    folder = party.work_dir
     code = "# filename: kept.py\nprint(1)"
-    await party.run(code, at=await party.started(work_dir=folder))
+    await party.run(code, at=await party.shared(work_dir=folder))
     return {"is kept": (folder / "kept.py").exists()}
 
 
 async def _after_restart(party: Party) -> Seen:
-    executor = await party.started()
+    executor = await party.shared()
     await party.run(("sh", "echo 1 >before"), at=executor)
     await executor.restart()
     return {"file is there": (await party.run(("sh", "test -e before"), at=executor)).exit_code == 0}
