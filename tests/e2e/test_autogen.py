@@ -79,15 +79,15 @@ async def test_agent_corrects_code_that_fails(make):
     ]
     model = ReplayChatCompletionClient(replies, CAPABLE)
     agent = CodeExecutorAgent("coder", make(), model_client=model, max_retries_on_error=2, approval_func=approve)
-    result = await agent.run(task="What is one by one?")
-    events = [message for message in result.messages if isinstance(message, CodeExecutionEvent)]
+    messages = [message async for message in agent.run_stream(task="What is one by one?")]
+    events = [message for message in messages if isinstance(message, CodeExecutionEvent)]
     assert [(event.retry_attempt, event.result.exit_code) for event in events] == [(0, 1), (1, 0)]
     assert "ZeroDivisionError" in events[0].to_text()
     assert events[1].result.output == "1.0\n"
-    assert result.messages[-1].to_text() == "It is 1."
+    assert messages[-1].messages[-1].to_text() == "It is 1."
 
 
-async def test_agent_is_not_run_without_approval(make, admin):
+async def test_nothing_is_run_without_approval(make, admin):
     agent = a_name("unapproved")
 
     def refuse(request: ApprovalRequest) -> ApprovalResponse:
@@ -232,12 +232,11 @@ def test_dump_holds_no_secret(make, agent_kubeconfig):
     ]
     assert all(secret in Path(agent_kubeconfig).read_text() for secret in secrets)  # the control
     executor = make()
-    agent = CodeExecutorAgent("runner", executor, model_client=ReplayChatCompletionClient(["x"]))
     for dumped in (executor.dump_component(), PythonCodeExecutionTool(executor).dump_component()):
         text = dumped.model_dump_json()
         assert agent_kubeconfig in text
         assert not [secret for secret in secrets if secret in text]
-    assert not [secret for secret in secrets if secret in repr(executor) + repr(vars(executor)) + repr(agent)]
+    assert not [secret for secret in secrets if secret in repr(executor) + repr(vars(executor))]
 
 
 # --- loops and threads ----------------------------------------------------------------------------------------------

@@ -32,13 +32,13 @@ async def test_what_is_hard_to_transport_arrives_whole(make, admin):
     executor = make()
     lines = (
         "import sys\n"
-        "for number in range(180_000):\n"
+        "for number in range(200_000):\n"
         "    print(f'out {number:>22}'); print(f'err {number:>22}', file=sys.stderr)\n"
     )
     both = await run(executor, lines)
     for stream, name in ((both.stdout, "out"), (both.stderr, "err")):
-        assert stream == "".join(f"{name} {number:>22}\n" for number in range(180_000))
-        assert len(stream) > 4.8 * MIB
+        assert stream == "".join(f"{name} {number:>22}\n" for number in range(200_000))
+        assert len(stream) > 5_000_000
     assert len(both.output) == len(both.stdout) + len(both.stderr)
     record = admin.execution(both.execution)["status"]
     for stream, text in (("stdout", both.stdout), ("stderr", both.stderr)):

@@ -95,7 +95,9 @@ async def test_cancelled_cell_stops(make, admin):
     await asyncio.to_thread(wait_for, "output", lambda: "so far" in admin.kubectl("-n", SANDBOX, "logs", pod))
     token.cancel()
     result = await asyncio.wait_for(running, 10)
-    assert (result.exit_code, result.output) == (1, "so far\nCode execution was cancelled.")
+    assert (result.exit_code, result.stdout) == (1, "so far\n")
+    assert "KeyboardInterrupt" in result.stderr
+    assert result.output.endswith("\nCode execution was cancelled.")
     assert (await run(executor, "print(x)")).output == "7\n"
 
 

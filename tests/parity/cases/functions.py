@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autogen_core.code_executor import Alias, FunctionWithRequirements, with_requirements
-from parity.case import Case, Group, Scenario, Seen, raises
+from parity.case import Case, Group, Scenario, Seen, gives, raises
 from parity.parties import Party
 
 CHECKED = (
@@ -112,7 +112,7 @@ FUNCTIONS = Group(
             id="function",
             about="a function, in two calls",
             scenario=_gives(
-                [add], "from functions import add\nprint(add(1))", "import functions\nprint(functions.add(2, 2))"
+                TOGETHER, "from functions import add\nprint(add(1))", "import functions\nprint(functions.add(2, 2))"
             ),
             docker={"exit codes": [0, 0], "output": "3\n4\n"},
         ),
@@ -165,8 +165,8 @@ FUNCTIONS = Group(
         Case(
             id="no-functions",
             about="`import functions` where none were given",
-            scenario=_gives([], "try:\n    import functions\nexcept ImportError:\n    print('none')"),
-            docker={"exit codes": [0], "output": "none\n"},
+            blocks=("try:\n    import functions\nexcept ImportError:\n    print('none')",),
+            docker=gives(0, "none\n"),
         ),
         Case(
             id="function-not-loadable",
