@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution
 from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
+from executor_client import tasks
 from executor_client.exceptions import ExecutionLost, NotInstalled
 from executor_client.live import LiveOutput
 from executor_client.results import Contents, ExecutionResult, OutputChunk, failure, interleaved, result_of
@@ -86,7 +87,7 @@ class Execution:
                 yield chunk
             finished = await watching
         finally:
-            await _stop(watching)
+            await tasks.stop(watching)
         recorded = interleaved(finished.status, await self._read_contents(finished))
         for chunk in live[0].missing(recorded) if live else recorded:
             yield chunk
@@ -148,7 +149,7 @@ class Execution:
             return await self._wait(seen)
         finally:
             for task in following:
-                await _stop(task)
+                await tasks.stop(task)
             arrived.put_nowait(None)
 
     async def _follow(
@@ -189,11 +190,3 @@ async def read_contents(transport: ClusterTransport, execution: CodeExecution) -
             return await transport.read_output(name)
 
     return Contents.join(await asyncio.gather(*(read(ref.name) for ref in execution.status.output_refs)))
-
-
-async def _stop(task: asyncio.Task[Any]) -> None:
-    """End a task and wait for its end, whatever it is."""
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # looked at, so that nothing complains that nobody did

@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from codeexec_api.v1alpha1 import (
     MAX_SESSION_SECONDS,
     MAX_TIMEOUT_SECONDS,
 )
+from executor_client import tasks
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
@@ -260,11 +261,12 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             return KubernetesCodeResult(exit_code=1, output=prepared.refusal)
         code_file = self._keep_source(prepared.blocks)
         cancelled = _event_of(cancellation_token)
+        if self._shared:
+            running = self._shared.run(partial(self._run_in_session, prepared.blocks, cancelled))
+        else:
+            running = self._run_alone(prepared.blocks, cancelled)
         try:
-            if self._shared:
-                result = await self._shared.run(partial(self._run_in_session, prepared.blocks, cancelled))
-            else:
-                result = await self._run_alone(prepared.blocks, cancelled)
+            result = await _despite_cancellation(running, cancellation_token)
         except SessionDenied as error:
             return KubernetesCodeResult(
                 exit_code=1,
@@ -528,6 +530,25 @@ def _event_of(token: CancellationToken) -> asyncio.Event:
     # The token's lock is held while this runs, and another thread may be the one that cancels.
     token.add_callback(lambda: _set_from_any_thread(loop, event))
     return event
+
+
+async def _despite_cancellation(
+    running: Coroutine[Any, Any, ExecutionResult], token: CancellationToken
+) -> ExecutionResult:
+    """The result, also where whoever cancels the token cancels the waiting task, too, as AutoGen's workbenches do.
+
+    A task that is cancelled without the token ends the call, and with it the code.
+    """
+    task = asyncio.ensure_future(running)
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() or not token.is_cancelled():
+                await tasks.stop(task)
+                raise
+            if waiting := asyncio.current_task():
+                waiting.uncancel()
 
 
 def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

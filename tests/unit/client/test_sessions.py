@@ -207,6 +207,20 @@ async def test_a_cancelled_token_is_a_result_and_the_session_goes_on(fake: FakeC
     assert len(fake.sessions) == 1
 
 
+async def test_a_task_cancelled_along_with_its_token_still_has_a_result(fake: FakeCluster, make: Make) -> None:
+    """As AutoGen's workbenches do it: they link the call that they wait for to the token."""
+    executor, token = make(), CancellationToken()
+    running = asyncio.create_task(call(executor, "hang", token=token))
+    token.link_future(running)
+    await wait_for_executions(fake, 1)
+    token.cancel()
+    running.cancel()
+    result = await running
+    assert result.exit_code == 1
+    assert result.output.endswith("Code execution was cancelled.")
+    assert fake.executions[-1].status.phase is Phase.CANCELLED
+
+
 async def wait_for_executions(fake: FakeCluster, count: int) -> None:
     async with asyncio.timeout(10):
         while len(fake.executions) < count:  # noqa: ASYNC110 - the fake tells nobody
@@ -310,11 +324,11 @@ async def test_a_file_that_is_not_there_is_named_with_those_that_are(make: Make)
         await executor.download_files(["there", "gone"], CancellationToken())
 
 
-async def test_a_cancelled_transfer_is_an_error(make: Make, tmp_path: Path) -> None:
+async def test_a_cancelled_transfer_is_an_error(fake: FakeCluster, make: Make) -> None:
     executor, token = make(), CancellationToken()
     hanging = CancellationToken()
     running = asyncio.create_task(call(executor, "hang", token=hanging))
-    await asyncio.sleep(0)
+    await wait_for_executions(fake, 1)
     token.cancel()
     with pytest.raises(FileTransferError, match="was cancelled"):
         await executor.get_file_list(token)

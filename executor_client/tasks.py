@@ -1,0 +1,14 @@
+"""What asyncio leaves to its users about tasks."""
+
+import asyncio
+from typing import Any
+
+
+async def stop(*tasks: asyncio.Task[Any]) -> None:
+    """End tasks and wait for their end, whatever it is."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at, so that nothing complains that nobody did
