@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,6 @@ from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, pr
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
 from executor_client.farewell import say_farewell
-from executor_client.folders import write_inside
 from executor_client.functions import (
     PROMPT_TEMPLATE,
     UserFunction,
@@ -43,6 +42,7 @@ from executor_client.functions import (
 )
 from executor_client.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.shared import OpenSession, SharedSession
+from executor_client.work_dir import Stamp, WorkDir
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +81,7 @@ class KubernetesCodeExecutorConfig(BaseModel):
     image: str | None = None
     runtime_class_name: str | None = None
     work_dir: str | None = None
+    upload_work_dir: bool = True
     functions_module: str = "functions"
     agent: str = "autogen"
     limits: dict[str, Any] = Field(default_factory=dict)
@@ -106,6 +107,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         runtime_class_name: RuntimeClass of the pod, such as `gvisor`; default: that of the policy.
         work_dir: local folder in which the source of each block is kept, under its file name, and into which files are
             copied that the code makes or changes.
+        upload_work_dir: files that the caller puts into work_dir or changes there are copied into the workspace with
+            the next call; not hidden ones, links, or with `session="per-call"`.
         functions: functions that the code may import from `functions_module`.
         functions_module: name of that module, a Python identifier.
         agent: name recorded as the source of the code.
@@ -136,6 +139,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         image: str | None = None,
         runtime_class_name: str | None = None,
         work_dir: str | Path | None = None,
+        upload_work_dir: bool = True,
         functions: Sequence[UserFunction] = (),
         functions_module: str = "functions",
         agent: str = "autogen",
@@ -166,6 +170,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             image=image,
             runtime_class_name=runtime_class_name,
             work_dir=str(work_dir) if work_dir else None,
+            upload_work_dir=upload_work_dir,
             functions_module=functions_module,
             agent=agent,
             limits=limits.model_dump(exclude_defaults=True) if limits else {},
@@ -177,7 +182,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         self._functions = tuple(functions)
         self._functions_checked = False
         self._on_output = on_output
-        self._downloads: Path | None = None
+        self._folder = WorkDir(self.work_dir) if self.work_dir else None
+        self._downloads: WorkDir | None = None
         self._client = client or CodeExecutionClient(
             ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context)
         )
@@ -384,8 +390,31 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
                 return checked
             _demand_functions(checked)
             opened.prepared = True
-        result = await session.execute(blocks, cancelled=cancelled, on_output=self._on_output)
-        return await self._bring_back(opened, result, cancelled) if self.work_dir and result.artifacts else result
+        *before, last = self._uploads(opened, blocks)
+        for group in before:
+            files = self._read_work_dir(group)
+            uploaded = await session.execute((), files=files, list_files="None", cancelled=cancelled)
+            if uploaded.phase is not Phase.SUCCEEDED:
+                return uploaded
+            opened.sent |= group
+        files = self._read_work_dir(last)
+        result = await session.execute(blocks, files=files, cancelled=cancelled, on_output=self._on_output)
+        if result.phase not in (Phase.CANCELLED, Phase.DENIED):
+            opened.sent |= last
+        if self._folder and result.artifacts:
+            return await _bring_back(self._folder, opened, result, cancelled)
+        return result
+
+    def _uploads(self, opened: OpenSession, blocks: Sequence[PreparedBlock]) -> list[dict[str, Stamp]]:
+        """What the caller has put into work_dir and the workspace lacks, in pieces; the last leaves room for blocks."""
+        sources = {block.file for block in blocks}
+        lacks = self._folder.unsent(opened.sent) if self._folder and self._config.upload_work_dir else {}
+        sizes = {name: stamp.size for name, stamp in lacks.items() if name not in sources}
+        pieces = [{name: lacks[name] for name in group} for group in _groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES)]
+        code = sum(len(block.content) for block in blocks)
+        if not pieces or sum(stamp.size for stamp in pieces[-1].values()) + code > MAX_PAYLOAD_BYTES:
+            pieces.append({})
+        return pieces
 
     async def _run_alone(self, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event) -> ExecutionResult:
         files: tuple[WorkspaceFile, ...] = ()
@@ -402,51 +431,17 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             blocks,
             self._request,
             files=files,
-            fetch=("*",) if self.work_dir else (),
+            fetch=("*",) if self._folder else (),
             cancelled=cancelled,
             on_output=self._on_output,
         )
-        if not self.work_dir:
+        if not self._folder:
             return result
         # All files match: also those that were sent.
         sent = {block.file for block in blocks} | {file.path for file in files}
         made = tuple(one for one in result.artifacts if one.path not in sent)
         contents = {path: content for path, content in result.files.items() if path not in sent}
-        return self._keep_artifacts(replace(result, artifacts=made), contents)
-
-    async def _bring_back(
-        self, opened: OpenSession, result: ExecutionResult, cancelled: asyncio.Event
-    ) -> ExecutionResult:
-        """Copy files that the code has made or changed into work_dir. The result is there whether that works or not."""
-        wanted: dict[str, int] = {}
-        for artifact in result.artifacts:
-            if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
-                wanted[artifact.path] = artifact.size_bytes
-        try:
-            found = await _fetch(wanted, cancelled, opened)
-        except CodeExecError as error:
-            logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
-            found = {}
-        return self._keep_artifacts(result, found)
-
-    def _keep_artifacts(self, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
-        """Write files into work_dir, and say which of the artifacts are there."""
-        kept = set()
-        for path, content in contents.items():
-            try:
-                write_inside(Path(self._config.work_dir or "").resolve(), path, content)
-                kept.add(path)
-            except (OSError, RuntimeError, ValueError) as error:
-                logger.warning("%r of execution %s can't be kept in work_dir: %s", path, result.name, error)
-        artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
-        if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
-            logger.warning(
-                "not copied into work_dir from execution %s (at most %d bytes a call): %s",
-                result.name,
-                MAX_FETCH_BYTES,
-                ", ".join(left),
-            )
-        return replace(result, artifacts=artifacts, files=contents)
+        return _keep_artifacts(self._folder, replace(result, artifacts=made), contents)
 
     def _keep_source(self, blocks: Sequence[PreparedBlock]) -> str:
         """Keep each block in work_dir, if that is set, and return the path of the first.
@@ -457,12 +452,12 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         Raises:
             ValueError: a name leads out of work_dir or can't be written.
         """
-        if self.work_dir is None:
+        if self._folder is None:
             return f"/workspace/{blocks[0].file}"
-        root = self.work_dir.resolve()
+        root = self._folder.root.resolve()
         for block in blocks:
             try:
-                write_inside(root, block.file, block.content)
+                self._folder.write(block.file, block.content)
             except ValueError:
                 raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
             except (OSError, RuntimeError) as error:
@@ -470,14 +465,18 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         return str(root / blocks[0].file)
 
     def _keep_download(self, name: str, content: bytes) -> Path:
-        folder = self.work_dir or self._downloads
+        folder = self._folder or self._downloads
         if folder is None:
-            folder = self._downloads = Path(tempfile.mkdtemp(prefix="codeexec-"))
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            root = Path(tempfile.mkdtemp(prefix="codeexec-"))
+            folder = self._downloads = WorkDir(root)
+            weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         try:
-            return write_inside(folder.resolve(), name, content)
+            return folder.write(name, content)
         except (OSError, RuntimeError, ValueError) as error:
-            raise FileTransferError(f"{name!r} can't be kept in {folder}: {error}") from error
+            raise FileTransferError(f"{name!r} can't be kept in {folder.root}: {error}") from error
+
+    def _read_work_dir(self, names: Iterable[str]) -> tuple[WorkspaceFile, ...]:
+        return self._folder.read(names) if self._folder else ()
 
     def _read(self, files: Sequence[Path | str]) -> dict[str, bytes]:
         """Content of local files by the name under which they go into the workspace."""
@@ -576,6 +575,42 @@ async def _fetch(sizes: Mapping[str, int], cancelled: asyncio.Event, opened: Ope
         contents = await opened.session.download(group, cancelled=cancelled)
         found |= {path: contents[path] for path in group if path in contents}
     return found
+
+
+async def _bring_back(
+    folder: WorkDir, opened: OpenSession, result: ExecutionResult, cancelled: asyncio.Event
+) -> ExecutionResult:
+    """Copy files that the code has made or changed into work_dir. The result is there whether that works or not."""
+    wanted: dict[str, int] = {}
+    for artifact in result.artifacts:
+        if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
+            wanted[artifact.path] = artifact.size_bytes
+    try:
+        found = await _fetch(wanted, cancelled, opened)
+    except CodeExecError as error:
+        logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
+        found = {}
+    return _keep_artifacts(folder, result, found)
+
+
+def _keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
+    """Write files into work_dir, and say which of the artifacts are there."""
+    kept = set()
+    for path, content in contents.items():
+        try:
+            folder.write(path, content)
+            kept.add(path)
+        except (OSError, RuntimeError, ValueError) as error:
+            logger.warning("%r of execution %s can't be kept in work_dir: %s", path, result.name, error)
+    artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
+    if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
+        logger.warning(
+            "not copied into work_dir from execution %s (at most %d bytes a call): %s",
+            result.name,
+            MAX_FETCH_BYTES,
+            ", ".join(left),
+        )
+    return replace(result, artifacts=artifacts, files=contents)
 
 
 def _groups(sizes: Mapping[str, int], most_bytes: int, most_names: int) -> list[list[str]]:

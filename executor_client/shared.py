@@ -11,6 +11,7 @@ from codeexec_api import SessionPhase
 from executor_client.exceptions import NotFound, SessionEnded
 from executor_client.results import session_failure
 from executor_client.session import Session
+from executor_client.work_dir import Stamp
 
 T = TypeVar("T")
 
@@ -32,6 +33,8 @@ class OpenSession:
     """True when something has run in it."""
     prepared: bool = False
     """True when the functions are there and load."""
+    sent: dict[str, Stamp] = field(default_factory=dict)
+    """Files of work_dir that are in its workspace, as they were when they were sent."""
 
 
 class SharedSession:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 EXAMPLES = {
     "01-hello": "338350",
-    "02-files": "OK: one file went in, two came back",
+    "02-files": "OK: two files went in, two came back",
     "03-session": "OK: files lasted until the restart",
     "04-team": "OK: the team's file was there for the tool",
     "05-stateful": "OK: the variables have survived the time limit",

@@ -6,9 +6,6 @@ from parity.parties import WORKSPACE, Party, beats, whether_it_beats
 
 WITH_THE_CALL = "What a call has started ends with it."
 AWAIT = "for i in $(seq 60); do [ -e %s ] && break; sleep 0.1; done"
-UPLOADS = (
-    "The workspace is in the cluster: what code makes is copied to `work_dir`, `upload_files` is for the other way."
-)
 
 
 def _calls(*calls: str | tuple[str, str]) -> Scenario:
@@ -35,6 +32,16 @@ async def _seen_by_client(party: Party) -> Seen:
     folder = party.work_dir
     await party.run(("sh", "echo 1 >made"), at=await party.shared(work_dir=folder))
     return {"in work_dir": (folder / "made").exists()}
+
+
+async def _changed_by_client(party: Party) -> Seen:
+    executor = await party.shared(work_dir=party.work_dir)
+    (party.work_dir / "sub").mkdir(exist_ok=True)
+    given, outputs = party.work_dir / "sub" / "changes", []
+    for text in ("one", "two"):
+        given.write_text(text)
+        outputs.append((await party.run(("sh", "cat sub/changes"), at=executor)).output)
+    return {"code saw": outputs}
 
 
 async def _given_by_client(party: Party) -> Seen:
@@ -151,8 +158,12 @@ FILES = Group(
             about="a file that the client puts in `work_dir`, seen by code",
             scenario=_given_by_client,
             docker={"in the workspace": True},
-            ours={"in the workspace": False},
-            why=UPLOADS,
+        ),
+        Case(
+            id="file-changed-by-client",
+            about="a file in a folder of `work_dir`, which the client changes between two calls",
+            scenario=_changed_by_client,
+            docker={"code saw": ["one", "two"]},
         ),
         Case(
             id="file-after-restart",

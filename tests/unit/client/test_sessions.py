@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -273,6 +274,86 @@ async def test_files_go_there_and_back(make: Make, tmp_path: Path) -> None:
     del executor
     gc.collect()
     assert not folder.exists()
+
+
+async def test_what_the_caller_puts_into_work_dir_goes_with_the_next_call(
+    fake: FakeCluster, make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("data", "sub/more", ".env", "tmp_code_" + "0" * 64 + ".py"):
+        (tmp_path / name).write_text("1")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "folder").symlink_to("/etc")
+    executor = make(work_dir=tmp_path)
+
+    async def sent_with(code: str) -> list[str]:
+        before = len(fake.executions)
+        await call(executor, code)
+        return [file.path for one in fake.executions[before:] for file in one.spec.files or ()]
+
+    assert await sent_with("write made 1") == ["data", "sub/more"]
+    assert await sent_with("list") == []  # nor what has come from the workspace
+    (tmp_path / "data").write_text("changed")
+    (tmp_path / "made").write_text("by the caller, now")
+    assert await sent_with("list") == ["data", "made"]
+    await executor.restart()
+    assert await sent_with("list") == ["data", "made", "sub/more"]
+    executor = make(work_dir=tmp_path, upload_work_dir=False)
+    assert await sent_with("list") == []
+
+
+async def test_what_was_not_run_is_sent_again(fake: FakeCluster, make: Make, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("1")
+    executor, token = make(work_dir=tmp_path), CancellationToken()
+    hanging = CancellationToken()
+    running = asyncio.create_task(call(executor, "hang", token=hanging))
+    await wait_for_executions(fake, 1)
+    (tmp_path / "late").write_text("1")
+    waiting = asyncio.create_task(call(executor, "x", token=token))
+    await wait_for_executions(fake, 2)
+    token.cancel()
+    assert (await waiting).exit_code == 1
+    hanging.cancel()
+    await running
+    assert "late" in (await call(executor, "list")).output.split()
+
+
+async def test_a_large_work_dir_is_sent_in_pieces(
+    fake: FakeCluster, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_client.executor.MAX_FILES", 2)
+    for name in "abcde":
+        (tmp_path / name).write_text(name)
+    result = await call(make(work_dir=tmp_path), "list")
+    assert result.output.split()[:5] == list("abcde")
+    assert [(len(one.spec.files or ()), len(one.spec.blocks)) for one in fake.executions] == [(2, 0), (2, 0), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "text"),
+    [
+        (
+            lambda root: [(root / str(n)).touch() for n in range(257)],
+            r"257 files of work_dir .* \(at most 256\): name a",
+        ),
+        (lambda root: os.truncate(_touched(root / "big"), 16_000_001), r"16000001 bytes in the file 'big' of work_dir"),
+        (lambda root: [os.truncate(_touched(root / n), 15_000_000) for n in "abcde"], r"75000000 bytes of work_dir"),
+        (lambda root: (root / "a\nb").touch(), r"'a\\nb' in work_dir can't go into the workspace: .*U\+000A"),
+    ],
+)
+async def test_a_work_dir_that_can_not_be_sent_is_an_error(
+    prepare: Callable[[Path], object], text: str, fake: FakeCluster, make: Make, tmp_path: Path
+) -> None:
+    prepare(tmp_path)
+    with pytest.raises(ValueError, match=text):
+        await call(make(work_dir=tmp_path), "list")
+    assert fake.executions == []
+    assert (await call(make(work_dir=tmp_path, upload_work_dir=False), "x")).exit_code == 0
+
+
+def _touched(path: Path) -> Path:
+    path.touch()
+    return path
 
 
 async def test_with_a_work_dir_files_are_looked_for_and_put_there(make: Make, tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""The caller's own folder beside a workspace: what stands there goes to the sandbox, what code makes comes back."""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from codeexec_api.paths import check_workspace_path
+from codeexec_api.v1alpha1 import MAX_PAYLOAD_BYTES
+from executor_client.blocks import WorkspaceFile
+from executor_client.exceptions import FileTransferError
+from executor_client.folders import write_inside
+
+MAX_FILES_SENT: Final = 256
+MAX_BYTES_SENT: Final = 4 * MAX_PAYLOAD_BYTES
+_KEPT_SOURCE: Final = re.compile(r"tmp_code_[0-9a-f]{64}\.\w+")
+"""The source of a block without a name; work_dir may have many of earlier executors."""
+_REMEDY: Final = "name a folder that holds only what the code needs, or set upload_work_dir=False"
+
+
+class Stamp(NamedTuple):
+    """What a local file is known by; a file that is changed gets another one."""
+
+    inode: int
+    modified_ns: int
+    size: int
+
+
+class WorkDir:
+    """A local folder. Knows which files of it were written here from the sandbox, and which are the caller's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._written: dict[str, Stamp] = {}
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Write a file that comes from the sandbox, and return its path; see `write_inside` for what it raises."""
+        path = write_inside(self.root.resolve(), name, content)
+        self._written[name] = _stamp(path.lstat())
+        return path
+
+    def unsent(self, sent: Mapping[str, Stamp]) -> dict[str, Stamp]:
+        """The caller's regular files that are not in the workspace as they are here, by path.
+
+        Hidden files and folders and the kept source of blocks without a name are left out. No link is followed.
+
+        Args:
+            sent: the files that are there, as they were when they were sent.
+
+        Raises:
+            ValueError: they are too many or too large, or one has a name that can't be one in the workspace.
+        """
+        found: dict[str, Stamp] = {}
+        for name, stamp in self._own_files():
+            if stamp not in (sent.get(name), self._written.get(name)):
+                found[name] = stamp
+                self._check(name, found)
+        return found
+
+    def read(self, names: Iterable[str]) -> tuple[WorkspaceFile, ...]:
+        """Files that `unsent` has named.
+
+        Raises:
+            FileTransferError: one can't be read.
+        """
+        try:
+            return tuple(WorkspaceFile(name, (self.root / name).read_bytes()) for name in names)
+        except OSError as error:
+            raise FileTransferError(f"a file of work_dir can't be read: {error}") from error
+
+    def _own_files(self) -> Iterator[tuple[str, Stamp]]:
+        for folder, folders, files in os.walk(self.root):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for file in sorted(files):
+                path = Path(folder, file)
+                try:
+                    found = path.lstat()
+                except FileNotFoundError:  # it was there a moment ago
+                    continue
+                if stat.S_ISREG(found.st_mode) and not file.startswith(".") and not _KEPT_SOURCE.fullmatch(file):
+                    yield path.relative_to(self.root).as_posix(), _stamp(found)
+
+    def _check(self, name: str, found: Mapping[str, Stamp]) -> None:
+        try:
+            check_workspace_path(name)
+        except (ValueError, UnicodeError) as error:
+            raise ValueError(
+                f"{name!r} in work_dir can't go into the workspace: {error}; rename it, or {_REMEDY}"
+            ) from None
+        for what, number, most in (
+            ("bytes in the file " + repr(name), found[name].size, MAX_PAYLOAD_BYTES),
+            ("files", len(found), MAX_FILES_SENT),
+            ("bytes", sum(one.size for one in found.values()), MAX_BYTES_SENT),
+        ):
+            if number > most:
+                raise ValueError(f"{number} {what} of work_dir {self.root} are too many (at most {most}): {_REMEDY}")
+
+
+def _stamp(found: os.stat_result) -> Stamp:
+    return Stamp(found.st_ino, found.st_mtime_ns, found.st_size)
