@@ -529,7 +529,11 @@ class CodeExecutionStatus(_SandboxStatus):
     code_digest: str = Field("", max_length=71, description="Digest of all blocks and files.")
     started_at: datetime | None = Field(None, description="When the code was handed to the runner.")
     finished_at: datetime | None = None
-    exit_code: int | None = Field(None, description="Exit code of the last block that ran; absent if none did.")
+    exit_code: int | None = Field(
+        None,
+        description="Exit code of the last block that ran, or 124 (deadline), 137 (memory), 130 (cancelled) for what "
+        "ended it; 0 if only files were asked for, and that worked; absent if nothing ran.",
+    )
     blocks: tuple[BlockStatus, ...] = Field((), max_length=MAX_BLOCKS)
     artifacts: tuple[ArtifactStatus, ...] = Field((), max_length=MAX_ARTIFACTS)
     artifacts_omitted: Count = Field(

@@ -1,6 +1,7 @@
 """Looks after one session: its pod, the connection to it, and whose turn it is."""
 
 import logging
+from bisect import insort_right
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +14,10 @@ from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.session import decide_session
 
 logger = logging.getLogger(__name__)
+
+
+def _created(guest: Worker) -> str:
+    return str(guest.meta.creation_timestamp)
 
 
 class SessionWorker(Worker):
@@ -36,9 +41,13 @@ class SessionWorker(Worker):
             self.wake()
 
     def join(self, guest: Worker) -> None:
-        """An execution wants to run in this session; its turn comes when those before it have left."""
+        """An execution wants to run in this session; its turn comes when those before it have left.
+
+        The first may run already. The others keep the order in which they were created, which is not the one in which
+        an operator that has just started hears of them.
+        """
         if guest not in self._queue:
-            self._queue.append(guest)
+            insort_right(self._queue, guest, lo=min(1, len(self._queue)), key=_created)
             self.wake()
 
     def leave(self, guest: Worker, *, ran: bool) -> None:

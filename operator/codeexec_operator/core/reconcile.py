@@ -241,7 +241,9 @@ def _without_payload(seen: Observed, now: datetime) -> Plan | None:
         return Plan(actions=(ReadRequest(),))
     if isinstance(seen.payload, PayloadProblem):
         message = f"the payload was there when the execution was accepted, and then: {seen.payload.message}"
-        return _finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
+        missing = seen.payload.reason is Reason.PAYLOAD_MISSING  # an operator before this one has deleted it
+        reason = Reason.OPERATOR_RESTARTED if missing else seen.payload.reason
+        return _finish(seen, now, Ending(Event.VANISHED, reason, message))
     return None
 
 

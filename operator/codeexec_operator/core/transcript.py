@@ -146,10 +146,11 @@ class _Kept:
     artifacts: int
 
 
-@dataclass
+@dataclass(repr=False)
 class Transcript:
     """Accumulates frames. `done` is true once the runner has reported the end and everything had arrived.
 
+    It has no repr, so that output can't slip into a log line.
     What doesn't fit into the record is cut into parts while it arrives, so that never more than one of them is held
     here. `take_part` hands them out to be stored; `lose` says that this was not possible.
     """
