@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import yaml
 from chart.helm import CHART, ROOT, render
+from chart.rights import AGENT, cells
 
 from codeexec_api import ExecutionPolicySpec
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import PolicyLimits
+from executor_client.cli import diagnosis
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = yaml.safe_load((CHART / "values.schema.json").read_text())
@@ -88,3 +90,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> list[str]:
 def test_the_readme_has_a_row_for_every_value() -> None:
     readme = (CHART / "README.md").read_text()
     assert re.findall(r"^\| `([\w.-]+)` \|", readme, flags=re.MULTILINE) == _leaves(VALUES)
+
+
+def test_the_doctor_asks_for_what_an_agent_may() -> None:
+    assert {(one.group, one.resource, one.verb) for one in diagnosis.RIGHTS} == cells(AGENT)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeBlock
+from autogen_core.code_executor import CodeBlock, CodeExecutor
 from cluster_fixtures import ControlPod
 from cluster_tools import Admin
 from conformance.attacks import SUCCEEDED, Attack, outcomes, script, words
@@ -65,9 +65,13 @@ class Sandbox:
         self._make_executor = make_executor
         self._runtime = runtime
 
-    async def run(self, *blocks: Block, **options: Any) -> KubernetesCodeResult:
-        """Run blocks in one execution. Options are those of the executor."""
-        executor = self._make_executor(**{"timeout": 60, "limits": ALONE, "agent": "conformance", **options})
+    def session(self, **options: Any) -> CodeExecutor:
+        """An executor whose calls share a workspace."""
+        return self._make(session="per-executor", **options)
+
+    async def run(self, *blocks: Block, at: CodeExecutor | None = None, **options: Any) -> KubernetesCodeResult:
+        """Run blocks in one execution, in a pod of its own or with a given executor. Options are those of executors."""
+        executor = at or self._make(**options)
         pairs = [("python", block) if isinstance(block, str) else block for block in blocks]
         code_blocks = [CodeBlock(code, language) for language, code in pairs]
         result = await executor.execute_code_blocks(code_blocks, CancellationToken())
@@ -79,6 +83,9 @@ class Sandbox:
         """Run each case as an execution of its own, all at the same time."""
         runs = [self.run(*blocks, **{"limits": BESIDE_OTHERS, **options}) for blocks in cases.values()]
         return dict(zip(cases, await asyncio.gather(*runs), strict=True))
+
+    def _make(self, **options: Any) -> CodeExecutor:
+        return self._make_executor(**{"timeout": 60, "limits": ALONE, "agent": "conformance", **options})
 
     def record(self, result: KubernetesCodeResult) -> dict[str, Any]:
         """The CodeExecution that the run has left."""

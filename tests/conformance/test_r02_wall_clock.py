@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from codeexec_api import Limits
+
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-02")]
 
 STUBBORN = {  # each prints "partial" once it is what it is called
@@ -80,16 +82,21 @@ while left := [pid for case in CASES for pid in living(case)]:
 """
 
 
-@pytest.mark.parametrize("runtime", ["runc", "gvisor"], indirect=True)
-async def test_the_limit_ends_every_kind_of_stubborn_code(control, sandbox, unprotected_pod):
-    """The limit ends a whole tree of processes, whatever they do, and what was printed until then is kept."""
-    survivors = json.loads(unprotected_pod(f"CASES = {STUBBORN!r}\n{KILL_THE_CHILD}"))
-    assert [case for case, count in survivors.items() if not count] == []
+@pytest.fixture
+def survivors(control, unprotected_pod):
+    """How many processes of each case live on where only the child is ended."""
+    found = json.loads(unprotected_pod(f"CASES = {STUBBORN!r}\n{KILL_THE_CHILD}"))
+    assert [case for case, count in found.items() if not count] == []
     control.succeeded(
         "in the unprotected pod the child was ended by SIGTERM, as AutoGen's local executor does it, and of every case "
         "a process went on",
-        survivors,
+        found,
     )
+
+
+@pytest.mark.parametrize("runtime", ["runc", "gvisor"], indirect=True)
+async def test_the_limit_ends_every_kind_of_stubborn_code(survivors, sandbox):
+    """The limit ends a whole tree of processes, whatever they do, and what was printed until then is kept."""
     results = await sandbox.run_all({case: [block] for case, block in STUBBORN.items()}, timeout=3)
     for case, result in results.items():
         assert result.exit_code == 124, case
@@ -98,3 +105,34 @@ async def test_the_limit_ends_every_kind_of_stubborn_code(control, sandbox, unpr
         status = sandbox.record(result)["status"]
         assert (status["phase"], status["reason"]) == ("TimedOut", "DeadlineExceeded"), case
         assert 3000 <= status["blocks"][0]["durationMs"] < 5500, case
+
+
+PROCESSES = """
+import os
+print(sorted(int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) not in (1, os.getpid())))
+"""
+
+
+@pytest.mark.parametrize("runtime", ["runc", "gvisor"], indirect=True)
+async def test_the_limit_ends_stubborn_code_of_a_session(survivors, sandbox):
+    """In a session, too, the limit ends a whole tree of processes, and the next call finds none of them."""
+    session = sandbox.session(timeout=3)
+    nobody = (await sandbox.run(PROCESSES, at=session)).stdout
+    for case, block in STUBBORN.items():
+        result = await sandbox.run(block, at=session)
+        assert result.exit_code == 124, case
+        assert result.output.startswith("partial"), case
+        assert (await sandbox.run(PROCESSES, at=session)).stdout == nobody, case
+
+
+@pytest.mark.parametrize("runtime", ["runc", "gvisor"], indirect=True)
+async def test_the_limit_interrupts_a_cell(survivors, sandbox):
+    """A cell of a stateful session that reaches its limit is stopped, whatever signals it ignores."""
+    session = sandbox.session(timeout=5, stateful=True, limits=Limits(cpu="500m", memory="256Mi"))
+    await sandbox.run("kept = 1", at=session)
+    stopped = await sandbox.run("print('partial', end='', flush=True)\nwhile True: pass", at=session)
+    assert (stopped.exit_code, stopped.output[:7]) == (124, "partial")
+    assert (await sandbox.run("print(kept)", at=session)).output == "1\n"
+    stubborn = await sandbox.run(STUBBORN["ignores every signal it can"][1], at=session)
+    assert (stubborn.exit_code, stubborn.output[:7]) == (124, "partial")
+    assert (await sandbox.run(PROCESSES, at=session)).exit_code == 0

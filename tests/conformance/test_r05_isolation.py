@@ -118,6 +118,33 @@ async def test_nothing_passes_between_executions(control, found_in_the_control, 
         await beside
 
 
+@pytest.mark.parametrize("runtime", ["runc", "gvisor"], indirect=True)
+async def test_nothing_passes_between_sessions(control, found_in_the_control, sandbox, admin):
+    """Code finds nothing of another session, nor, after `restart()`, of its own; no process outlives its call."""
+    control.succeeded(
+        "two processes in the unprotected pod found each other's files, shared memory, queue, socket and process",
+        set(found_in_the_control.values()) == {SUCCEEDED},
+    )
+    agent = a_name("planter")
+    planter, other = sandbox.session(agent=agent), sandbox.session()
+    planted = await sandbox.run(f"CODE = {PLANT.replace('HOLD', '300')!r}\n{START}", at=planter)
+    assert "planted: files" in planted.stdout, planted.output
+    own = outcomes((await sandbox.run(script(*FIND), at=planter)).stdout)
+    assert own["find_a_file_in_the_workspace"] == SUCCEEDED  # it is the same workspace
+    assert SUCCEEDED not in {own["see_a_process"], own["connect_to_an_abstract_socket"]}, own
+
+    beside = asyncio.create_task(sandbox.run(PLANT.replace("HOLD", "300"), at=planter))
+    await asyncio.to_thread(admin.running_execution, agent)
+    found = outcomes((await sandbox.run(script(*FIND), at=other)).stdout)
+    assert SUCCEEDED not in found.values(), found
+    beside.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beside
+    await planter.restart()
+    found = outcomes((await sandbox.run(script(*FIND), at=planter)).stdout)
+    assert SUCCEEDED not in found.values(), found
+
+
 ANSWERS = """
 import socket
 def answers(address, port):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from autogen_core import CancellationToken
 
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-09")]
 
@@ -44,3 +45,39 @@ async def test_names_and_links_do_not_lead_out(control, sandbox, unprotected_pod
         assert result.exit_code != 0, name
         assert result.stdout == "planted\n", name
         assert "Filename is not in the workspace" in result.output or result.stderr, name
+
+
+HOSTILE = """
+import os
+for name, target in {"passwd": "/etc/passwd", "etc": "/etc", "up": ".."}.items():
+    os.symlink(target, name)
+os.mkfifo("fifo")
+open("honest", "w").write("honest")
+"""
+FOLLOW = """
+import json, os, shutil
+os.makedirs("/tmp/hostile", exist_ok=True)
+os.chdir("/tmp/hostile")
+if not os.path.lexists("passwd"):
+    os.symlink("/etc/passwd", "passwd")
+    os.symlink("/etc", "etc")
+print(json.dumps(["root:" in open(name).read() for name in ("passwd", "etc/passwd")]))
+"""
+
+
+@pytest.mark.parametrize("runtime", ["runc", "gvisor"], indirect=True)
+async def test_links_of_the_workspace_are_not_given_out(control, sandbox, unprotected_pod, tmp_path):
+    """Neither listing nor fetching files follows a link that code has made in its workspace, nor waits for a pipe."""
+    control.succeeded(
+        "in the unprotected pod a plain copy followed such links to /etc/passwd",
+        json.loads(unprotected_pod(FOLLOW)) == [True, True],
+    )
+    session, token = sandbox.session(work_dir=tmp_path), CancellationToken()
+    made = await sandbox.run(HOSTILE, at=session)
+    assert [one.path for one in made.artifacts] == ["honest"]
+    assert "honest" in await session.get_file_list(token)
+    for name in ("passwd", "etc/passwd", "up/etc/passwd", "/etc/passwd", "../etc/passwd", "fifo"):
+        with pytest.raises(FileNotFoundError):
+            await session.download_files([name], token)
+    brought = {path.name for path in tmp_path.iterdir() if not path.name.startswith("tmp_code_")}
+    assert brought == {"honest"}

@@ -4,7 +4,9 @@ import inspect
 from typing import Any, get_args
 
 import pytest
+import yaml
 from autogen_core.code_executor import CodeExecutor, CodeResult
+from cluster_tools import ROOT
 
 from codeexec_api import (
     Block,
@@ -108,3 +110,20 @@ def test_results_can_be_changed_as_autogens_agent_does() -> None:
 def test_settings_are_passed_by_name_only() -> None:
     parameters = inspect.signature(KubernetesCodeExecutor).parameters.values()
     assert {parameter.kind for parameter in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("kind", "crd", "left_out"),
+    [
+        ("CodeExecution", "codeexecutions.yaml", {"cancelled", "sessionRef"}),
+        ("CodeSession", "codesessions.yaml", {"ended"}),
+        ("ExecutionPolicy", "executionpolicies.yaml", set()),
+    ],
+)
+def test_the_full_example_has_every_field(kind: str, crd: str, left_out: set[str]) -> None:
+    documents = yaml.safe_load_all((ROOT / "crds" / "examples" / f"{kind.lower()}-full.yaml").read_text())
+    [example] = [one["spec"] for one in documents if one["kind"] == kind]
+    schema = schema_of(crd)["properties"]["spec"]["properties"]
+    assert set(schema) - set(example) == left_out
+    for field in set(example) & {"limits", "maxLimits", "artifacts", "source", "payloadRef"}:
+        assert set(example[field]) == set(schema[field]["properties"]), field

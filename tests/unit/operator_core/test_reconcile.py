@@ -298,8 +298,7 @@ class TestStarting:
         assert DeletePod() in result.actions
 
     def test_a_payload_that_was_changed_while_it_waited_is_not_run(self) -> None:
-        changed = PayloadProblem(Reason.PAYLOAD_MISMATCH, "another digest")
-        assert outcome(plan(starting(payload=changed, sandbox=Sandbox(a_pod())))) == (Phase.LOST, "PayloadMismatch")
+        assert outcome(plan(starting(payload=MISMATCH, sandbox=Sandbox(a_pod())))) == (Phase.LOST, "PayloadMismatch")
 
     def test_a_block_that_is_not_text_is_not_run(self) -> None:
         spec = {"blocks": [a_raw_block(b"\xff")]}
