@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
 import asyncio_atexit
@@ -75,12 +75,12 @@ class Request:
 class CodeExecutionClient:
     """Creates CodeExecutions and CodeSessions, and waits for results.
 
-        client = CodeExecutionClient()
-        prepared = prepare([SourceBlock("python", "print(1)")])  # prepared.refusal says what can't be run
-        result = await client.execute(prepared.blocks, Request(agent="me"))
+        async with CodeExecutionClient() as client:
+            prepared = prepare([SourceBlock("python", "print(1)")])  # prepared.refusal says what can't be run
+            result = await client.execute(prepared.blocks, Request(agent="me"))
 
-    Connections are opened when they are first needed, one for each event loop, and closed by `close()` or with the
-    loop. Concurrent calls are independent of each other.
+    Connections are opened when they are first needed, one for each event loop, and closed by `close()`, at the end of
+    `async with` or with the loop. Concurrent calls are independent of each other.
 
     Args:
         cluster: which cluster and namespace; default: as the environment says.
@@ -97,6 +97,12 @@ class CodeExecutionClient:
         """The cluster that this client connects to by itself; None if it was given its transport."""
         self._connect = transport or self._connect_to_cluster
         self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport] = WeakKeyDictionary()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def check(self) -> None:
         """Make sure that the cluster answers and that codeexec is installed there.

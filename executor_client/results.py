@@ -209,12 +209,14 @@ def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING) -> st
     for name, stream in _streams(status):
         if stream.truncated:
             kept = stream.kept_bytes or len(stream.text.encode())
-            text += f"\n[codeexec: {name} truncated: {kept} of {stream.total_bytes} bytes kept]"
+            what = f"truncated: {kept} of {stream.total_bytes} bytes kept"
+            text += f"\n[codeexec: {name} {what if kept < stream.total_bytes else _NO_END}]"
     if note := _NOTES.get(status.phase):
         text += ("\n" if text and not text.endswith("\n") else "") + note.format(message=status.message)
     return text
 
 
+_NO_END: Final = "may lack its end: the sandbox ended before all of it was received"
 _NOTES: Final = {
     Phase.TIMED_OUT: "Timeout: {message}",
     Phase.CANCELLED: CANCELLED,

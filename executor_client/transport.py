@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import aiohttp
 import yaml
@@ -136,23 +136,23 @@ class Transport:
         self._custom = client.CustomObjectsApi(self._api)
 
     @classmethod
-    async def connect(cls, *, kubeconfig: str | None, context: str | None, namespace: str) -> "Transport":
+    async def connect(cls, *, kubeconfig: str | None, context: str | None, namespace: str) -> Self:
         """With the kubeconfig that is named; else with the pod's service account; else with the user's kubeconfig.
 
         Raises:
             ClusterUnreachable: there is no configuration, or it can't be read.
         """
         configuration = client.Configuration()
+        where = kubeconfig or os.environ.get("KUBECONFIG")  # the library takes it as it was when it was imported
         try:
             if uses_service_account(kubeconfig, context):
                 config.load_incluster_config(client_configuration=configuration)
             else:
-                await config.load_kube_config(kubeconfig, context, client_configuration=configuration)
+                await config.load_kube_config(where, context, client_configuration=configuration)
         # TypeError, AttributeError: what the loader raises for YAML that is no kubeconfig, such as an empty file.
         except (config.ConfigException, OSError, yaml.YAMLError, TypeError, AttributeError) as error:
-            where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
             raise ClusterUnreachable(
-                f"no usable kubeconfig at {where} (context: {context or 'current'}): {error}; "
+                f"no usable kubeconfig at {where or '~/.kube/config'} (context: {context or 'current'}): {error}; "
                 "pass kubeconfig= or context=, or set KUBECONFIG"
             ) from error
         if configuration.proxy is None and bypasses_proxy(configuration.host, os.environ):

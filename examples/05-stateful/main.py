@@ -46,7 +46,8 @@ async def use_notebook(work_dir: Path) -> None:
 
         shown = await run(SHOW)
         print("The value of the last line is output:", shown.output, sep="\n")
-        page, image = sorted(artifact.path for artifact in shown.artifacts if artifact.path.startswith("output-"))
+        files = {Path(artifact.path).suffix: artifact.path for artifact in shown.artifacts}
+        image, page = files[".png"], files[".html"]
         print("What was shown is a file each:", image, page)
         assert (work_dir / image).read_bytes().startswith(b"\x89PNG")
         assert "<table" in (work_dir / page).read_text()

@@ -38,19 +38,15 @@ def a_call(number: int, code: str) -> AIMessage:
 
 async def main() -> None:
     model = FakeMessagesListChatModel(responses=[a_call(1, FIRST), a_call(2, SECOND), AIMessage("Their sum is 30.")])
-    client = CodeExecutionClient()
-    try:
-        async with await client.open_session(REQUEST) as session:
-            run_python = run_python_tool(session)
-            messages: list[Any] = [HumanMessage("Save the first squares, then add them up.")]
-            while True:
-                answer = await model.ainvoke(messages)
-                messages.append(answer)
-                if not answer.tool_calls:
-                    break
-                messages += [await run_python.ainvoke(call) for call in answer.tool_calls]
-    finally:
-        await client.close()
+    async with CodeExecutionClient() as client, await client.open_session(REQUEST) as session:
+        run_python = run_python_tool(session)
+        messages: list[Any] = [HumanMessage("Save the first squares, then add them up.")]
+        while True:
+            answer = await model.ainvoke(messages)
+            messages.append(answer)
+            if not answer.tool_calls:
+                break
+            messages += [await run_python.ainvoke(call) for call in answer.tool_calls]
     for message in messages:
         message.pretty_print()
 

@@ -45,14 +45,11 @@ async def use_session(client: CodeExecutionClient) -> None:
 
 
 async def main() -> None:
-    client = CodeExecutionClient()
-    await client.check()
-    try:
+    async with CodeExecutionClient() as client:
+        await client.check()
         await run_once(client)
         await follow(client)
         await use_session(client)
-    finally:
-        await client.close()
     assert "autogen_core" not in sys.modules
     print("OK: and no framework was loaded")
 

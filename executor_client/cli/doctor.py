@@ -4,7 +4,7 @@ import asyncio
 import sys
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Final, cast
+from typing import Final
 
 import click
 from rich.text import Text
@@ -58,7 +58,7 @@ async def examine(ref: ClusterRef, *, runtime_class: str | None, probe: bool) ->
     except CodeExecError as error:
         return [Finding("API server", Outcome.FAILED, str(error))]
     try:
-        return await _examine(cast(Inspector, inspector), runtime_class=runtime_class, probe=probe)
+        return await _examine(inspector, runtime_class=runtime_class, probe=probe)
     finally:
         await inspector.close()
 

@@ -187,11 +187,11 @@ def session_over(session: CodeSession) -> str:
 
 def session_ended_meanwhile(session: CodeSession) -> tuple[Event, str]:
     """What becomes of an execution that runs when its session ends."""
-    why = f"the session ended while the code ran: {session.status.message}"
     if session.spec.ended:
-        return Event.CANCEL, why
-    expired = session.status.reason == Reason.LIFETIME_EXCEEDED.value
-    return (Event.DEADLINE if expired else Event.VANISHED), why
+        return Event.CANCEL, "the session was ended while the code ran"
+    if session.status.reason == Reason.LIFETIME_EXCEEDED.value:
+        return Event.DEADLINE, f"the session ended while the code ran: {session.status.message}"
+    return Event.VANISHED, "the pod was deleted while the code ran"
 
 
 def session_mismatch(spec: CodeExecutionSpec, session: CodeSession) -> str:

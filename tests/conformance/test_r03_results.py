@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from codeexec_api import Limits
+
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-03")]
 
 PROGRAMS = {
@@ -57,9 +59,31 @@ async def test_what_is_cut_off_is_counted_and_marked(control, sandbox, unprotect
     code = "import sys; print('<' * 1_000_000); print(chr(0) * 1_000_000, file=sys.stderr)"
     there = unprotected_pod(f"{COUNT}({code!r})")
     control.succeeded("in the unprotected pod the same program wrote 1000001 bytes to each stream", there == SIZES)
-    result = await sandbox.run(code)
-    assert (set(result.stdout), set(result.stderr), result.exit_code) == ({"<"}, {chr(0)}, 0)
-    for stream, kept in (("stdout", len(result.stdout)), ("stderr", len(result.stderr))):
-        assert kept >= 60_000
-        assert f"[codeexec: {stream} truncated: {kept} of 1000001 bytes kept]" in result.output
+    result = await sandbox.run(code, limits=Limits(cpu="300m", memory="128Mi", output_bytes=70_000))
+    assert (result.stdout, result.stderr, result.exit_code) == ("<" * 70_000, chr(0) * 70_000, 0)
+    for stream in ("stdout", "stderr"):
+        assert f"[codeexec: {stream} truncated: 70000 of 1000001 bytes kept]" in result.output
         assert sandbox.record(result)["status"][stream]["truncated"]
+
+
+MUCH = """
+import hashlib, os, sys
+out, err = b"line\\n" * 1_000_000, os.urandom(3_000_000)
+sys.stdout.buffer.write(out)
+sys.stderr.buffer.write(err)
+print(hashlib.sha256(out).hexdigest(), hashlib.sha256(err).hexdigest(), file=open("digests", "w"))
+"""
+
+
+async def test_large_output_is_complete(control, sandbox, unprotected_pod, tmp_path):
+    """Megabytes on both streams, text and any bytes, come back whole: the digests are those that the program took."""
+    there = unprotected_pod(f"{COUNT}({MUCH.replace('digests', '/tmp/digests')!r})")
+    control.succeeded(
+        "in the unprotected pod the same program wrote 5 MB and 3 MB of random bytes", there == "5000000 3000000\n"
+    )
+    result = await sandbox.run(MUCH, work_dir=tmp_path)
+    streams = sandbox.record(result)["status"]
+    written = (tmp_path / "digests").read_text().split()
+    assert [streams[name]["sha256"] for name in ("stdout", "stderr")] == written
+    assert result.stdout == "line\n" * 1_000_000
+    assert not any(streams[name].get("truncated") for name in ("stdout", "stderr"))

@@ -35,7 +35,7 @@ async def test_unknown_language(executor):
     blocks = [CodeBlock("print('first')", "Python"), CodeBlock("x", "cobol"), *PRINT]
     result = await executor.execute_code_blocks(blocks, CancellationToken())
     assert result.exit_code == 1
-    assert result.output == "first\n\nunknown language cobol; supported languages: python, bash, sh"
+    assert result.output == "first\n\nunknown language cobol; supported languages: python, bash, sh, javascript, pwsh"
 
 
 def test_timeout_below_one_second():

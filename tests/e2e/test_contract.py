@@ -319,5 +319,5 @@ def test_names_that_kubectl_knows(admin):
         ["executionpolicies", "xpol", "codeexec.dev/v1alpha1", "true", "ExecutionPolicy"],
     ]
     admin.kubectl("-n", SANDBOX, "get", "codeexec")
-    assert "can't be taken back" in admin.kubectl("explain", "codesession.spec.ended")
+    assert "can't be taken back" in " ".join(admin.kubectl("explain", "codesession.spec.ended").split())
     assert "64 lower-case hexadecimal digits" in admin.kubectl("explain", "codeexecution.spec.blocks.sha256")

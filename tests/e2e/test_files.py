@@ -87,6 +87,27 @@ async def test_files_arrive_and_come_back_as_they_were(make, work_dir):
     assert {name: (work_dir / name).read_bytes() for name in contents} == contents
 
 
+async def test_work_dir_goes_there_by_itself(make, work_dir, admin):
+    (work_dir / "sub").mkdir()
+    contents = {"data": os.urandom(3_000_000), "sub/more": b"more", ".env": b"hidden"}
+    for name, content in contents.items():
+        (work_dir / name).write_bytes(content)
+    (work_dir / "link").symlink_to("/etc/passwd")
+    executor = make()
+    listing = "find . -type f -o -type l | sort | grep -v tmp_code; sha256sum <data"
+    result = await run(executor, listing, "sh")
+    assert result.output == f"./data\n./sub/more\n{sha256(contents['data'])}  -\n"
+    sent = admin.execution(result.execution)["spec"]["files"]
+    assert [(one["path"], one["sizeBytes"]) for one in sent] == [("data", 3_000_000), ("sub/more", 4)]
+    (work_dir / "sub/more").write_text("changed")
+    result = await run(executor, "cat sub/more; echo from inside >data", "sh")
+    assert result.output == "changed"
+    assert (work_dir / "data").read_text() == "from inside\n"
+    result = await run(executor, "cat data", "sh")
+    assert result.output == "from inside\n"
+    assert "files" not in admin.execution(result.execution)["spec"]
+
+
 async def test_fifteen_megabytes_go_there_and_back(make, work_dir):
     content = os.urandom(15_000_000)
     (work_dir / "large").write_bytes(content)
@@ -117,7 +138,7 @@ async def test_without_a_work_dir_downloads_go_into_a_folder_of_the_executor(mak
 
 
 async def test_too_large_is_said_and_nothing_is_lost(make, work_dir):
-    executor = make()
+    executor = make(upload_work_dir=False)
     (work_dir / "small").write_text("small")
     with (work_dir / "huge").open("wb") as file:
         file.truncate(16_000_001)

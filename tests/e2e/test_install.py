@@ -5,7 +5,19 @@ import os
 import subprocess
 
 import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
 from cluster_tools import ROOT, SANDBOX, SYSTEM, a_name, image, wait_for
+
+from executor_client import (
+    ClusterRef,
+    CodeExecutionClient,
+    KubernetesCodeExecutor,
+    Limits,
+    NotPermitted,
+    PreparedBlock,
+    Request,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -67,6 +79,29 @@ def test_upgrade_takes_over_what_is_there(admin, kubeconfig):
     admin.submit(refused, "print(1)", timeoutSeconds=8)
     assert "at most 7" in admin.wait_for_phase(refused, "Denied")["status"]["message"]
     _install(kubeconfig)
+
+
+async def test_one_release_serves_several_namespaces_apart(admin, kubeconfig, kubeconfig_of):
+    second = a_name("codeexec-second")
+    _install(kubeconfig, "--set", f"sandbox.namespaces={{{SANDBOX},{second}}}")
+    own = {"kubeconfig": kubeconfig_of(second, "codeexec-agent"), "limits": Limits(cpu="200m", memory="96Mi")}
+    block, token = (
+        [CodeBlock("open('kept', 'a').write('x'); print(open('kept').read())", "python")],
+        CancellationToken(),
+    )
+    try:
+        async with KubernetesCodeExecutor(namespace=second, **own) as executor:
+            outputs = [(await executor.execute_code_blocks(block, token)).output for _ in range(2)]
+            assert outputs == ["x\n", "xx\n"]
+        assert len(json.loads(admin.kubectl("-n", second, "get", "codeexecutions", "-o", "json"))["items"]) == 2
+        async with CodeExecutionClient(ClusterRef(SANDBOX, own["kubeconfig"])) as elsewhere:
+            with pytest.raises(NotPermitted):
+                await elsewhere.list_executions()
+            with pytest.raises(NotPermitted):
+                await elsewhere.execute((PreparedBlock("python", b"print(1)"),), Request(agent="e2e"))
+    finally:
+        _install(kubeconfig)
+        admin.kubectl("delete", "namespace", second, "--wait=false")
 
 
 def test_uninstall_keeps_the_records_and_install_takes_them_up_again(admin, kubeconfig):

@@ -437,7 +437,7 @@ def _make_the_operator_do_all_it_does(admin: Admin) -> str:
     Besides, a session that ends, an execution that looks for one in vain, and output that expires.
     """
     gone, kept, opened, lost = (a_name(what) for what in ("gone", "kept", "opened", "lost"))
-    admin.kubectl("create", "-f", "-", stdin=json.dumps(_session(opened)))
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(_session(opened, limits={"cpu": "100m"})))
     admin.submit(lost, "print(1)", sessionRef={"name": a_name("nowhere")})
     admin.submit(kept, "print(1)", ttlSecondsAfterFinished=300)
     admin.submit(gone, "print('x' * 2_000_000)", ttlSecondsAfterFinished=0)

@@ -6,6 +6,8 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
+from executor_client import Limits
+
 pytestmark = pytest.mark.e2e
 
 
@@ -54,17 +56,16 @@ async def test_record_holds_digests_and_sizes_but_no_code(executor, admin):
     assert "e2e-secret-marker" not in str(record)
 
 
-async def test_output_beyond_the_limit_is_counted_and_marked(executor):
+async def test_output_beyond_the_limit_is_counted_and_marked(make_executor):
     """The worst case for the size of the record: both streams full of what JSON writes as six bytes."""
     code = "import sys; print('<' * 1_000_000); print(chr(0) * 1_000_000, file=sys.stderr)"
-    result = await run(executor, ("python", code))
+    result = await run(make_executor(limits=Limits(output_bytes=262_144)), ("python", code))
     assert result.exit_code == 0
     assert set(result.stdout) == {"<"}
     assert set(result.stderr) == {chr(0)}
-    kept = len(result.stdout)
-    assert kept >= 60_000
-    assert f"[codeexec: stdout truncated: {kept} of 1000001 bytes kept]" in result.output
-    assert f"[codeexec: stderr truncated: {kept} of 1000001 bytes kept]" in result.output
+    assert len(result.stdout) == len(result.stderr) == 262_144
+    assert "[codeexec: stdout truncated: 262144 of 1000001 bytes kept]" in result.output
+    assert "[codeexec: stderr truncated: 262144 of 1000001 bytes kept]" in result.output
 
 
 async def test_odd_bytes_survive(executor):
