@@ -122,7 +122,8 @@ def failure(execution: CodeExecution) -> CodeExecError | None:
     """The error of an execution that ended for another reason than its code, or None."""
     status = execution.status
     text = f"execution {execution.metadata.name}: {status.reason}: {status.message}"
-    if status.phase is Phase.LOST or status.reason == Reason.RUNNER_FAILED.value:
+    ran = status.started_at is not None
+    if status.phase is Phase.LOST or (ran and status.reason == Reason.RUNNER_FAILED.value):
         return ExecutionLost(text)
     if status.phase is Phase.DENIED and status.reason in _NO_SESSION:
         return SessionEnded(text)
@@ -216,7 +217,7 @@ def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING) -> st
     return text
 
 
-_NO_END: Final = "may lack its end: the sandbox ended before all of it was received"
+_NO_END: Final = "may lack its end"
 _NOTES: Final = {
     Phase.TIMED_OUT: "Timeout: {message}",
     Phase.CANCELLED: CANCELLED,
