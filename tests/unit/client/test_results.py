@@ -119,6 +119,11 @@ def test_only_what_is_not_the_codes_doing_is_an_error(phase: Phase, reason: str,
             result_of(execution)
 
 
+def test_nothing_is_lost_where_the_code_did_not_start() -> None:
+    found = failure(ended(Phase.FAILED, reason="RunnerFailed", message="no container", started_at=None))
+    assert isinstance(found, ExecutionNotStarted)
+
+
 @pytest.mark.parametrize(
     ("phase", "recorded", "expected"),
     [
