@@ -42,7 +42,7 @@ from executor_client.functions import (
 )
 from executor_client.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.shared import OpenSession, SharedSession
-from executor_client.work_dir import Stamp, WorkDir
+from executor_client.work_dir import Stamp, WorkDir, is_hidden
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         work_dir: local folder in which the source of each block is kept, under its file name, and into which files are
             copied that the code makes or changes.
         upload_work_dir: files that the caller puts into work_dir or changes there are copied into the workspace with
-            the next call; not hidden ones, links, or with `session="per-call"`.
+            the next call; not links, or with `session="per-call"`. Hidden files go neither way.
         functions: functions that the code may import from `functions_module`.
         functions_module: name of that module, a Python identifier.
         agent: name recorded as the source of the code.
@@ -444,7 +444,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         return _keep_artifacts(self._folder, replace(result, artifacts=made), contents)
 
     def _keep_source(self, blocks: Sequence[PreparedBlock]) -> str:
-        """Keep each block in work_dir, if that is set, and return the path of the first.
+        """Keep each block in work_dir, if that is set and its name isn't hidden, and return the path of the first.
 
         What stands under a name there is replaced; see `write_inside`. If the file system takes two names for one (by
         case or Unicode normalization), the source of the later block stays; what is run doesn't come from here.
@@ -456,13 +456,15 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             return f"/workspace/{blocks[0].file}"
         root = self._folder.root.resolve()
         for block in blocks:
+            if is_hidden(block.file):
+                continue
             try:
                 self._folder.write(block.file, block.content)
             except ValueError:
                 raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
             except (OSError, RuntimeError) as error:
                 raise ValueError(f"{block.file!r} can't be kept in work_dir: {error}; nothing was run") from error
-        return str(root / blocks[0].file)
+        return f"/workspace/{blocks[0].file}" if is_hidden(blocks[0].file) else str(root / blocks[0].file)
 
     def _keep_download(self, name: str, content: bytes) -> Path:
         folder = self._folder or self._downloads
@@ -583,6 +585,8 @@ async def _bring_back(
     """Copy files that the code has made or changed into work_dir. The result is there whether that works or not."""
     wanted: dict[str, int] = {}
     for artifact in result.artifacts:
+        if is_hidden(artifact.path):
+            continue
         if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
             wanted[artifact.path] = artifact.size_bytes
     try:
@@ -594,9 +598,11 @@ async def _bring_back(
 
 
 def _keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
-    """Write files into work_dir, and say which of the artifacts are there."""
+    """Write files into work_dir, but hidden ones, and say which of the artifacts are there."""
     kept = set()
     for path, content in contents.items():
+        if is_hidden(path):
+            continue
         try:
             folder.write(path, content)
             kept.add(path)
@@ -605,7 +611,7 @@ def _keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[
     artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
     if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
         logger.warning(
-            "not copied into work_dir from execution %s (at most %d bytes a call): %s",
+            "not copied into work_dir from execution %s (at most %d bytes a call, no hidden files): %s",
             result.name,
             MAX_FETCH_BYTES,
             ", ".join(left),

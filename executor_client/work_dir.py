@@ -20,6 +20,11 @@ _KEPT_SOURCE: Final = re.compile(r"tmp_code_[0-9a-f]{64}\.\w+")
 _REMEDY: Final = "name a folder that holds only what the code needs, or set upload_work_dir=False"
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a path has a hidden part. Programs read such files unasked (`.git/config`), so code may not make them."""
+    return any(part.startswith(".") for part in name.split("/"))
+
+
 class Stamp(NamedTuple):
     """What a local file is known by; a file that is changed gets another one."""
 

@@ -356,6 +356,29 @@ def _touched(path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("session", ["per-executor", "per-call"])
+async def test_code_makes_no_hidden_file_in_work_dir(
+    fake: FakeCluster, session: str, make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").write_text("mine")
+    executor = make(work_dir=tmp_path, session=session)
+    result = await call(executor, "write .git/config theirs", "write sub/.env x", "write seen 1")
+    assert {one.path: one.fetched for one in result.artifacts} == {
+        ".git/config": False,
+        "sub/.env": False,
+        "seen": True,
+    }
+    named = await call(executor, "# filename: .git/hooks/post-checkout")
+    assert named.code_file == "/workspace/.git/hooks/post-checkout"
+    assert [path.name for path in (tmp_path / ".git").iterdir()] == ["config"]
+    assert (tmp_path / ".git" / "config").read_text() == "mine"
+    assert not (tmp_path / "sub").exists()
+    if session == "per-executor":  # unless they are asked for
+        [path] = await executor.download_files(["sub/.env"], CancellationToken())
+        assert Path(path).read_text() == "x"
+
+
 async def test_with_a_work_dir_files_are_looked_for_and_put_there(make: Make, tmp_path: Path) -> None:
     (tmp_path / "here").write_text("1")
     executor, token = make(work_dir=tmp_path), CancellationToken()
@@ -424,7 +447,7 @@ async def test_what_does_not_fit_is_named_and_not_copied(
     result = await call(make(work_dir=tmp_path), "write small 123", "write large 12345678901")
     assert {one.path: one.fetched for one in result.artifacts} == {"small": True, "large": False}
     assert not (tmp_path / "large").exists()
-    assert "(at most 10 bytes a call): large (11 bytes)" in caplog.text
+    assert "(at most 10 bytes a call, no hidden files): large (11 bytes)" in caplog.text
 
 
 @pytest.mark.parametrize("session", ["per-executor", "per-call"])
