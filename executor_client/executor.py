@@ -297,7 +297,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             FileTransferError: the workspace doesn't take a file, or the token was cancelled.
             CodeExecError: see `executor_client.exceptions`.
         """
-        shared = self._session_for("upload_files")
+        shared = self._session_for("upload_files", cancellation_token)
         contents = self._read(files)
         cancelled = _event_of(cancellation_token)
         sizes = {name: len(content) for name, content in contents.items()}
@@ -322,7 +322,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             FileTransferError: a file is too large or can't be kept here, or the token was cancelled.
             CodeExecError: see `executor_client.exceptions`.
         """
-        shared = self._session_for("download_files")
+        shared = self._session_for("download_files", cancellation_token)
         cancelled = _event_of(cancellation_token)
         wanted = [Path(file).as_posix() for file in files]
         there = await shared.run(partial(_list, cancelled))
@@ -345,7 +345,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             FileTransferError: the token was cancelled.
             CodeExecError: see `executor_client.exceptions`.
         """
-        shared = self._session_for("get_file_list")
+        shared = self._session_for("get_file_list", cancellation_token)
         cancelled = _event_of(cancellation_token)
         return [one.path for one in await shared.run(partial(_list, cancelled))]
 
@@ -374,9 +374,11 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         except CodeExecError as error:
             logger.warning("the session was not ended and ends by its idle limit: %s", error)
 
-    def _session_for(self, method: str) -> SharedSession:
+    def _session_for(self, method: str, token: CancellationToken) -> SharedSession:
         if self._shared is None:
             raise ValueError(f"{method} needs session='per-executor': with 'per-call' each call has its own workspace")
+        if token.is_cancelled():
+            raise FileTransferError(CANCELLED)
         return self._shared
 
     async def _run_in_session(
@@ -594,7 +596,9 @@ async def _bring_back(
     except CodeExecError as error:
         logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
         found = {}
-    return _keep_artifacts(folder, result, found)
+    kept = _keep_artifacts(folder, result, found)
+    opened.sent |= folder.stamps(one.path for one in kept.artifacts if one.fetched)
+    return kept
 
 
 def _keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:

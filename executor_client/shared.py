@@ -157,7 +157,7 @@ class SharedSession:
             with self._lock:
                 self._note = (
                     f"[codeexec: session {opened.session.name} ended ({reason}); "
-                    "this call ran in a new, empty workspace]\n"
+                    "this call ran in a new workspace, without what code had made]\n"
                 )
 
 

@@ -38,17 +38,24 @@ class WorkDir:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._own: set[str] = set()
         self._written: dict[str, Stamp] = {}
 
     def write(self, name: str, content: bytes) -> Path:
         """Write a file that comes from the sandbox, and return its path; see `write_inside` for what it raises."""
         path = write_inside(self.root.resolve(), name, content)
-        self._written[name] = _stamp(path.lstat())
+        if name not in self._own:
+            self._written[name] = _stamp(path.lstat())
         return path
+
+    def stamps(self, names: Iterable[str]) -> dict[str, Stamp]:
+        """What these files, which have just been written, are known by."""
+        return {name: _stamp((self.root / name).lstat()) for name in names}
 
     def unsent(self, sent: Mapping[str, Stamp]) -> dict[str, Stamp]:
         """The caller's regular files that are not in the workspace as they are here, by path.
 
+        A file that the caller has put here stays the caller's when code changes it.
         Hidden files and folders and the kept source of blocks without a name are left out. No link is followed.
 
         Args:
@@ -62,6 +69,7 @@ class WorkDir:
             if stamp not in (sent.get(name), self._written.get(name)):
                 found[name] = stamp
                 self._check(name, found)
+        self._own |= found.keys()
         return found
 
     def read(self, names: Iterable[str]) -> tuple[WorkspaceFile, ...]:

@@ -117,7 +117,7 @@ async def test_idle_session_ends_and_the_next_call_says_so(make, admin):
     note, output = result.output.split("\n", 1)
     assert output == "False\n"
     assert old["metadata"]["name"] in note
-    assert "new, empty workspace" in note
+    assert "new workspace, without what code had made" in note
 
 
 async def test_lifetime_ends_what_runs(admin):

@@ -116,7 +116,10 @@ async def test_after_an_idle_time_the_next_call_says_that_its_workspace_is_new(f
     await call(executor, "write a x")
     fake.advance(61)
     name = fake.sessions[0].metadata.name
-    note = f"[codeexec: session {name} ended (IdleTimeout); this call ran in a new, empty workspace]\n"
+    note = (
+        f"[codeexec: session {name} ended (IdleTimeout); "
+        "this call ran in a new workspace, without what code had made]\n"
+    )
     result = await call(executor, "list")
     assert result.output.startswith(note)
     assert "a" not in result.stdout.split()
@@ -296,8 +299,11 @@ async def test_what_the_caller_puts_into_work_dir_goes_with_the_next_call(
     (tmp_path / "data").write_text("changed")
     (tmp_path / "made").write_text("by the caller, now")
     assert await sent_with("list") == ["data", "made"]
+    assert await sent_with("write data code") == []
+    assert (tmp_path / "data").read_text() == "code"
+    assert await sent_with("list") == []
     await executor.restart()
-    assert await sent_with("list") == ["data", "made", "sub/more"]
+    assert await sent_with("list") == ["data", "made", "sub/more"]  # as they are now
     executor = make(work_dir=tmp_path, upload_work_dir=False)
     assert await sent_with("list") == []
 
