@@ -5,13 +5,15 @@ import keyword
 import logging
 import shutil
 import tempfile
+import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
@@ -42,10 +44,11 @@ from executor_client.functions import (
 )
 from executor_client.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.shared import OpenSession, SharedSession
-from executor_client.work_dir import Stamp, WorkDir, is_hidden
+from executor_client.work_dir import Stamp, WorkDir
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 SessionMode: TypeAlias = Literal["per-executor", "per-call"]
 
 _COMPONENT_VERSION: Final = 2
@@ -183,6 +186,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         self._functions_checked = False
         self._on_output = on_output
         self._folder = WorkDir(self.work_dir) if self.work_dir else None
+        self._sending = threading.Lock()
         self._downloads: WorkDir | None = None
         self._client = client or CodeExecutionClient(
             ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context)
@@ -302,7 +306,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         cancelled = _event_of(cancellation_token)
         sizes = {name: len(content) for name, content in contents.items()}
         for group in _groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
-            await shared.run(partial(_upload, {name: contents[name] for name in group}, cancelled))
+            part = {name: contents[name] for name in group}
+            await _despite_cancellation(shared.run(partial(_upload, part, cancelled)), cancellation_token)
 
     async def download_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> list[str]:
         """Copy files of the workspace into work_dir, or, if that isn't set, into a temporary folder of this executor.
@@ -325,12 +330,12 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         shared = self._session_for("download_files", cancellation_token)
         cancelled = _event_of(cancellation_token)
         wanted = [Path(file).as_posix() for file in files]
-        there = await shared.run(partial(_list, cancelled))
+        there = await _despite_cancellation(shared.run(partial(_list, cancelled)), cancellation_token)
         sizes = {one.path: one.size_bytes for one in there}
         # Where not all are named, one that isn't may be there all the same, and of any size.
         unnamed = [name for name in wanted if name not in sizes] if len(there) == MAX_ARTIFACTS else []
         asked = {name: sizes[name] for name in wanted if name in sizes} | dict.fromkeys(unnamed, MAX_FETCH_BYTES)
-        found = await shared.run(partial(_fetch, asked, cancelled))
+        found = await _despite_cancellation(shared.run(partial(_fetch, asked, cancelled)), cancellation_token)
         if missing := [name for name in wanted if name not in found]:
             raise FileMissing(
                 f"not in the workspace: {', '.join(missing)}; there are: {', '.join(sizes) or 'no files'}"
@@ -347,7 +352,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         """
         shared = self._session_for("get_file_list", cancellation_token)
         cancelled = _event_of(cancellation_token)
-        return [one.path for one in await shared.run(partial(_list, cancelled))]
+        there = await _despite_cancellation(shared.run(partial(_list, cancelled)), cancellation_token)
+        return [one.path for one in there]
 
     async def start(self) -> None:
         """Connect and make sure that codeexec is installed. Optional: the first call connects by itself.
@@ -392,24 +398,48 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
                 return checked
             _demand_functions(checked)
             opened.prepared = True
-        *before, last = self._uploads(opened, blocks)
-        for group in before:
-            files = self._read_work_dir(group)
-            uploaded = await session.execute((), files=files, list_files="None", cancelled=cancelled)
-            if uploaded.phase is not Phase.SUCCEEDED:
-                return uploaded
-            opened.sent |= group
-        files = self._read_work_dir(last)
-        result = await session.execute(blocks, files=files, cancelled=cancelled, on_output=self._on_output)
-        if result.phase not in (Phase.CANCELLED, Phase.DENIED):
-            opened.sent |= last
-        if self._folder and result.artifacts:
-            return await _bring_back(self._folder, opened, result, cancelled)
-        return result
+        if self._folder is None:
+            return await session.execute(blocks, cancelled=cancelled, on_output=self._on_output)
+        *before, last = await self._next_uploads(opened, blocks, cancelled)
+        uploading = opened.uploading if before or last else None
+        try:
+            for group in before:
+                files = self._folder.read(group)
+                uploaded = await session.execute((), files=files, list_files="None", cancelled=cancelled)
+                if uploaded.phase is not Phase.SUCCEEDED:
+                    return uploaded
+                opened.sent |= group
+            files = self._folder.read(last)
+            result = await session.execute(blocks, files=files, cancelled=cancelled, on_output=self._on_output)
+            if result.phase not in (Phase.CANCELLED, Phase.DENIED):
+                opened.sent |= last
+            return await _bring_back(self._folder, opened, result, cancelled) if result.artifacts else result
+        finally:
+            if uploading:
+                uploading.set_result(None)
+
+    async def _next_uploads(
+        self, opened: OpenSession, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event
+    ) -> list[dict[str, Stamp]]:
+        """What this call has to send. One call sends at a time, so that none undoes what the code of another did."""
+        while not cancelled.is_set():
+            with self._sending:
+                earlier = opened.uploading
+                if earlier is None or earlier.done():
+                    pieces = self._uploads(opened, blocks)
+                    opened.uploading = Future() if any(pieces) else None
+                    return pieces
+            told = asyncio.create_task(cancelled.wait())
+            either: set[asyncio.Future[Any]] = {asyncio.wrap_future(earlier), told}
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                told.cancel()
+        return [{}]
 
     def _uploads(self, opened: OpenSession, blocks: Sequence[PreparedBlock]) -> list[dict[str, Stamp]]:
         """What the caller has put into work_dir and the workspace lacks, in pieces; the last leaves room for blocks."""
-        sources = {block.file for block in blocks}
+        sources = {block.file for block in blocks} | ({f"{self.functions_module}.py"} if self._functions else set())
         lacks = self._folder.unsent(opened.sent) if self._folder and self._config.upload_work_dir else {}
         sizes = {name: stamp.size for name, stamp in lacks.items() if name not in sources}
         pieces = [{name: lacks[name] for name in group} for group in _groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES)]
@@ -458,7 +488,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             return f"/workspace/{blocks[0].file}"
         root = self._folder.root.resolve()
         for block in blocks:
-            if is_hidden(block.file):
+            if self._folder.keeps_out(block.file):
                 continue
             try:
                 self._folder.write(block.file, block.content)
@@ -466,7 +496,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
                 raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
             except (OSError, RuntimeError) as error:
                 raise ValueError(f"{block.file!r} can't be kept in work_dir: {error}; nothing was run") from error
-        return f"/workspace/{blocks[0].file}" if is_hidden(blocks[0].file) else str(root / blocks[0].file)
+        first = blocks[0].file
+        return f"/workspace/{first}" if self._folder.keeps_out(first) else str(root / first)
 
     def _keep_download(self, name: str, content: bytes) -> Path:
         folder = self._folder or self._downloads
@@ -478,9 +509,6 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             return folder.write(name, content)
         except (OSError, RuntimeError, ValueError) as error:
             raise FileTransferError(f"{name!r} can't be kept in {folder.root}: {error}") from error
-
-    def _read_work_dir(self, names: Iterable[str]) -> tuple[WorkspaceFile, ...]:
-        return self._folder.read(names) if self._folder else ()
 
     def _read(self, files: Sequence[Path | str]) -> dict[str, bytes]:
         """Content of local files by the name under which they go into the workspace."""
@@ -535,21 +563,20 @@ def _event_of(token: CancellationToken) -> asyncio.Event:
     return event
 
 
-async def _despite_cancellation(
-    running: Coroutine[Any, Any, ExecutionResult], token: CancellationToken
-) -> ExecutionResult:
+async def _despite_cancellation(running: Coroutine[Any, Any, T], token: CancellationToken) -> T:
     """The result, also where whoever cancels the token cancels the waiting task, too, as AutoGen's workbenches do.
 
-    A task that is cancelled without the token ends the call, and with it the code.
+    A task that is cancelled without the token, or once more, ends the call, and with it the code.
     """
-    task = asyncio.ensure_future(running)
+    task, forgiven = asyncio.ensure_future(running), False
     while True:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() or not token.is_cancelled():
+            if task.cancelled() or forgiven or not token.is_cancelled():
                 await tasks.stop(task)
                 raise
+            forgiven = True
             if waiting := asyncio.current_task():
                 waiting.uncancel()
 
@@ -587,15 +614,19 @@ async def _bring_back(
     """Copy files that the code has made or changed into work_dir. The result is there whether that works or not."""
     wanted: dict[str, int] = {}
     for artifact in result.artifacts:
-        if is_hidden(artifact.path):
+        # A name with * or ? would be a pattern that may match more.
+        if folder.keeps_out(artifact.path) or set("*?") & set(artifact.path):
             continue
         if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
             wanted[artifact.path] = artifact.size_bytes
-    try:
-        found = await _fetch(wanted, cancelled, opened)
-    except CodeExecError as error:
-        logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
-        found = {}
+    found: dict[str, bytes] = {}
+    for group in _groups(wanted, MAX_FETCH_BYTES, _PATTERNS_AT_ONCE):
+        try:
+            fetched = await opened.session.execute((), fetch=group, list_files="None", cancelled=cancelled)
+        except CodeExecError as error:
+            logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
+        else:
+            found |= fetched.files
     kept = _keep_artifacts(folder, result, found)
     opened.sent |= folder.stamps(one.path for one in kept.artifacts if one.fetched)
     return kept
@@ -605,7 +636,7 @@ def _keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[
     """Write files into work_dir, but hidden ones, and say which of the artifacts are there."""
     kept = set()
     for path, content in contents.items():
-        if is_hidden(path):
+        if folder.keeps_out(path):
             continue
         try:
             folder.write(path, content)

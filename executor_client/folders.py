@@ -1,13 +1,16 @@
 """Files of the caller's own machine: written below one folder only, whatever stands there."""
 
 import secrets
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 
 def write_inside(root: Path, name: str, content: bytes) -> Path:
     """Write a file below a folder, and return its path. Missing folders are made.
 
-    What stands under the name is replaced and never opened: no link is followed, no FIFO waited for.
+    What stands under the name is replaced and never opened: no link is followed, no FIFO waited for. Permissions of a
+    file that stands there are kept.
 
     Args:
         root: the folder, resolved.
@@ -28,6 +31,10 @@ def write_inside(root: Path, name: str, content: bytes) -> Path:
     try:
         with new.open("xb") as out:
             out.write(content)
+        with suppress(FileNotFoundError):
+            there = path.lstat()
+            if stat.S_ISREG(there.st_mode):
+                new.chmod(there.st_mode & 0o777)
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ class OutputChunk:
     """A piece of output."""
 
     stream: StreamName
-    text: str
+    text: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class ExecutionResult:
     message: str
     exit_code: int
     """Exit code of the last block that ran; 124 after a timeout, 137 without memory, 1 if nothing could run."""
-    output: str
+    output: str = field(repr=False)
     """stdout and stderr as they were interleaved, with a visible mark for everything that is missing or went wrong."""
-    stdout: str
-    stderr: str
+    stdout: str = field(repr=False)
+    stderr: str = field(repr=False)
     truncated: bool
     blocks: tuple[BlockStatus, ...]
     pod_name: str

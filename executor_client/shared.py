@@ -35,6 +35,8 @@ class OpenSession:
     """True when the functions are there and load."""
     sent: dict[str, Stamp] = field(default_factory=dict)
     """Files of work_dir that are in its workspace, as they were when they were sent."""
+    uploading: "Future[None] | None" = None
+    """Done when the last call that has sent such files is over; the others wait for it."""
 
 
 class SharedSession:
@@ -59,18 +61,20 @@ class SharedSession:
             SessionEnded: sessions don't live long enough to run anything.
             CodeExecError: whatever the call raises, or why there can be no session.
         """
-        attempts = _SESSIONS_A_CALL
+        attempts = 0
         while True:
-            attempts -= 1
+            attempts += 1
             opened, mine = self._claim()
             if not mine and not await _is_created(opened):
                 self.drop(opened)
+                if attempts >= _SESSIONS_A_CALL:
+                    raise SessionEnded(f"no session could be created in {attempts} attempts, by other calls; try again")
                 continue
             try:
                 result = await (self._create_and_call(opened, call) if mine else call(opened))
             except SessionEnded:
                 await self._lose(opened)
-                if not attempts:
+                if attempts >= _SESSIONS_A_CALL:
                     raise
             except BaseException:
                 opened.used = True  # whatever happened, something may have run

@@ -4,7 +4,8 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from codeexec_api.paths import check_workspace_path
@@ -17,12 +18,8 @@ MAX_FILES_SENT: Final = 256
 MAX_BYTES_SENT: Final = 4 * MAX_PAYLOAD_BYTES
 _KEPT_SOURCE: Final = re.compile(r"tmp_code_[0-9a-f]{64}\.\w+")
 """The source of a block without a name; work_dir may have many of earlier executors."""
+_NO_LINK_NO_WAITING: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _REMEDY: Final = "name a folder that holds only what the code needs, or set upload_work_dir=False"
-
-
-def is_hidden(name: str) -> bool:
-    """Whether a path has a hidden part. Programs read such files unasked (`.git/config`), so code may not make them."""
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 class Stamp(NamedTuple):
@@ -48,9 +45,25 @@ class WorkDir:
             self._written[name] = _stamp(path.lstat())
         return path
 
+    def keeps_out(self, name: str) -> bool:
+        """Whether code may not make this file here, because programs of the caller's read such files unasked.
+
+        These are hidden files, also by a link to a hidden folder, and HEAD, which makes any folder a Git repository
+        whose `config` names programs to run.
+        """
+        parts = set(PurePosixPath(name).parts)
+        with suppress(OSError, RuntimeError, ValueError):
+            root = self.root.resolve()
+            parts |= set((root / name).parent.resolve().relative_to(root).parts)
+        return any(part.startswith(".") or part.casefold() == "head" for part in parts)
+
     def stamps(self, names: Iterable[str]) -> dict[str, Stamp]:
-        """What these files, which have just been written, are known by."""
-        return {name: _stamp((self.root / name).lstat()) for name in names}
+        """What these files, which have just been written, are known by; those that are gone are left out."""
+        found: dict[str, Stamp] = {}
+        for name in names:
+            with suppress(OSError):
+                found[name] = _stamp((self.root / name).lstat())
+        return found
 
     def unsent(self, sent: Mapping[str, Stamp]) -> dict[str, Stamp]:
         """The caller's regular files that are not in the workspace as they are here, by path.
@@ -73,15 +86,23 @@ class WorkDir:
         return found
 
     def read(self, names: Iterable[str]) -> tuple[WorkspaceFile, ...]:
-        """Files that `unsent` has named.
+        """Files that `unsent` has named, as far as they are still there.
 
         Raises:
             FileTransferError: one can't be read.
         """
-        try:
-            return tuple(WorkspaceFile(name, (self.root / name).read_bytes()) for name in names)
-        except OSError as error:
-            raise FileTransferError(f"a file of work_dir can't be read: {error}") from error
+        files = []
+        for name in names:
+            try:
+                file = os.open(self.root / name, os.O_RDONLY | _NO_LINK_NO_WAITING)
+                with os.fdopen(file, "rb") as opened:
+                    if stat.S_ISREG(os.fstat(file).st_mode):
+                        files.append(WorkspaceFile(name, opened.read(MAX_PAYLOAD_BYTES + 1)))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise FileTransferError(f"a file of work_dir can't be read: {error}") from error
+        return tuple(files)
 
     def _own_files(self) -> Iterator[tuple[str, Stamp]]:
         for folder, folders, files in os.walk(self.root):
@@ -90,7 +111,7 @@ class WorkDir:
                 path = Path(folder, file)
                 try:
                     found = path.lstat()
-                except FileNotFoundError:  # it was there a moment ago
+                except OSError:  # it was there a moment ago, or its folder can be listed only
                     continue
                 if stat.S_ISREG(found.st_mode) and not file.startswith(".") and not _KEPT_SOURCE.fullmatch(file):
                     yield path.relative_to(self.root).as_posix(), _stamp(found)

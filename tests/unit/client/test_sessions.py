@@ -316,12 +316,56 @@ async def test_what_was_not_run_is_sent_again(fake: FakeCluster, make: Make, tmp
     await wait_for_executions(fake, 1)
     (tmp_path / "late").write_text("1")
     waiting = asyncio.create_task(call(executor, "x", token=token))
-    await wait_for_executions(fake, 2)
+    await asyncio.sleep(0)
     token.cancel()
     assert (await waiting).exit_code == 1
     hanging.cancel()
     await running
     assert "late" in (await call(executor, "list")).output.split()
+
+
+async def test_calls_at_the_same_time_do_not_undo_what_code_changed(
+    fake: FakeCluster, make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_text("mine")
+    executor = make(work_dir=tmp_path)
+    await asyncio.gather(call(executor, "write data changed"), *(call(executor, "list") for _ in range(3)))
+    assert [file.path for one in fake.executions for file in one.spec.files or ()] == ["data"]
+    assert (tmp_path / "data").read_text() == "changed"
+
+
+async def test_functions_are_not_replaced_by_a_file_of_their_name(
+    fake: FakeCluster, make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "functions.py").write_text("stale")
+
+    def double(number: int) -> int:
+        return number * 2
+
+    executor = make(work_dir=tmp_path, functions=[double])
+    await call(executor, "list")
+    [sent] = [file for one in fake.executions for file in one.spec.files or ()]
+    assert (sent.path, len(fake.executions)) == ("functions.py", 2)
+    assert fake.executions[1].spec.files is None
+
+
+async def test_one_file_that_can_not_come_back_does_not_hold_up_the_others(make: Make, tmp_path: Path) -> None:
+    result = await call(make(work_dir=tmp_path), "write * many", "write good 1", "write HEAD x")
+    assert {one.path: one.fetched for one in result.artifacts} == {"*": False, "good": True, "HEAD": False}
+    assert (tmp_path / "good").read_text() == "1"
+
+
+async def test_a_second_cancellation_of_the_task_ends_the_wait(fake: FakeCluster, make: Make) -> None:
+    executor, token = make(), CancellationToken()
+    fake.stop_operator()
+    running = asyncio.create_task(call(executor, "x", token=token))
+    await wait_for_executions(fake, 1)
+    token.cancel()
+    running.cancel()
+    await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_a_large_work_dir_is_sent_in_pieces(
