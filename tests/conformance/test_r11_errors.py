@@ -58,7 +58,10 @@ async def test_failures_of_the_sandbox_are_errors(works, sandbox, policy):
 async def test_failures_that_an_agent_can_mend_are_results(works, sandbox, policy):
     """An unknown language, a refusal by policy and each end of the code are results that say what to do."""
     unknown = await sandbox.run(("cobol", RUN))
-    assert (unknown.exit_code, unknown.output) == (1, "unknown language cobol; supported languages: python, bash, sh")
+    assert (unknown.exit_code, unknown.output) == (
+        1,
+        "unknown language cobol; supported languages: python, bash, sh, javascript, pwsh",
+    )
     cases = {"ended": "import sys; sys.exit(9)", "missing": ("sh", "nonesuch"), "late": "import time; time.sleep(60)"}
     results = await sandbox.run_all({case: [block] for case, block in cases.items()}, timeout=2)
     ended, missing, late = results.values()
