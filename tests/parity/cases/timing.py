@@ -205,6 +205,7 @@ async def _cancelled_after(party: Party) -> Seen:
 async def _one_token_for_two(party: Party) -> Seen:
     token = CancellationToken()
     marked = {a_name("mark"): executor for executor in (await party.shared(), await party.started())}
+    await asyncio.gather(*(party.run(("sh", "true"), at=executor) for executor in marked.values()))  # both are there
     calls = [
         asyncio.create_task(party.run(("sh", f"{announce(mark)}; sleep 3; echo end"), at=executor, token=token))
         for mark, executor in marked.items()
