@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import asyncio_atexit
@@ -70,6 +70,9 @@ class Request:
     def source(self) -> Source:
         """Who asks, as the record says."""
         return Source(agent=self.agent, executor=self.executor)
+
+
+_Record = TypeVar("_Record", CodeExecution, CodeSession)
 
 
 class CodeExecutionClient:
@@ -210,8 +213,7 @@ class CodeExecutionClient:
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
-        found = [one async for one in (await self.connect()).list()]
-        return sorted(found, key=lambda one: (str(one.metadata.creation_timestamp), one.metadata.name))
+        return await _oldest_first((await self.connect()).list())
 
     async def cancel(self, name: str) -> None:
         """Stop an execution. Nothing happens if it has ended.
@@ -313,8 +315,7 @@ class CodeExecutionClient:
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
-        found = [one async for one in (await self.connect()).list_sessions()]
-        return sorted(found, key=lambda one: (str(one.metadata.creation_timestamp), one.metadata.name))
+        return await _oldest_first((await self.connect()).list_sessions())
 
     async def end_session(self, name: str) -> None:
         """End a session: what runs in it is stopped and its workspace deleted. Nothing happens if it has ended.
@@ -397,3 +398,8 @@ class CodeExecutionClient:
                 self._transports[loop] = transport
                 asyncio_atexit.register(self.close, loop=loop)
         return self._transports[loop]
+
+
+async def _oldest_first(records: AsyncIterator[_Record]) -> list[_Record]:
+    found = [one async for one in records]
+    return sorted(found, key=lambda one: (str(one.metadata.creation_timestamp), one.metadata.name))

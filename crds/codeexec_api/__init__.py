@@ -3,7 +3,7 @@
 Needs pydantic only. `python -m codeexec_api` writes the CRDs and the generated documents.
 """
 
-from codeexec_api.conditions import ConditionType, condition, set_condition
+from codeexec_api.conditions import ConditionType, condition, find_condition, set_condition
 from codeexec_api.phases import Event, IllegalTransition, Phase, Reason, SessionPhase, advance, advance_session
 from codeexec_api.policy import Verdict, Violation, evaluate
 from codeexec_api.v1alpha1 import (
@@ -77,6 +77,7 @@ __all__ = [
     "advance_session",
     "condition",
     "evaluate",
+    "find_condition",
     "manifest",
     "set_condition",
 ]

@@ -1,6 +1,6 @@
 """Conditions in the form of the Kubernetes API conventions: a list with one entry a type."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 
@@ -20,6 +20,11 @@ class ConditionType(StrEnum):
     """True: the code was handed to the runner. False: the pod could not be started."""
     FINISHED = "Finished"
     """True: nothing happens any more; reason says how it ended."""
+
+
+def find_condition(conditions: Iterable[Condition], kind: ConditionType) -> Condition | None:
+    """The condition of this type, if there is one."""
+    return next((one for one in conditions if one.type == kind.value), None)
 
 
 def set_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Condition, ...]:

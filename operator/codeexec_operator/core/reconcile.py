@@ -21,6 +21,7 @@ from codeexec_api import (
     advance,
     condition,
     evaluate,
+    find_condition,
     set_condition,
 )
 from codeexec_api.names import output_name
@@ -172,7 +173,7 @@ def _start(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _finish(seen, now, _CANCELLED_BEFORE)
     if ending := startup.failure(seen.sandbox):
         return _finish(seen, now, ending)
-    give_up_at = (_time_of(seen, ConditionType.ACCEPTED) or now) + timedelta(seconds=timing.start_timeout)
+    give_up_at = startup.give_up_at(seen.execution.status.conditions, now, timing)
     if now >= give_up_at:
         return _finish(seen, now, startup.late(seen.sandbox, timing))
     if plan := _without_payload(seen, now):
@@ -220,10 +221,9 @@ def _start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if plan := _without_payload(seen, now):
         return plan
     session = view.session.status
-    shown = [one for one in session.conditions if one.type == ConditionType.EGRESS_CLOSED.value]
     conditions = seen.execution.status.conditions
-    for one in shown:
-        conditions = set_condition(conditions, one)
+    if shown := find_condition(session.conditions, ConditionType.EGRESS_CLOSED):
+        conditions = set_condition(conditions, shown)
     facts = {
         name: getattr(session, name)
         for name in ("pod_name", "node_name", "image", "image_id", "runtime_class_name", "layers", "egress_proof")
@@ -508,11 +508,6 @@ def _moved(seen: Observed, now: datetime, ending: Ending, kind: ConditionType) -
             ),
         }
     )
-
-
-def _time_of(seen: Observed, kind: ConditionType) -> datetime | None:
-    times = [one.last_transition_time for one in seen.execution.status.conditions if one.type == kind.value]
-    return times[0] if times else None
 
 
 def _duration(seconds: float) -> str:

@@ -74,8 +74,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if ending := startup.failure(seen.sandbox):
         return _end(seen, now, ending)
     status = seen.session.status
-    accepted = [one.last_transition_time for one in status.conditions if one.type == ConditionType.ACCEPTED.value]
-    give_up_at = (accepted[0] if accepted else now) + timedelta(seconds=timing.start_timeout)
+    give_up_at = startup.give_up_at(status.conditions, now, timing)
     if now >= give_up_at:
         return _end(seen, now, startup.late(seen.sandbox, timing))
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist

@@ -1,5 +1,6 @@
 """From a pod that was asked for to a runner that is ready: what executions and sessions have in common."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -14,6 +15,7 @@ from codeexec_api import (
     ExecutionPolicySpec,
     Reason,
     condition,
+    find_condition,
 )
 from codeexec_operator.core.actions import Attach, Plan
 from codeexec_operator.core.egress import explain, judge
@@ -105,6 +107,12 @@ def failure(sandbox: Sandbox) -> Ending | None:
         said = f" It said: {pod.last_words}" if pod.last_words else ""
         return Ending(Event.FAULT, Reason.RUNNER_FAILED, f"{message}{hint}{said}")
     return None
+
+
+def give_up_at(conditions: Iterable[Condition], now: datetime, timing: Timing) -> datetime:
+    """Until when the pod has to be ready: so long after it was accepted."""
+    accepted = find_condition(conditions, ConditionType.ACCEPTED)
+    return (accepted.last_transition_time if accepted else now) + timedelta(seconds=timing.start_timeout)
 
 
 def late(sandbox: Sandbox, timing: Timing) -> Ending:
