@@ -194,7 +194,7 @@ class Cluster:
             if response.status != 200:
                 raise ApiException(status=response.status, reason=body.decode(errors="replace"))
             page = json.loads(body)
-            items += page["items"]
+            items += page["items"] or ()  # null where there is none
             token = page["metadata"].get("continue", "")
         return items
 

@@ -37,6 +37,8 @@ async def _quietly(namespace: str, work: Awaitable[None]) -> None:
         await work
     except (ApiException, *NETWORK_ERRORS) as error:
         logger.warning("%s: could not look for what nobody comes for (%s)", namespace, type(error).__name__)
+    except Exception:  # a bug must not end the sweeping for good
+        logger.exception("%s: unexpected; looking again", namespace)
 
 
 async def _sweep_payloads(cluster: Cluster, namespace: str, awaited: Callable[[str], set[str]]) -> None:
