@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -301,13 +301,11 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             FileTransferError: the workspace doesn't take a file, or the token was cancelled.
             CodeExecError: see `executor_client.exceptions`.
         """
-        shared = self._session_for("upload_files", cancellation_token)
+        transfer = self._transfer("upload_files", cancellation_token)
         contents = self._read(files)
-        cancelled = _event_of(cancellation_token)
         sizes = {name: len(content) for name, content in contents.items()}
         for group in _groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
-            part = {name: contents[name] for name in group}
-            await _despite_cancellation(shared.run(partial(_upload, part, cancelled)), cancellation_token)
+            await transfer.run(partial(_upload, {name: contents[name] for name in group}))
 
     async def download_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> list[str]:
         """Copy files of the workspace into work_dir, or, if that isn't set, into a temporary folder of this executor.
@@ -327,15 +325,14 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             FileTransferError: a file is too large or can't be kept here, or the token was cancelled.
             CodeExecError: see `executor_client.exceptions`.
         """
-        shared = self._session_for("download_files", cancellation_token)
-        cancelled = _event_of(cancellation_token)
+        transfer = self._transfer("download_files", cancellation_token)
         wanted = [Path(file).as_posix() for file in files]
-        there = await _despite_cancellation(shared.run(partial(_list, cancelled)), cancellation_token)
+        there = await transfer.run(_list)
         sizes = {one.path: one.size_bytes for one in there}
         # Where not all are named, one that isn't may be there all the same, and of any size.
         unnamed = [name for name in wanted if name not in sizes] if len(there) == MAX_ARTIFACTS else []
         asked = {name: sizes[name] for name in wanted if name in sizes} | dict.fromkeys(unnamed, MAX_FETCH_BYTES)
-        found = await _despite_cancellation(shared.run(partial(_fetch, asked, cancelled)), cancellation_token)
+        found = await transfer.run(partial(_fetch, asked))
         if missing := [name for name in wanted if name not in found]:
             raise FileMissing(
                 f"not in the workspace: {', '.join(missing)}; there are: {', '.join(sizes) or 'no files'}"
@@ -350,10 +347,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             FileTransferError: the token was cancelled.
             CodeExecError: see `executor_client.exceptions`.
         """
-        shared = self._session_for("get_file_list", cancellation_token)
-        cancelled = _event_of(cancellation_token)
-        there = await _despite_cancellation(shared.run(partial(_list, cancelled)), cancellation_token)
-        return [one.path for one in there]
+        transfer = self._transfer("get_file_list", cancellation_token)
+        return [one.path for one in await transfer.run(_list)]
 
     async def start(self) -> None:
         """Connect and make sure that codeexec is installed. Optional: the first call connects by itself.
@@ -380,12 +375,12 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         except CodeExecError as error:
             logger.warning("the session was not ended and ends by its idle limit: %s", error)
 
-    def _session_for(self, method: str, token: CancellationToken) -> SharedSession:
+    def _transfer(self, method: str, token: CancellationToken) -> "_Transfer":
         if self._shared is None:
             raise ValueError(f"{method} needs session='per-executor': with 'per-call' each call has its own workspace")
         if token.is_cancelled():
             raise FileTransferError(CANCELLED)
-        return self._shared
+        return _Transfer(self._shared, token)
 
     async def _run_in_session(
         self, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event, opened: OpenSession
@@ -487,17 +482,16 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         if self._folder is None:
             return f"/workspace/{blocks[0].file}"
         root = self._folder.root.resolve()
-        for block in blocks:
-            if self._folder.keeps_out(block.file):
-                continue
+        kept = [block for block in blocks if not self._folder.keeps_out(block.file)]
+        for block in kept:
             try:
                 self._folder.write(block.file, block.content)
             except ValueError:
                 raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
             except (OSError, RuntimeError) as error:
                 raise ValueError(f"{block.file!r} can't be kept in work_dir: {error}; nothing was run") from error
-        first = blocks[0].file
-        return f"/workspace/{first}" if self._folder.keeps_out(first) else str(root / first)
+        first = blocks[0]
+        return str(root / first.file) if first in kept else f"/workspace/{first.file}"
 
     def _keep_download(self, name: str, content: bytes) -> Path:
         folder = self._folder or self._downloads
@@ -584,6 +578,16 @@ async def _despite_cancellation(running: Coroutine[Any, Any, T], token: Cancella
 def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     with suppress(RuntimeError):  # the token has outlived the loop, and with it the call that it was given to
         loop.call_soon_threadsafe(event.set)
+
+
+class _Transfer:
+    """Steps of one method that moves or lists files; its token stops whichever runs."""
+
+    def __init__(self, shared: SharedSession, token: CancellationToken) -> None:
+        self._shared, self._token, self._cancelled = shared, token, _event_of(token)
+
+    async def run(self, step: Callable[[asyncio.Event, OpenSession], Awaitable[T]]) -> T:
+        return await _despite_cancellation(self._shared.run(partial(step, self._cancelled)), self._token)
 
 
 def _demand_functions(checked: ExecutionResult) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from codeexec_api import SessionPhase
+from executor_client import tasks
 from executor_client.exceptions import NotFound, SessionEnded
 from executor_client.results import session_failure
 from executor_client.session import Session
@@ -127,10 +128,7 @@ class SharedSession:
             return await calling
         finally:
             calling.cancel()
-            await asyncio.shield(asyncio.wait({creating, calling}))
-            for task in (creating, calling):
-                if not task.cancelled():
-                    task.exception()  # looked at, so that nothing complains that nobody did
+            await asyncio.shield(tasks.settle(creating, calling))
 
     async def _create(self, opened: OpenSession) -> None:
         try:

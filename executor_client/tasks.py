@@ -8,6 +8,11 @@ async def stop(*tasks: asyncio.Task[Any]) -> None:
     """End tasks and wait for their end, whatever it is."""
     for task in tasks:
         task.cancel()
+    await settle(*tasks)
+
+
+async def settle(*tasks: asyncio.Task[Any]) -> None:
+    """Wait for the end of tasks, whatever it is."""
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
