@@ -43,7 +43,9 @@ def _spellings(text: str) -> list[str]:
 def _places_that_hold(texts, admin) -> list[set[str]]:
     """For each text, the kinds of objects in the whole cluster and the logs in which it stands."""
     kinds = admin.kubectl("api-resources", "--verbs=list", "-o", "name").split()
-    objects = json.loads(admin.kubectl("get", ",".join(kinds), "--all-namespaces", "-o", "json"))["items"]
+    # One kind after the other: the output of other tests makes some of these lists large.
+    lists = [admin.kubectl("get", kind, "--all-namespaces", "-o", "json") for kind in kinds]
+    objects = [one for text in lists for one in json.loads(text)["items"]]
     places = [(one["kind"], json.dumps(one)) for one in objects]
     places.append(("log", admin.kubectl("-n", SYSTEM, "logs", "deployment/codeexec-operator", "--since=10m")))
     pods = [one["metadata"] for one in objects if one["kind"] == "Pod"]
