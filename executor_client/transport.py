@@ -7,7 +7,8 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -55,6 +56,8 @@ _OUTAGE_SECONDS: Final = 30
 _TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _PARTS_AT_ONCE: Final = 4
 """How many Secrets of a payload are created at the same time."""
+_RACE_SECONDS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Before each further try at most; in all much less than the operator waits for a payload."""
 _PAGE: Final = 50
 """Objects a page of a list: each may hold half a megabyte of output."""
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
@@ -125,12 +128,32 @@ class ClusterTransport(Protocol):
         """Each version of the object after the given one, until it is deleted."""
 
 
+async def past_quota_races(create: Callable[[], Awaitable[Any]]) -> Any:
+    """What `create` returns. Where it lost a race for the count of a ResourceQuota, it is called again, a few times.
+
+    The API server counts with optimistic locks and gives up itself after three tries.
+
+    Raises:
+        ApiException: it was refused for another reason, or lost each time.
+    """
+    for longest in _RACE_SECONDS:
+        try:
+            return await create()
+        except ApiException as error:
+            if error.status != 409 or "resourcequotas" not in str(error.body):
+                raise
+        await asyncio.sleep(random.uniform(0, longest))  # noqa: S311 it is no secret
+    return await create()
+
+
 class Transport:
     """A connection to one cluster, for one event loop."""
 
     def __init__(self, configuration: client.Configuration, namespace: str) -> None:
         self.namespace = namespace
         self._host = configuration.host
+        # Each call that is waited for holds one, and what it waits for may need another.
+        configuration.connection_pool_maxsize = 0
         self._api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
@@ -220,7 +243,11 @@ class Transport:
             }
             async with at_once:
                 with self._errors("create the payload Secret"):
-                    await self._core.create_namespaced_secret(self.namespace, secret, _request_timeout=_REQUEST_SECONDS)
+                    await past_quota_races(
+                        lambda: self._core.create_namespaced_secret(
+                            self.namespace, secret, _request_timeout=_REQUEST_SECONDS
+                        )
+                    )
 
         ref = spec.payload_ref
         outcomes = await asyncio.gather(
@@ -366,8 +393,10 @@ class Transport:
     async def _create_object(self, kind: str, plural: str, name: str, spec: CodeExecutionSpec | CodeSessionSpec) -> Any:
         body = manifest(name=name, namespace=self.namespace, spec=spec)
         with self._errors(f"create the {kind}"):
-            return await self._custom.create_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, plural, body, _request_timeout=_REQUEST_SECONDS
+            return await past_quota_races(
+                lambda: self._custom.create_namespaced_custom_object(
+                    GROUP, VERSION, self.namespace, plural, body, _request_timeout=_REQUEST_SECONDS
+                )
             )
 
     async def _get_object(self, kind: str, plural: str, name: str) -> Any:

@@ -3,6 +3,7 @@
 import logging
 import os
 import platform
+import resource
 import sys
 
 import kopf
@@ -24,6 +25,7 @@ def main() -> None:
     logging.getLogger().setLevel(settings.log_level)
     for chatty in ("kopf.objects", "kopf.activities"):  # a line for each event that a handler has passed on
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    _allow_many_connections()
     # kopf names itself after this; else it asks for the name of the user, and the uid of the image has none.
     os.environ.setdefault("POD_ID", platform.node())
     kopf.run(
@@ -32,6 +34,12 @@ def main() -> None:
         standalone=True,
         memo=kopf.Memo(settings=settings),
     )
+
+
+def _allow_many_connections() -> None:
+    """Each sandbox takes one, and the customary limit of 1024 open files is lower than what is allowed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 if __name__ == "__main__":

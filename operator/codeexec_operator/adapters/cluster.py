@@ -51,6 +51,8 @@ class Cluster:
 
     def __init__(self, configuration: client.Configuration) -> None:
         self._api = client.ApiClient(configuration)
+        # Each sandbox has one for as long as it is there: they are not bounded as requests are.
+        configuration.connection_pool_maxsize = 0
         self._sockets = stream.WsApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._nodes = client.NodeV1Api(self._api)

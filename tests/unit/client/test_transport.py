@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from kubernetes.aio.client.exceptions import ApiException
 
 from executor_client import transport
-from executor_client.transport import _lines, _message, _missing
+from executor_client.transport import _lines, _message, _missing, past_quota_races
 
 
 class Pieces:
@@ -53,3 +54,46 @@ def test_what_a_refusal_says(body: Any, missing: str, message: str) -> None:
 
 def test_a_refusal_that_is_no_json() -> None:
     assert (_missing("404 page not found"), _message("404 page not found")) == ("", "404 page not found")
+
+
+class Creating:
+    """A request that is refused so often."""
+
+    def __init__(
+        self, refusals: int, reason: str = 'Operation cannot be fulfilled on resourcequotas "codeexec"'
+    ) -> None:
+        self.refusals, self.calls = refusals, 0
+        self._error = ApiException(status=409, reason="Conflict")
+        self._error.body = reason
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.refusals:
+            raise self._error
+        return "created"
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_RACE_SECONDS", (0.0, 0.0))
+
+
+@pytest.mark.usefixtures("at_once")
+class TestQuotaRaces:
+    @pytest.mark.parametrize("refusals", [0, 1, 2])
+    async def test_who_loses_one_tries_again(self, refusals: int) -> None:
+        create = Creating(refusals)
+        assert await past_quota_races(create) == "created"
+        assert create.calls == refusals + 1
+
+    async def test_who_loses_each_time_hears_of_it(self) -> None:
+        create = Creating(3)
+        with pytest.raises(ApiException, match="resourcequotas"):
+            await past_quota_races(create)
+        assert create.calls == 3
+
+    async def test_another_conflict_is_none(self) -> None:
+        create = Creating(1, "already exists")
+        with pytest.raises(ApiException, match="already exists"):
+            await past_quota_races(create)
+        assert create.calls == 1
