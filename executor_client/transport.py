@@ -152,8 +152,6 @@ class Transport:
     def __init__(self, configuration: client.Configuration, namespace: str) -> None:
         self.namespace = namespace
         self._host = configuration.host
-        # Each call that is waited for holds one, and what it waits for may need another.
-        configuration.connection_pool_maxsize = 0
         self._api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
@@ -165,7 +163,8 @@ class Transport:
         Raises:
             ClusterUnreachable: there is no configuration, or it can't be read.
         """
-        configuration = client.Configuration()
+        # Not bounded: each call that is waited for holds a connection, and what it waits for may need another.
+        configuration = client.Configuration(connection_pool_maxsize=0)
         where = kubeconfig or os.environ.get("KUBECONFIG")  # the library takes it as it was when it was imported
         try:
             if uses_service_account(kubeconfig, context):

@@ -51,7 +51,7 @@ class Cluster:
 
     def __init__(self, configuration: client.Configuration) -> None:
         self._api = client.ApiClient(configuration)
-        # Each sandbox has one for as long as it is there: they are not bounded as requests are.
+        # Each sandbox has one for as long as it is there: what is made from here on is not bounded as requests are.
         configuration.connection_pool_maxsize = 0
         self._sockets = stream.WsApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
