@@ -19,7 +19,7 @@ USER_KUBECONFIG := $(filter-out $(OWN_KUBECONFIG),$(KUBECONFIG))
 export KUBECONFIG := $(or $(USER_KUBECONFIG),$(OWN_KUBECONFIG))
 export PATH := $(PATH):$(shell $(CLUSTER)/tools.sh --bin)
 
-.PHONY: help venv cluster images sbom deploy demo test check e2e conformance parity bench scan generate format clean kubeconfig
+.PHONY: help venv cluster images sbom deploy demo test check e2e conformance parity bench bench-records load scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -99,8 +99,15 @@ conformance: deploy ## Try every guarantee by attack code on the cluster, and wr
 parity: deploy ## Hold the executor beside AutoGen's Local and Docker executors, and write docs/parity.md
 	@$(BIN)/pytest tests/parity --parity-page docs/parity.md
 
-bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json)
+bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json; PAGE=1: docs/performance.md)
 	@$(BIN)/python tests/bench/bench.py
+	$(if $(PAGE),$(BIN)/python tests/bench/page.py docs/performance.md)
+
+bench-records: deploy ## Measure a call and the operator without and with 10,000 records (JSON in .codeexec/records.json)
+	@$(BIN)/python -W ignore tests/bench/retained.py
+
+load: deploy ## Load the control plane: 75 executions/s for 10 s on 100 simulated nodes (a kind cluster that is yours alone)
+	@$(BIN)/python tests/scale/load.py
 
 scan: deploy $(SCANNER)/.installed ## Hold the chart and live pods against an independent manifest scanner (checkov)
 	@$(BIN)/pytest tests/scan

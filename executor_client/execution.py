@@ -6,7 +6,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from codeexec_api import CodeExecution
+from codeexec_api import CodeExecution, ConditionType, find_condition
 from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
 from executor_client import tasks
 from executor_client.exceptions import ExecutionLost, NotInstalled
@@ -109,7 +109,7 @@ class Execution:
         clock = asyncio.get_running_loop().time
         try:
             async with (
-                asyncio.timeout(start_seconds + run_seconds) as overall,
+                asyncio.timeout(None if _is_queued(latest) else start_seconds + run_seconds) as overall,
                 asyncio.timeout(None if latest.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
                 aclosing(transport.changes(latest)) as changes,
             ):
@@ -122,6 +122,10 @@ class Execution:
                     if current.status.started_at and not started:
                         started = True
                         overall.reschedule(clock() + run_seconds)
+                    elif not started:
+                        # In the queue of a pool it may stay as long as it takes.
+                        waits = _is_queued(current)
+                        overall.reschedule(None if waits else clock() + start_seconds + run_seconds)
                     seen(current)
             raise ExecutionLost(f"execution {self.name} was deleted before it ended")
         except TimeoutError:
@@ -174,6 +178,11 @@ class Execution:
         if self._contents is None:
             self._contents = await read_contents(await self._connect(), finished)
         return self._contents
+
+
+def _is_queued(execution: CodeExecution) -> bool:
+    queued = find_condition(execution.status.conditions, ConditionType.QUEUED)
+    return queued is not None and queued.status == "True"
 
 
 async def read_contents(transport: ClusterTransport, execution: CodeExecution) -> Contents:

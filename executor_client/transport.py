@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import random
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime
@@ -16,11 +17,12 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 import aiohttp
 import yaml
-from kubernetes.aio import client, config, watch
+from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionSpec, CodeSession, CodeSessionSpec, manifest
 from codeexec_api.names import (
+    CLIENT_LABEL,
     EXECUTION_KIND,
     EXECUTION_LABEL,
     EXECUTION_PLURAL,
@@ -29,11 +31,13 @@ from codeexec_api.names import (
     MANAGED_BY_LABEL,
     PAYLOAD_SECRET_TYPE,
     SANDBOX_CONTAINER,
+    SEALING_KEY,
     SESSION_KIND,
     SESSION_PLURAL,
     VERSION,
     payload_name,
 )
+from codeexec_api.sealing import is_sealable, seal
 from executor_client.blocks import split_payload
 from executor_client.exceptions import (
     ClusterUnreachable,
@@ -44,6 +48,7 @@ from executor_client.exceptions import (
     NotPermitted,
     OutputUnavailable,
 )
+from executor_client.feed import Feed
 from executor_client.proxies import bypasses_proxy
 
 _REQUEST_SECONDS: Final = 15
@@ -54,6 +59,8 @@ _PASSING: Final = (429, 500, 503, 504)
 _OUTAGE_SECONDS: Final = 30
 """How long the API server may be away while an execution is waited for."""
 _TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_KEY_SECONDS: Final = 60
+"""After which the cluster is asked again which key counts; it keeps each for a day after that."""
 _PARTS_AT_ONCE: Final = 4
 """How many Secrets of a payload are created at the same time."""
 _RACE_SECONDS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -155,6 +162,15 @@ class Transport:
         self._api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
+        self._id = secrets.token_hex(8)
+        self._mine = f"{CLIENT_LABEL}={self._id}"
+        self._asking_for_key = asyncio.Lock()
+        self._key: Mapping[str, str] | None = None
+        self._key_read_at: float | None = None
+        self._feed = Feed(
+            self._begin_feed,
+            lambda version: self._events(EXECUTION_KIND, EXECUTION_PLURAL, version, label_selector=self._mine),
+        )
 
     @classmethod
     async def connect(cls, *, kubeconfig: str | None, context: str | None, namespace: str) -> Self:
@@ -183,6 +199,8 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._feed.close()
+        await asyncio.sleep(0)  # what was dropped is closed in the next turn of the loop, which may be its last
         await self._api.close()
 
     async def check(self) -> None:
@@ -197,7 +215,7 @@ class Transport:
             )
 
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
-        """Create the payload Secrets and the CodeExecution; at the same time, if there is one Secret only.
+        """Create the CodeExecution with its payload sealed in it, or beside Secrets if it is large.
 
         Args:
             name: of the CodeExecution.
@@ -207,6 +225,43 @@ class Transport:
         Raises:
             CodeExecError: see `exceptions`; nothing is run then.
         """
+        await self._feed.expect(name)
+        try:
+            return await self._create(name, await self._sealed(name, spec, payload), payload)
+        except BaseException:
+            self._feed.forget(name)
+            raise
+
+    async def _sealed(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecutionSpec:
+        """With the payload in it instead of in Secrets, if it is small and the cluster has a key for that."""
+        if spec.payload_ref is None or not is_sealable(payload) or (key := await self._sealing_key()) is None:
+            return spec
+        try:
+            sealed = seal(payload, key, self.namespace, name)
+        except ValueError as error:
+            raise CodeExecError(
+                f"the ConfigMap {SEALING_KEY} in namespace {self.namespace!r} holds {error}; ask the platform owner to "
+                "delete its data and to restart the operator"
+            ) from error
+        return spec.model_copy(update={"payload_ref": None, "sealed_payload": sealed})
+
+    async def _sealing_key(self) -> Mapping[str, str] | None:
+        """The operator's public key, not older than a minute; None where there is none, or it may not be read."""
+        now = asyncio.get_running_loop().time()
+        async with self._asking_for_key:
+            if self._key_read_at is None or now - self._key_read_at > _KEY_SECONDS:
+                try:
+                    with self._network_errors("read the sealing key"):
+                        found = await self._core.read_namespaced_config_map(
+                            SEALING_KEY, self.namespace, _request_timeout=_REQUEST_SECONDS
+                        )
+                    self._key = found.data or None
+                except ApiException:  # whatever the reason is, Secrets are the way without it
+                    self._key = None
+                self._key_read_at = now
+        return self._key
+
+    async def _create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
         if spec.payload_ref and spec.payload_ref.parts > 1:
             # It may take longer than the operator waits for a payload.
             await self._create_payload(name, spec, payload)
@@ -257,7 +312,8 @@ class Transport:
                 raise outcome
 
     async def _create_execution(self, name: str, spec: CodeExecutionSpec) -> CodeExecution:
-        return CodeExecution.parse(await self._create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec))
+        labels = {CLIENT_LABEL: self._id}
+        return CodeExecution.parse(await self._create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec, labels))
 
     async def get(self, name: str) -> CodeExecution:
         """The CodeExecution of this name.
@@ -285,13 +341,40 @@ class Transport:
         with self._errors("cancel the CodeExecution"):
             await self._patch_object(EXECUTION_PLURAL, name, {"spec": {"cancelled": True}})
 
-    def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+    async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
         """Each version of the object from now on, until it is deleted. Lost watches are resumed, for a while.
 
         Raises:
             CodeExecError: see `exceptions`.
         """
-        return self._changes(EXECUTION_KIND, EXECUTION_PLURAL, execution, CodeExecution.parse)
+        latest = execution
+        if self._feed.knows(execution.metadata.name):
+            async with aclosing(self._feed.changes(execution)) as changes:
+                async for latest in changes:
+                    yield latest
+            # Deleted, or somebody has taken its label away: a watch of its own tells which.
+            try:
+                latest = await self.get(execution.metadata.name)
+            except NotFound:
+                return
+            yield latest
+        async with aclosing(self._changes(EXECUTION_KIND, EXECUTION_PLURAL, latest, CodeExecution.parse)) as changes:
+            async for one in changes:
+                yield one
+
+    async def _begin_feed(self) -> str:
+        with self._errors(f"list {EXECUTION_KIND}s"):
+            listed: Any = await self._custom.list_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                self.namespace,
+                EXECUTION_PLURAL,
+                limit=1,
+                label_selector=self._mine,
+                _request_timeout=_REQUEST_SECONDS,
+            )
+        version: str = listed["metadata"]["resourceVersion"]
+        return version
 
     async def read_output(self, name: str) -> Mapping[str, bytes]:
         """What one output ConfigMap holds.
@@ -389,8 +472,16 @@ class Transport:
         """
         return self._changes(SESSION_KIND, SESSION_PLURAL, session, CodeSession.parse)
 
-    async def _create_object(self, kind: str, plural: str, name: str, spec: CodeExecutionSpec | CodeSessionSpec) -> Any:
+    async def _create_object(
+        self,
+        kind: str,
+        plural: str,
+        name: str,
+        spec: CodeExecutionSpec | CodeSessionSpec,
+        labels: Mapping[str, str] | None = None,
+    ) -> Any:
         body = manifest(name=name, namespace=self.namespace, spec=spec)
+        body["metadata"] |= {"labels": dict(labels)} if labels else {}
         with self._errors(f"create the {kind}"):
             return await past_quota_races(
                 lambda: self._custom.create_namespaced_custom_object(
@@ -434,19 +525,29 @@ class Transport:
     async def _changes(
         self, kind: str, plural: str, start: _Object, parse: Callable[[Any], _Object]
     ) -> AsyncGenerator[_Object, None]:
-        version: str | None = start.metadata.resource_version
+        version, name = start.metadata.resource_version, start.metadata.name
+        events = self._events(kind, plural, version, field_selector=f"metadata.name={name}")
+        async with aclosing(events):
+            async for change, raw in events:
+                yield parse(raw)
+                if change == "DELETED":
+                    return
+
+    async def _events(
+        self, kind: str, plural: str, version: str | None, **selector: str
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        """What changes from a resource version on: the kind of the change, and the object. Lost watches are resumed."""
         clock = asyncio.get_running_loop().time
         lost_at = clock()
         while True:
             opened_at = clock()
             try:
-                async with aclosing(self._watch_once(kind, plural, start.metadata.name, version)) as events:
+                async with aclosing(self._watch_once(kind, plural, version, selector)) as events:
                     async for change, raw in events:
-                        current = parse(raw)
-                        version = current.metadata.resource_version
-                        yield current
-                        if change == "DELETED":
-                            return
+                        version = raw["metadata"]["resourceVersion"]
+                        if change != "BOOKMARK":
+                            yield change, raw
+                lost_at = clock()  # from now on it is missing
             except (ApiException, ClusterUnreachable) as error:
                 if isinstance(error, ApiException) and error.status == 410:
                     version = None  # too old for the API server: start from the current state
@@ -462,27 +563,46 @@ class Transport:
                     raise
 
     async def _watch_once(
-        self, kind: str, plural: str, name: str, version: str | None
+        self, kind: str, plural: str, version: str | None, selector: Mapping[str, str]
     ) -> AsyncGenerator[tuple[str, Any], None]:
         """One watch, until the server ends it. When the caller has seen enough, its connection is dropped at once."""
-        stream = watch.Watch().stream(
-            self._custom.list_namespaced_custom_object,
-            GROUP,
-            VERSION,
-            self.namespace,
-            plural,
-            field_selector=f"metadata.name={name}",
-            timeout_seconds=_WATCH_SECONDS,
-            **({"resource_version": version} if version else {}),
-        )
         with self._network_errors(f"watch the {kind}"):
-            async with stream as events:
-                try:
-                    async for event in events:
-                        yield event["type"], event["raw_object"]
-                finally:
-                    if events.resp:
-                        _drop(events.resp)
+            response = await self._open_watch(plural, version, selector)
+            try:
+                if response.status != 200:
+                    raise ApiException(status=response.status, reason=await response.text())
+                while line := await response.content.readline():
+                    event = _parsed_event(line)
+                    if event["type"] == "ERROR":
+                        raise ApiException(status=event["object"].get("code"), reason=event["object"].get("message"))
+                    yield event["type"], event["object"]
+            finally:
+                _drop(response)
+
+    async def _open_watch(
+        self, plural: str, version: str | None, selector: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
+        """An answer to read from. Who goes away meanwhile leaves no connection behind."""
+        options: dict[str, Any] = {**selector, **({"resource_version": version} if version else {})}
+        opening: asyncio.Future[Any] = asyncio.ensure_future(
+            self._custom.list_namespaced_custom_object_without_preload_content(
+                GROUP,
+                VERSION,
+                self.namespace,
+                plural,
+                watch=True,
+                timeout_seconds=_WATCH_SECONDS,
+                allow_watch_bookmarks=True,
+                **options,
+            )
+        )
+        try:
+            response: aiohttp.ClientResponse = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                _drop(await opening)
+            raise
+        return response
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
@@ -550,6 +670,15 @@ def _missing(body: str) -> str:
     details = _status(body).get("details")
     kind = str(details.get("kind", "")) if isinstance(details, dict) and details.get("name") else ""
     return "" if kind == "namespaces" else kind
+
+
+def _parsed_event(line: bytes) -> dict[str, Any]:
+    """One line of a watch. One that was cut off is an end of the connection like any other."""
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise aiohttp.ClientPayloadError(f"a line of a watch is no JSON: {error}") from None
+    return event
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:

@@ -1,5 +1,6 @@
 """Fixtures for tests on the real cluster that KUBECONFIG names, with codeexec deployed (`make e2e`)."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,65 @@ def kubeconfig() -> str:
 
 
 @pytest.fixture(scope="session")
-def admin(kubeconfig: str) -> Admin:
-    return Admin(kubeconfig)
+def admin(kubeconfig: str) -> Iterator[Admin]:
+    """The administrator. Meanwhile the default pool is empty: the node has room for a few pods only."""
+    admin = Admin(kubeconfig)
+    scale = ("-n", SANDBOX, "scale", "sandboxpool", "default", "--replicas")
+    before = admin.try_kubectl("-n", SANDBOX, "get", "sandboxpool", "default", "-o", "jsonpath={.spec.replicas}").stdout
+    if before:
+        admin.kubectl(*scale, "0")
+    yield admin
+    if before and admin.exists("sandboxpool", "default", SANDBOX):
+        admin.kubectl(*scale, before)
+
+
+class Pool:
+    """A SandboxPool of a test."""
+
+    def __init__(self, admin: Admin, name: str) -> None:
+        self.admin, self.name = admin, name
+
+    def status(self) -> dict[str, Any]:
+        return self.admin.get("sandboxpool", self.name).get("status", {})
+
+    def ready(self, count: int, seconds: float = 90) -> None:
+        wait_for(
+            f"{count} pods of pool {self.name} to be ready",
+            lambda: self.status().get("readyReplicas", 0) == count,
+            seconds,
+        )
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """Those that nobody has taken, by name."""
+        selector = f"codeexec.dev/pool={self.name}"
+        found = json.loads(self.admin.kubectl("-n", SANDBOX, "get", "pods", "-l", selector, "-o", "json"))
+        return {one["metadata"]["name"]: one for one in found["items"]}
+
+    def scale(self, replicas: int) -> None:
+        self.admin.kubectl("-n", SANDBOX, "scale", "sandboxpool", self.name, "--replicas", str(replicas))
+
+
+@pytest.fixture
+def make_pool(admin: Admin) -> Iterator[Callable[..., Pool]]:
+    """Makes pools of small pods in the sandbox namespace, and takes them away again."""
+    made: list[Pool] = []
+
+    def make(replicas: int = 2, *, cpu: str = "100m", **spec: Any) -> Pool:
+        pool = Pool(admin, a_name("pool"))
+        admin.apply(
+            {
+                "apiVersion": "codeexec.dev/v1alpha1",
+                "kind": "SandboxPool",
+                "metadata": {"name": pool.name, "namespace": SANDBOX},
+                "spec": {"replicas": replicas, "limits": {"cpu": cpu, "memory": "96Mi"}, **spec},
+            }
+        )
+        made.append(pool)
+        return pool
+
+    yield make
+    for pool in made:
+        admin.kubectl("-n", SANDBOX, "delete", "sandboxpool", pool.name, "--ignore-not-found", "--wait=false")
 
 
 @pytest.fixture(scope="session")

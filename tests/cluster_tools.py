@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,13 +93,13 @@ class Admin:
 
     def submit(self, name: str, *codes: str, payload: Mapping[str, bytes] | None = None, **spec: Any) -> None:
         """Create a CodeExecution and its payload directly, as a client of another make might."""
-        blocks = [{"language": "python", **_announce(code.encode())} for code in codes]
+        blocks = [{"language": "python", **announce(code.encode())} for code in codes]
         contents = {f"block-{index}": code.encode() for index, code in enumerate(codes)} if payload is None else payload
-        self.apply(a_secret(name, contents))
+        self.kubectl("create", "-f", "-", stdin=json.dumps(a_secret(name, contents)))
         self.kubectl("create", "-f", "-", stdin=json.dumps(an_execution(name, blocks, **spec)))
 
 
-def _announce(content: bytes) -> dict[str, Any]:
+def announce(content: bytes) -> dict[str, Any]:
     return {"sha256": hashlib.sha256(content).hexdigest(), "sizeBytes": len(content)}
 
 
@@ -134,3 +135,18 @@ def an_execution(name: str, blocks: Sequence[Mapping[str, Any]], **spec: Any) ->
 def a_name(prefix: str) -> str:
     """A name that no other test uses."""
     return f"{prefix}-{os.urandom(3).hex()}"
+
+
+def restart_operator(admin: Admin) -> None:
+    admin.kubectl("-n", SYSTEM, "rollout", "restart", "deployment/codeexec-operator")
+    admin.kubectl("-n", SYSTEM, "rollout", "status", "deployment/codeexec-operator", "--timeout=90s")
+
+
+def age_the_sealing_key(admin: Admin, by: timedelta) -> str:
+    """Name of the key that counts, which has been there for so much longer from now on."""
+    secret = admin.get("secret", "codeexec-sealing", SYSTEM)
+    keys = json.loads(base64.b64decode(secret["data"]["keys.json"]))
+    keys[-1]["createdAt"] = (datetime.fromisoformat(keys[-1]["createdAt"]) - by).isoformat()
+    patch = json.dumps({"stringData": {"keys.json": json.dumps(keys)}})
+    admin.kubectl("-n", SYSTEM, "patch", "secret", "codeexec-sealing", "--type=merge", "-p", patch)
+    return keys[-1]["name"]

@@ -1,6 +1,7 @@
 """The contract of codeexec: kinds, policy, phases and names, shared by the operator and the client.
 
-Needs pydantic only. `python -m codeexec_api` writes the CRDs and the generated documents.
+Needs pydantic only, and `codeexec_api.sealing` cryptography. `python -m codeexec_api` writes the CRDs and the generated
+documents.
 """
 
 from codeexec_api.conditions import ConditionType, condition, find_condition, set_condition
@@ -29,7 +30,12 @@ from codeexec_api.v1alpha1 import (
     OutputRef,
     OutputRun,
     PayloadRef,
+    PodLimits,
     PolicyLimits,
+    SandboxPool,
+    SandboxPoolSpec,
+    SandboxPoolStatus,
+    SealedPayload,
     SessionRef,
     Source,
     StreamStatus,
@@ -64,8 +70,13 @@ __all__ = [
     "OutputRun",
     "PayloadRef",
     "Phase",
+    "PodLimits",
     "PolicyLimits",
     "Reason",
+    "SandboxPool",
+    "SandboxPoolSpec",
+    "SandboxPoolStatus",
+    "SealedPayload",
     "SessionPhase",
     "SessionRef",
     "Source",

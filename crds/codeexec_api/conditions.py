@@ -8,14 +8,19 @@ from codeexec_api.v1alpha1 import Condition
 
 
 class ConditionType(StrEnum):
-    """Types of conditions on CodeExecutions and CodeSessions."""
+    """Types of conditions on CodeExecutions, CodeSessions and SandboxPools."""
 
     ACCEPTED = "Accepted"
     """True: policy and payload allow it. False: denied; reason and message say why."""
     EGRESS_CLOSED = "EgressClosed"
     """True: shown, before any code ran, that nothing leaves the sandbox. False: that could not be shown."""
     READY = "Ready"
-    """Of a session. True: executions can run in it. False: its pod could not be started, or it is over."""
+    """Of a session. True: executions can run in it. False: its pod could not be started, or it is over.
+
+    Of a pool. True: as many pods as asked for stand ready. False: not yet; reason and message say why.
+    """
+    QUEUED = "Queued"
+    """True: waits for a pod of a pool; the message says at which place. False: it waits no more."""
     STARTED = "Started"
     """True: the code was handed to the runner. False: the pod could not be started."""
     FINISHED = "Finished"

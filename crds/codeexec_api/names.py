@@ -15,27 +15,47 @@ SESSION_KIND: Final = "CodeSession"
 SESSION_PLURAL: Final = "codesessions"
 POLICY_KIND: Final = "ExecutionPolicy"
 POLICY_PLURAL: Final = "executionpolicies"
+POOL_KIND: Final = "SandboxPool"
+POOL_PLURAL: Final = "sandboxpools"
 
 POLICY_NAME: Final = "default"
 """The one ExecutionPolicy that governs a namespace has this name; without it the cluster's default counts."""
+
+DEFAULT_POOL: Final = "default"
+"""The SandboxPool that the operator makes in each sandbox namespace that has none of this name."""
 
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "codeexec"
 EXECUTION_LABEL: Final = f"{GROUP}/execution"
 """On sandbox pods, payload Secrets and output ConfigMaps: name of the CodeExecution they belong to."""
+CLIENT_LABEL: Final = f"{GROUP}/client"
+"""On CodeExecutions: the connection that created them, which watches all that have this label."""
 SESSION_LABEL: Final = f"{GROUP}/session"
 """On the pods of sessions: name of the CodeSession they belong to."""
+POOL_LABEL: Final = f"{GROUP}/pool"
+"""On pods that wait in a pool: its name. The pod of an execution that got it from there has EXECUTION_LABEL instead."""
+TEMPLATE_LABEL: Final = f"{GROUP}/template"
+"""On pods that wait in a pool: digest of what they were made of. One that isn't the pool's any more is replaced."""
 EXPIRES_ANNOTATION: Final = f"{GROUP}/expires-at"
 """On output ConfigMaps: when the operator deletes them, RFC 3339."""
 
 PAYLOAD_SECRET_TYPE: Final = f"{GROUP}/payload"
-"""Type of the Secrets that carry code. The operator reads and deletes no Secret of another type."""
+"""Type of the Secrets that carry code. In sandbox namespaces the operator reads and deletes no other Secret."""
+
+SEALING_KEY: Final = "codeexec-sealing-key"
+"""ConfigMap in each sandbox namespace with the key that small payloads are sealed with."""
+KEY_NAME: Final = "keyName"
+"""Key under which it holds the name of that key."""
+PUBLIC_KEY: Final = "publicKey"
+"""Key under which it holds the X25519 public key, 32 bytes as base64."""
 
 SANDBOX_CONTAINER: Final = "sandbox"
 
 POD_SUFFIX_LENGTH: Final = 8
 MAX_EXECUTION_NAME: Final = 63 - POD_SUFFIX_LENGTH - 1
 """Longest name of a CodeExecution or CodeSession: the pod's adds a suffix and must stay a valid label and host name."""
+POOL_SUFFIX_LENGTH: Final = 12
+MAX_POOL_NAME: Final = 63 - POOL_SUFFIX_LENGTH - 1
 
 
 def pod_name(owner_name: str, uid: str) -> str:

@@ -66,17 +66,21 @@ class Event(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an execution is in its phase (`status.reason`): a closed vocabulary for people and programs."""
+    """Why a phase or a condition is as it is (`status.reason`): a closed vocabulary for people and programs."""
 
     POLICY_VIOLATION = "PolicyViolation"
     POLICY_INVALID = "PolicyInvalid"
     PAYLOAD_MISSING = "PayloadMissing"
     PAYLOAD_FOREIGN = "PayloadForeign"
     PAYLOAD_MISMATCH = "PayloadMismatch"
+    PAYLOAD_UNREADABLE = "PayloadUnreadable"
     SESSION_NOT_FOUND = "SessionNotFound"
     SESSION_ENDED = "SessionEnded"
     SESSION_MISMATCH = "SessionMismatch"
     WAITING_FOR_SESSION = "WaitingForSession"
+    WAITING_FOR_POOL = "WaitingForPool"
+    QUEUE_TIMEOUT = "QueueTimeout"
+    POD_CLAIMED = "PodClaimed"
     POD_REQUESTED = "PodRequested"
     SANDBOX_READY = "SandboxReady"
     FILE_REFUSED = "FileRefused"
@@ -96,6 +100,9 @@ class Reason(StrEnum):
     EGRESS_NOT_ENFORCED = "EgressNotEnforced"
     START_TIMEOUT = "StartTimeout"
     RUNNER_FAILED = "RunnerFailed"
+    POOL_READY = "PoolReady"
+    POOL_FILLING = "PoolFilling"
+    POOL_EMPTY = "PoolEmpty"
     POD_LOST = "PodLost"
     OPERATOR_RESTARTED = "OperatorRestarted"
 

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import CodeExecutionSpec, CodeSessionSpec, ExecutionPolicySpec
+from codeexec_api.v1alpha1 import CodeExecutionSpec, CodeSessionSpec, ExecutionPolicySpec, Limits, SandboxPoolSpec
+
+Request = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
 
 
 @dataclass(frozen=True)
@@ -44,29 +46,35 @@ class Verdict:
         )
 
 
-def evaluate(spec: CodeExecutionSpec | CodeSessionSpec, policy: ExecutionPolicySpec) -> Verdict:
+def evaluate(spec: Request, policy: ExecutionPolicySpec) -> Verdict:
     """Hold a request against a policy. Pure and total: it lists every violation, and raises nothing."""
     image = spec.image or policy.images[0]
     runtime_class = spec.runtime_class_name or policy.runtime_class_name
-    particular = _execution(spec, policy) if isinstance(spec, CodeExecutionSpec) else _session(spec, policy)
     return Verdict(
         image=image,
         runtime_class_name=runtime_class,
-        violations=(*_sandbox(spec, policy, image), *particular),
+        violations=(*_sandbox(spec, policy, image), *_particular(spec, policy)),
     )
 
 
-def _sandbox(spec: CodeExecutionSpec | CodeSessionSpec, policy: ExecutionPolicySpec, image: str) -> Iterator[Violation]:
+def _particular(spec: Request, policy: ExecutionPolicySpec) -> Iterator[Violation]:
+    """What is asked for besides the pod."""
+    if isinstance(spec, CodeExecutionSpec):
+        yield from _execution(spec, policy)
+    elif isinstance(spec, CodeSessionSpec):
+        yield from _session(spec, policy)
+
+
+def _sandbox(spec: Request, policy: ExecutionPolicySpec, image: str) -> Iterator[Violation]:
     """What is asked of the pod."""
     if image not in policy.images:
         yield Violation("spec.image", image, ", ".join(policy.images))
     classes = [name for name in (policy.runtime_class_name, *policy.runtime_class_names) if name]
     if spec.runtime_class_name and spec.runtime_class_name not in classes:
         yield Violation("spec.runtimeClassName", spec.runtime_class_name, ", ".join(classes) or "none")
-    yield from _above(
-        ("spec.limits.pids", spec.limits.pids, policy.max_limits.pids),
-        ("spec.limits.outputBytes", spec.limits.output_bytes, policy.max_limits.output_bytes),
-    )
+    yield from _above(("spec.limits.pids", spec.limits.pids, policy.max_limits.pids))
+    if isinstance(spec.limits, Limits):
+        yield from _above(("spec.limits.outputBytes", spec.limits.output_bytes, policy.max_limits.output_bytes))
     for name, asked, ceiling in (
         ("cpu", spec.limits.cpu, policy.max_limits.cpu),
         ("memory", spec.limits.memory, policy.max_limits.memory),

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from codeexec_api import names
-from codeexec_api.v1alpha1 import ROOT_RULES, CodeExecution, CodeSession, ExecutionPolicy
+from codeexec_api.v1alpha1 import ROOT_RULES, CodeExecution, CodeSession, ExecutionPolicy, SandboxPool
 
 _DROPPED: Final = ("title", "additionalProperties", "$defs")
 
@@ -87,11 +87,29 @@ _SESSION_COLUMNS: Final = [
     _column("Egress", ".status.egressProof.verdict", wide=True, text="Whether the network was shown to be closed"),
     _column("Pod", ".status.podName", wide=True, text="Sandbox pod"),
 ]
+_POOL_COLUMNS: Final = [
+    _column("Replicas", ".spec.replicas", "integer", text="Pods that are to stand ready"),
+    _column("Ready", ".status.readyReplicas", "integer", text="Pods that stand ready"),
+    _column("In-Use", ".status.claimedReplicas", "integer", text="Pods that run an execution"),
+    _column("Queued", ".status.queued", "integer", text="Executions that wait for a pod"),
+    _column("Refill-Ms", ".status.lastRefillMs", "integer", text="What the last pod took to become ready"),
+    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
+    _column("Reason", ".status.conditions[?(@.type=='Ready')].reason", wide=True, text="Why the pool is as it is"),
+    _column("Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty: the node's default"),
+    _column("Image", ".status.image", wide=True, text="Sandbox image"),
+]
 _POLICY_COLUMNS: Final = [
     _column("Languages", ".spec.languages", text="Languages that may be used"),
     _column("Timeout", ".spec.maxTimeoutSeconds", "integer", text="Highest timeout of a block, in seconds"),
     _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
 ]
+
+
+_POOL_SCALE: Final = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
 
 
 def custom_resource_definitions() -> dict[str, dict[str, Any]]:
@@ -103,6 +121,9 @@ def custom_resource_definitions() -> dict[str, dict[str, Any]]:
         "codesessions.yaml": _definition(
             CodeSession, names.SESSION_KIND, names.SESSION_PLURAL, "cses", _SESSION_COLUMNS
         ),
+        "sandboxpools.yaml": _definition(
+            SandboxPool, names.POOL_KIND, names.POOL_PLURAL, "sbp", _POOL_COLUMNS, scale=_POOL_SCALE
+        ),
         "executionpolicies.yaml": _definition(
             ExecutionPolicy, names.POLICY_KIND, names.POLICY_PLURAL, "xpol", _POLICY_COLUMNS
         ),
@@ -110,7 +131,13 @@ def custom_resource_definitions() -> dict[str, dict[str, Any]]:
 
 
 def _definition(
-    model: type[BaseModel], kind: str, plural: str, short: str, columns: list[dict[str, Any]]
+    model: type[BaseModel],
+    kind: str,
+    plural: str,
+    short: str,
+    columns: list[dict[str, Any]],
+    *,
+    scale: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     schema = structural(model)
     schema["properties"] = {
@@ -130,7 +157,7 @@ def _definition(
         "additionalPrinterColumns": columns,
     }
     if has_status:
-        version["subresources"] = {"status": {}}
+        version["subresources"] = {"status": {}, **({"scale": dict(scale)} if scale else {})}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -1,4 +1,4 @@
-"""The contract: CodeExecution, CodeSession and ExecutionPolicy as frozen pydantic models.
+"""The contract: CodeExecution, CodeSession, SandboxPool and ExecutionPolicy as frozen pydantic models.
 
 `schema.py` turns these models into the CRDs' structural schemas, so a constraint is written once: as a pydantic
 constraint where JSON schema has one, else as a CEL rule in `json_schema_extra`. Input is strict (unknown fields are
@@ -18,8 +18,10 @@ from codeexec_api.names import (
     API_VERSION,
     EXECUTION_KIND,
     MAX_EXECUTION_NAME,
+    MAX_POOL_NAME,
     PAYLOAD_SECRET_TYPE,
     POLICY_KIND,
+    POOL_KIND,
     SESSION_KIND,
 )
 from codeexec_api.paths import MAX_PATH_BYTES, REFUSED_CHARACTERS, check_workspace_path
@@ -31,6 +33,8 @@ MAX_FILES: Final = 64
 MAX_PART_BYTES: Final = 1_000_000
 """Of one Secret of a payload, which may hold at most 1 MiB with its keys."""
 MAX_PAYLOAD_PARTS: Final = 16
+MAX_SEALED_BYTES: Final = 16 * 1024
+"""Of code and files in a sealed payload."""
 MAX_PAYLOAD_BYTES: Final = MAX_PART_BYTES * MAX_PAYLOAD_PARTS
 """Code and files of one execution together."""
 MAX_CODE_BYTES: Final = 1_000_000
@@ -42,6 +46,7 @@ MAX_OUTPUT_PARTS: Final = 96
 MAX_TIMEOUT_SECONDS: Final = 86_400
 MAX_SESSION_SECONDS: Final = 7 * 86_400
 MAX_PIDS: Final = 32_768
+MAX_POOL_REPLICAS: Final = 10_000
 MAX_EGRESS_TARGETS: Final = 16
 MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024
 """Of each stream."""
@@ -187,7 +192,7 @@ class _Status(_Model):
 
 
 class Block(_Model):
-    """One block of code. Its text travels in the payload Secret, never in the record."""
+    """One block of code. Its text travels in the payload, sealed or in a Secret, and is never in the record."""
 
     language: LanguageName = Field(description="Language of the block.")
     filename: WorkspacePath | None = Field(
@@ -215,7 +220,7 @@ class PayloadRef(_Model):
     name: ObjectName = Field(
         max_length=253 - len("-15"),
         description=f"Name of a Secret of type {PAYLOAD_SECRET_TYPE} in the same namespace, labelled with the name of "
-        "this CodeExecution. The operator deletes it before the code starts.",
+        "this CodeExecution. The operator deletes it when the code starts.",
     )
     parts: int = Field(
         1,
@@ -223,6 +228,18 @@ class PayloadRef(_Model):
         le=MAX_PAYLOAD_PARTS,
         description="Number of Secrets. The others have a dash and their number, from 1 on, behind this name. What "
         "they hold under one key is joined in this order.",
+    )
+
+
+class SealedPayload(_Model):
+    """Code and files that only the operator can read."""
+
+    key_name: ObjectName = Field(description="Name of the operator's key that this was sealed with.")
+    data: str = Field(
+        min_length=1,
+        max_length=2 * MAX_SEALED_BYTES,  # base64 twice is 16/9, and there are the keys
+        pattern=r"^[A-Za-z0-9+/]+={0,2}$",
+        description="HPKE ciphertext (RFC 9180; X25519, HKDF-SHA256, AES-128-GCM), as base64.",
     )
 
 
@@ -254,13 +271,18 @@ class Source(_Model):
     conversation: str | None = Field(None, max_length=128, description="Conversation, thread or run, if known.")
 
 
-class Limits(_Model):
-    """Ceilings of the sandbox pod. Requests equal limits, so the pod gets what it asked for."""
+class PodLimits(_Model):
+    """Ceilings of a sandbox pod. Requests equal limits, so the pod gets what it asked for."""
 
     cpu: Quantity = Field("500m", description="CPU, in cores.")
     memory: Quantity = Field("256Mi", description="Memory, including files in /workspace and /tmp.")
     ephemeral_storage: Quantity = Field("256Mi", description="Disk for logs, which hold all that the code gives out.")
     pids: int = Field(256, ge=1, le=MAX_PIDS, description="Processes and threads of the code at the same time.")
+
+
+class Limits(PodLimits):
+    """Ceilings of an execution or a session: those of its pod, and how much output is kept."""
+
     output_bytes: int = Field(
         MAX_OUTPUT_BYTES,
         ge=1024,
@@ -272,11 +294,18 @@ class Limits(_Model):
 _OPTIONAL_SPEC_FIELDS: Final = (
     "files",
     "payloadRef",
+    "sealedPayload",
     "sessionRef",
     "image",
     "runtimeClassName",
     "traceparent",
     "ttlSecondsAfterFinished",
+    "queueTimeoutSeconds",
+)
+
+
+_TOTAL_BYTES: Final = (
+    "self.blocks.map(b, b.sizeBytes).sum() + (has(self.files) ? self.files.map(f, f.sizeBytes).sum() : 0)"
 )
 
 
@@ -292,16 +321,24 @@ class CodeExecutionSpec(_Model):
                 field=".blocks",
             ),
             rule(
-                "!has(self.payloadRef) || self.blocks.map(b, b.sizeBytes).sum() "
-                "+ (has(self.files) ? self.files.map(f, f.sizeBytes).sum() : 0) "
-                f"<= self.payloadRef.parts * {MAX_PART_BYTES}",
+                f"!has(self.payloadRef) || {_TOTAL_BYTES} <= self.payloadRef.parts * {MAX_PART_BYTES}",
                 f"blocks and files together must not exceed {MAX_PART_BYTES} bytes for each of payloadRef.parts",
                 field=".payloadRef",
             ),
             rule(
-                "has(self.payloadRef) == (self.blocks.size() > 0 || has(self.files))",
-                "there must be a payloadRef if there are blocks or files, and only then",
+                "(has(self.payloadRef) || has(self.sealedPayload)) == (self.blocks.size() > 0 || has(self.files))",
+                "there must be a payloadRef or a sealedPayload if there are blocks or files, and only then",
                 field=".payloadRef",
+            ),
+            rule(
+                f"!has(self.sealedPayload) || {_TOTAL_BYTES} <= {MAX_SEALED_BYTES}",
+                f"blocks and files together must not exceed {MAX_SEALED_BYTES} bytes in a sealedPayload",
+                field=".sealedPayload",
+            ),
+            rule(
+                "!has(self.payloadRef) || !has(self.sealedPayload)",
+                "there must not be a payloadRef and a sealedPayload",
+                field=".sealedPayload",
             ),
             rule(
                 "self.blocks.size() > 0 || has(self.sessionRef)",
@@ -337,6 +374,11 @@ class CodeExecutionSpec(_Model):
         None,
         description="The Secrets with the text of blocks and the content of files. Absent if there are neither.",
         json_schema_extra=_immutable("payloadRef"),
+    )
+    sealed_payload: SealedPayload | None = Field(
+        None,
+        description=f"The same, encrypted, instead of Secrets: for up to {MAX_SEALED_BYTES} bytes.",
+        json_schema_extra=_immutable("sealedPayload"),
     )
     artifacts: ArtifactRequest = Field(
         default_factory=ArtifactRequest,
@@ -381,6 +423,13 @@ class CodeExecutionSpec(_Model):
         description="How long the finished pod and its log are kept, at most podTTLSeconds of the policy, which is "
         "also the default. This object, the record, is kept regardless.",
         json_schema_extra=_immutable("ttlSecondsAfterFinished"),
+    )
+    queue_timeout_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=86_400,
+        description="How long the execution may wait in the queue of a SandboxPool. Default: as long as it takes.",
+        json_schema_extra=_immutable("queueTimeoutSeconds"),
     )
     cancelled: bool = Field(
         False,
@@ -545,6 +594,7 @@ class CodeExecutionStatus(_SandboxStatus):
         description="ConfigMaps with what does not fit here: large output, and the files that were fetched. They are "
         "deleted outputTTLSeconds of the policy after they were made; digests and sizes stay.",
     )
+    pool_name: str = Field("", max_length=253, description="SandboxPool that the pod was taken from; empty: none.")
     operator_version: str = Field("", max_length=64)
     stdout: StreamStatus | None = None
     stderr: StreamStatus | None = None
@@ -676,6 +726,77 @@ class CodeSession(_Status):
         return cls.model_validate(raw)
 
 
+class SandboxPoolSpec(_Model):
+    """How many sandbox pods stand ready, and what they are like.
+
+    An execution gets one of them if it asks for the same image, runtime class, CPU, memory and disk, and for no more
+    processes. No pod is handed out twice.
+    """
+
+    replicas: int = Field(
+        1,
+        ge=0,
+        le=MAX_POOL_REPLICAS,
+        description="Pods that stand ready, besides those that are in use. With 0 the pool is not used.",
+    )
+    limits: PodLimits = Field(
+        default_factory=PodLimits,
+        description="Ceilings of each pod.",
+        json_schema_extra={"default": {}},
+    )
+    image: ImageReference | None = Field(
+        None, description="Sandbox image, by digest. Default: the first image of the policy."
+    )
+    runtime_class_name: RuntimeClassName | None = Field(
+        None, description="RuntimeClass of the pods. Default: that of the policy, else the node's own runtime."
+    )
+    max_age_seconds: int = Field(
+        3600,
+        ge=60,
+        le=86_400,
+        description="A pod that has waited for so long is replaced. Its egress proof is not older than that.",
+    )
+
+
+class SandboxPoolStatus(_Status):
+    """How the pool is. Written by the operator only, about once a second while something changes."""
+
+    replicas: Count = Field(0, description="Pods that are not in use, ready or not.")
+    ready_replicas: Count = Field(0, description="Pods whose egress proof was made and which wait for code.")
+    claimed_replicas: Count = Field(0, description="Pods that were taken from the pool and are in use.")
+    queued: Count = Field(0, description="Executions that wait for a pod.")
+    last_refill_ms: Count | None = Field(
+        None, description="From the creation of the pod that became ready last until then, in milliseconds."
+    )
+    selector: str = Field("", max_length=512, description="Selects the pods that are not in use.")
+    image: str = Field("", max_length=300, description="Image of the pods.")
+    runtime_class_name: str = Field("", max_length=253)
+    observed_generation: int = 0
+    operator_version: str = Field("", max_length=64)
+    conditions: Conditions = ()
+
+    def dump(self) -> dict[str, Any]:
+        """As the API server stores it. Nothing is left out: counts go back to 0, and a patch has to say so."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class SandboxPool(_Status):
+    """Sandbox pods that stand ready, so that code starts at once. Each is used for one execution."""
+
+    metadata: ObjectMeta
+    spec: SandboxPoolSpec
+    status: SandboxPoolStatus = Field(default_factory=SandboxPoolStatus)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "SandboxPool":
+        """From an object of the API server.
+
+        Raises:
+            pydantic.ValidationError: a ValueError that names each wrong field.
+        """
+        return cls.model_validate(raw)
+
+
 class PolicyLimits(_Model):
     """Highest limits that an execution may ask for."""
 
@@ -750,9 +871,14 @@ _NAMES_A_POD: Final = rule(
     f"self.metadata.name.size() <= {MAX_EXECUTION_NAME} && !self.metadata.name.contains('.')",
     f"metadata.name must have at most {MAX_EXECUTION_NAME} characters and no dots: the pod is named after it",
 )
+_NAMES_PODS: Final = rule(
+    f"self.metadata.name.size() <= {MAX_POOL_NAME} && !self.metadata.name.contains('.')",
+    f"metadata.name must have at most {MAX_POOL_NAME} characters and no dots: the pods are named after it",
+)
 ROOT_RULES: Final = {
     EXECUTION_KIND: [_NAMES_A_POD],
     SESSION_KIND: [_NAMES_A_POD],
+    POOL_KIND: [_NAMES_PODS],
     POLICY_KIND: [
         rule(
             "self.metadata.name == 'default'",
@@ -762,9 +888,14 @@ ROOT_RULES: Final = {
 }
 
 
-def manifest(*, name: str, namespace: str, spec: CodeExecutionSpec | CodeSessionSpec) -> dict[str, Any]:
-    """A CodeExecution or a CodeSession as it is sent to the API server."""
-    kind = EXECUTION_KIND if isinstance(spec, CodeExecutionSpec) else SESSION_KIND
+_KINDS: Final = {CodeExecutionSpec: EXECUTION_KIND, CodeSessionSpec: SESSION_KIND, SandboxPoolSpec: POOL_KIND}
+
+
+def manifest(
+    *, name: str, namespace: str, spec: CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
+) -> dict[str, Any]:
+    """A CodeExecution, a CodeSession or a SandboxPool as it is sent to the API server."""
+    kind = _KINDS[type(spec)]
     return {
         "apiVersion": API_VERSION,
         "kind": kind,

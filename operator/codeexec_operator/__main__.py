@@ -19,6 +19,7 @@ def main() -> None:
     try:
         settings = Settings()  # from the environment
         settings.default_policy()
+        settings.default_pool()
     except (ValidationError, yaml.YAMLError, OSError) as error:
         sys.exit(f"codeexec operator: wrong settings: {error}")
     kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")

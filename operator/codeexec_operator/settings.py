@@ -7,7 +7,7 @@ import yaml
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from codeexec_api import ExecutionPolicySpec
+from codeexec_api import ExecutionPolicySpec, SandboxPoolSpec
 
 
 class Settings(BaseSettings):
@@ -19,6 +19,10 @@ class Settings(BaseSettings):
     """Sandbox namespaces to serve, separated by commas."""
     policy_file: Path
     """YAML file with the cluster's default policy: the spec of an ExecutionPolicy."""
+    pool_file: Path | None = None
+    """YAML file with the pool that each sandbox namespace gets to begin with: the spec of a SandboxPool."""
+    sealing_secret: Annotated[tuple[str, str], NoDecode]
+    """Namespace and name of the Secret for the keys that small payloads are sealed with, with a slash between them."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     health_port: int = 8080
     canary_port: int = 8081
@@ -31,6 +35,11 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(filter(None, value.replace(" ", "").split(","))) if isinstance(value, str) else value
 
+    @field_validator("sealing_secret", mode="before")
+    @classmethod
+    def _split_name(cls, value: object) -> object:
+        return tuple(value.split("/")) if isinstance(value, str) else value
+
     def default_policy(self) -> ExecutionPolicySpec:
         """The policy of namespaces that have none of their own.
 
@@ -40,3 +49,15 @@ class Settings(BaseSettings):
             pydantic.ValidationError: a ValueError that names each wrong field.
         """
         return ExecutionPolicySpec.model_validate(yaml.safe_load(self.policy_file.read_text()))
+
+    def default_pool(self) -> SandboxPoolSpec | None:
+        """The pool that namespaces get; None if they get none.
+
+        Raises:
+            OSError: the file can't be read.
+            yaml.YAMLError: it is not YAML.
+            pydantic.ValidationError: a ValueError that names each wrong field.
+        """
+        if self.pool_file is None:
+            return None
+        return SandboxPoolSpec.model_validate(yaml.safe_load(self.pool_file.read_text()))

@@ -4,6 +4,7 @@ import base64
 import collections
 import json
 import os
+import select
 import selectors
 import time
 
@@ -15,10 +16,16 @@ class Loop:
 
     def __init__(self):
         self._selector = selectors.DefaultSelector()
+        self._urgent = []
 
-    def add(self, descriptor, react):
-        """Call `react` when the descriptor is readable. It returns True if it pays to wait a little for more."""
+    def add(self, descriptor, react, *, urgent=False):
+        """Call `react` when the descriptor is readable. It returns True if it pays to wait a little for more.
+
+        An urgent one ends that wait.
+        """
         self._selector.register(descriptor, selectors.EVENT_READ, react)
+        if urgent:
+            self._urgent.append(descriptor)
 
     def remove(self, descriptor):
         """Forget a descriptor, before it is closed."""
@@ -37,7 +44,7 @@ class Loop:
             if left is not None and left <= 0:
                 return False
             if any([key.data() for key, _ in self._selector.select(left)]) and collect:
-                time.sleep(collect)
+                select.select(self._urgent, (), (), collect)
         return True
 
 

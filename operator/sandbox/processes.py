@@ -19,7 +19,7 @@ class Children:
         self._wake, wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        loop.add(self._wake, self.reap)
+        loop.add(self._wake, self.reap, urgent=True)
 
     def start(self, command, environment, streams, confine):
         """Start a program as `spawn` does; its status is kept until `forget`."""
@@ -30,6 +30,11 @@ class Children:
     def status(self, pid):
         """Wait status of a program that was started; None while it runs."""
         return self._statuses[pid]
+
+    def await_end(self, pid):
+        """Wait until a program that was killed has ended."""
+        while self._statuses[pid] is None:
+            self._note(*os.waitpid(-1, 0))
 
     def forget(self, pid):
         """The program is of no interest any more; its number may be used again."""

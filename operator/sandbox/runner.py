@@ -12,9 +12,11 @@ In:   {"report": true, "kernel": bool, "pids", "memoryBytes"}
       {"id", "session": bool, "stateful": bool, "blocks": [{"path", "command": [...], "language", "code"}],
        "timeoutSeconds", "outputBytes", "memoryBytes", "pids",
        "artifacts": {"list": "None"|"Changed"|"All", "fetch": [pattern...]}}   the job
+      {"ping": any}    is answered between jobs
       {"cancel": id}   ends the job with this id; {"cancel": true} whichever runs
       {"ack": id}      ends the runner after a job that is of no session
 Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "protocol", "answered"}], "kernel": bool}
+      {"pong": any}
       {"id", "seq", "stream": "stdout"|"stderr", "data" | "data64"}    output as it comes; data64: base64 of the UTF-8
       {"id", "seq", "block", "exitCode", "reason", "startedAt", "durationMs", "stdoutBytes", "stderrBytes"}
       {"id", "seq", "artifact": index, "path", "size", "sha256"}               in order of path; sha256 may be null
@@ -46,6 +48,7 @@ from egress import prove_closed
 from kernel import Kernel
 from output import Pipe, Stream
 from processes import Children, exit_code, oom_kills
+from standby import Standby
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -83,6 +86,7 @@ class Pod:
         self.confinement = confinement
         self.kernel = Kernel(self.loop, self.children, confinement, ENVIRONMENT)
         self.nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.standby = Standby(self.children, confinement, ENVIRONMENT, self.nothing)
 
     def start_kernel(self, pids, file_bytes, stopped):
         """See to it that a kernel runs. Returns whether one does, and what a failed start has written."""
@@ -103,11 +107,22 @@ class Job:
         self.pod = pod
         self.sequence = 0
         self.streams = [Stream(name, job["outputBytes"]) for name in ("stdout", "stderr")]
-        self.pipes = [Pipe(self._sink(stream)) for stream in self.streams]
-        for pipe in self.pipes:
+        self._standby = self._take_standby()
+        self.pipes = self._standby.pipes if self._standby else (Pipe(), Pipe())
+        for pipe, stream in zip(self.pipes, self.streams, strict=True):
+            pipe.sink = self._sink(stream)
             pod.loop.add(pipe.reader, pipe.read)
         self._direct_kernel()
         self._announced = False
+
+    def _take_standby(self):
+        """The Python that waits, if the first block is for it; otherwise it must not be there while others run."""
+        first = self.job["blocks"][0] if self.job["blocks"] else {}
+        plain = first.get("command") == ["python3"] and not first["path"].startswith("-")
+        if plain and not self.job["stateful"]:
+            return self.pod.standby.take(self.job["pids"], self.job["memoryBytes"])
+        self.pod.standby.drop()
+        return None
 
     def run(self):
         """Run the blocks in order until one fails, end every process, and report the files and the totals."""
@@ -134,7 +149,11 @@ class Job:
         self._send(fault={"reason": "FileRefused", "message": message})
 
     def close(self):
-        """Let go of the pipes, and of a kernel that has ended."""
+        """Let go of the pipes, of a Python that was not needed, and of a kernel that has ended."""
+        if self._standby:
+            self._standby.release()
+            self.pod.children.kill_all()
+            self.pod.children.forget(self._standby.pid)
         for pipe in self.pipes:
             self.pod.loop.remove(pipe.reader)
             pipe.close()
@@ -196,8 +215,12 @@ class Job:
     def _run_program(self, command, deadline):
         """Exit code; None if the limit was reached or the job was cancelled."""
         children = self.pod.children
-        streams = (self.pod.nothing, *(pipe.writer for pipe in self.pipes))
-        pid = children.start(command, ENVIRONMENT, streams, self._confine)
+        if self._standby:
+            pid, taken, self._standby = self._standby.pid, self._standby, None
+            taken.run(command[-1])
+        else:
+            streams = (self.pod.nothing, *(pipe.writer for pipe in self.pipes))
+            pid = children.start(command, ENVIRONMENT, streams, self._confine)
         try:
             if self._wait(lambda: children.status(pid) is not None, deadline):
                 return exit_code(children.status(pid))
@@ -312,6 +335,8 @@ def serve(pod, report):
         if "report" in message:
             upload = workspace.Upload()  # whoever asks begins anew
             send(ready=True, **report, kernel=_ready_kernel(message, pod))
+            if "pids" in message and not message.get("kernel"):
+                pod.standby.prepare(message["pids"], message["memoryBytes"])
         elif "put" in message:
             upload.put(message["put"], message["data"], message["append"])
         elif "blocks" in message:
@@ -322,6 +347,10 @@ def serve(pod, report):
                 _await_ack(pod.commands)
                 break
             upload = workspace.Upload()
+            if not message["stateful"]:
+                pod.standby.prepare(message["pids"], message["memoryBytes"])
+        elif "ping" in message:
+            send(pong=message["ping"])
         elif "garbled" in message:
             send(id=None, seq=-1, error="a line that is no JSON object")
     return any_job

@@ -60,7 +60,8 @@ def render(*arguments: str, values: Path | None = DEFAULT_VALUES) -> list[dict[s
     return [one for one in yaml.safe_load_all(manifest(*arguments, values=values)) if one]
 
 
-def pick(objects: Sequence[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    """The only object of this kind and name."""
-    [found] = [one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name]
+def pick(objects: Sequence[dict[str, Any]], kind: str, name: str, *, namespace: str | None = None) -> dict[str, Any]:
+    """The only object of this kind and name; in this namespace, if there may be others elsewhere."""
+    named = [one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name]
+    [found] = [one for one in named if namespace in (None, one["metadata"].get("namespace"))]
     return found

@@ -1,13 +1,15 @@
 """What each role may do: the one table that the chart's Roles, and what the API server says, are held against.
 
 Rights map (API group, resource) to verbs; a subresource follows a slash. All of them hold in a sandbox namespace only,
-but those that are called EVERYWHERE.
+but those that are called EVERYWHERE, and those AT_HOME, which is the operator's own namespace. Where a right is to
+single objects, their names follow the resource: those are called BY_NAME.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 Rights: TypeAlias = dict[tuple[str, str], set[str]]
+NamedRights: TypeAlias = dict[tuple[str, str, str], set[str]]
 Cell: TypeAlias = tuple[str, str, str]
 """API group, resource, verb."""
 
@@ -22,6 +24,7 @@ APPROVER: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch", "patch"},
     ("codeexec.dev", "codesessions"): {"get", "list", "watch", "patch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("codeexec.dev", "sandboxpools"): {"get", "list", "watch"},
     ("", "configmaps"): {"get"},
     ("", "pods/log"): {"get"},
 }
@@ -29,6 +32,7 @@ VIEWER: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
     ("codeexec.dev", "codesessions"): {"get", "list", "watch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("codeexec.dev", "sandboxpools"): {"get", "list", "watch"},
     ("", "configmaps"): {"get"},
     ("", "pods/log"): {"get"},
 }
@@ -36,6 +40,7 @@ VIEWER_EVERYWHERE: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
     ("codeexec.dev", "codesessions"): {"get", "list", "watch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("codeexec.dev", "sandboxpools"): {"get", "list", "watch"},
 }
 """What the built-in role "view" gets in addition, in all namespaces: nothing that is not ours."""
 OPERATOR: Rights = {
@@ -43,12 +48,21 @@ OPERATOR: Rights = {
     ("codeexec.dev", "codeexecutions/status"): {"patch"},
     ("codeexec.dev", "codesessions"): {"get", "list", "watch"},
     ("codeexec.dev", "codesessions/status"): {"patch"},
-    ("codeexec.dev", "executionpolicies"): {"get"},
-    ("", "pods"): {"list", "watch", "create", "delete"},
+    ("codeexec.dev", "sandboxpools"): {"list", "watch", "create"},
+    ("codeexec.dev", "sandboxpools/status"): {"patch"},
+    ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("", "pods"): {"list", "watch", "create", "patch", "delete"},
     ("", "pods/attach"): {"get", "create"},
-    ("", "secrets"): {"get", "list", "delete"},
+    ("", "secrets"): {"get", "list", "watch", "delete"},
     ("", "configmaps"): {"create", "list", "delete"},
 }
+OPERATOR_BY_NAME: NamedRights = {
+    ("", "configmaps", "codeexec-sealing-key"): {"patch"},
+}
+OPERATOR_AT_HOME_BY_NAME: NamedRights = {
+    ("", "secrets", "codeexec-sealing"): {"get", "patch"},
+}
+"""The keys that small payloads are sealed with. It has no other right in its own namespace."""
 OPERATOR_EVERYWHERE: Rights = {
     ("", "nodes"): {"list"},
     ("node.k8s.io", "runtimeclasses"): {"list"},

@@ -9,7 +9,7 @@ import yaml
 from chart.helm import CHART, ROOT, render
 from chart.rights import AGENT, cells
 
-from codeexec_api import ExecutionPolicySpec
+from codeexec_api import ExecutionPolicySpec, Limits, PodLimits, SandboxPoolSpec
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import PolicyLimits
@@ -49,6 +49,20 @@ def test_the_chart_has_the_defaults_of_the_model() -> None:
     policy = {key: value for key, value in VALUES["policy"].items() if key != "extraImages" and value != ""}
     assert ExecutionPolicySpec.model_validate({"images": images, **policy}) == ExecutionPolicySpec(images=images)
     assert set(policy) | {"images"} == set(ExecutionPolicySpec(images=images).dump())
+
+
+def test_the_default_pool_is_for_executions_that_ask_for_nothing_special() -> None:
+    pool = {key: value for key, value in VALUES["defaultPool"].items() if key != "enabled"}
+    spec = SandboxPoolSpec.model_validate(pool)
+    assert spec == SandboxPoolSpec()
+    asked = Limits()
+    assert spec.limits == PodLimits(
+        cpu=asked.cpu, memory=asked.memory, ephemeral_storage=asked.ephemeral_storage, pids=asked.pids
+    )
+    numbers = SCHEMA["properties"]["defaultPool"]["properties"]
+    known = SandboxPoolSpec.model_json_schema(by_alias=True)["properties"]
+    for name in ("replicas", "maxAgeSeconds"):
+        assert (numbers[name]["minimum"], numbers[name]["maximum"]) == (known[name]["minimum"], known[name]["maximum"])
 
 
 @pytest.mark.parametrize("model", [ExecutionPolicySpec, PolicyLimits], ids=lambda model: model.__name__)

@@ -5,18 +5,45 @@ from typing import Any
 
 import pytest
 from chart.helm import CHART, CI_VALUES, pick, render
-from chart.rights import AGENT, APPROVER, OPERATOR, OPERATOR_EVERYWHERE, VIEWER, VIEWER_EVERYWHERE, Rights, cells
+from chart.rights import (
+    AGENT,
+    APPROVER,
+    OPERATOR,
+    OPERATOR_AT_HOME_BY_NAME,
+    OPERATOR_BY_NAME,
+    OPERATOR_EVERYWHERE,
+    VIEWER,
+    VIEWER_EVERYWHERE,
+    NamedRights,
+    Rights,
+    cells,
+)
+
+from codeexec_api.names import SEALING_KEY
 
 FULL_VALUES = CHART / "ci" / "full-values.yaml"
+SYSTEM = "codeexec-system"
+
+
+def _both(role: dict[str, Any]) -> tuple[Rights, NamedRights]:
+    """The rights to all objects of a kind, and those to single ones."""
+    rights: Rights = {}
+    by_name: NamedRights = {}
+    for rule in role["rules"]:
+        assert set(rule) - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
+        assert rule.get("resourceNames") != [], "no name stands for every name"
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                if "resourceNames" not in rule:
+                    rights.setdefault((group, resource), set()).update(rule["verbs"])
+                for name in rule.get("resourceNames", ()):
+                    by_name.setdefault((group, resource, name), set()).update(rule["verbs"])
+    return rights, by_name
 
 
 def _rights(role: dict[str, Any]) -> Rights:
-    rights: Rights = {}
-    for rule in role["rules"]:
-        assert set(rule) == {"apiGroups", "resources", "verbs"}
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                rights.setdefault((group, resource), set()).update(rule["verbs"])
+    rights, by_name = _both(role)
+    assert by_name == {}
     return rights
 
 
@@ -30,9 +57,13 @@ def test_the_operator_has_these_rights_and_no_other() -> None:
     }
     assert bound == {
         ("codeexec-sandbox", "Role", "codeexec-operator"),
+        (SYSTEM, "Role", "codeexec-operator"),
         (None, "ClusterRole", "codeexec-operator"),
     }
-    assert _rights(pick(objects, "Role", "codeexec-operator")) == OPERATOR
+    in_sandboxes = pick(objects, "Role", "codeexec-operator", namespace="codeexec-sandbox")
+    at_home = pick(objects, "Role", "codeexec-operator", namespace=SYSTEM)
+    assert _both(in_sandboxes) == (OPERATOR, OPERATOR_BY_NAME)
+    assert _both(at_home) == ({}, OPERATOR_AT_HOME_BY_NAME)
     assert _rights(pick(objects, "ClusterRole", "codeexec-operator")) == OPERATOR_EVERYWHERE
 
 
@@ -56,9 +87,64 @@ def test_nobody_but_the_operator_writes_output() -> None:
         one["metadata"]["name"]
         for one in render(values=FULL_VALUES)
         if one["kind"] in ("Role", "ClusterRole")
-        and cells(_rights(one)) & {("", "configmaps", verb) for verb in ("create", "update", "patch", "delete")}
+        and _verbs(one, "configmaps") & {"create", "update", "patch", "delete", "deletecollection", "*"}
     }
     assert writers == {"sandboxes-operator"}
+
+
+def _verbs(role: dict[str, Any], resource: str) -> set[str]:
+    """All that may be done with objects of the core API, were it with one only."""
+    rights, by_name = _both(role)
+    verbs = [every for (group, kind), every in rights.items() if (group, kind) == ("", resource)]
+    return set().union(*verbs, *(some for (group, kind, _), some in by_name.items() if (group, kind) == ("", resource)))
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_nobody_but_the_operator_reaches_the_sealing_keys(values: Path) -> None:
+    """Not even agents, approvers and viewers, of whom the full values name some."""
+    objects = render(values=values)
+    operator = pick(objects, "Deployment", _operator(objects))["spec"]["template"]["spec"]
+    [named] = [one["value"] for one in operator["containers"][0]["env"] if one["name"] == "CODEEXEC_SEALING_SECRET"]
+    namespace, name = named.split("/")
+    roles = [
+        one
+        for one in objects
+        if one["kind"] == "ClusterRole" or (one["kind"], one["metadata"].get("namespace")) == ("Role", namespace)
+    ]
+    [holder] = [one for one in roles if _verbs(one, "secrets")]
+    assert _both(holder) == ({}, {("", "secrets", name): {"get", "patch"}})
+    [binding] = [one for one in objects if one["kind"] == "RoleBinding" and one["metadata"]["namespace"] == namespace]
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role",
+        "name": holder["metadata"]["name"],
+    }
+    account = {"kind": "ServiceAccount", "name": operator["serviceAccountName"], "namespace": namespace}
+    assert binding["subjects"] == [account]
+
+
+def _operator(objects: list[dict[str, Any]]) -> str:
+    [name] = [one["metadata"]["name"] for one in objects if one["kind"] == "Deployment"]
+    return name
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_the_sealing_keys_are_nowhere_in_the_chart(values: Path) -> None:
+    """And an upgrade doesn't touch what the operator has written there."""
+    objects = render(values=values)
+    [secret] = [one for one in objects if one["kind"] == "Secret"]
+    assert (secret["metadata"]["namespace"], secret["type"]) == (SYSTEM, "Opaque")
+    assert set(secret) == {"apiVersion", "kind", "metadata", "type"}
+    published = [one for one in objects if one["metadata"]["name"] == SEALING_KEY]
+    assert {one["kind"] for one in published} == {"ConfigMap"}
+    assert {one["metadata"]["namespace"] for one in published} == _sandboxes(objects)
+    assert all(set(one) == {"apiVersion", "kind", "metadata"} for one in published)
+
+
+def _sandboxes(objects: list[dict[str, Any]]) -> set[str]:
+    namespaces = {one["metadata"]["namespace"] for one in objects if one["kind"] == "Role"} - {SYSTEM}
+    assert namespaces
+    return namespaces
 
 
 def test_nobody_is_an_approver_or_a_viewer_unless_the_values_say_so() -> None:
@@ -103,7 +189,7 @@ def test_every_image_is_named_by_digest(values: Path) -> None:
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
 def test_every_sandbox_namespace_is_closed(values: Path) -> None:
     objects = render(values=values)
-    sandboxes = {one["metadata"]["namespace"] for one in objects if one["kind"] == "Role"}
+    sandboxes = _sandboxes(objects)
     for kind in ("NetworkPolicy", "LimitRange", "ResourceQuota"):
         assert sandboxes <= {one["metadata"]["namespace"] for one in objects if one["kind"] == kind}
     denials = [one["spec"] for one in objects if one["metadata"]["name"] == "codeexec-deny-all"]

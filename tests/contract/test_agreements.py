@@ -115,8 +115,9 @@ def test_settings_are_passed_by_name_only() -> None:
 @pytest.mark.parametrize(
     ("kind", "crd", "left_out"),
     [
-        ("CodeExecution", "codeexecutions.yaml", {"cancelled", "sessionRef"}),
+        ("CodeExecution", "codeexecutions.yaml", {"cancelled", "sealedPayload", "sessionRef"}),
         ("CodeSession", "codesessions.yaml", {"ended"}),
+        ("SandboxPool", "sandboxpools.yaml", set()),
         ("ExecutionPolicy", "executionpolicies.yaml", set()),
     ],
 )

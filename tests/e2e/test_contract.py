@@ -79,6 +79,11 @@ GOOD = {
     "all output that can be kept": _set("spec.limits", {"outputBytes": 16 << 20}),
     "files by pattern": _set("spec.artifacts", {"list": "All", "fetch": ["*.csv"] * 64}),
     "no artifacts": _set("spec.artifacts", {"list": "None"}),
+    "as much code as may be sealed": _all(
+        _set("spec.payloadRef", None),
+        _set("spec.sealedPayload", {"keyName": "k", "data": "A" * 32_768}),
+        _set("spec.blocks.0.sizeBytes", 16 * 1024),
+    ),
     "a block in a session": IN_A_SESSION,
     "an upload": _all(IN_A_SESSION, NO_BLOCKS, _set("spec.files", [FILE])),
     "a download, which hands nothing in": _all(
@@ -120,9 +125,24 @@ BAD = {
     "a block and no payload": (_set("spec.payloadRef", None), "spec.payloadRef: Invalid value"),
     "a file and no payload": (
         _all(IN_A_SESSION, NO_BLOCKS, _set("spec.files", [FILE]), _set("spec.payloadRef", None)),
-        "there must be a payloadRef if there are blocks or files",
+        "there must be a payloadRef or a sealedPayload if there are blocks or files",
     ),
-    "a payload of nothing": (_all(IN_A_SESSION, NO_BLOCKS), "there must be a payloadRef if there are blocks or files"),
+    "much code in a sealed payload": (
+        _all(
+            _set("spec.payloadRef", None),
+            _set("spec.sealedPayload", {"keyName": "k", "data": "AAAA"}),
+            _set("spec.blocks.0.sizeBytes", 16 * 1024 + 1),
+        ),
+        "blocks and files together must not exceed 16384 bytes in a sealedPayload",
+    ),
+    "a sealed payload that is no base64": (
+        _all(_set("spec.payloadRef", None), _set("spec.sealedPayload", {"keyName": "k", "data": "a-b"})),
+        "spec.sealedPayload.data",
+    ),
+    "a payload of nothing": (
+        _all(IN_A_SESSION, NO_BLOCKS),
+        "there must be a payloadRef or a sealedPayload if there are blocks or files",
+    ),
     "payload in no part": (_set("spec.payloadRef.parts", 0), "spec.payloadRef.parts"),
     "payload in too many parts": (_set("spec.payloadRef.parts", 17), "spec.payloadRef.parts"),
     "payload with a bad name": (_set("spec.payloadRef.name", "No Name"), "spec.payloadRef.name"),
@@ -317,6 +337,7 @@ def test_names_that_kubectl_knows(admin):
         ["codeexecutions", "cex", "codeexec.dev/v1alpha1", "true", "CodeExecution"],
         ["codesessions", "cses", "codeexec.dev/v1alpha1", "true", "CodeSession"],
         ["executionpolicies", "xpol", "codeexec.dev/v1alpha1", "true", "ExecutionPolicy"],
+        ["sandboxpools", "sbp", "codeexec.dev/v1alpha1", "true", "SandboxPool"],
     ]
     admin.kubectl("-n", SANDBOX, "get", "codeexec")
     assert "can't be taken back" in " ".join(admin.kubectl("explain", "codesession.spec.ended").split())

@@ -336,4 +336,5 @@ async def test_each_transfer_is_on_record_without_the_content(make, admin, work_
     for form in forms:
         assert form not in json.dumps(records)
         assert form not in log
-    assert not admin.exists("secret", upload["spec"]["payloadRef"]["name"], SANDBOX)
+    selector = f"codeexec.dev/execution={upload['metadata']['name']}"
+    assert not admin.kubectl("-n", SANDBOX, "get", "secrets", "-l", selector)

@@ -2,12 +2,25 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
-from chart.rights import AGENT, APPROVER, OPERATOR, OPERATOR_EVERYWHERE, VIEWER, VIEWER_EVERYWHERE, Cell, cells
-from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_secret, an_execution, wait_for
+from chart.rights import (
+    AGENT,
+    APPROVER,
+    OPERATOR,
+    OPERATOR_AT_HOME_BY_NAME,
+    OPERATOR_BY_NAME,
+    OPERATOR_EVERYWHERE,
+    VIEWER,
+    VIEWER_EVERYWHERE,
+    Cell,
+    NamedRights,
+    cells,
+)
+from cluster_fixtures import Pool
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_secret, age_the_sealing_key, an_execution, wait_for
 from kubernetes import client, config
 
 pytestmark = pytest.mark.e2e
@@ -15,7 +28,8 @@ pytestmark = pytest.mark.e2e
 ROLES = {"agent": AGENT, "approver": APPROVER, "viewer": VIEWER, "operator": OPERATOR | OPERATOR_EVERYWHERE}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 RESOURCES = {
-    "codeexec.dev": "codeexecutions codeexecutions/status codesessions codesessions/status executionpolicies",
+    "codeexec.dev": "codeexecutions codeexecutions/status codesessions codesessions/status executionpolicies"
+    " sandboxpools sandboxpools/scale sandboxpools/status",
     "": "pods pods/attach pods/binding pods/ephemeralcontainers pods/eviction pods/exec pods/log pods/portforward"
     " pods/proxy pods/resize pods/status secrets configmaps serviceaccounts serviceaccounts/token services"
     " services/proxy endpoints events limitranges persistentvolumeclaims resourcequotas"
@@ -116,7 +130,10 @@ def test_an_administrator_may_do_all_of_it(allowed):
 
 @pytest.fixture(scope="module")
 def rules_of(kubeconfig) -> Callable[[Account, str], set[Cell]]:
-    """All that an account may do in a namespace, without what every account may: also what no table thinks of."""
+    """All that an account may do in a namespace, without what every account may: also what no table thinks of.
+
+    Where it may do something with one object only, its name stands behind the resource, with a colon.
+    """
 
     def review(account: Account, namespace: str) -> set[Cell]:
         api = config.new_client_from_config(kubeconfig)
@@ -126,10 +143,11 @@ def rules_of(kubeconfig) -> Callable[[Account, str], set[Cell]]:
         )
         assert not status.incomplete, status.evaluation_error
         return {
-            (group, resource, verb)
+            (group, f"{resource}{name}", verb)
             for rule in status.resource_rules
             for group in rule.api_groups
             for resource in rule.resources
+            for name in [f":{name}" for name in rule.resource_names or ()] or [""]
             for verb in rule.verbs
         }
 
@@ -138,10 +156,18 @@ def rules_of(kubeconfig) -> Callable[[Account, str], set[Cell]]:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_role_has_no_right_that_the_table_does_not_ask_for_and_none_elsewhere(accounts, rules_of, role):
-    everywhere = cells(OPERATOR_EVERYWHERE) if role == "operator" else set()
-    assert rules_of(accounts[role], SANDBOX) == cells(ROLES[role])
-    for namespace in (SYSTEM, "kube-system", "default"):
+    everywhere, here, at_home = set(), set(), set()
+    if role == "operator":
+        everywhere = cells(OPERATOR_EVERYWHERE)
+        here, at_home = by_name(OPERATOR_BY_NAME), by_name(OPERATOR_AT_HOME_BY_NAME)
+    assert rules_of(accounts[role], SANDBOX) == cells(ROLES[role]) | here
+    assert rules_of(accounts[role], SYSTEM) == everywhere | at_home
+    for namespace in ("kube-system", "default"):
         assert rules_of(accounts[role], namespace) == everywhere, namespace
+
+
+def by_name(rights: NamedRights) -> set[Cell]:
+    return {(group, f"{resource}:{name}", verb) for (group, resource, name), verbs in rights.items() for verb in verbs}
 
 
 @pytest.mark.parametrize(
@@ -383,6 +409,8 @@ for log in logs:
         decision = event.get("annotations", {{}}).get("authorization.k8s.io/decision")
         target = event.get("objectRef", {{}})
         resource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
+        if target.get("name") in {names!r}:
+            resource += ":" + target["name"]
         if decision:  # none: turned away before, as when there are too many requests
             calls.add((event["user"]["username"], decision, target.get("apiGroup", ""), resource, event["verb"]))
 print(json.dumps(sorted(calls) if logs else None))
@@ -403,9 +431,10 @@ def calls_of(admin, node_shell) -> Callable[[Account], Calls]:
     What authorization refuses counts, and not the status 403: that is the answer to a pod over the quota, too.
     """
     since = _last_change(admin)
+    names = sorted(name for _, _, name in OPERATOR_BY_NAME | OPERATOR_AT_HOME_BY_NAME)
 
     def read(account: Account) -> Calls:
-        calls = json.loads(node_shell(AUDIT_LOG.format(since=since.isoformat())))
+        calls = json.loads(node_shell(AUDIT_LOG.format(since=since.isoformat(), names=names)))
         assert calls is not None, (
             "the API server keeps no audit log: `make cluster` makes the test cluster anew, with one; "
             "a cluster of your own needs tests/cluster/audit-policy.yaml and --audit-log-path as in kind-config.yaml"
@@ -431,12 +460,17 @@ def _last_change(admin: Admin) -> datetime:
     return max(map(datetime.fromisoformat, times))
 
 
-def _make_the_operator_do_all_it_does(admin: Admin) -> str:
+def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool) -> str:
     """An execution whose pod goes, and one whose pod is still there when the operator starts again: name of the latter.
 
-    Besides, a session that ends, an execution that looks for one in vain, and output that expires.
+    Besides, a session that ends, an execution that looks for one in vain, output that expires, a payload that is too
+    large to be held when it is seen, an execution that takes a pod of a pool, and a sealing key that is a day old.
     """
     gone, kept, opened, lost = (a_name(what) for what in ("gone", "kept", "opened", "lost"))
+    pool.ready(1)
+    pooled = a_name("pooled")
+    admin.submit(pooled, "#" * 600_000, limits={"cpu": "100m", "memory": "96Mi"})
+    assert admin.wait_for_phase(pooled, "Succeeded")["status"]["poolName"] == pool.name
     admin.kubectl("create", "-f", "-", stdin=json.dumps(_session(opened, limits={"cpu": "100m"})))
     admin.submit(lost, "print(1)", sessionRef={"name": a_name("nowhere")})
     admin.submit(kept, "print(1)", ttlSecondsAfterFinished=300)
@@ -454,6 +488,7 @@ def _make_the_operator_do_all_it_does(admin: Admin) -> str:
         "deployment/codeexec-operator",
         ("pods", "-l", "app.kubernetes.io/component=operator", "-o", "name"),
     )
+    age_the_sealing_key(admin, timedelta(hours=25))
     admin.kubectl("-n", SYSTEM, "scale", operator, "--replicas=0")
     wait_for("the operator to be gone", lambda: not admin.kubectl("-n", SYSTEM, "get", *pods))
     admin.kubectl("-n", SYSTEM, "scale", operator, "--replicas=1")
@@ -472,16 +507,19 @@ def stranger(admin) -> Iterator[Account]:
     admin.kubectl("-n", SYSTEM, "delete", "serviceaccount", account.name)
 
 
-def test_the_operator_uses_each_of_its_rights_and_asks_for_no_other(admin, calls_of, rules_of, stranger, kubeconfig_of):
+def test_the_operator_uses_each_of_its_rights_and_asks_for_no_other(
+    admin, calls_of, rules_of, stranger, kubeconfig_of, make_pool
+):
     assert "Forbidden" in Admin(kubeconfig_of(*stranger)).try_kubectl("get", "configmaps", "-n", SANDBOX).stderr
     assert calls_of(stranger).refused == {("", "configmaps", "list")}, "control: the log shows what is refused"
 
-    kept = _make_the_operator_do_all_it_does(admin)
+    kept = _make_the_operator_do_all_it_does(admin, make_pool(1))
     taken_up = ("codeexec.dev", "codeexecutions", "get")
     wait_for("the operator to look up whose pod it finds", lambda: taken_up in calls_of(OPERATOR_ACCOUNT).allowed)
     admin.kubectl("-n", SANDBOX, "delete", "codeexecution", kept)
 
-    granted, calls = rules_of(OPERATOR_ACCOUNT, SANDBOX), calls_of(OPERATOR_ACCOUNT)
+    granted = rules_of(OPERATOR_ACCOUNT, SANDBOX) | rules_of(OPERATOR_ACCOUNT, SYSTEM)
+    calls = calls_of(OPERATOR_ACCOUNT)
     assert calls.refused == set()
     assert calls.allowed <= granted, "allowed by a right that is not the chart's"
     assert granted - calls.allowed <= set(UNUSED_HERE), "granted and never used"

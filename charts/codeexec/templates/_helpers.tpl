@@ -18,6 +18,10 @@
 {{- include "codeexec.fullname" . }}-operator
 {{- end }}
 
+{{- define "codeexec.sealingSecret" -}}
+{{- include "codeexec.fullname" . }}-sealing
+{{- end }}
+
 {{- define "codeexec.testName" -}}
 {{- include "codeexec.fullname" . }}-test
 {{- end }}

@@ -4,9 +4,10 @@
 verb that it needs; the chart's Role is their union.
 """
 
+import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -14,7 +15,17 @@ from typing import Any, Final
 from kubernetes.aio import client, config, stream
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, CodeSession, CodeSessionStatus, Reason
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionStatus,
+    CodeSession,
+    CodeSessionStatus,
+    Reason,
+    SandboxPool,
+    SandboxPoolSpec,
+    SandboxPoolStatus,
+    manifest,
+)
 from codeexec_api.names import (
     API_VERSION,
     EXECUTION_KIND,
@@ -27,7 +38,9 @@ from codeexec_api.names import (
     PAYLOAD_SECRET_TYPE,
     POLICY_NAME,
     POLICY_PLURAL,
+    POOL_PLURAL,
     SANDBOX_CONTAINER,
+    SEALING_KEY,
     SESSION_PLURAL,
     VERSION,
     output_name,
@@ -38,8 +51,16 @@ from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.surroundings import NodeView, parse_node
 from codeexec_operator.core.transcript import OutputPart
 
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_KEYS: Final = "keys.json"
 _NODES: Final = 10
 """Nodes that are listed at a time; they are large."""
+_ANSWER_SECONDS: Final = 15
+_WATCH_SECONDS: Final = 300
+_PODS: Final = 100
+"""Pods that are listed at a time."""
+_PAYLOADS: Final = 8
+"""Read at the same time: each may be 16 MB, and after a restart many may be asked for at once."""
 _METADATA: Final = 200
 """Objects whose metadata is listed at a time."""
 _ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -58,6 +79,7 @@ class Cluster:
         self._nodes = client.NodeV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._attach = client.CoreV1Api(self._sockets)
+        self._reading_payloads = asyncio.Semaphore(_PAYLOADS)
 
     @classmethod
     async def connect(cls) -> "Cluster":
@@ -67,6 +89,8 @@ class Cluster:
             kubernetes.aio.config.ConfigException: there is neither.
         """
         configuration = client.Configuration()
+        # Else proxies and their passwords are looked for in the environment and in files, with each request.
+        configuration.client_session_kwargs = {"trust_env": False}
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
@@ -88,6 +112,31 @@ class Cluster:
         raw = await _found(self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, SESSION_PLURAL, name))
         return CodeSession.parse(raw) if raw else None
 
+    async def ensure_pool(self, namespace: str, name: str, spec: SandboxPoolSpec) -> None:
+        """sandboxpools: create. One of that name that is there already is left as it is.
+
+        Raises:
+            ApiException: it was refused.
+        """
+        body = manifest(name=name, namespace=namespace, spec=spec)
+        try:
+            await self._custom.create_namespaced_custom_object(GROUP, VERSION, namespace, POOL_PLURAL, body)
+        except ApiException as error:
+            if error.status != 409:
+                raise
+
+    async def find_pool(self, namespace: str, name: str) -> SandboxPool | None:
+        """sandboxpools: list."""
+        found: Any = await self._custom.list_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            namespace,
+            POOL_PLURAL,
+            field_selector=f"metadata.name={name}",
+            _request_timeout=_ANSWER_SECONDS,
+        )
+        return SandboxPool.parse(found["items"][0]) if found["items"] else None
+
     async def write_execution(self, execution: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         """codeexecutions/status: patch. Refused with 409 if the object has changed since it was seen.
 
@@ -104,13 +153,28 @@ class Cluster:
         """
         return CodeSession.parse(await self._write_status(SESSION_PLURAL, session, status))
 
+    async def write_pool(self, pool: SandboxPool, status: SandboxPoolStatus) -> SandboxPool:
+        """sandboxpools/status: patch. Whatever has become of its spec meanwhile: nobody else writes this.
+
+        Raises:
+            ApiException: 404 it is gone.
+        """
+        unversioned = pool.model_copy(update={"metadata": pool.metadata.model_copy(update={"resource_version": ""})})
+        return SandboxPool.parse(await self._write_status(POOL_PLURAL, unversioned, status))
+
     async def _write_status(
-        self, plural: str, owner: CodeExecution | CodeSession, status: CodeExecutionStatus | CodeSessionStatus
+        self,
+        plural: str,
+        owner: CodeExecution | CodeSession | SandboxPool,
+        status: CodeExecutionStatus | CodeSessionStatus | SandboxPoolStatus,
     ) -> Any:
-        meta = owner.metadata
+        meta, new = owner.metadata, status.dump()
+        # What is no longer so has to be taken back by name, else a merge leaves it.
+        taken_back = dict.fromkeys(owner.status.dump().keys() - new.keys())
         body = {
-            "metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid},
-            "status": status.dump(),
+            "metadata": {"uid": meta.uid}
+            | ({"resourceVersion": version} if (version := meta.resource_version) else {}),
+            "status": taken_back | new,
         }
         return await self._custom.patch_namespaced_custom_object_status(
             GROUP,
@@ -119,7 +183,8 @@ class Cluster:
             plural,
             meta.name,
             body,
-            _content_type="application/merge-patch+json",
+            _content_type=_MERGE_PATCH,
+            _request_timeout=_ANSWER_SECONDS,
         )
 
     async def get_policy(self, namespace: str) -> Mapping[str, Any] | None:
@@ -130,10 +195,42 @@ class Cluster:
         return policy
 
     async def get_payload(self, namespace: str, name: str, parts: int) -> list[Mapping[str, Any] | None]:
-        """secrets: get. One for each part, or None for one that isn't there."""
+        """secrets: get. One for each part, or None for one that isn't there. Only a few are read at the same time."""
         names = [payload_name(name, index) for index in range(parts)]
-        secrets = [await _found(self._core.read_namespaced_secret(one, namespace)) for one in names]
+        async with self._reading_payloads:
+            secrets = [await _found(self._core.read_namespaced_secret(one, namespace)) for one in names]
         return [self._plain(secret) if secret else None for secret in secrets]
+
+    async def watch_payloads(self, namespace: str) -> AsyncGenerator[tuple[str, Mapping[str, Any], int], None]:
+        """secrets: list, watch. What becomes of payload Secrets from now on, until the server ends the watch.
+
+        Yields the kind of each change, the Secret, and how large it is as it came.
+
+        Raises:
+            ValueError: the server sent what is no event.
+        """
+        selector = f"type={PAYLOAD_SECRET_TYPE}"
+        call = self._core.list_namespaced_secret_without_preload_content
+        listed = await call(namespace, limit=1, field_selector=selector, _headers={"Accept": _ONLY_METADATA})
+        version = json.loads(await self._body(listed))["metadata"]["resourceVersion"]
+        response: Any = await call(
+            namespace,
+            watch=True,
+            resource_version=version,
+            field_selector=selector,
+            timeout_seconds=_WATCH_SECONDS,
+            _request_timeout=_WATCH_SECONDS + _ANSWER_SECONDS,
+        )
+        try:
+            if response.status != 200:
+                await self._body(response)
+            while line := await response.content.readline():
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise ApiException(status=event["object"].get("code"), reason=event["object"].get("message"))
+                yield event["type"], event["object"], len(line)
+        finally:
+            response.close()
 
     async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
         """secrets: delete. Only the Secret with this UID; one that is gone already is fine."""
@@ -146,6 +243,34 @@ class Cluster:
             namespace,
             field_selector=f"type={PAYLOAD_SECRET_TYPE}",
         )
+
+    async def get_keys(self, namespace: str, name: str) -> tuple[str, str]:
+        """secrets: get. What the operator's own Secret holds, and its resource version.
+
+        Raises:
+            ApiException: it isn't there.
+        """
+        secret = self._plain(await self._core.read_namespaced_secret(name, namespace))
+        held = (secret.get("data") or {}).get(_KEYS, "")
+        return base64.b64decode(held).decode(), secret["metadata"]["resourceVersion"]
+
+    async def write_keys(self, namespace: str, name: str, keys: str, version: str) -> None:
+        """secrets: patch.
+
+        Raises:
+            ApiException: 409 it has changed since it was read.
+        """
+        body: Any = {"metadata": {"resourceVersion": version}, "stringData": {_KEYS: keys}}
+        await self._core.patch_namespaced_secret(name, namespace, body, _content_type=_MERGE_PATCH)
+
+    async def publish_key(self, namespace: str, data: Mapping[str, str]) -> None:
+        """configmaps: patch.
+
+        Raises:
+            ApiException: it isn't there.
+        """
+        body: Any = {"data": dict(data)}
+        await self._core.patch_namespaced_config_map(SEALING_KEY, namespace, body, _content_type=_MERGE_PATCH)
 
     async def create_output(self, execution: CodeExecution, part: OutputPart, expires_at: datetime) -> Fault | None:
         """configmaps: create. A fault is a refusal for good; one of that name is the one that was asked for."""
@@ -192,21 +317,25 @@ class Cluster:
             response = await call(
                 namespace, limit=_METADATA, _continue=token, _headers={"Accept": _ONLY_METADATA}, **selector
             )
-            body = await response.read()
-            if response.status != 200:
-                raise ApiException(status=response.status, reason=body.decode(errors="replace"))
-            page = json.loads(body)
+            page = json.loads(await Cluster._body(response))
             items += page["items"] or ()  # null where there is none
             token = page["metadata"].get("continue", "")
         return items
 
-    async def create_pod(self, manifest: Any) -> Fault | None:
+    @staticmethod
+    async def _body(response: Any) -> bytes:
+        body: bytes = await response.read()
+        if response.status != 200:
+            raise ApiException(status=response.status, reason=body.decode(errors="replace"))
+        return body
+
+    async def create_pod(self, pod: Any) -> Fault | None:
         """pods: create. A fault is a refusal for good; a pod of that name is the one that was asked for.
 
         Pod names contain the start of the execution's UID, and only the operator may create pods.
         """
         try:
-            await self._core.create_namespaced_pod(manifest["metadata"]["namespace"], manifest)
+            await self._core.create_namespaced_pod(pod["metadata"]["namespace"], pod, _request_timeout=_ANSWER_SECONDS)
         except ApiException as error:
             if error.status == 409 and "AlreadyExists" in str(error.body):
                 return None  # any other conflict is a race for the quota, which is worth another try
@@ -214,6 +343,30 @@ class Cluster:
                 return _refusal(error)
             raise
         return None
+
+    async def list_pods(self, namespace: str, selector: str) -> list[Mapping[str, Any]]:
+        """pods: list."""
+        pods: list[Mapping[str, Any]] = []
+        token: str | None = None
+        while token != "":
+            page = await self._core.list_namespaced_pod(
+                namespace, label_selector=selector, limit=_PODS, _continue=token
+            )
+            pods += [self._plain(pod) for pod in page.items]
+            token = (page.metadata and page.metadata.var_continue) or ""
+        return pods
+
+    async def patch_pod(self, namespace: str, name: str, patch: Any) -> None:
+        """pods: patch. One that is gone is fine."""
+        await _found(
+            self._core.patch_namespaced_pod(
+                name,
+                namespace,
+                patch,
+                _content_type=_MERGE_PATCH,
+                _request_timeout=_ANSWER_SECONDS,
+            )
+        )
 
     async def delete_pod(self, namespace: str, name: str) -> None:
         """pods: delete. At once, without a grace period; one that is gone already is fine."""
@@ -256,7 +409,7 @@ class Cluster:
         if not name:
             raise ValueError("without a name this would delete all of them")
         try:
-            await call(name, namespace, body=options)
+            await call(name, namespace, body=options, _request_timeout=_ANSWER_SECONDS)
         except ApiException as error:
             if error.status not in (404, 409):  # 409: the UID is another object's
                 raise

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -63,10 +64,10 @@ class Connection:
         changed: Callable[[], None],
     ) -> None:
         self.view = RunnerView()
+        self.changed = changed
         self._cluster = cluster
         self._namespace, self._pod = namespace, pod
         self._greeting, self._reusable = greeting, reusable
-        self._changed = changed
         self._link: RunnerLink | None = None
         self._job: Job | None = None
         self._abandoned: set[str] = set()
@@ -99,6 +100,18 @@ class Connection:
         await self._link.send({"cancel": uid})
         return True
 
+    async def acknowledge(self, uid: str) -> None:
+        """What came of a job is safe. A runner that takes one job only exits then."""
+        if self._link and not self._reusable:
+            with suppress(*NETWORK_ERRORS):  # it exits all the same, after a while
+                await self._link.send({"ack": uid})
+
+    async def ping(self) -> None:
+        """Ask the runner whether it is still there; `view` tells when it was last heard."""
+        if self._link:
+            self.view = replace(self.view, pinged_at=datetime.now(UTC))
+            await self._link.send({"ping": True})
+
     def abandon(self, uid: str) -> None:
         """Nobody wants to hear of this job any more."""
         if self._job and self._job.uid == uid:
@@ -115,7 +128,7 @@ class Connection:
                 self._link = link
                 async for data in link.received():
                     for line in self._complete(lines, data):
-                        await self._take(line, link)
+                        await self._take(line)
                     if self.view.problem:
                         break
         except (ApiException, *NETWORK_ERRORS) as error:
@@ -134,10 +147,13 @@ class Connection:
             self._fail(str(error))
             return []
 
-    async def _take(self, line: bytes, link: RunnerLink) -> None:
+    async def _take(self, line: bytes) -> None:
         first, self._first_line = self._first_line, False
+        self.view = replace(self.view, heard_at=datetime.now(UTC))
         try:
             frame = json.loads(line)
+            if "pong" in frame:
+                return
             if self.view.ready is None:
                 if "ready" in frame:
                     self._see(ready=readiness(frame))
@@ -160,8 +176,6 @@ class Connection:
             if self._job is job:
                 self._job = None
             job.progressed()
-            if not self._reusable:
-                await link.send({"ack": job.uid})
 
     def _fail(self, problem: str) -> None:
         if self._job:
@@ -172,4 +186,4 @@ class Connection:
 
     def _see(self, **changes: Any) -> None:
         self.view = replace(self.view, **changes)
-        self._changed()
+        self.changed()

@@ -1,22 +1,28 @@
-"""All executions and sessions that are not over, or whose pod is still there."""
+"""All executions and sessions that are not over, or whose pod is still there, and all pools."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from codeexec_api import CodeExecution, CodeSession
-from codeexec_api.names import EXECUTION_LABEL, SESSION_LABEL, payload_name
+from codeexec_api import CodeExecution, CodeSession, PodLimits, SandboxPool, Verdict
+from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL, payload_name
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Context
+from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
 
 logger = logging.getLogger(__name__)
 
-_Parsed = TypeVar("_Parsed", CodeExecution, CodeSession)
+_TURN_SECONDS: Final = 10
+"""How long those who got what can't be shared evenly have it: about what a pod takes to start."""
+
+_Parsed = TypeVar("_Parsed", CodeExecution, CodeSession, SandboxPool)
 
 
 class Controller:
@@ -25,8 +31,10 @@ class Controller:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._executions: dict[str, ExecutionWorker] = {}
+        self._by_name: dict[tuple[str, str], ExecutionWorker] = {}
         self._sessions: dict[str, SessionWorker] = {}
-        self._register = Register(self._find_session, self._adopt_session, self._forget_execution)
+        self._pools: dict[str, PoolWorker] = {}
+        self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._forget_execution)
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution was seen, changed or deleted."""
@@ -35,6 +43,8 @@ class Controller:
             if worker:
                 worker.observe_deletion()
             return
+        if worker and worker.version >= int(raw["metadata"]["resourceVersion"]):
+            return  # most are what was written here
         execution = _parsed(CodeExecution.parse, raw)
         if execution is None:
             return
@@ -58,12 +68,47 @@ class Controller:
         else:
             self._adopt_session(session)
 
+    def on_pool(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """A SandboxPool was seen, changed or deleted."""
+        worker = self._pools.get(raw["metadata"]["uid"])
+        if deleted:
+            if worker:
+                worker.observe_deletion()
+            return
+        pool = _parsed(SandboxPool.parse, raw)
+        if pool is None:
+            return
+        if worker:
+            worker.observe_pool(pool)
+            return
+        self._pools[pool.metadata.uid] = PoolWorker(
+            self._context,
+            pool,
+            forget=self._forget_pool,
+            allowance=self._allowance,
+            started=self._wake_pools,
+            opened=self._pool_opened,
+        )
+
+    def on_policy(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """An ExecutionPolicy was seen, changed or deleted."""
+        self._context.policies.observe(raw, deleted=deleted)
+        self.policy_changed(raw["metadata"]["namespace"])
+
+    def policy_changed(self, namespace: str) -> None:
+        """The policy of a namespace is another one."""
+        for pool in self._pools.values():
+            if pool.meta.namespace == namespace:
+                pool.policy_changed()
+
     async def on_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A sandbox pod was seen, changed or deleted."""
         owners = [one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")]
         if not owners:
             return
         worker = self._worker(owners[0])
+        if worker is None and POOL_LABEL in raw["metadata"]["labels"]:
+            return  # the worker of a pool lists its pods when it starts
         if worker is None and not deleted:
             # Left over from before this process started; the record says whether and when it goes.
             await self._look_up(raw["metadata"], owners[0])
@@ -71,8 +116,8 @@ class Controller:
         if worker:  # else the garbage collector takes the pod
             worker.observe_pod(raw, deleted=deleted)
 
-    def _worker(self, uid: str) -> ExecutionWorker | SessionWorker | None:
-        return self._executions.get(uid) or self._sessions.get(uid)
+    def _worker(self, uid: str) -> ExecutionWorker | SessionWorker | PoolWorker | None:
+        return self._executions.get(uid) or self._sessions.get(uid) or self._pools.get(uid)
 
     async def _look_up(self, meta: Mapping[str, Any], uid: str) -> None:
         """Start a worker for the owner of a pod, whatever its phase is."""
@@ -87,7 +132,8 @@ class Controller:
             self._start_execution(execution)
 
     def _start_execution(self, execution: CodeExecution) -> None:
-        self._executions[execution.metadata.uid] = ExecutionWorker(self._context, execution, self._register)
+        worker = ExecutionWorker(self._context, execution, self._register)
+        self._executions[worker.uid] = self._by_name[worker.meta.namespace, worker.meta.name] = worker
 
     def _start_session(self, session: CodeSession) -> None:
         self._sessions[session.metadata.uid] = SessionWorker(self._context, session, self._forget_session)
@@ -102,20 +148,61 @@ class Controller:
                 return one
         return None
 
+    def _find_pool(self, namespace: str, verdict: Verdict, limits: PodLimits) -> PoolWorker | None:
+        here = sorted(
+            (one for one in self._pools.values() if one.meta.namespace == namespace), key=lambda one: one.meta.name
+        )
+        return next((one for one in here if one.serves(verdict, limits)), None)
+
+    def _forget_pool(self, worker: PoolWorker) -> None:
+        del self._pools[worker.meta.uid]
+
+    def _pool_opened(self) -> None:
+        for execution in self._executions.values():
+            execution.pool_opened()
+
+    def _wake_pools(self) -> None:
+        for pool in self._pools.values():
+            pool.wake()
+
+    def _allowance(self, pool: PoolWorker) -> int:
+        """How many pods this pool may have started, besides those that are starting already."""
+        wanted: dict[str, int] = {}
+        for one in self._pools.values():
+            wanted[one.meta.namespace] = wanted.get(one.meta.namespace, 0) + one.wanted
+        nodes = sum(node.open_to_sandboxes for node in self._context.lookout.view.nodes)
+        turn = int(time.monotonic() / _TURN_SECONDS)
+        share = fair_shares(wanted, STARTS_PER_NODE * max(1, nodes), turn)[pool.meta.namespace]
+        here = [one for one in self._pools.values() if one.meta.namespace == pool.meta.namespace]
+        return share - sum(one.starting for one in here)
+
     def _forget_execution(self, worker: ExecutionWorker) -> None:
-        del self._executions[worker.meta.uid]
+        del self._executions[worker.uid]
+        key = (worker.meta.namespace, worker.meta.name)
+        if self._by_name[key] is worker:  # else one of the same name has come since
+            del self._by_name[key]
 
     def _forget_session(self, worker: SessionWorker) -> None:
         del self._sessions[worker.meta.uid]
+
+    def on_payload(self, namespace: str, execution: str) -> None:
+        """The payload of an execution was created."""
+        if worker := self._by_name.get((namespace, execution)):
+            worker.payload_arrived()
 
     def awaited_payloads(self, namespace: str) -> set[str]:
         """Names of the Secrets that an execution still needs."""
         names = [one.awaited_payload for one in self._executions.values() if one.meta.namespace == namespace]
         return {payload_name(name, part) for name in names if name for part in range(MAX_PAYLOAD_PARTS)}
 
+    def awaited_keys(self) -> frozenset[str]:
+        """Names of the sealing keys that an execution still needs."""
+        return frozenset(key for one in self._executions.values() if (key := one.awaited_key))
+
     async def stop(self) -> None:
         """End all work; what was running is marked as lost when the operator starts again."""
-        workers = [worker.task for worker in (*self._executions.values(), *self._sessions.values())]
+        every = (*self._executions.values(), *self._sessions.values(), *self._pools.values())
+        workers = [worker.task for worker in every]
         for task in workers:
             task.cancel()
         await asyncio.gather(*workers, return_exceptions=True)

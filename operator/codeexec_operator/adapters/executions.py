@@ -2,37 +2,65 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, CodeSession, ExecutionPolicySpec
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionStatus,
+    CodeSession,
+    ExecutionPolicySpec,
+    PodLimits,
+    Reason,
+    Verdict,
+)
+from codeexec_api.names import pod_name
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.pools import ClaimedPod, PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.worker import Context, Worker, all_of, now
+from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed import Observed, SessionView, parse_policy
-from codeexec_operator.core.payload import Payload, build_report_request, hold, verify_payload
+from codeexec_operator.core.observed import Observed, PoolView, Sandbox, SessionView
+from codeexec_operator.core.payload import (
+    HeldPayload,
+    Payload,
+    PayloadProblem,
+    build_report_request,
+    hold,
+    is_new,
+    open_payload,
+    verify_payload,
+)
+from codeexec_operator.core.pool import Template, fits, is_usable
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.results import without_output
 from codeexec_operator.core.transcript import OutputPart, Transcript
 
 logger = logging.getLogger(__name__)
 
-_STORE_TRIES: Final = 5
-_STORE_SECONDS: Final = 1
+_TRIES: Final = 5
+_TRY_AGAIN_SECONDS: Final = 1
+_CHORES_SECONDS: Final = 0.1
+"""How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
+
+
+_RESULT_SECONDS: Final = 0.1
+"""How long they wait then, until the caller has the result."""
 
 
 def _lean(execution: CodeExecution) -> CodeExecution:
-    """Without the output of a finished execution: it is in the record, and would only fill memory here."""
+    """Without the output and the code of a finished execution: they would only fill memory here."""
     if not execution.status.phase.terminal:
         return execution
+    spec = execution.spec.model_copy(update={"sealed_payload": None})
     heavy = {"stdout": None, "stderr": None, "output_order": (), "blocks": (), "artifacts": (), "output_refs": ()}
-    return execution.model_copy(update={"status": execution.status.model_copy(update=heavy)})
+    return execution.model_copy(update={"spec": spec, "status": execution.status.model_copy(update=heavy)})
 
 
 @dataclass(frozen=True)
@@ -42,19 +70,27 @@ class Register:
     find_session: Callable[[str, str], SessionWorker | None]
     """By namespace and name; None if none is known that is not over."""
     adopt_session: Callable[[CodeSession], None]
+    find_pool: Callable[[str, Verdict, PodLimits], PoolWorker | None]
+    """By namespace, and what is asked for."""
     forget: Callable[["ExecutionWorker"], None]
 
 
-class ExecutionWorker(Worker):
-    """One execution. For the connection to the runner, it is a `Job`."""
+class ExecutionWorker(PodWorker):
+    """One execution. For the connection to the runner it is a `Job`, for a pool a `Guest`."""
 
     def __init__(self, context: Context, execution: CodeExecution, register: Register) -> None:
         self.uid = execution.metadata.uid
         self._register = register
         self._session: SessionWorker | None = None
+        self._pool: PoolWorker | None = None
+        self._asked: Verdict | None = None
+        self._claimed: ClaimedPod | None = None
+        self._over = asyncio.Event()
         self._storing = asyncio.Lock()
-        self._seen = Observed(execution=_lean(execution), policy=context.default_policy, since=now())
+        self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
         super().__init__(context, execution.metadata)
+        if execution.status.pod_name:  # it may have come from a pool
+            self.pod_name = execution.status.pod_name
 
     @property
     def awaited_payload(self) -> str | None:
@@ -62,10 +98,45 @@ class ExecutionWorker(Worker):
         ref, started = self._seen.execution.spec.payload_ref, self._seen.execution.status.started_at
         return ref.name if ref and not started else None
 
+    @property
+    def awaited_key(self) -> str | None:
+        """Name of the key that its payload is sealed with, as long as the code has not started."""
+        sealed, started = self._seen.execution.spec.sealed_payload, self._seen.execution.status.started_at
+        return sealed.key_name if sealed and not started else None
+
+    @property
+    def version(self) -> int:
+        """Resource version of what is known here."""
+        return int(self._seen.execution.metadata.resource_version)
+
     def observe_execution(self, execution: CodeExecution) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
-        if int(execution.metadata.resource_version) > int(self._seen.execution.metadata.resource_version):
+        if int(execution.metadata.resource_version) > self.version:
             self._seen = replace(self._seen, execution=_lean(execution))
+            self.wake()
+
+    # --- Guest ---
+
+    def takes(self, template: Template) -> bool:
+        """True if a pod that was made so is what was asked for."""
+        return self._asked is not None and fits(template, self._asked, self._limits)
+
+    def receive(self, pod: ClaimedPod) -> None:
+        """A pod of the pool is this execution's now."""
+        self._claimed = pod
+        self.pod_name, self.sandbox, self.connection = pod.pod_name, pod.sandbox, pod.connection
+        self.connection.changed = self.wake
+        self.wake()
+
+    @property
+    def created(self) -> datetime:
+        """When it was created, by the API server's clock."""
+        return self.meta.creation_timestamp or self._seen.since
+
+    def pool_opened(self) -> None:
+        """There is a pool that wasn't there before."""
+        if self._pool is None and not self._seen.execution.status.pod_name:
+            self._seen = replace(self._seen, pool_asked=False)
             self.wake()
 
     # --- Job ---
@@ -84,16 +155,15 @@ class ExecutionWorker(Worker):
 
     async def _store(self, transcript: Transcript, part: OutputPart) -> None:
         """Keep a part of the output; what can't be kept is counted, and the record says so."""
-        policy = (
-            self._seen.policy if isinstance(self._seen.policy, ExecutionPolicySpec) else self.context.default_policy
-        )
+        known = self._seen.policy
+        policy = known if isinstance(known, ExecutionPolicySpec) else self.context.policies.default
         expires_at = now() + timedelta(seconds=policy.output_ttl_seconds)
-        for _ in range(_STORE_TRIES):
+        for _ in range(_TRIES):
             try:
                 fault = await self.context.cluster.create_output(self._seen.execution, part, expires_at)
             except (ApiException, *NETWORK_ERRORS) as error:
                 logger.warning("%s: a part of the output was not stored (%s)", self.name, type(error).__name__)
-                await asyncio.sleep(_STORE_SECONDS)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
             else:
                 if fault:
                     transcript.lose(part, fault.message)
@@ -112,12 +182,12 @@ class ExecutionWorker(Worker):
     # --- Worker ---
 
     def _decide(self) -> Plan:
+        session, pool = self._view_session(), self._view_pool()  # these may change what is seen
         self._seen = replace(
-            self._seen,
-            sandbox=self.sandbox,
-            session=self._view_session(),
-            surroundings=self.context.lookout.view,
+            self._seen, sandbox=self.sandbox, session=session, pool=pool, surroundings=self.context.lookout.view
         )
+        if self._seen.payload is not None and (policy := self.context.policies.known(self.meta.namespace)):
+            self._seen = replace(self._seen, policy=policy)
         return decide(self._seen, now(), self.context.timing)
 
     def _view_session(self) -> SessionView | None:
@@ -129,27 +199,69 @@ class ExecutionWorker(Worker):
             found.join(self)
         return self._session.view_for(self) if self._session else self._seen.session
 
+    def _view_pool(self) -> PoolView | None:
+        pool, status = self._pool, self._seen.execution.status
+        if pool is None or status.phase.terminal or status.started_at:
+            return None
+        if self._claimed and not is_usable(self.sandbox):  # lost before any code was in it: another one
+            self._give_back(pool, self._claimed)
+            pool.join(self)
+        elif self._claimed is None and not (self._asked and pool.serves(self._asked, self._limits)):
+            pool.leave(self, None)
+            self._pool = None
+            self._seen = replace(self._seen, pool_asked=False)
+            return None
+        view = pool.view_for(self)
+        if claimed := self._claimed:
+            of = claimed.template
+            view = replace(view, image=of.image, runtime_class_name=of.runtime_class_name)
+            return replace(view, pod_name=claimed.pod_name, proven=claimed.proven)
+        asked = self._asked or Verdict("", None, ())
+        return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
+
+    def _give_back(self, pool: PoolWorker, claimed: ClaimedPod) -> None:
+        """It was not used, and nobody else may have it."""
+        claimed.connection.close()
+        self._claimed, self.connection, self.sandbox = None, None, Sandbox()
+        self.pod_name = pod_name(self.meta.name, self.meta.uid)
+        pool.leave(self, claimed)
+        pool.discard(claimed.pod_name)
+
+    @property
+    def _limits(self) -> PodLimits:
+        return self._seen.execution.spec.limits
+
     async def _apply(self, plan: Plan) -> None:
-        """Write the status and act at once. Only code waits: until its payload is gone and its start recorded."""
+        """Write the status and act at the same time. Only code waits for something: for the record of its start."""
         if isinstance(plan.status, CodeExecutionStatus) and plan.status.phase.terminal and not self.transcript.finished:
             self.transcript.finish()
             await self.store_parts()
             plan = self._decide()
-        start = next((action for action in plan.actions if isinstance(action, actions.StartCode)), None)
-        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in plan.actions if action is not start]
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
-        if start is None:
-            await all_of([*jobs, self._write_status(status)] if status else jobs)
+        if start := next((action for action in plan.actions if isinstance(action, actions.StartCode)), None):
+            await self._start(start, status, [action for action in plan.actions if action is not start])
             return
-        await all_of(jobs)
+        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in plan.actions]
+        await all_of([*jobs, self._write_status(status)] if status else jobs)
+
+    async def _start(
+        self, start: actions.StartCode, status: CodeExecutionStatus | None, others: Sequence[actions.Action]
+    ) -> None:
         if status:
             await self._write_status(status)
         self._seen = replace(self._seen, handed_over=True, transcript=Transcript(), payload=None)
-        connection = self._runner
-        if connection:
-            await connection.start(self, start.messages)
+        self.aside(self._tidy_up(others))
+        if self._runner:
+            await self._runner.start(self, start.messages)
         else:
             self.cut_off()
+
+    async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
+        """What is to be done once code has started, but not beside code that takes no time, nor beside its result."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), _CHORES_SECONDS)
+            await asyncio.sleep(_RESULT_SECONDS)
+        await all_of([self._act(action) for action in chores])
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         status = status.model_copy(update={"operator_version": self.context.version})
@@ -162,12 +274,16 @@ class ExecutionWorker(Worker):
             written = await write(self._seen.execution, without_output(status))
         payload = self._seen.payload
         if isinstance(payload, Payload):
-            payload = hold(payload, waits=written.spec.session_ref is not None)
+            queued = bool(written.status.pool_name) and not written.status.pod_name
+            payload = hold(payload, waits=queued or written.spec.session_ref is not None)
         newest = max(_lean(written), self._seen.execution, key=lambda one: int(one.metadata.resource_version))
-        self._seen = replace(self._seen, execution=newest, payload=payload)
+        self._seen = replace(self._seen, execution=newest, payload=payload, recorded_at=now())
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None, transcript=Transcript())
             self._leave()
+            self._over.set()
+            if self._runner:
+                self.aside(self._acknowledge(self._runner))
         logger.info(
             "%s: %s (%s)",
             self.name,
@@ -175,6 +291,11 @@ class ExecutionWorker(Worker):
             written.status.reason,
             extra={"execution_uid": self.uid, "code_digest": written.status.code_digest},
         )
+
+    async def _acknowledge(self, runner: Connection) -> None:
+        """A pod that ends takes the node's time."""
+        await asyncio.sleep(_RESULT_SECONDS)
+        await runner.acknowledge(self.uid)
 
     @property
     def _runner(self) -> Connection | None:
@@ -185,8 +306,11 @@ class ExecutionWorker(Worker):
             case actions.ReadRequest():
                 await self._read_request()
             case actions.DeletePayload(secrets):
-                for name, uid in secrets:
-                    await self.context.cluster.delete_payload(self.meta.namespace, name, uid)
+                await all_of([self._delete_payload(name, uid) for name, uid in secrets])
+            case actions.AskPool(image, runtime_class_name):
+                self._ask_pool(Verdict(image, runtime_class_name, ()))
+            case actions.AdoptPod(patch):
+                await self._adopt(self.pod_name, patch)
             case actions.CancelCode():
                 if self._runner and await self._runner.cancel(self.uid):
                     self._seen = replace(self._seen, cancel_sent_at=now())
@@ -199,24 +323,76 @@ class ExecutionWorker(Worker):
 
     async def _read_request(self) -> None:
         cluster, spec, namespace = self.context.cluster, self._seen.execution.spec, self.meta.namespace
-        payload = (
-            verify_payload(
-                self._seen.execution,
-                await cluster.get_payload(namespace, spec.payload_ref.name, spec.payload_ref.parts),
-            )
-            if spec.payload_ref
-            else Payload()
-        )
-        policy = parse_policy(await cluster.get_policy(namespace))
+        policy = await self.context.policies.of(namespace)
+        payload: Payload | HeldPayload | PayloadProblem = Payload()
+        if spec.sealed_payload:
+            payload = open_payload(self._seen.execution, spec.sealed_payload, self.context.sealing.ring)
+        elif spec.payload_ref:
+            payload = verify_payload(self._seen.execution, await self._read_payload())
+        queued = self._seen.execution.status.pool_name and not self._claimed
+        if queued and isinstance(payload, Payload):  # after a restart of the operator: there may be many
+            payload = hold(payload, waits=True)
         if spec.session_ref and self._session is None:
             session = await cluster.get_session(namespace, spec.session_ref.name)
             if session:
                 self._register.adopt_session(session)
                 self._seen = replace(self._seen, session=SessionView(session))
-        self._seen = replace(
-            self._seen, payload=payload, payload_read_at=now(), policy=policy or self.context.default_policy
-        )
+        self._seen = replace(self._seen, payload=payload, payload_read_at=now(), policy=policy)
         self.wake()
+
+    async def _read_payload(self) -> Sequence[Mapping[str, Any] | None]:
+        """The Secrets of the payload. One that is just being created is not asked for: its arrival will be heard of."""
+        ref, payloads = self._seen.execution.spec.payload_ref, self.context.payloads
+        if ref is None:
+            return ()
+        if ref.parts == 1:
+            seen = payloads.seen(self.meta.namespace, ref.name)
+            if secret := payloads.take(self.meta.namespace, ref.name):
+                return (secret,)
+            if not seen and self._seen.payload_read_at is None and is_new(self._seen.execution, now()):
+                return (None,)
+        return await self.context.cluster.get_payload(self.meta.namespace, ref.name, ref.parts)
+
+    def payload_arrived(self) -> None:
+        """Its payload was created."""
+        if isinstance(self._seen.payload, PayloadProblem) and self._seen.payload.reason is Reason.PAYLOAD_MISSING:
+            self._seen = replace(self._seen, payload=None)
+            self.wake()
+
+    def _ask_pool(self, asked: Verdict) -> None:
+        """Of what it was given before, if anything, it is rid then."""
+        if self._pool and self._claimed:
+            self._give_back(self._pool, self._claimed)
+        elif self._pool:
+            self._pool.leave(self, None)
+        self._asked = asked
+        self._pool = self._register.find_pool(self.meta.namespace, asked, self._limits)
+        self._seen = replace(self._seen, pool_asked=True)
+        if self._pool:
+            self._pool.join(self)
+        self.wake()
+
+    async def _adopt(self, pod: str, patch: Mapping[str, Any]) -> None:
+        """Until then the pod goes with its pool, or with this worker."""
+        pool = self._pool
+        adopted = await self._try("the pod was not adopted", self.context.cluster.patch_pod, pod, patch)
+        if pool and adopted:
+            pool.adopted(pod)
+
+    async def _delete_payload(self, name: str, uid: str) -> None:
+        """Delete one of its Secrets; the sweeper comes later for what this doesn't succeed with."""
+        await self._try("the payload was not deleted", self.context.cluster.delete_payload, name, uid)
+
+    async def _try(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
+        for _ in range(_TRIES):
+            try:
+                await call(self.meta.namespace, *arguments)
+            except (ApiException, *NETWORK_ERRORS) as error:
+                logger.warning("%s: %s (%s); trying again", self.name, failure, type(error).__name__)
+                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+            else:
+                return True
+        return False
 
     async def _refresh(self) -> None:
         current = await self.context.cluster.get_execution(self.meta.namespace, self.meta.name)
@@ -228,10 +404,17 @@ class ExecutionWorker(Worker):
     def _leave(self) -> None:
         if self._session:
             self._session.leave(self, ran=self._seen.handed_over)
+        if self._pool and self._claimed and not self._seen.handed_over:
+            self._give_back(self._pool, self._claimed)
+        elif self._pool:
+            self._pool.leave(self, self._claimed)
 
     async def _end(self) -> None:
         if self.deleted and self._session and self._session.connection and self._seen.handed_over:
             self._session.connection.abandon(self.uid)
             await self._session.connection.cancel(self.uid)
         self._leave()
+        if self.deleted and self._claimed:  # it may not be adopted yet, so nobody else would
+            await self._try("its pod was not deleted", self.context.cluster.delete_pod, self.pod_name)
         self._register.forget(self)
+        await super()._end()

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from codeexec_api import CodeSession, CodeSessionStatus
-from codeexec_operator.adapters.worker import Context, Worker, all_of, now
+from codeexec_operator.adapters.worker import Context, PodWorker, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed import ObservedSession, SessionView, parse_policy
+from codeexec_operator.core.observed import ObservedSession, SessionView
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.session import decide_session
 
@@ -20,13 +20,13 @@ def _created(guest: Worker) -> str:
     return str(guest.meta.creation_timestamp)
 
 
-class SessionWorker(Worker):
+class SessionWorker(PodWorker):
     """One session. Executions `join` in the order in which they come, and `leave` when they are over."""
 
     def __init__(self, context: Context, session: CodeSession, forget: Callable[["SessionWorker"], None]) -> None:
         self._seen = ObservedSession(
             session=session,
-            policy=context.default_policy,
+            policy=context.policies.default,
             since=now(),
             executions=session.status.executions,
         )
@@ -116,8 +116,8 @@ class SessionWorker(Worker):
 
     async def _act(self, action: actions.Action) -> None:
         if isinstance(action, actions.ReadPolicy):
-            policy = parse_policy(await self.context.cluster.get_policy(self.meta.namespace))
-            self._seen = replace(self._seen, policy=policy or self.context.default_policy, policy_read=True)
+            policy = await self.context.policies.of(self.meta.namespace)
+            self._seen = replace(self._seen, policy=policy, policy_read=True)
             self.wake()
         else:
             await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
@@ -138,3 +138,4 @@ class SessionWorker(Worker):
         for guest in self._queue:
             guest.wake()
         self._forget(self)
+        await super()._end()

@@ -15,12 +15,14 @@ from typing import Any, Final
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import ExecutionPolicySpec
 from codeexec_api.names import pod_name
 from codeexec_api.v1alpha1 import ObjectMeta
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
 from codeexec_operator.adapters.lookout import Lookout
+from codeexec_operator.adapters.payloads import Payloads
+from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.observed import Sandbox, parse_pod
@@ -49,23 +51,24 @@ class Context:
 
     cluster: Cluster
     lookout: Lookout
-    default_policy: ExecutionPolicySpec
+    policies: Policies
+    payloads: Payloads
+    sealing: SealingKeys
     timing: Timing
     version: str
     """Of the operator."""
 
 
 class Worker(ABC):
-    """Everything that this process knows and does about one object, and about its pod if it has one."""
+    """Everything that this process knows and does about one object."""
 
     def __init__(self, context: Context, meta: ObjectMeta) -> None:
         self.context = context
         self.meta = meta
         """Name, namespace and UID, which never change."""
-        self.sandbox = Sandbox()
-        self.connection: Connection | None = None
         self.deleted = False
         self._wake = asyncio.Event()
+        self._aside: set[asyncio.Task[None]] = set()
         self._stale = False
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
 
@@ -82,6 +85,10 @@ class Worker(ABC):
         """See the object as it is now, after it turned out to be another than the one that was decided on."""
 
     @abstractmethod
+    def _look(self) -> None:
+        """Take in what is known elsewhere in this process, before it is decided."""
+
+    @abstractmethod
     async def _end(self) -> None:
         """Nothing more will be done."""
 
@@ -89,15 +96,16 @@ class Worker(ABC):
         """Something new is known; decide again."""
         self._wake.set()
 
-    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """The pod was seen, changed or deleted."""
-        self.sandbox = replace(self.sandbox, pod=parse_pod(raw), gone=deleted)
-        self.wake()
-
     def observe_deletion(self) -> None:
         """The object is gone, and the garbage collector takes its pod: nothing can be recorded any more."""
         self.deleted = True
         self.wake()
+
+    def aside(self, job: Coroutine[Any, Any, None]) -> None:
+        """Do something that nobody waits for; it is finished before this worker ends."""
+        task = asyncio.create_task(job)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
 
     async def _run(self) -> None:
         try:
@@ -109,8 +117,7 @@ class Worker(ABC):
                 if plan.status is None:
                     await self._sleep(plan.wake_at)
         finally:
-            if self.connection:
-                self.connection.close()
+            await asyncio.gather(*self._aside, return_exceptions=True)
             await self._end()
 
     async def _step(self) -> Plan:
@@ -121,8 +128,7 @@ class Worker(ABC):
                 self._stale = False
                 if self.deleted:
                     return Plan()
-            if self.connection:
-                self.sandbox = replace(self.sandbox, runner=self.connection.view)
+            self._look()
             plan = self._decide()
             await self._apply(plan)
         except ApiException as error:
@@ -139,27 +145,6 @@ class Worker(ABC):
             return Plan(wake_at=now() + _RETRY)
         return plan
 
-    async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
-        """Carry out one of the actions that concern the pod; another one is not for here."""
-        pod = pod_name(self.meta.name, self.meta.uid)
-        match action:
-            case actions.CreatePod(manifest):
-                fault = await self.context.cluster.create_pod(manifest)
-                self.sandbox = replace(self.sandbox, requested=True, fault=fault)
-                self.wake()
-            case actions.Attach():
-                self.connection = Connection(
-                    self.context.cluster,
-                    self.meta.namespace,
-                    pod,
-                    greeting=greeting,
-                    reusable=reusable,
-                    changed=self.wake,
-                )
-                self.connection.open()
-            case actions.DeletePod():
-                await self.context.cluster.delete_pod(self.meta.namespace, pod)
-
     async def _sleep(self, wake_at: datetime | None) -> None:
         seconds = None if wake_at is None else max(0.0, (wake_at - now()).total_seconds())
         with suppress(TimeoutError):
@@ -169,3 +154,46 @@ class Worker(ABC):
     def name(self) -> str:
         """For log lines."""
         return f"{self.meta.namespace}/{self.meta.name}"
+
+
+class PodWorker(Worker):
+    """Looks after an object that has one pod."""
+
+    def __init__(self, context: Context, meta: ObjectMeta) -> None:
+        self.sandbox = Sandbox()
+        self.connection: Connection | None = None
+        self.pod_name = pod_name(meta.name, meta.uid)
+        super().__init__(context, meta)
+
+    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """The pod was seen, changed or deleted."""
+        self.sandbox = replace(self.sandbox, pod=parse_pod(raw), gone=deleted)
+        self.wake()
+
+    def _look(self) -> None:
+        if self.connection:
+            self.sandbox = replace(self.sandbox, runner=self.connection.view)
+
+    async def _end(self) -> None:
+        if self.connection:
+            self.connection.close()
+
+    async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
+        """Carry out one of the actions that concern the pod; another one is not for here."""
+        match action:
+            case actions.CreatePod(manifest):
+                fault = await self.context.cluster.create_pod(manifest)
+                self.sandbox = replace(self.sandbox, requested=True, fault=fault)
+                self.wake()
+            case actions.Attach():
+                self.connection = Connection(
+                    self.context.cluster,
+                    self.meta.namespace,
+                    self.pod_name,
+                    greeting=greeting,
+                    reusable=reusable,
+                    changed=self.wake,
+                )
+                self.connection.open()
+            case actions.DeletePod():
+                await self.context.cluster.delete_pod(self.meta.namespace, self.pod_name)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from codeexec_api import CodeExecutionStatus, CodeSessionStatus
+from codeexec_api import CodeExecutionStatus, CodeSessionStatus, SandboxPoolStatus
+from codeexec_operator.core.findings import Ending, Proven
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,65 @@ class Forget:
     """Nothing is left to do for this execution, ever."""
 
 
+@dataclass(frozen=True)
+class AskPool:
+    """Find the pool that has pods such as this execution needs, and get in line there."""
+
+    image: str
+    runtime_class_name: str | None
+
+
+@dataclass(frozen=True)
+class AdoptPod:
+    """Make the pod that came from a pool the execution's own; nothing waits for it."""
+
+    patch: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ReadPool:
+    """Read the policy of the namespace, and list the pods that the pool has already."""
+
+
+@dataclass(frozen=True)
+class CreateMember:
+    """Create a pod of the pool."""
+
+    name: str
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AttachMember:
+    """Connect to the runner of a pod of the pool, and ask it for its report."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class AdmitMember:
+    """From now on the pod can be handed out."""
+
+    name: str
+    proven: Proven
+
+
+@dataclass(frozen=True)
+class PingMember:
+    """Ask the runner of a pod that waits whether it is still there."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class DropMember:
+    """Delete a pod that was never handed out."""
+
+    name: str
+    problem: Ending | None = None
+    """Why, if that is a fault; one that lasts would make it happen again and again."""
+
+
 Action = (
     ReadPolicy
     | ReadRequest
@@ -77,6 +137,14 @@ Action = (
     | CancelCode
     | DeletePod
     | GiveUpSession
+    | AskPool
+    | AdoptPod
+    | ReadPool
+    | CreateMember
+    | AttachMember
+    | AdmitMember
+    | PingMember
+    | DropMember
     | Forget
 )
 
@@ -85,6 +153,6 @@ Action = (
 class Plan:
     """What to do now: write this status, take these actions, look again at `wake_at` at the latest."""
 
-    status: CodeExecutionStatus | CodeSessionStatus | None = None
+    status: CodeExecutionStatus | CodeSessionStatus | SandboxPoolStatus | None = None
     actions: tuple[Action, ...] = ()
     wake_at: datetime | None = None

@@ -2,20 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionPolicy, ExecutionPolicySpec, Reason
 from codeexec_api.names import POLICY_NAME, SANDBOX_CONTAINER
 from codeexec_operator.core.egress import Target
+from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Readiness, Transcript
 from codeexec_operator.manifests.hardening import has_user_namespace
 from codeexec_operator.manifests.pod import egress_targets_of
+
+_SETTLED: Final = timedelta(seconds=2)
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class PodView:
     node_name: str = ""
     image_id: str = ""
     user_namespace: bool = False
+    started_at: datetime | None = None
+    """When the kubelet has taken it up; its deadline counts from there."""
+    unwell: bool = False
+    """True if it is being deleted, is to be evicted, or its node is lost."""
     egress_targets: frozenset[Target] = frozenset()
     """What the runner was told to try."""
 
@@ -79,8 +86,24 @@ def parse_pod(raw: Mapping[str, Any]) -> PodView:
         node_name=spec.get("nodeName", ""),
         image_id=container.get("imageID", ""),
         user_namespace=has_user_namespace(spec),
+        started_at=_time(status.get("startTime")),
+        unwell=_is_unwell(raw, state),
         egress_targets=frozenset(Target(**one) for one in egress_targets_of(spec)),
     )
+
+
+def _is_unwell(raw: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    conditions = {one["type"]: one for one in raw["status"].get("conditions") or ()} if "status" in raw else {}
+    disrupted = conditions.get("DisruptionTarget", {}).get("status") == "True"
+    ready, begun = conditions.get("Ready", {}), _time((state.get("running") or {}).get("startedAt"))
+    # A pod without probes is ready as soon as it runs. It isn't any more when its node has not answered for a while.
+    changed = _time(ready.get("lastTransitionTime"))
+    lost = ready.get("status") == "False" and begun is not None and changed is not None and changed > begun + _SETTLED
+    return "deletionTimestamp" in raw["metadata"] or disrupted or lost
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 class PodLink(Enum):
@@ -100,6 +123,10 @@ class RunnerView:
     """When the connection was begun, over which it was asked for its report."""
     closed_at: datetime | None = None
     ready: Readiness | None = None
+    heard_at: datetime | None = None
+    """When anything last came from it."""
+    pinged_at: datetime | None = None
+    """When it was last asked whether it is still there."""
     problem: str = ""
     """What came was not what a runner sends."""
 
@@ -134,6 +161,29 @@ class SessionView:
 
 
 @dataclass(frozen=True)
+class PoolView:
+    """What an execution sees of the pool that its pod comes from."""
+
+    name: str
+    since: datetime
+    """When it got in line."""
+    position: int = 0
+    """How many are before it."""
+    length: int = 0
+    """How many are in the queue, with it."""
+    problem: str = ""
+    """What is wrong with the pool at the moment."""
+    pod_name: str = ""
+    """The pod that it was given; empty as long as it has none."""
+    image: str = ""
+    """Of that pod, or, as long as it has none, of those that it waits for."""
+    runtime_class_name: str | None = None
+    """The same."""
+    proven: Proven | None = None
+    """What was shown of that pod."""
+
+
+@dataclass(frozen=True)
 class Observed:
     """Everything known about one execution at one moment."""
 
@@ -147,6 +197,11 @@ class Observed:
     sandbox: Sandbox = field(default_factory=Sandbox)
     """The pod of this execution alone; in a session there is none."""
     session: SessionView | None = None
+    pool: PoolView | None = None
+    pool_asked: bool = False
+    """True if it was looked for a pool that has pods such as this execution needs."""
+    recorded_at: datetime | None = None
+    """When this process last wrote its record."""
     handed_over: bool = False
     """True if this process has handed the code to the runner."""
     cut_off_at: datetime | None = None

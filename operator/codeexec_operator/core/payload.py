@@ -1,22 +1,26 @@
-"""The payload: the text of blocks and files, from Secrets, held against the digests in the spec."""
+"""The payload: the text of blocks and files, sealed or from Secrets, held against the digests in the spec."""
 
 import base64
-import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, CodeSession, Limits, Reason
+from codeexec_api import CodeExecution, CodeSession, PodLimits, Reason, SealedPayload
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key, payload_name
 from codeexec_api.quantities import parse_quantity
+from codeexec_api.sealing import unseal
+from codeexec_operator.core.keyring import Keyring
 
 _PIECE_BYTES: Final = 192 * 1024
 """Of a file, in one message to the runner."""
 
 _HELD_BYTES: Final = 1_000_000
 """Payloads up to this size stay in memory until their pod is ready."""
+
+_NEW: Final = timedelta(seconds=3)
 
 Secrets = tuple[tuple[str, str], ...]
 """Name and UID of each Secret."""
@@ -47,6 +51,12 @@ class HeldPayload:
     secrets: Secrets
 
 
+def is_new(execution: CodeExecution, now: datetime) -> bool:
+    """True if its payload may be created at this moment, at the same time as the execution itself."""
+    created = execution.metadata.creation_timestamp
+    return created is not None and now - created < _NEW  # creation times are in whole seconds, rounded down
+
+
 def hold(payload: Payload, *, waits: bool) -> Payload | HeldPayload:
     """What to keep in memory of a payload, after its execution was accepted.
 
@@ -55,7 +65,27 @@ def hold(payload: Payload, *, waits: bool) -> Payload | HeldPayload:
         waits: the execution may have to wait for long.
     """
     size = sum(map(len, (*payload.blocks, *payload.files)))
-    return HeldPayload(payload.secrets) if payload.secrets and (waits or size > _HELD_BYTES) else payload
+    return HeldPayload(payload.secrets) if size and (waits or size > _HELD_BYTES) else payload
+
+
+def open_payload(execution: CodeExecution, sealed: SealedPayload, keys: Keyring) -> Payload | PayloadProblem:
+    """Decrypt the payload of an execution, and check that it is exactly what the spec announces."""
+    key = keys.find(sealed.key_name)
+    if key is None:
+        return PayloadProblem(
+            Reason.PAYLOAD_UNREADABLE,
+            f"spec.sealedPayload.keyName: the operator has no key {sealed.key_name!r}, or no longer; nothing was run. "
+            "Create the execution again: the client then takes the key that counts now",
+        )
+    try:
+        data = unseal(sealed, key.private, execution.metadata.namespace, execution.metadata.name)
+    except ValueError as error:
+        return PayloadProblem(
+            Reason.PAYLOAD_UNREADABLE,
+            f"spec.sealedPayload.data: not sealed with key {sealed.key_name!r} for an execution of this name in this "
+            f"namespace ({error}); nothing was run. Create the execution with the client, or with a payloadRef",
+        )
+    return _check(execution, [data], ())
 
 
 def verify_payload(execution: CodeExecution, secrets: Sequence[Mapping[str, Any] | None]) -> Payload | PayloadProblem:
@@ -85,6 +115,10 @@ def verify_payload(execution: CodeExecution, secrets: Sequence[Mapping[str, Any]
                 ours,
             )
         parts.append(secret.get("data") or {})
+    return _check(execution, parts, ours)
+
+
+def _check(execution: CodeExecution, parts: Sequence[Mapping[str, str]], ours: Secrets) -> Payload | PayloadProblem:
     contents = []
     for field, key, sha256, size in _announced(execution):
         content = _joined(parts, key)
@@ -118,7 +152,7 @@ def _joined(parts: Sequence[Mapping[str, str]], key: str) -> bytes | None:
     pieces = [part[key] for part in parts if key in part]
     try:
         return b"".join(base64.b64decode(piece, validate=True) for piece in pieces) if pieces else None
-    except binascii.Error:
+    except ValueError:  # a sealed payload may hold any text
         return None
 
 
@@ -128,7 +162,12 @@ def build_report_request(owner: CodeExecution | CodeSession) -> dict[str, Any]:
     return {"report": True, "kernel": stateful, **_process_limits(owner.spec.limits)}
 
 
-def _process_limits(limits: Limits) -> dict[str, int]:
+def build_warm_up(limits: PodLimits) -> dict[str, Any]:
+    """The same for a pod that waits in a pool, with the limits that its first job will most likely have."""
+    return {"report": True, "kernel": False, **_process_limits(limits)}
+
+
+def _process_limits(limits: PodLimits) -> dict[str, int]:
     return {"memoryBytes": int(parse_quantity(limits.memory)), "pids": limits.pids}
 
 

@@ -17,8 +17,9 @@ from codeexec_api import (
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import CreatePod, DeletePod, Forget, Plan, ReadPolicy
+from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
-from codeexec_operator.core.startup import MESSAGE_LENGTH, Ending, Timing
+from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
 from codeexec_operator.manifests.pod import build_pod
 
 

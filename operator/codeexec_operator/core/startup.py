@@ -1,15 +1,14 @@
 """From a pod that was asked for to a runner that is ready: what executions and sessions have in common."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from codeexec_api import (
     Condition,
     ConditionType,
     EgressMode,
-    EgressProof,
     EgressVerdict,
     Event,
     ExecutionPolicySpec,
@@ -19,6 +18,7 @@ from codeexec_api import (
 )
 from codeexec_operator.core.actions import Attach, Plan
 from codeexec_operator.core.egress import explain, judge
+from codeexec_operator.core.findings import Ending, Proven
 from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, Sandbox
 from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Readiness
@@ -48,30 +48,25 @@ class Timing:
     """How long it may take, after a start of the operator, until what there is was listed."""
     use_recorded: float = 30
     """How old what the record says of a session's use may get."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How something ends, in the words of the record."""
-
-    event: Event
-    reason: Reason | None
-    message: str
-
-
-@dataclass(frozen=True)
-class Proven:
-    """What is known of a pod whose runner has reported, for the record."""
-
-    condition: Condition
-    proof: EgressProof
-    facts: dict[str, Any]
-    """Fields of the status."""
-
-    @property
-    def closed(self) -> bool:
-        """True if it was shown that nothing leaves the sandbox."""
-        return self.proof.verdict is EgressVerdict.CLOSED
+    queue_notice: float = 0.25
+    """How long an execution waits for a pod of a pool before its record says so."""
+    queue_recorded: float = 5
+    """How old what the record says of its place in the queue may get."""
+    queue_write: float = 0.1
+    """For each that waits: so much older it may get, so that a long queue doesn't write all the time."""
+    refill_pause: float = 1
+    """How long a pool that is at least half full waits, after a pod was taken, before it starts others."""
+    low_refill_pause: float = 0.3
+    """The same for one that is not half full: about what code takes that takes no time."""
+    ping_every: float = 10
+    """How often a pod that waits is asked whether it is still there."""
+    ping_answer: float = 5
+    """How long its answer may take before it is given up: its node may be lost, and no connection tells."""
+    pool_status: float = 1
+    """How old what the record says of a pool may get."""
+    pool_pause: float = 1
+    """How long a pool waits after one of its pods was no good; twice as long each further time."""
+    pool_longest_pause: float = 60
 
 
 _WAITING_FAULTS: Final = {
@@ -109,10 +104,11 @@ def failure(sandbox: Sandbox) -> Ending | None:
     return None
 
 
-def give_up_at(conditions: Iterable[Condition], now: datetime, timing: Timing) -> datetime:
-    """Until when the pod has to be ready: so long after it was accepted."""
-    accepted = find_condition(conditions, ConditionType.ACCEPTED)
-    return (accepted.last_transition_time if accepted else now) + timedelta(seconds=timing.start_timeout)
+def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -> datetime:
+    """Until when the pod has to be ready: so long after it was accepted, or after it waited for a pool in vain."""
+    found = (find_condition(conditions, kind) for kind in (ConditionType.ACCEPTED, ConditionType.QUEUED))
+    begun = [one.last_transition_time for one in found if one]
+    return max(begun, default=now) + timedelta(seconds=timing.start_timeout)
 
 
 def late(sandbox: Sandbox, timing: Timing) -> Ending:

@@ -1,41 +1,78 @@
-"""What kopf watches: CodeExecutions, CodeSessions and their pods. Raw events only.
+"""What kopf watches: CodeExecutions, CodeSessions, SandboxPools, ExecutionPolicies and pods. Raw events only.
 
 Raw event handlers need no finalizers and no annotations on the objects, so kopf writes nothing by itself.
 """
 
 import asyncio
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 import kopf
 
-from codeexec_api.names import EXECUTION_LABEL, EXECUTION_PLURAL, GROUP, SESSION_LABEL, SESSION_PLURAL, VERSION
+from codeexec_api.names import (
+    EXECUTION_LABEL,
+    EXECUTION_PLURAL,
+    GROUP,
+    POLICY_PLURAL,
+    POOL_LABEL,
+    POOL_PLURAL,
+    SESSION_LABEL,
+    SESSION_PLURAL,
+    VERSION,
+)
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.default_pool import make_default_pools
 from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.lookout import Lookout
+from codeexec_operator.adapters.payloads import Payloads
+from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.sweeper import sweep
 from codeexec_operator.adapters.worker import Context
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.settings import Settings
 
 
+class _NoDifferences(kopf.DiffBaseStorage):
+    """For handlers that are told what has changed. There are none here, and kopf copies each object for them."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     """Connect, and serve the health endpoints."""
     settings.posting.enabled = False
+    settings.persistence.diffbase_storage = _NoDifferences()
+    settings.queueing.idle_timeout = 1  # until then the last event of each object is held
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
     settings.watching.chunk_size = 50  # records are many, and some are large: a list comes in pages
     ours: Settings = memo.settings
     cluster = await Cluster.connect()
     lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port)
-    context = Context(cluster, lookout, ours.default_policy(), Timing(), version("codeexec"))
+    policies, payloads = Policies(cluster, ours.default_policy()), Payloads(cluster)
+    keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
+    context = Context(cluster, lookout, policies, payloads, keys, Timing(), version("codeexec"))
     memo.controller = Controller(context)
+    await keys.open()
     await lookout.open()
     memo.lookout = lookout
     memo.background = [
         asyncio.create_task(lookout.run()),
+        asyncio.create_task(make_default_pools(cluster, ours.namespaces, ours.default_pool())),
+        asyncio.create_task(policies.run(memo.controller.policy_changed)),
+        *(asyncio.create_task(payloads.run(one, memo.controller.on_payload)) for one in ours.namespaces),
+        asyncio.create_task(keys.run(memo.controller.awaited_keys)),
         asyncio.create_task(sweep(cluster, ours.namespaces, memo.controller.awaited_payloads)),
     ]
     memo.health = await serve_health(ours.health_port, lambda: cluster.ready(ours.namespaces[0]))
@@ -63,8 +100,23 @@ async def on_session(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     memo.controller.on_session(event["object"], deleted=event["type"] == "DELETED")
 
 
-@kopf.on.event("v1", "pods", labels={EXECUTION_LABEL: kopf.PRESENT})
-@kopf.on.event("v1", "pods", labels={SESSION_LABEL: kopf.PRESENT})
+@kopf.on.event(GROUP, VERSION, POLICY_PLURAL)
+async def on_policy(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """An ExecutionPolicy was listed, created, changed or deleted."""
+    memo.controller.on_policy(event["object"], deleted=event["type"] == "DELETED")
+
+
+@kopf.on.event(GROUP, VERSION, POOL_PLURAL)
+async def on_pool(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A SandboxPool was listed, created, changed or deleted."""
+    memo.controller.on_pool(event["object"], deleted=event["type"] == "DELETED")
+
+
+def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:
+    return any(one in labels for one in (EXECUTION_LABEL, SESSION_LABEL, POOL_LABEL))
+
+
+@kopf.on.event("v1", "pods", when=_is_sandbox)
 async def on_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A sandbox pod was listed, created, changed or deleted."""
     await memo.controller.on_pod(event["object"], deleted=event["type"] == "DELETED")

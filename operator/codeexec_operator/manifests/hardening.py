@@ -61,7 +61,7 @@ def identity(uid: str, *, user_namespace: bool) -> dict[str, Any]:
     """The fields of a pod's spec and of its security context that say as whom the code runs.
 
     Args:
-        uid: UID of the execution, which gives the pod a user of its own.
+        uid: hexadecimal digits that are the pod's own, such as the UID of its execution; dashes are left out.
         user_namespace: the runtime of the pod can give it a user namespace.
 
     Returns:

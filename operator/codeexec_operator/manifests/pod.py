@@ -1,23 +1,28 @@
-"""The sandbox pod of an execution or of a session."""
+"""The sandbox pod of an execution, of a session, or of a pool."""
 
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, CodeSession
+from codeexec_api import CodeExecution, CodeSession, PodLimits, SandboxPool
 from codeexec_api.names import (
     API_VERSION,
     EXECUTION_KIND,
     EXECUTION_LABEL,
     MANAGED_BY,
     MANAGED_BY_LABEL,
+    POOL_KIND,
+    POOL_LABEL,
+    POOL_SUFFIX_LENGTH,
     SANDBOX_CONTAINER,
     SESSION_KIND,
     SESSION_LABEL,
+    TEMPLATE_LABEL,
     pod_name,
 )
 from codeexec_api.quantities import parse_quantity
+from codeexec_api.v1alpha1 import ObjectMeta
 from codeexec_operator.manifests import hardening
 
 EGRESS_TARGETS: Final = "CODEEXEC_EGRESS_TARGETS"
@@ -41,7 +46,7 @@ def build_pod(
     user_namespace: bool = False,
     egress_targets: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The hardened pod that waits for code.
+    """The hardened pod that waits for the code of one execution or session.
 
     Args:
         owner: the request; it owns the pod, so the pod goes when the record is deleted.
@@ -51,27 +56,105 @@ def build_pod(
         user_namespace: every node that may get the pod can give it a user namespace of its own.
         egress_targets: what the runner tries to reach, to show that it can't: name, address, port, protocol of each.
     """
-    meta, limits = owner.metadata, owner.spec.limits
+    meta = owner.metadata
     session = isinstance(owner, CodeSession)
-    identity = hardening.identity(meta.uid, user_namespace=user_namespace)
+    metadata = {
+        "name": pod_name(meta.name, meta.uid),
+        "namespace": meta.namespace,
+        "labels": {MANAGED_BY_LABEL: MANAGED_BY, SESSION_LABEL if session else EXECUTION_LABEL: meta.name},
+        "ownerReferences": [_owner(SESSION_KIND if session else EXECUTION_KIND, meta)],
+    }
+    return _pod(
+        metadata,
+        owner.spec.limits,
+        user_of=meta.uid,
+        image=image,
+        deadline_seconds=deadline_seconds,
+        runtime_class_name=runtime_class_name,
+        user_namespace=user_namespace,
+        egress_targets=egress_targets,
+    )
+
+
+def build_pool_pod(
+    pool: SandboxPool,
+    *,
+    name: str,
+    template: str,
+    image: str,
+    deadline_seconds: int,
+    runtime_class_name: str | None = None,
+    user_namespace: bool = False,
+    egress_targets: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The hardened pod that waits in a pool.
+
+    Args:
+        pool: it owns the pod until an execution takes it.
+        name: of the pod; ends in twelve random hexadecimal digits.
+        template: digest of what the pod is made of.
+        image: see `build_pod`, as for the rest.
+        deadline_seconds: see `build_pod`.
+        runtime_class_name: see `build_pod`.
+        user_namespace: see `build_pod`.
+        egress_targets: see `build_pod`.
+    """
+    metadata = {
+        "name": name,
+        "namespace": pool.metadata.namespace,
+        "labels": {MANAGED_BY_LABEL: MANAGED_BY, POOL_LABEL: pool.metadata.name, TEMPLATE_LABEL: template},
+        "ownerReferences": [_owner(POOL_KIND, pool.metadata)],
+    }
+    return _pod(
+        metadata,
+        pool.spec.limits,
+        user_of=name[-POOL_SUFFIX_LENGTH:],
+        image=image,
+        deadline_seconds=deadline_seconds,
+        runtime_class_name=runtime_class_name,
+        user_namespace=user_namespace,
+        egress_targets=egress_targets,
+    )
+
+
+def build_adoption(execution: CodeExecution, *, deadline_seconds: int | None) -> dict[str, Any]:
+    """The patch (JSON merge patch, RFC 7396) that makes a pod of a pool the execution's own.
+
+    Args:
+        execution: from now on it owns the pod.
+        deadline_seconds: the deadline, lowered; None leaves it as it is.
+    """
+    meta = execution.metadata
+    patch: dict[str, Any] = {
+        "metadata": {
+            "labels": {POOL_LABEL: None, EXECUTION_LABEL: meta.name},
+            "ownerReferences": [_owner(EXECUTION_KIND, meta)],
+        }
+    }
+    return patch | ({} if deadline_seconds is None else {"spec": {"activeDeadlineSeconds": deadline_seconds}})
+
+
+def _owner(kind: str, meta: ObjectMeta) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": kind, "name": meta.name, "uid": meta.uid, "controller": True}
+
+
+def _pod(
+    metadata: Mapping[str, Any],
+    limits: PodLimits,
+    *,
+    user_of: str,
+    image: str,
+    deadline_seconds: int,
+    runtime_class_name: str | None,
+    user_namespace: bool,
+    egress_targets: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    identity = hardening.identity(user_of, user_namespace=user_namespace)
     resources = {"cpu": limits.cpu, "memory": limits.memory, "ephemeral-storage": limits.ephemeral_storage}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "name": pod_name(meta.name, meta.uid),
-            "namespace": meta.namespace,
-            "labels": {MANAGED_BY_LABEL: MANAGED_BY, SESSION_LABEL if session else EXECUTION_LABEL: meta.name},
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": SESSION_KIND if session else EXECUTION_KIND,
-                    "name": meta.name,
-                    "uid": meta.uid,
-                    "controller": True,
-                }
-            ],
-        },
+        "metadata": dict(metadata),
         "spec": {
             **deepcopy(dict(hardening.POD)),
             **identity["spec"],

@@ -8,12 +8,14 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from factories import NOW
 
-from codeexec_api import Phase
+from codeexec_api import CodeExecution, CodeExecutionStatus, ConditionType, Phase, condition
 from executor_client import (
     CodeExecError,
     CodeExecutionClient,
     Execution,
+    ExecutionLost,
     ExecutionResult,
     NotFound,
     NotInstalled,
@@ -229,3 +231,42 @@ async def test_a_session_from_its_start_to_its_end(client: CodeExecutionClient, 
         await session.list_files()
     with pytest.raises(SessionEnded):
         await session.ready()
+
+
+# --- queues ---
+
+
+async def test_in_the_queue_of_a_pool_it_waits_as_long_as_it_takes(
+    client: CodeExecutionClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit for the start counts from when it has left the queue; the control: without one, it is over."""
+    monkeypatch.setattr(execution, "_START_SECONDS", 0.2)
+    monkeypatch.setattr(execution, "_GRACE_SECONDS", 0)
+    queued, left = (
+        condition(ConditionType.QUEUED, holds=holds, reason="WaitingForPool", message="", now=NOW, generation=1)
+        for holds in (True, False)
+    )
+    handle = await client.submit(block("both"), Request(agent="me", timeout_seconds=1))
+    finished = await handle.finished()
+
+    def version(number: int, **status: Any) -> CodeExecution:
+        meta = finished.metadata.model_copy(update={"resource_version": str(number)})
+        new = CodeExecutionStatus(phase=Phase.STARTING, observed_generation=1, **status)
+        return finished.model_copy(update={"metadata": meta, "status": new})
+
+    async def changes(_: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        yield version(1, conditions=(first,))
+        await asyncio.sleep(1.5)
+        yield version(2, conditions=(left,))
+        yield finished
+
+    async def connect() -> ClusterTransport:
+        transport: Any = await client.connect()
+        transport.changes = changes
+        return transport  # type: ignore[no-any-return]
+
+    first = queued
+    assert (await Execution(connect, handle.name, version(0)).finished()).status.phase is Phase.SUCCEEDED
+    first = left
+    with pytest.raises(ExecutionLost, match=r"did not end within"):
+        await Execution(connect, handle.name, version(0)).finished()

@@ -1,14 +1,23 @@
-"""The pure parts of the doorway to the API server; the rest is tried on a real one."""
+"""The pure parts of the doorway to the API server, and which way code takes; the rest is tried on a real one."""
 
+import asyncio
+import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from factories import UID, a_spec
+from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
-from executor_client import transport
-from executor_client.transport import _lines, _message, _missing, past_quota_races
+from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
+from codeexec_api.v1alpha1 import MAX_SEALED_BYTES
+from executor_client import CodeExecError, transport
+from executor_client.transport import Transport, _lines, _message, _missing, past_quota_races
 
 
 class Pieces:
@@ -97,3 +106,166 @@ class TestQuotaRaces:
         with pytest.raises(ApiException, match="already exists"):
             await past_quota_races(create)
         assert create.calls == 1
+
+
+KEYS = {name: bytes([number]) * 32 for number, name in enumerate(("k1", "k2"), 1)}
+PUBLISHED = {name: sealing.publish(name, private) for name, private in KEYS.items()}
+SMALL = {"block-0": b"print('PLANTED')"}
+Published = Mapping[str, str] | int | None
+
+
+class ApiServer:
+    """What creating an execution asks of one, and what it was asked.
+
+    Args:
+        published: the data of the ConfigMap with the key, or the status that it is refused with.
+    """
+
+    def __init__(self, published: Published) -> None:
+        self.published = published
+        self.asked = 0
+        self.secrets: list[dict[str, Any]] = []
+        self.executions: list[CodeExecution] = []
+        self.connection: Transport
+        self._over = asyncio.Event()
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator["ApiServer"]:
+        app = web.Application()
+        ours = "/apis/codeexec.dev/v1alpha1/namespaces/sandboxes/codeexecutions"
+        app.router.add_get(ours, self._list)
+        app.router.add_post(ours, self._create)
+        app.router.add_post("/api/v1/namespaces/sandboxes/secrets", self._create_secret)
+        app.router.add_get("/api/v1/namespaces/sandboxes/configmaps/codeexec-sealing-key", self._get_key)
+        async with TestServer(app) as server:
+            self.connection = Transport(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
+            try:
+                yield self
+            finally:
+                await self.connection.close()
+                self._over.set()
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+        events = web.StreamResponse()
+        await events.prepare(request)
+        await self._over.wait()
+        return events
+
+    async def _create(self, request: web.Request) -> web.Response:
+        made = await request.json()
+        made["metadata"] |= {"uid": UID, "resourceVersion": "2", "generation": 1}
+        self.executions.append(CodeExecution.parse(made))
+        return web.json_response(made, status=201)
+
+    async def _create_secret(self, request: web.Request) -> web.Response:
+        self.secrets.append(await request.json())
+        return web.json_response(self.secrets[-1], status=201)
+
+    async def _get_key(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        if isinstance(self.published, int):
+            return web.json_response({"kind": "Status", "code": self.published}, status=self.published)
+        data = {} if self.published is None else {"data": dict(self.published)}
+        return web.json_response({"kind": "ConfigMap", "metadata": {"name": "codeexec-sealing-key"}} | data)
+
+    async def create(self, payload: Mapping[str, bytes] = SMALL, name: str = "run-1") -> CodeExecutionSpec:
+        """What a client creates, as it arrives here."""
+        await self.connection.create(name, a_spec(payloadRef={"name": name}), payload)
+        return self.executions[-1].spec
+
+
+def opened(spec: CodeExecutionSpec, name: str = "run-1") -> dict[str, bytes]:
+    """What the operator gets to see."""
+    assert spec.payload_ref is None
+    assert spec.sealed_payload
+    data = sealing.unseal(spec.sealed_payload, KEYS[spec.sealed_payload.key_name], "sandboxes", name)
+    return {key: base64.b64decode(content) for key, content in data.items()}
+
+
+class TestSealing:
+    @pytest.mark.parametrize("payload", [SMALL, {"block-0": b"", "file-0": b"\xff" * MAX_SEALED_BYTES}])
+    async def test_small_code_is_sealed_and_there_is_no_secret(self, payload: dict[str, bytes]) -> None:
+        async with ApiServer(PUBLISHED["k1"]).serve() as server:
+            spec = await server.create(payload)
+        assert opened(spec) == payload
+        assert spec.blocks == a_spec().blocks
+        assert "PLANTED" not in repr(server.executions)
+        assert server.secrets == []
+
+    @pytest.mark.parametrize(
+        "published", [404, 403, 500, None, {}], ids=["none", "not for us", "out of order", "empty", "empty data"]
+    )
+    async def test_without_a_key_it_goes_in_a_secret(self, published: Published) -> None:
+        async with ApiServer(published).serve() as server:
+            for name in ("run-1", "run-2"):
+                spec = await server.create(name=name)
+                assert spec == a_spec(payloadRef={"name": name})
+        assert [one["data"] for one in server.secrets] == [{"block-0": base64.b64encode(SMALL["block-0"]).decode()}] * 2
+        assert server.asked == 1, "that there is no key is not asked for each time, either"
+
+    async def test_larger_code_goes_in_a_secret_and_no_key_is_asked_for(self) -> None:
+        async with ApiServer(PUBLISHED["k1"]).serve() as server:
+            spec = await server.create({"block-0": b"x" * MAX_SEALED_BYTES, "file-0": b"x"})
+        assert (spec.payload_ref, spec.sealed_payload) == (a_spec().payload_ref, None)
+        assert len(server.secrets) == 1
+        assert server.asked == 0
+
+    async def test_without_code_there_is_nothing_to_seal(self) -> None:
+        """Files of a session that are only listed."""
+        spec = a_spec(blocks=[], payloadRef=None, sessionRef={"name": "work-1"})
+        async with ApiServer(PUBLISHED["k1"]).serve() as server:
+            await server.connection.create("run-1", spec, {})
+        assert [one.spec for one in server.executions] == [spec]
+        assert (server.secrets, server.asked) == ([], 0)
+
+    @pytest.mark.parametrize(("before", "after"), [(PUBLISHED["k1"], "k2"), (404, "k2")], ids=["another", "the first"])
+    async def test_the_key_is_asked_for_once_a_minute(
+        self, before: Published, after: str, later: Callable[[float], None]
+    ) -> None:
+        async with ApiServer(before).serve() as server:
+            names = [f"run-{number}" for number in range(5)]
+            early = await asyncio.gather(*(server.create(name=name) for name in names))
+            server.published = PUBLISHED[after]
+            later(59)
+            late = await server.create(name="late")
+            assert server.asked == 1
+            later(2)
+            new = await server.create(name="new")
+            assert server.asked == 2
+        assert {spec.sealed_payload and spec.sealed_payload.key_name for spec in (*early, late)} == {
+            None if before == 404 else "k1"
+        }
+        assert opened(new, "new") == SMALL
+
+    @pytest.fixture
+    def later(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+        """Lets the clock of the loop jump: nothing here has a timeout that is as short."""
+        passed = 0.0
+        clock = asyncio.BaseEventLoop.time
+
+        def jump(seconds: float) -> None:
+            nonlocal passed
+            passed += seconds
+
+        monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: clock(loop) + passed)
+        return jump
+
+    @pytest.mark.parametrize(
+        "published",
+        [
+            {"keyName": "k1"},
+            PUBLISHED["k1"] | {"publicKey": "no base64!"},
+            PUBLISHED["k1"] | {"publicKey": base64.b64encode(bytes(32)).decode()},
+            PUBLISHED["k1"] | {"keyName": "No Name"},
+        ],
+        ids=["no key", "no base64", "of no use", "no name"],
+    )
+    async def test_what_is_no_key_is_said_and_nothing_is_created(self, published: dict[str, str]) -> None:
+        async with ApiServer(published).serve() as server:
+            with pytest.raises(CodeExecError, match="the ConfigMap codeexec-sealing-key in namespace 'sandboxes'") as e:
+                await server.create()
+        assert "PLANTED" not in str(e.value)
+        assert "delete its data and to restart the operator" in str(e.value)
+        assert (server.secrets, server.executions) == ([], [])

@@ -6,8 +6,10 @@ import itertools
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from factories import (
     CODE,
+    NOW,
     SECRET_UID,
     SECRETS,
     SESSION_REF,
@@ -22,8 +24,9 @@ from factories import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api import Reason
+from codeexec_api import CodeExecution, Reason, sealing
 from codeexec_api.names import EXECUTION_LABEL
+from codeexec_operator.core.keyring import Keyring, SealingKey
 from codeexec_operator.core.payload import (
     HeldPayload,
     Payload,
@@ -31,6 +34,7 @@ from codeexec_operator.core.payload import (
     build_messages,
     build_report_request,
     hold,
+    open_payload,
     verify_payload,
 )
 
@@ -165,6 +169,95 @@ def test_an_empty_file_has_to_be_there_too() -> None:
     assert isinstance(payload, Payload)
     assert payload.files == (b"",)
     assert isinstance(verify_payload(execution, [a_secret([CODE])]), PayloadProblem)
+
+
+class TestSealed:
+    """The same, where it came in the record itself."""
+
+    KEYS = Keyring((SealingKey("old", b"\1" * 32, NOW), SealingKey("new", b"\2" * 32, NOW)))
+
+    def opened(self, content: Any, *, key: str = "new", sealed_for: str = "run-1", **spec: Any) -> Any:
+        found = self.KEYS.find(key) or SealingKey(key, b"\3" * 32, NOW)
+        published = sealing.publish(key, found.private)
+        sealed = sealing.seal(content, published, "codeexec-sandbox", sealed_for)
+        return self.open(an_execution(payloadRef=None, sealedPayload=sealed.dump(), **spec))
+
+    def open(self, execution: CodeExecution) -> Payload | PayloadProblem:
+        assert execution.spec.sealed_payload
+        return open_payload(execution, execution.spec.sealed_payload, self.KEYS)
+
+    def problem(self, *arguments: Any, **options: Any) -> PayloadProblem:
+        """There is no Secret that anybody would have to delete."""
+        found = self.opened(*arguments, **options)
+        assert isinstance(found, PayloadProblem)
+        assert found.secrets == ()
+        assert "PLANTED" not in repr(found)
+        return found
+
+    @pytest.mark.parametrize("key", ["old", "new"])
+    def test_what_was_announced_is_accepted_in_order(self, key: str) -> None:
+        payload = self.opened(
+            {"file-1": b"\x00\xff", "block-1": b"two", "file-0": b"", "block-0": b"one", "block-2": b"not announced"},
+            key=key,
+            blocks=[a_raw_block(b"one"), a_raw_block(b"two")],
+            files=[a_raw_file("a", b""), a_raw_file("b", b"\x00\xff")],
+        )
+        assert isinstance(payload, Payload)
+        assert (payload.blocks, payload.files, payload.secrets) == ((b"one", b"two"), (b"", b"\x00\xff"), ())
+        assert "one" not in repr(payload)
+
+    def test_a_key_that_is_gone(self) -> None:
+        problem = self.problem({"block-0": CODE}, key="lost")
+        assert problem.reason is Reason.PAYLOAD_UNREADABLE
+        assert problem.message.startswith("spec.sealedPayload.keyName: ")
+        assert "'lost'" in problem.message
+        assert "Create the execution again" in problem.message
+
+    def test_what_was_sealed_for_another_execution(self) -> None:
+        problem = self.problem({"block-0": CODE}, sealed_for="run-2")
+        assert problem.reason is Reason.PAYLOAD_UNREADABLE
+        assert problem.message.startswith("spec.sealedPayload.data: ")
+        assert "Create the execution with the client, or with a payloadRef" in problem.message
+
+    def test_what_was_sealed_with_another_key_than_it_says(self) -> None:
+        sealed = sealing.seal({"block-0": CODE}, sealing.publish("new", b"\1" * 32), "codeexec-sandbox", "run-1")
+        problem = self.open(an_execution(payloadRef=None, sealedPayload=sealed.dump()))
+        assert isinstance(problem, PayloadProblem)
+        assert problem.reason is Reason.PAYLOAD_UNREADABLE
+
+    @pytest.mark.parametrize(
+        ("content", "field"),
+        [
+            ({"block-0": b"print('PLANTED')", "file-0": b"A"}, "spec.blocks[0]"),
+            ({"block-0": CODE, "file-0": b"B"}, "spec.files[0]"),
+            ({"block-0": CODE}, "spec.files[0]"),
+            ({}, "spec.blocks[0]"),
+        ],
+    )
+    def test_other_content_than_was_announced(self, content: dict[str, bytes], field: str) -> None:
+        problem = self.problem(content, files=[a_raw_file("a", b"A")])
+        assert problem.reason is Reason.PAYLOAD_MISMATCH
+        assert problem.message.startswith(f"{field}: ")
+
+    @pytest.mark.parametrize(
+        ("plain", "reason"),
+        [
+            ('{"block-0": "no base64!"}', Reason.PAYLOAD_MISMATCH),
+            ('{"block-0": "é"}', Reason.PAYLOAD_MISMATCH),
+            (r'{"block-0": "\ud800"}', Reason.PAYLOAD_MISMATCH),
+            ('{"block-0": null}', Reason.PAYLOAD_UNREADABLE),
+            ("[" * 20_000, Reason.PAYLOAD_UNREADABLE),
+        ],
+        ids=["no base64", "no ASCII", "no text", "nothing", "too deep"],
+    )
+    def test_what_no_client_of_ours_has_sealed(self, plain: str, reason: Reason) -> None:
+        """No API server has looked at it, and an error here would be one that the operator tries again for ever."""
+        public = X25519PrivateKey.from_private_bytes(b"\2" * 32).public_key()
+        data = sealing._SUITE.encrypt(plain.encode(), public, info=sealing._bound_to("codeexec-sandbox", "run-1"))
+        sealed = {"keyName": "new", "data": base64.b64encode(data).decode()}
+        problem = self.open(an_execution(payloadRef=None, sealedPayload=sealed))
+        assert isinstance(problem, PayloadProblem)
+        assert problem.reason is reason
 
 
 @pytest.mark.parametrize(

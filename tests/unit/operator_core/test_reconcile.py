@@ -64,7 +64,14 @@ def seen(
 ) -> Observed:
     execution = an_execution(phase=phase, status=status, **(spec or {}))
     return Observed(
-        **{"execution": execution, "policy": a_policy(), "since": NOW, "surroundings": SURROUNDINGS, **rest}
+        **{
+            "execution": execution,
+            "policy": a_policy(),
+            "since": NOW,
+            "surroundings": SURROUNDINGS,
+            "pool_asked": True,  # and there is none
+            **rest,
+        }
     )
 
 

@@ -108,7 +108,7 @@ class TestPending:
 
     @pytest.mark.parametrize("limits", [{"pids": 7}, {"outputBytes": 2048}, {"cpu": "0.5"}, {"memory": "268435456"}])
     def test_limits_that_the_pod_meets_are_fine(self, limits: dict[str, Any]) -> None:
-        assert outcome(plan(asked(spec={"limits": limits}))) == (Phase.STARTING, "WaitingForSession")
+        assert outcome(plan(asked(spec={"limits": limits}))) == (Phase.RUNNING, "CodeStarted")
 
     def test_the_policy_counts_here_too(self) -> None:
         assert outcome(plan(asked(policy=a_policy(languages=["sh"])))) == (Phase.DENIED, "PolicyViolation")

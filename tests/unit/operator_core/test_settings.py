@@ -15,6 +15,7 @@ def policy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(f"images: ['{IMAGE}']\nmaxTimeoutSeconds: 30\n")
     monkeypatch.setenv("CODEEXEC_NAMESPACES", "one")
     monkeypatch.setenv("CODEEXEC_POLICY_FILE", str(path))
+    monkeypatch.setenv("CODEEXEC_SEALING_SECRET", "codeexec-system/codeexec-sealing")
     return path
 
 
@@ -37,10 +38,21 @@ def test_an_operator_without_a_namespace_is_refused(
         Settings()
 
 
-@pytest.mark.parametrize("name", ["CODEEXEC_NAMESPACES", "CODEEXEC_POLICY_FILE"])
+@pytest.mark.parametrize("name", ["CODEEXEC_NAMESPACES", "CODEEXEC_POLICY_FILE", "CODEEXEC_SEALING_SECRET"])
 def test_what_is_missing_is_named(name: str, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(name)
     with pytest.raises(ValidationError, match=name.removeprefix("CODEEXEC_").lower()):
+        Settings()
+
+
+def test_the_secret_for_keys_has_a_namespace_and_a_name(policy_file: Path) -> None:
+    assert Settings().sealing_secret == ("codeexec-system", "codeexec-sealing")
+
+
+@pytest.mark.parametrize("text", ["", "codeexec-sealing", "codeexec-system/codeexec-sealing/keys.json"])
+def test_another_name_for_the_secret_is_refused(text: str, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODEEXEC_SEALING_SECRET", text)
+    with pytest.raises(ValidationError, match="sealing_secret"):
         Settings()
 
 

@@ -36,6 +36,12 @@ def test_the_report_is_answered_between_jobs(session: Any, job: Any) -> None:
     assert session.hear("done").totals["id"] == "next"
 
 
+def test_a_ping_is_answered_between_jobs(session: Any, job: Any) -> None:
+    session.say({"ping": 1}, job("print('x')", session=True), {"ping": 2})
+    assert session.hear("pong").frames == [{"pong": 1}]
+    assert [set(frame) & {"done", "pong"} for frame in session.hear("pong").frames][-2:] == [{"done"}, {"pong"}]
+
+
 def test_all_processes_are_gone_before_the_end_is_told(session: Any) -> None:
     code = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True: print('noise'); time.sleep(0.001)"
     assert "noise" in session.run(code, "import time; time.sleep(0.1)").text()

@@ -1,0 +1,30 @@
+"""What decisions find out and pass on: how something ends, and what was shown of a pod."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from codeexec_api import Condition, EgressProof, EgressVerdict, Event, Reason
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How something ends, in the words of the record."""
+
+    event: Event
+    reason: Reason | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Proven:
+    """What is known of a pod whose runner has reported, for the record."""
+
+    condition: Condition
+    proof: EgressProof
+    facts: dict[str, Any]
+    """Fields of the status."""
+
+    @property
+    def closed(self) -> bool:
+        """True if it was shown that nothing leaves the sandbox."""
+        return self.proof.verdict is EgressVerdict.CLOSED

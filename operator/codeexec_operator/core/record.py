@@ -1,0 +1,177 @@
+"""What goes into the record of an execution: what is known so far, and its end."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from codeexec_api import (
+    CodeExecutionStatus,
+    CodeSessionStatus,
+    ConditionType,
+    EgressVerdict,
+    Event,
+    OutputRef,
+    Phase,
+    Reason,
+    advance,
+    condition,
+    find_condition,
+    set_condition,
+)
+from codeexec_api.names import output_name
+from codeexec_operator.core.actions import (
+    Action,
+    DeletePayload,
+    DeletePod,
+    GiveUpSession,
+    Plan,
+)
+from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.observed import Observed
+from codeexec_operator.core.startup import MESSAGE_LENGTH
+
+_WARNING: Final = (
+    "warning: the network of the sandbox was not shown to be closed (see egressProof); "
+    "the policy runs code all the same"
+)
+
+
+def no_longer_queued(seen: Observed, now: datetime, reason: Reason, message: str) -> Observed:
+    """The same, with its place in a queue given up, if it had one."""
+    conditions = seen.execution.status.conditions
+    before = find_condition(conditions, ConditionType.QUEUED)
+    if before is None or before.status == "False":
+        return seen
+    left = condition(
+        ConditionType.QUEUED,
+        holds=False,
+        reason=reason.value,
+        message=message[:MESSAGE_LENGTH],
+        now=now,
+        generation=seen.execution.metadata.generation,
+    )
+    return knowing(seen, {"conditions": set_condition(conditions, left)})
+
+
+def knowing(seen: Observed, facts: dict[str, Any]) -> Observed:
+    """The same, with these fields of the status changed."""
+    return with_status(seen, seen.execution.status.model_copy(update=facts))
+
+
+def with_status(seen: Observed, status: CodeExecutionStatus) -> Observed:
+    """The same, with another status."""
+    return replace(seen, execution=seen.execution.model_copy(update={"status": status}))
+
+
+def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
+    """End the execution: everything that is known goes into the record, what still runs is stopped."""
+    transcript, message = seen.transcript, ending.message
+    if egress_may_be_open(seen.execution.status) and ending.reason is not Reason.EGRESS_NOT_ENFORCED:
+        message += f"; {_WARNING}"
+    if transcript.lost:
+        message += f"; not all output could be kept: {transcript.lost}"
+    ending = replace(ending, message=message)
+    if not seen.execution.status.started_at:
+        seen = no_longer_queued(seen, now, ending.reason or Reason.CANCEL_REQUESTED, message)
+    status = moved(seen, now, ending, ConditionType.FINISHED)
+    started = status.started_at
+    update: dict[str, Any] = {"finished_at": now}
+    if not started:
+        never_accepted = seen.execution.status.phase is Phase.PENDING and ending.event is Event.REFUSED
+        failed = condition(
+            ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED,
+            holds=False,
+            reason=status.reason,
+            message=status.message,
+            now=now,
+            generation=seen.execution.metadata.generation,
+        )
+        update["conditions"] = set_condition(status.conditions, failed)
+    else:
+        update |= _result(seen, ending.event)
+        duration = _duration((now - started).total_seconds())
+        update["summary"] = status.summary.model_copy(update={"duration": duration})
+    return Plan(status=status.model_copy(update=update), actions=tuple(_cleanup(seen)))
+
+
+def _result(seen: Observed, event: Event) -> dict[str, Any]:
+    """What came out, as fields of the status."""
+    transcript, meta = seen.transcript, seen.execution.metadata
+    blocks = tuple(transcript.blocks)
+    return {
+        "blocks": blocks,
+        "exit_code": _exit_code(event, blocks[-1].exit_code if blocks else None),
+        "stdout": transcript.stream("stdout"),
+        "stderr": transcript.stream("stderr"),
+        "output_order": transcript.order(),
+        "artifacts": transcript.kept_artifacts(),
+        "artifacts_omitted": transcript.artifacts_omitted,
+        "output_refs": tuple(
+            OutputRef(name=output_name(meta.name, meta.uid, index)) for index in range(transcript.part_count)
+        ),
+    }
+
+
+def _cleanup(seen: Observed) -> list[Action]:
+    """What is left of an execution that ends, and must not be."""
+    started, transcript = seen.execution.status.started_at, seen.transcript
+    actions: list[Action] = []
+    if seen.payload and seen.payload.secrets and not started:
+        actions.append(DeletePayload(seen.payload.secrets))
+    if transcript.done or transcript.fault:
+        return actions  # the runner exits by itself once that is acknowledged, or waits for the next job
+    if seen.execution.spec.session_ref:
+        # When the session connects again, it stops whatever runs.
+        if seen.handed_over and seen.cut_off_at is None:
+            actions.append(GiveUpSession("its runner did not end an execution as it was told"))
+    elif seen.sandbox.pod or seen.sandbox.requested or started:
+        actions.append(DeletePod())
+    return actions
+
+
+def egress_may_be_open(status: CodeExecutionStatus | CodeSessionStatus) -> bool:
+    """True if the network was tried and not shown to be closed."""
+    return status.egress_proof is not None and status.egress_proof.verdict is not EgressVerdict.CLOSED
+
+
+def _exit_code(event: Event, last: int | None) -> int | None:
+    """Exit code of the record: the last block's; where it has none, the one that shells use for what happened."""
+    if event is Event.DEADLINE:
+        return 124
+    if event is Event.OUT_OF_MEMORY:
+        return last or 137
+    if event is Event.CANCEL:
+        return last or 130
+    if event is Event.EXITED_ZERO:
+        return 0
+    return last if event is Event.EXITED_NONZERO else None
+
+
+def moved(seen: Observed, now: datetime, ending: Ending, kind: ConditionType) -> CodeExecutionStatus:
+    """The status after this event: phase, reason, message, and a condition that says so."""
+    execution = seen.execution
+    move = advance(execution.status.phase, ending.event)
+    reason, message = (ending.reason or move.reason).value, ending.message[:MESSAGE_LENGTH]
+    observed = condition(
+        kind, holds=True, reason=reason, message=message, now=now, generation=execution.metadata.generation
+    )
+    return execution.status.model_copy(
+        update={
+            "phase": move.phase,
+            "reason": reason,
+            "message": message,
+            "observed_generation": execution.metadata.generation,
+            "conditions": set_condition(execution.status.conditions, observed),
+            "code_digest": execution.spec.code_digest,
+            "summary": execution.status.summary.model_copy(
+                update={
+                    "languages": ",".join(execution.spec.languages),
+                    "digest": execution.spec.code_digest.removeprefix("sha256:")[:12],
+                }
+            ),
+        }
+    )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f}s" if seconds < 60 else f"{int(seconds // 60)}m{int(seconds % 60)}s"

@@ -1,0 +1,274 @@
+"""How an execution gets to its sandbox: a pod of its own, one from a pool, or that of a session."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from codeexec_api import (
+    CodeExecutionSpec,
+    ConditionType,
+    Event,
+    Reason,
+    condition,
+    evaluate,
+    find_condition,
+    set_condition,
+)
+from codeexec_api.phases import SessionPhase
+from codeexec_operator.core import startup
+from codeexec_operator.core.actions import (
+    Action,
+    AdoptPod,
+    AskPool,
+    CreatePod,
+    DeletePayload,
+    Plan,
+    ReadRequest,
+    StartCode,
+)
+from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.observed import Observed, PodLink, PolicyProblem, PoolView, SessionView
+from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, build_messages
+from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, no_longer_queued
+from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
+from codeexec_operator.manifests.pod import build_adoption, build_pod
+
+_CANCELLED_BEFORE: Final = Ending(Event.CANCEL, None, "cancelled before the code started")
+
+
+def request_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
+    """Record the pod's name and make it."""
+    status = seen.execution.status
+    manifest = _manifest(seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None)
+    status = status.model_copy(update={"pod_name": manifest["metadata"]["name"]})
+    return Plan(status=status, actions=(CreatePod(manifest),))
+
+
+def session_over(view: SessionView) -> Ending | None:
+    """The refusal, if the session takes nothing more."""
+    session = view.session
+    if not session.status.phase.terminal and not session.spec.ended:
+        return None
+    message = (
+        f"spec.sessionRef: session {session.metadata.name!r} is over ({session.status.reason or 'EndRequested'}: "
+        f"{session.status.message or 'ended, as was asked for'}); start a new one. Nothing was run"
+    )
+    return Ending(Event.REFUSED, Reason.SESSION_ENDED, message)
+
+
+def _manifest(
+    seen: Observed, now: datetime, timing: Timing, *, image: str, runtime_class_name: str | None
+) -> dict[str, Any]:
+    """The pod, with a deadline behind those of the runner and of this operator."""
+    spec = seen.execution.spec
+    seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace
+    return build_pod(
+        seen.execution,
+        image=image,
+        deadline_seconds=int(seconds),
+        runtime_class_name=runtime_class_name,
+        user_namespace=seen.surroundings.user_namespace(runtime_class_name),
+        egress_targets=[target.dump() for target in seen.surroundings.targets(now)],
+    )
+
+
+def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
+    """In a pod of its own, which was asked for."""
+    if seen.execution.spec.cancelled:
+        return finish(seen, now, _CANCELLED_BEFORE)
+    if ending := startup.failure(seen.sandbox):
+        return finish(seen, now, ending)
+    give_up_at = startup.give_up_at(seen.execution.status.conditions, now, timing)
+    if now >= give_up_at:
+        return finish(seen, now, startup.late(seen.sandbox, timing))
+    if plan := _without_payload(seen, now):
+        return plan
+    if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
+        status = seen.execution.status
+        manifest = _manifest(
+            seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None
+        )
+        return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
+    if plan := startup.connect(seen.sandbox, now, timing, give_up_at):
+        return plan
+    pod, ready = seen.sandbox.pod, seen.sandbox.runner.ready
+    if pod is None or ready is None:  # `connect` has seen to it
+        return Plan(wake_at=give_up_at)
+    proven = startup.prove(pod, ready, seen.surroundings, now, seen.execution.metadata.generation)
+    status = seen.execution.status
+    seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
+    if ending := startup.refuses(proven, seen.policy):
+        return finish(seen, now, ending)
+    if isinstance(seen.payload, HeldPayload):
+        return Plan(actions=(ReadRequest(),))
+    return _hand_over(seen, now)
+
+
+def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
+    """In line for a pod that is ready already."""
+    spec, status = seen.execution.spec, seen.execution.status
+    if spec.cancelled:
+        return finish(seen, now, _CANCELLED_BEFORE)
+    if plan := _without_payload(seen, now):
+        return plan
+    # The policy may be another one than when it got in line.
+    if isinstance(seen.policy, PolicyProblem):
+        return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
+    verdict = evaluate(spec, seen.policy)
+    if not verdict.allowed:
+        return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
+    if not seen.pool_asked:  # after a restart of the operator, or when the pool serves it no more
+        return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
+    facts = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
+    if seen.pool is None:
+        listed_at = seen.since + timedelta(seconds=timing.list_grace)
+        if status.observed_generation and now < listed_at:  # pools are heard of later than executions
+            return Plan(wake_at=listed_at)
+        seen = no_longer_queued(seen, now, Reason.POD_REQUESTED, "the pool has gone, or has other pods now")
+        return request_pod(knowing(seen, facts | {"pool_name": ""}), now, timing)
+    pool = seen.pool
+    if (pool.image, pool.runtime_class_name) != (verdict.image, verdict.runtime_class_name):
+        return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))  # what it was asked for is not it
+    seen = knowing(seen, facts | {"pool_name": pool.name})
+    if pool.proven:
+        return _start_claimed(seen, pool, pool.proven, now, timing)
+    return _stand_in_line(seen, pool, now, timing)
+
+
+def _stand_in_line(seen: Observed, pool: PoolView, now: datetime, timing: Timing) -> Plan:
+    """Wait, and now and then record at which place."""
+    execution = seen.execution
+    leave_at, limit = None, execution.spec.queue_timeout_seconds
+    if limit:
+        leave_at = (execution.metadata.creation_timestamp or now) + timedelta(seconds=limit)
+        if now >= leave_at:
+            message = f"waited {limit} s for a pod, which is its spec.queueTimeoutSeconds; {_place(pool)}"
+            return finish(seen, now, Ending(Event.DEADLINE, Reason.QUEUE_TIMEOUT, message))
+    before = find_condition(execution.status.conditions, ConditionType.QUEUED)
+    pause = timedelta(seconds=max(timing.queue_recorded, timing.queue_write * pool.length))
+    place = _place(pool)[:MESSAGE_LENGTH]
+    if before and seen.recorded_at:
+        record_at = seen.recorded_at + pause
+    else:
+        record_at = pool.since + timedelta(seconds=timing.queue_notice)
+    if now >= record_at and before and before.message == place:
+        record_at = now + pause
+    if now < record_at:
+        return Plan(wake_at=min(record_at, leave_at or record_at))
+    queued = condition(
+        ConditionType.QUEUED,
+        holds=True,
+        reason=Reason.WAITING_FOR_POOL.value,
+        message=place,
+        now=now,
+        generation=execution.metadata.generation,
+    )
+    update = {
+        "reason": queued.reason,
+        "message": queued.message,
+        "conditions": set_condition(execution.status.conditions, queued),
+    }
+    return Plan(status=execution.status.model_copy(update=update))
+
+
+def _place(pool: PoolView) -> str:
+    place = f"position {pool.position + 1} of {pool.length} in the queue of pool {pool.name!r}"
+    return f"{place}; {pool.problem}" if pool.problem else place
+
+
+def _start_claimed(seen: Observed, pool: PoolView, proven: Proven, now: datetime, timing: Timing) -> Plan:
+    """The pod is there and its network was shown to be closed: all that is left to do is to hand over the code."""
+    if isinstance(seen.payload, HeldPayload):
+        return Plan(actions=(ReadRequest(),))
+    seen = no_longer_queued(seen, now, Reason.POD_CLAIMED, f"got pod {pool.pod_name}")
+    conditions = set_condition(seen.execution.status.conditions, proven.condition)
+    seen = knowing(seen, proven.facts | {"pod_name": pool.pod_name, "conditions": conditions})
+    if ending := startup.refuses(proven, seen.policy):
+        return finish(seen, now, ending)
+    plan = _hand_over(seen, now)
+    if not any(isinstance(action, StartCode) for action in plan.actions):
+        return plan
+    adoption = AdoptPod(build_adoption(seen.execution, deadline_seconds=_deadline(seen, now, timing)))
+    return replace(plan, actions=(adoption, *plan.actions))
+
+
+def _deadline(seen: Observed, now: datetime, timing: Timing) -> int | None:
+    """Of the pod, counted from its start: behind those of the runner and of this operator."""
+    if seen.sandbox.pod is None or seen.sandbox.pod.started_at is None:
+        return None
+    age = (now - seen.sandbox.pod.started_at).total_seconds()
+    return int(age + seconds_to_run(seen.execution.spec, timing) + timing.grace)
+
+
+def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
+    """In the pod of a session, when it is its turn."""
+    if seen.execution.spec.cancelled:
+        return finish(seen, now, _CANCELLED_BEFORE)
+    view = seen.session
+    if view is None:  # after a restart of the operator
+        if seen.payload is None:
+            return Plan(actions=(ReadRequest(),))
+        give_up_at = seen.since + timedelta(seconds=timing.list_grace)
+        message = "the session is not there any more; nothing was run"
+        gone = Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message)
+        return Plan(wake_at=give_up_at) if now < give_up_at else finish(seen, now, gone)
+    if ending := session_over(view):
+        return finish(seen, now, ending)
+    runner = view.sandbox.runner
+    ready = view.session.status.phase is SessionPhase.READY and runner.ready and runner.link is PodLink.OPEN
+    if not view.turn or not ready:
+        return Plan()  # the session sees to it that it comes
+    if isinstance(seen.payload, HeldPayload):
+        return Plan(actions=(ReadRequest(),))
+    if plan := _without_payload(seen, now):
+        return plan
+    session = view.session.status
+    conditions = seen.execution.status.conditions
+    if shown := find_condition(session.conditions, ConditionType.EGRESS_CLOSED):
+        conditions = set_condition(conditions, shown)
+    facts = {
+        name: getattr(session, name)
+        for name in ("pod_name", "node_name", "image", "image_id", "runtime_class_name", "layers", "egress_proof")
+    }
+    seen = knowing(seen, facts | {"conditions": conditions})
+    if egress_may_be_open(session) and not startup.warns(seen.policy):
+        message = "the network of the session was not shown to be closed, and the policy asks for that. No code was run"
+        return finish(seen, now, Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message))
+    return _hand_over(seen, now)
+
+
+def _without_payload(seen: Observed, now: datetime) -> Plan | None:
+    """What to do as long as the code isn't there."""
+    if seen.payload is None:
+        return Plan(actions=(ReadRequest(),))
+    if isinstance(seen.payload, PayloadProblem):
+        message = f"the payload was there when the execution was accepted, and then: {seen.payload.message}"
+        missing = seen.payload.reason is Reason.PAYLOAD_MISSING  # an operator before this one has deleted it
+        reason = Reason.OPERATOR_RESTARTED if missing else seen.payload.reason
+        return finish(seen, now, Ending(Event.VANISHED, reason, message))
+    return None
+
+
+def _hand_over(seen: Observed, now: datetime) -> Plan:
+    """The sandbox is ready: record that the code goes in, then hand it over."""
+    payload = seen.payload if isinstance(seen.payload, Payload) else Payload()
+    try:
+        messages = build_messages(seen.execution, payload, stateful=is_stateful(seen))
+    except UnicodeDecodeError as error:
+        message = f"a block is not UTF-8 text ({error.reason} at byte {error.start}); nothing was run"
+        return finish(seen, now, Ending(Event.FAULT, Reason.PAYLOAD_MISMATCH, message))
+    handed = Ending(Event.STARTED, None, "the code was handed to the runner")
+    status = moved(seen, now, handed, ConditionType.STARTED).model_copy(update={"started_at": now})
+    delete: tuple[Action, ...] = (DeletePayload(payload.secrets),) if payload.secrets else ()
+    return Plan(status=status, actions=(*delete, StartCode(messages)))
+
+
+def is_stateful(seen: Observed) -> bool:
+    """True if variables live on between the executions of its session."""
+    return seen.session is not None and seen.session.session.spec.stateful
+
+
+def seconds_to_run(spec: CodeExecutionSpec, timing: Timing) -> float:
+    """How long the runner may take, from being handed the job to its last word."""
+    files = timing.transfer if spec.files or spec.artifacts.fetch else 0
+    return len(spec.blocks) * spec.timeout_seconds + files + timing.grace

@@ -1,0 +1,424 @@
+"""The decision about a pool: how many pods, which of them are let in, and when one is given up."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from factories import (
+    IMAGE,
+    NOW,
+    OTHER_IMAGE,
+    SURROUNDINGS,
+    a_pod,
+    a_policy,
+    a_runner,
+    a_sandbox,
+    seconds,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeexec_api import Event, Limits, PodLimits, Reason, SandboxPool, Verdict
+from codeexec_operator.core.actions import (
+    AdmitMember,
+    AttachMember,
+    CreateMember,
+    DropMember,
+    PingMember,
+    Plan,
+    ReadPool,
+)
+from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.pool import (
+    Member,
+    ObservedPool,
+    Template,
+    can_start,
+    decide_pool,
+    fair_shares,
+    is_for_use,
+    serves,
+    template_of,
+)
+from codeexec_operator.core.startup import Timing, prove
+
+TIMING = Timing(
+    start_timeout=60, attach_retry=1, refill_pause=1, low_refill_pause=0.3, pool_pause=1, pool_longest_pause=60
+)
+NAMES = tuple(f"default-{number:012x}" for number in range(50))
+
+
+def a_pool(**spec: Any) -> SandboxPool:
+    meta = {"name": "default", "namespace": "codeexec-sandbox", "uid": "1", "resourceVersion": "7", "generation": 3}
+    return SandboxPool.model_validate({"metadata": meta, "spec": spec})
+
+
+def seen(members: Mapping[str, Member] | None = None, *, spec: dict[str, Any] | None = None, **rest: Any) -> Any:
+    known = {"policy": a_policy(), "surroundings": SURROUNDINGS, "allowance": 50, "names": NAMES}
+    return ObservedPool(a_pool(**{"replicas": 3, **(spec or {})}), **{**known, "members": members or {}, **rest})
+
+
+def digest(observed: ObservedPool | None = None) -> str:
+    template = template_of(observed or seen())
+    assert isinstance(template, Template)
+    return template.digest
+
+
+def starting(sandbox: Sandbox | None = None, **changes: Any) -> Member:
+    return replace(Member(NOW, digest(), sandbox or Sandbox(requested=True)), **changes)
+
+
+def ready(**changes: Any) -> Member:
+    sandbox = a_sandbox()
+    assert sandbox.pod
+    assert sandbox.runner.ready
+    proven = prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1)
+    return replace(starting(sandbox), **{"proven": proven, **changes})
+
+
+def plan(observed: ObservedPool, after: float = 0) -> Plan:
+    return decide_pool(observed, NOW + seconds(after), TIMING)
+
+
+def created(result: Plan) -> list[str]:
+    return [one.name for one in result.actions if isinstance(one, CreateMember)]
+
+
+def dropped(result: Plan) -> list[str]:
+    return [one.name for one in result.actions if isinstance(one, DropMember)]
+
+
+def reason_of(result: Plan) -> tuple[str, str]:
+    assert result.status
+    [condition] = result.status.conditions
+    return condition.status, condition.reason
+
+
+class TestHowMany:
+    def test_first_it_is_seen_what_there_is(self) -> None:
+        assert plan(replace(seen(), members=None)).actions == (ReadPool(),)
+        assert plan(seen(policy=None)).actions == (ReadPool(),)
+
+    def test_what_is_missing_is_made(self) -> None:
+        result = plan(seen({"a": ready()}))
+        assert created(result) == list(NAMES[:2])
+        assert reason_of(result) == ("False", "PoolFilling")
+
+    def test_what_was_asked_for_counts_before_it_is_seen(self) -> None:
+        assert created(plan(seen({"a": ready(), "b": starting(), "c": starting()}))) == []
+
+    def test_who_waits_gets_a_pod_besides(self) -> None:
+        assert len(created(plan(seen({"a": starting()}, queued=5)))) == 7
+
+    def test_no_more_start_than_may(self) -> None:
+        assert len(created(plan(seen(queued=5, allowance=2)))) == 2
+        assert created(plan(seen(queued=5, allowance=-1))) == []
+
+    def test_what_is_too_much_goes_and_the_oldest_that_are_ready_stay(self) -> None:
+        members = {"new": ready(created_at=NOW + seconds(9)), "a": ready(), "b": ready(), "slow": starting()}
+        assert dropped(plan(seen(members, spec={"replicas": 2}), 10)) == ["slow", "new"]
+        assert dropped(plan(seen({"a": ready()}, spec={"replicas": 0}))) == ["a"]
+
+    def test_a_full_pool_says_so(self) -> None:
+        result = plan(seen({"a": ready(), "b": ready(), "c": ready()}, claimed=2))
+        assert reason_of(result) == ("True", "PoolReady")
+        assert result.status
+        assert (result.status.replicas, result.status.ready_replicas, result.status.claimed_replicas) == (3, 3, 2)
+        assert result.status.selector == "codeexec.dev/pool=default"
+        assert result.actions == ()
+
+    def test_without_replicas_it_is_not_used(self) -> None:
+        assert reason_of(plan(seen(spec={"replicas": 0}))) == ("False", "PoolEmpty")
+
+    def test_a_status_that_says_it_already_is_not_written_again(self) -> None:
+        observed = seen({"a": ready(), "b": ready(), "c": ready()})
+        written = plan(observed).status
+        again = replace(observed, pool=observed.pool.model_copy(update={"status": written}))
+        assert plan(again, 100).status is None
+
+    @given(
+        replicas=st.integers(0, 6),
+        steps=st.lists(st.tuples(st.sampled_from(["claim", "join", "seen", "slow"]), st.integers(0, 3)), max_size=30),
+    )
+    def test_never_more_are_made_than_are_taken_and_stand_ready(
+        self, replicas: int, steps: list[tuple[str, int]]
+    ) -> None:
+        """However late the API server tells of them: those made, less those taken, are never more than wanted."""
+        members: dict[str, Member] = {}
+        made = taken = queued = joined = 0
+        for number, (what, count) in enumerate(steps):
+            names = tuple(f"default-{number:04x}{one:08x}" for one in range(50))
+            result = plan(seen(members, spec={"replicas": replicas}, queued=queued, names=names), number * 10)
+            for name in dropped(result):
+                del members[name]
+                taken += 1  # gone, too
+            for name in created(result):
+                members[name] = starting(created_at=NOW + seconds(number * 10))
+                made += 1
+            if what == "seen":
+                for name in list(members)[:count]:
+                    members[name] = ready(created_at=members[name].created_at)
+            if what == "join" and replicas:
+                queued += count
+                joined += count
+            while queued and (at_hand := [name for name, one in members.items() if one.ready]):
+                del members[at_hand[0]]
+                queued, taken = queued - 1, taken + 1
+            assert made - taken == len(members) <= replicas + joined
+
+
+class TestWhen:
+    def test_while_half_of_them_are_there_nothing_starts_beside_the_code_that_runs(self) -> None:
+        members = {"a": ready(), "b": ready()}
+        observed = seen(members, last_claim_at=NOW)
+        assert created(plan(observed, 0.5)) == []
+        assert plan(observed, 0.5).wake_at == NOW + seconds(1)
+        assert created(plan(observed, 1)) == [NAMES[0]]
+
+    def test_with_fewer_than_half_it_waits_only_until_short_code_has_ended(self) -> None:
+        observed = seen({"a": ready()}, last_claim_at=NOW)
+        assert created(plan(observed, 0.2)) == []
+        assert plan(observed, 0.2).wake_at == NOW + seconds(0.3)
+        assert created(plan(observed, 0.3)) == list(NAMES[:2])
+
+    def test_what_only_starts_does_not_count_for_the_half(self) -> None:
+        members = {"a": ready(), "b": starting()}
+        assert created(plan(seen(members, last_claim_at=NOW), 0.3)) == [NAMES[0]]
+
+    def test_at_once_when_somebody_waits_or_nothing_was_taken_yet(self) -> None:
+        for members, missing in (({"a": ready()}, 3), ({"a": ready(), "b": ready()}, 2)):
+            assert len(created(plan(seen(members, last_claim_at=NOW, queued=1), 0))) == missing
+        assert len(created(plan(seen({"a": ready()})))) == 2
+
+    def test_after_a_fault_ever_later(self) -> None:
+        fault = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")
+        for problems, pause in ((1, 1), (2, 2), (4, 8), (30, 60)):
+            observed = seen(problem=fault, problem_at=NOW, problems=problems, queued=1)
+            assert created(plan(observed, pause - 0.1)) == []
+            assert created(plan(observed, pause)) != []
+            assert reason_of(plan(observed)) == ("False", "ImagePullFailed")
+
+    def test_where_a_quota_is_used_up_it_is_tried_often(self) -> None:
+        full = Ending(Event.FAULT, Reason.QUOTA_EXCEEDED, "the quota is used up")
+        observed = seen(problem=full, problem_at=NOW, problems=30, queued=1)
+        assert created(plan(observed, 3.9)) == []
+        assert created(plan(observed, 4)) != []
+
+    def test_when_others_start_it_looks_again(self) -> None:
+        observed = seen(allowance=1)
+        assert len(created(plan(observed))) == 1
+        assert plan(observed).wake_at == NOW + seconds(1)
+
+
+class TestForUse:
+    """What may be handed out at a moment, whether or not the pool has been decided about lately."""
+
+    def for_use(self, member: Member, after: float = 0, **observed: Any) -> bool:
+        template = template_of(seen(**observed))
+        assert isinstance(template, Template)
+        return is_for_use(member, seen(**observed), template, NOW + seconds(after), TIMING)
+
+    def test_one_that_stands_ready(self) -> None:
+        assert self.for_use(ready())
+        assert not self.for_use(starting())
+
+    def test_none_that_was_made_otherwise(self) -> None:
+        assert not self.for_use(ready(), spec={"limits": {"cpu": "250m"}})
+
+    def test_none_that_is_too_old(self) -> None:
+        assert self.for_use(ready(), 99, spec={"maxAgeSeconds": 100})
+        assert not self.for_use(ready(), 100, spec={"maxAgeSeconds": 100})
+
+    def test_none_that_does_not_answer(self) -> None:
+        asked = ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW, pinged_at=NOW + seconds(1))))
+        assert self.for_use(asked, 5.9)
+        assert not self.for_use(asked, 6)
+
+    def test_none_whose_network_may_be_open_once_the_policy_asks_for_that(self) -> None:
+        sandbox = a_sandbox(runner=a_runner(answered=True))
+        assert sandbox.pod
+        assert sandbox.runner.ready
+        leaky = ready(sandbox=sandbox, proven=prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1))
+        warned = {"policy": a_policy(egressProof="Warn")}
+        assert self.for_use(leaky, **warned)
+        assert not self.for_use(leaky)
+        assert dropped(plan(seen({"a": leaky}, **warned))) == []
+        assert dropped(plan(seen({"a": leaky}))) == ["a"]
+
+
+class TestStarts:
+    def test_a_pool_that_may_not_start_anything_wants_nothing(self) -> None:
+        assert can_start(seen(), NOW, TIMING)
+        assert not can_start(seen(spec={"replicas": 0}), NOW, TIMING)
+        assert not can_start(seen(policy=PolicyProblem("wrong")), NOW, TIMING)
+        fault = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")
+        assert not can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW, TIMING)
+        assert can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW + seconds(1), TIMING)
+
+
+class TestEachPod:
+    def test_one_that_runs_is_asked_for_its_report(self) -> None:
+        members = {"a": starting(Sandbox(a_pod(), requested=True))}
+        assert AttachMember("a") in plan(seen(members)).actions
+
+    def test_it_is_let_in_when_its_network_was_shown_to_be_closed(self) -> None:
+        [admit] = [one for one in plan(seen({"a": starting(a_sandbox())})).actions if isinstance(one, AdmitMember)]
+        assert (admit.name, admit.proven.closed) == ("a", True)
+
+    def test_else_it_is_given_up_and_the_pool_says_why(self) -> None:
+        result = plan(seen({"a": starting(a_sandbox(runner=a_runner(answered=True)))}))
+        [drop] = [one for one in result.actions if isinstance(one, DropMember)]
+        assert drop.problem
+        assert drop.problem.reason is Reason.EGRESS_NOT_ENFORCED
+
+    def test_where_the_policy_only_warns_it_is_let_in(self) -> None:
+        observed = seen({"a": starting(a_sandbox(runner=a_runner(answered=True)))}, policy=a_policy(egressProof="Warn"))
+        assert any(isinstance(one, AdmitMember) for one in plan(observed).actions)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"sandbox": a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW))},
+            {"sandbox": a_sandbox(runner=replace(a_runner(), link=PodLink.CLOSED, closed_at=NOW))},
+            {"sandbox": a_sandbox(pod=a_pod(unwell=True))},
+            {"sandbox": a_sandbox(pod=a_pod(running=False, terminated="Error"))},
+            {"sandbox": replace(a_sandbox(), gone=True)},
+            {"proven": None},
+        ],
+    )
+    def test_it_is_not_ready_without_its_pod_its_connection_and_its_proof(self, changes: dict[str, Any]) -> None:
+        assert ready().ready
+        assert not replace(ready(), **changes).ready
+
+    def test_one_whose_connection_was_lost_goes(self) -> None:
+        lost = ready(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW)))
+        assert dropped(plan(seen({"a": lost}))) == ["a"]
+
+    def test_one_that_is_not_let_in_yet_is_connected_again(self) -> None:
+        closed = starting(a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW)))
+        assert AttachMember("a") not in plan(seen({"a": closed}), 0.5).actions
+        assert AttachMember("a") in plan(seen({"a": closed}), 1).actions
+        assert dropped(plan(seen({"a": closed}), 60)) == ["a"]
+
+    @pytest.mark.parametrize(
+        "sandbox",
+        [
+            Sandbox(a_pod(unwell=True), requested=True),
+            Sandbox(a_pod(), requested=True, gone=True),
+            Sandbox(a_pod(running=False, terminated="Error"), requested=True),
+            Sandbox(requested=True, fault=Fault(Reason.POD_REFUSED, "refused")),
+        ],
+    )
+    def test_one_that_is_of_no_use_goes(self, sandbox: Sandbox) -> None:
+        assert dropped(plan(seen({"a": starting(sandbox)}))) == ["a"]
+
+    def test_one_that_does_not_answer_goes_but_one_that_finds_no_node_may_wait(self) -> None:
+        silent = starting(Sandbox(a_pod(), requested=True, runner=RunnerView(PodLink.OPEN, asked_at=NOW)))
+        assert dropped(plan(seen({"a": silent}), 59)) == []
+        assert dropped(plan(seen({"a": silent}), 60)) == ["a"]
+        assert dropped(plan(seen({"a": starting()}), 60)) == ["a"]  # never seen
+        waiting = starting(Sandbox(a_pod(running=False, node_name="", unschedulable="no room"), requested=True))
+        assert not waiting.starting
+        assert dropped(plan(seen({"a": waiting}), 600)) == []
+
+    def test_one_that_waits_is_asked_now_and_then_whether_it_is_there(self) -> None:
+        heard = ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW)))
+        full = {"a": heard, "b": heard, "c": heard}
+        assert plan(seen(full), 9).actions == ()
+        assert plan(seen(full), 9).wake_at == NOW + seconds(10)
+        assert plan(seen(full), 10).actions == (PingMember("a"), PingMember("b"), PingMember("c"))
+        asked = replace(a_runner(), heard_at=NOW, pinged_at=NOW + seconds(10))
+        full = {"a": ready(sandbox=a_sandbox(runner=asked)), "b": heard, "c": heard}
+        assert dropped(plan(seen(full), 14.9)) == []
+        assert dropped(plan(seen(full), 15)) == ["a"]
+        answered = replace(asked, heard_at=NOW + seconds(10.1))
+        assert dropped(plan(seen({"a": ready(sandbox=a_sandbox(runner=answered))}), 16)) == []
+
+    def test_who_was_heard_a_while_ago_is_asked_along_with_the_first_who_has_to_be(self) -> None:
+        full = {
+            name: ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW + seconds(heard))))
+            for name, heard in (("a", 0), ("b", 4), ("c", 8))
+        }
+        assert plan(seen(full), 9.9).actions == ()
+        assert plan(seen(full), 10).actions == (PingMember("a"), PingMember("b"))
+        assert plan(seen(full), 10).wake_at == NOW + seconds(10)
+
+    def test_one_that_is_too_old_is_replaced(self) -> None:
+        observed = seen({"a": ready(), "b": ready(), "c": ready()}, spec={"maxAgeSeconds": 100})
+        assert plan(observed, 99).wake_at == NOW + seconds(100)
+        result = plan(observed, 100)
+        assert (dropped(result), len(created(result))) == (["a", "b", "c"], 3)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"spec": {"limits": {"cpu": "250m"}}},
+            {"spec": {"image": OTHER_IMAGE}, "policy": a_policy(images=[IMAGE, OTHER_IMAGE])},
+            {"policy": a_policy(images=[OTHER_IMAGE])},
+            {"policy": a_policy(runtimeClassName="gvisor")},
+        ],
+    )
+    def test_those_of_a_pool_or_policy_that_was_changed_are_replaced(self, changes: dict[str, Any]) -> None:
+        result = plan(seen({"a": ready()}, **changes))
+        assert (dropped(result), len(created(result))) == (["a"], 3)
+
+    @pytest.mark.parametrize(
+        ("policy", "reason"),
+        [
+            (a_policy(maxLimits={"cpu": "100m"}), "PolicyViolation"),
+            (PolicyProblem("spec.images: Field required"), "PolicyInvalid"),
+        ],
+    )
+    def test_where_the_policy_does_not_allow_them_there_are_none(self, policy: Any, reason: str) -> None:
+        result = plan(seen({"a": ready()}, policy=policy))
+        assert (dropped(result), created(result)) == (["a"], [])
+        assert reason_of(result) == ("False", reason)
+
+
+class TestWhoIsServed:
+    def test_whoever_asks_for_just_such_a_pod(self) -> None:
+        assert serves(seen(), Verdict(IMAGE, None, ()), Limits())
+        assert serves(seen(), Verdict(IMAGE, None, ()), Limits(cpu="0.5", memory="268435456", pids=7))
+
+    @pytest.mark.parametrize(
+        "limits", [Limits(cpu="250m"), Limits(memory="128Mi"), Limits(ephemeral_storage="1Gi"), Limits(pids=257)]
+    )
+    def test_not_with_other_limits(self, limits: PodLimits) -> None:
+        assert not serves(seen(), Verdict(IMAGE, None, ()), limits)
+
+    def test_not_with_another_image_or_runtime(self) -> None:
+        assert not serves(seen(), Verdict(OTHER_IMAGE, None, ()), Limits())
+        assert not serves(seen(), Verdict(IMAGE, "gvisor", ()), Limits())
+
+    def test_nobody_while_it_is_empty_or_broken_for_good(self) -> None:
+        assert not serves(seen(spec={"replicas": 0}), Verdict(IMAGE, None, ()), Limits())
+        broken = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")
+        assert not serves(seen(problem=broken), Verdict(IMAGE, None, ()), Limits())
+        assert serves(seen({"a": ready()}, problem=broken), Verdict(IMAGE, None, ()), Limits())
+        passing = Ending(Event.FAULT, Reason.QUOTA_EXCEEDED, "used up")
+        assert serves(seen(problem=passing), Verdict(IMAGE, None, ()), Limits())
+
+
+class TestFairShares:
+    def test_who_wants_little_gets_it_and_the_rest_is_shared(self) -> None:
+        assert fair_shares({"a": 100, "b": 1, "c": 100}, 9) == {"a": 4, "b": 1, "c": 4}
+
+    def test_nobody_gets_more_than_they_want(self) -> None:
+        assert fair_shares({"a": 2, "b": 1}, 10) == {"a": 2, "b": 1}
+        assert fair_shares({}, 10) == {}
+
+    def test_what_cannot_be_shared_goes_round(self) -> None:
+        wanted = dict.fromkeys("abcde", 1)
+        without = {next(one for one, share in fair_shares(wanted, 4, turn).items() if not share) for turn in range(5)}
+        assert without == set("abcde")
+
+    @given(wanted=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30)), limit=st.integers(0, 40))
+    def test_all_is_given_out_and_nobody_gets_two_more_than_one_who_wants_more(
+        self, wanted: dict[str, int], limit: int
+    ) -> None:
+        shares = fair_shares(wanted, limit)
+        assert sum(shares.values()) == min(limit, sum(wanted.values()))
+        hungry = [shares[one] for one in wanted if shares[one] < wanted[one]]
+        assert all(share <= least + 1 for least in hungry for share in shares.values())
