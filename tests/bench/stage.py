@@ -9,6 +9,7 @@ from typing import Any
 
 from cluster_tools import SANDBOX, image
 from kubernetes.aio import client, watch
+from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution
 from codeexec_api.names import API_VERSION, GROUP, POOL_KIND, POOL_PLURAL, VERSION
@@ -67,7 +68,13 @@ async def without_the_default_pool(api: client.ApiClient) -> AsyncIterator[None]
         patch = {"spec": {"replicas": replicas}}
         await custom.patch_namespaced_custom_object(*where, patch, _content_type="application/merge-patch+json")
 
-    found: Any = await custom.get_namespaced_custom_object(*where)
+    try:
+        found: Any = await custom.get_namespaced_custom_object(*where)
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        yield  # there is none
+        return
     await scale(0)
     try:
         yield

@@ -159,23 +159,21 @@ class Cluster:
         Raises:
             ApiException: 404 it is gone.
         """
-        unversioned = pool.model_copy(update={"metadata": pool.metadata.model_copy(update={"resource_version": ""})})
-        return SandboxPool.parse(await self._write_status(POOL_PLURAL, unversioned, status))
+        return SandboxPool.parse(await self._write_status(POOL_PLURAL, pool, status, unless_changed=False))
 
     async def _write_status(
         self,
         plural: str,
         owner: CodeExecution | CodeSession | SandboxPool,
         status: CodeExecutionStatus | CodeSessionStatus | SandboxPoolStatus,
+        *,
+        unless_changed: bool = True,
     ) -> Any:
         meta, new = owner.metadata, status.dump()
         # What is no longer so has to be taken back by name, else a merge leaves it.
         taken_back = dict.fromkeys(owner.status.dump().keys() - new.keys())
-        body = {
-            "metadata": {"uid": meta.uid}
-            | ({"resourceVersion": version} if (version := meta.resource_version) else {}),
-            "status": taken_back | new,
-        }
+        version = {"resourceVersion": meta.resource_version} if unless_changed else {}
+        body = {"metadata": {"uid": meta.uid} | version, "status": taken_back | new}
         return await self._custom.patch_namespaced_custom_object_status(
             GROUP,
             VERSION,
@@ -346,15 +344,8 @@ class Cluster:
 
     async def list_pods(self, namespace: str, selector: str) -> list[Mapping[str, Any]]:
         """pods: list."""
-        pods: list[Mapping[str, Any]] = []
-        token: str | None = None
-        while token != "":
-            page = await self._core.list_namespaced_pod(
-                namespace, label_selector=selector, limit=_PODS, _continue=token
-            )
-            pods += [self._plain(pod) for pod in page.items]
-            token = (page.metadata and page.metadata.var_continue) or ""
-        return pods
+        pages = _pages(self._core.list_namespaced_pod, namespace, label_selector=selector, limit=_PODS)
+        return [self._plain(pod) async for page in pages for pod in page.items]
 
     async def patch_pod(self, namespace: str, name: str, patch: Any) -> None:
         """pods: patch. One that is gone is fine."""
@@ -383,13 +374,8 @@ class Cluster:
 
     async def list_nodes(self) -> list[NodeView]:
         """nodes: list."""
-        nodes: list[NodeView] = []
-        token: str | None = None
-        while token != "":
-            page = await self._core.list_node(limit=_NODES, _continue=token)
-            nodes += [parse_node(self._plain(node)) for node in page.items]
-            token = (page.metadata and page.metadata.var_continue) or ""
-        return nodes
+        pages = _pages(self._core.list_node, limit=_NODES)
+        return [parse_node(self._plain(node)) async for page in pages for node in page.items]
 
     async def list_runtime_handlers(self) -> dict[str, str]:
         """runtimeclasses: list. Name of each RuntimeClass to the handler that it stands for."""
@@ -413,6 +399,15 @@ class Cluster:
         except ApiException as error:
             if error.status not in (404, 409):  # 409: the UID is another object's
                 raise
+
+
+async def _pages(call: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> AsyncGenerator[Any, None]:
+    """A list, one page after the other."""
+    token: str | None = None
+    while token != "":
+        page = await call(*arguments, _continue=token, **options)
+        yield page
+        token = (page.metadata and page.metadata.var_continue) or ""
 
 
 async def _found(request: Awaitable[Any]) -> Any:

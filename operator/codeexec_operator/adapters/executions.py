@@ -15,6 +15,7 @@ from codeexec_api import (
     CodeExecutionStatus,
     CodeSession,
     ExecutionPolicySpec,
+    PayloadRef,
     PodLimits,
     Reason,
     Verdict,
@@ -48,8 +49,6 @@ _TRIES: Final = 5
 _TRY_AGAIN_SECONDS: Final = 1
 _CHORES_SECONDS: Final = 0.1
 """How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
-
-
 _RESULT_SECONDS: Final = 0.1
 """How long they wait then, until the caller has the result."""
 
@@ -158,17 +157,13 @@ class ExecutionWorker(PodWorker):
         known = self._seen.policy
         policy = known if isinstance(known, ExecutionPolicySpec) else self.context.policies.default
         expires_at = now() + timedelta(seconds=policy.output_ttl_seconds)
-        for _ in range(_TRIES):
-            try:
-                fault = await self.context.cluster.create_output(self._seen.execution, part, expires_at)
-            except (ApiException, *NETWORK_ERRORS) as error:
-                logger.warning("%s: a part of the output was not stored (%s)", self.name, type(error).__name__)
-                await asyncio.sleep(_TRY_AGAIN_SECONDS)
-            else:
-                if fault:
-                    transcript.lose(part, fault.message)
-                return
-        transcript.lose(part, "the API server did not take it")
+
+        async def create() -> None:
+            if fault := await self.context.cluster.create_output(self._seen.execution, part, expires_at):
+                transcript.lose(part, fault.message)
+
+        if not await self._try("a part of the output was not stored", create):
+            transcript.lose(part, "the API server did not take it")
 
     def progressed(self) -> None:
         """The transcript is over."""
@@ -328,7 +323,7 @@ class ExecutionWorker(PodWorker):
         if spec.sealed_payload:
             payload = open_payload(self._seen.execution, spec.sealed_payload, self.context.sealing.ring)
         elif spec.payload_ref:
-            payload = verify_payload(self._seen.execution, await self._read_payload())
+            payload = verify_payload(self._seen.execution, await self._read_payload(spec.payload_ref))
         queued = self._seen.execution.status.pool_name and not self._claimed
         if queued and isinstance(payload, Payload):  # after a restart of the operator: there may be many
             payload = hold(payload, waits=True)
@@ -340,11 +335,9 @@ class ExecutionWorker(PodWorker):
         self._seen = replace(self._seen, payload=payload, payload_read_at=now(), policy=policy)
         self.wake()
 
-    async def _read_payload(self) -> Sequence[Mapping[str, Any] | None]:
+    async def _read_payload(self, ref: PayloadRef) -> Sequence[Mapping[str, Any] | None]:
         """The Secrets of the payload. One that is just being created is not asked for: its arrival will be heard of."""
-        ref, payloads = self._seen.execution.spec.payload_ref, self.context.payloads
-        if ref is None:
-            return ()
+        payloads = self.context.payloads
         if ref.parts == 1:
             seen = payloads.seen(self.meta.namespace, ref.name)
             if secret := payloads.take(self.meta.namespace, ref.name):
@@ -375,18 +368,21 @@ class ExecutionWorker(PodWorker):
     async def _adopt(self, pod: str, patch: Mapping[str, Any]) -> None:
         """Until then the pod goes with its pool, or with this worker."""
         pool = self._pool
-        adopted = await self._try("the pod was not adopted", self.context.cluster.patch_pod, pod, patch)
+        adopted = await self._try(
+            "the pod was not adopted", self.context.cluster.patch_pod, self.meta.namespace, pod, patch
+        )
         if pool and adopted:
             pool.adopted(pod)
 
     async def _delete_payload(self, name: str, uid: str) -> None:
         """Delete one of its Secrets; the sweeper comes later for what this doesn't succeed with."""
-        await self._try("the payload was not deleted", self.context.cluster.delete_payload, name, uid)
+        delete = self.context.cluster.delete_payload
+        await self._try("the payload was not deleted", delete, self.meta.namespace, name, uid)
 
     async def _try(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
         for _ in range(_TRIES):
             try:
-                await call(self.meta.namespace, *arguments)
+                await call(*arguments)
             except (ApiException, *NETWORK_ERRORS) as error:
                 logger.warning("%s: %s (%s); trying again", self.name, failure, type(error).__name__)
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
@@ -415,6 +411,7 @@ class ExecutionWorker(PodWorker):
             await self._session.connection.cancel(self.uid)
         self._leave()
         if self.deleted and self._claimed:  # it may not be adopted yet, so nobody else would
-            await self._try("its pod was not deleted", self.context.cluster.delete_pod, self.pod_name)
+            delete = self.context.cluster.delete_pod
+            await self._try("its pod was not deleted", delete, self.meta.namespace, self.pod_name)
         self._register.forget(self)
         await super()._end()

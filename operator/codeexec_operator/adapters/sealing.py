@@ -65,8 +65,9 @@ class SealingKeys:
             await self._cluster.write_keys(self._namespace, self._secret, ring.dump(), version)
         self.ring = ring
         if newest := ring.newest:
+            data = sealing.publish(newest.name, newest.private)
             for sandbox in self._sandboxes:
-                await self._publish(sandbox, sealing.publish(newest.name, newest.private))
+                await self._publish(sandbox, data)
 
     async def _publish(self, sandbox: str, data: Mapping[str, str]) -> None:
         """Where that doesn't succeed, clients find no key or an older one; what the others find is none of it."""

@@ -39,7 +39,7 @@ _CANCELLED_BEFORE: Final = Ending(Event.CANCEL, None, "cancelled before the code
 def request_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """Record the pod's name and make it."""
     status = seen.execution.status
-    manifest = _manifest(seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None)
+    manifest = _manifest(seen, now, timing)
     status = status.model_copy(update={"pod_name": manifest["metadata"]["name"]})
     return Plan(status=status, actions=(CreatePod(manifest),))
 
@@ -56,15 +56,14 @@ def session_over(view: SessionView) -> Ending | None:
     return Ending(Event.REFUSED, Reason.SESSION_ENDED, message)
 
 
-def _manifest(
-    seen: Observed, now: datetime, timing: Timing, *, image: str, runtime_class_name: str | None
-) -> dict[str, Any]:
+def _manifest(seen: Observed, now: datetime, timing: Timing) -> dict[str, Any]:
     """The pod, with a deadline behind those of the runner and of this operator."""
-    spec = seen.execution.spec
+    spec, status = seen.execution.spec, seen.execution.status
+    runtime_class_name = status.runtime_class_name or None
     seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace
     return build_pod(
         seen.execution,
-        image=image,
+        image=status.image,
         deadline_seconds=int(seconds),
         runtime_class_name=runtime_class_name,
         user_namespace=seen.surroundings.user_namespace(runtime_class_name),
@@ -84,11 +83,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if plan := _without_payload(seen, now):
         return plan
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
-        status = seen.execution.status
-        manifest = _manifest(
-            seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None
-        )
-        return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
+        return Plan(actions=(CreatePod(_manifest(seen, now, timing)),), wake_at=give_up_at)
     if plan := startup.connect(seen.sandbox, now, timing, give_up_at):
         return plan
     pod, ready = seen.sandbox.pod, seen.sandbox.runner.ready
