@@ -149,6 +149,8 @@ def _definition(
     schema["required"] = ["spec"]
     schema["x-kubernetes-validations"] = ROOT_RULES[kind]
     has_status = "status" in schema["properties"]
+    if has_status:  # one writer owns all of it: to know who owns which field would be most of what a write costs
+        schema["properties"]["status"]["x-kubernetes-map-type"] = "atomic"
     version: dict[str, Any] = {
         "name": names.VERSION,
         "served": True,
