@@ -7,6 +7,7 @@ import resource
 import sys
 
 import kopf
+import uvloop
 import yaml
 from pydantic import ValidationError
 
@@ -30,6 +31,7 @@ def main() -> None:
     # kopf names itself after this; else it asks for the name of the user, and the uid of the image has none.
     os.environ.setdefault("POD_ID", platform.node())
     kopf.run(
+        loop=uvloop.new_event_loop(),
         registry=kopf.get_default_registry(),
         namespaces=settings.namespaces,
         standalone=True,
