@@ -1,8 +1,9 @@
 """Shows what 10,000 records cost: the time of a warm call, and the operator's memory, before and with them.
 
-Run by `make bench-records`. The records are made while the operator is down, so that it has to read them all when it
-starts; each is as one of a call of `print(1)` is. They are deleted at the end. AutoGen's Local executor is timed in
-turn with ours, so that a machine that has become slower shows.
+Run by `make bench-records`, which also shows what the operator takes while 20 pods stand ready and nothing happens. The
+records are made while the operator is down, so that it has to read them all when it starts; each is as one of a call of
+`print(1)` is. They are deleted at the end. AutoGen's Local executor is timed in turn with ours, so that a machine that
+has become slower shows.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,11 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 from kubernetes.aio import client, config
 
-from executor_client import KubernetesCodeExecutor
+from executor_client import KubernetesCodeExecutor, Limits
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from cluster_tools import ROOT, SANDBOX, SYSTEM
+from stage import Pool, without_the_default_pool
 
 RECORDS = int(os.environ.get("RECORDS", "10000"))
 RUNS = int(os.environ.get("RUNS", "30"))
@@ -34,6 +37,10 @@ SEED = "codeexec.dev/bench-seed"
 MERGE = "application/merge-patch+json"
 DEPLOYMENT = "codeexec-operator"
 SETTLE_SECONDS = 30
+IDLE_SECONDS = 90
+POOLED = 20
+SMALL = Limits(cpu="50m", memory="64Mi")
+"""Of the pods that only stand there: the node has no room for so many that are larger."""
 PAUSE_SECONDS = 6
 """Between calls: the pool is full again by then, mostly."""
 WARM_UP = 2
@@ -68,13 +75,14 @@ class Cluster:
             mine = [pod for pod in mine if all(one.ready for one in pod.status.container_statuses or [])]
         return [pod.metadata.name for pod in mine]
 
-    async def operator_use(self) -> tuple[float, float]:
-        """Memory in MiB (the working set, as the kubelet counts it) and CPU seconds so far."""
+    async def operator_use(self) -> tuple[float, float, float]:
+        """Memory in MiB (the working set, as the kubelet counts it), CPU seconds so far, and when they were counted."""
         [name] = await self._operators(ready=True)
         node = (await self._core.read_namespaced_pod(name, SYSTEM)).spec.node_name
         answer = await self._core.connect_get_node_proxy_with_path_without_preload_content(node, "stats/summary")
         [pod] = [one for one in json.loads(await answer.read())["pods"] if one["podRef"]["name"] == name]
-        return pod["memory"]["workingSetBytes"] / 2**20, pod["cpu"]["usageCoreNanoSeconds"] / 1e9
+        counted_at = datetime.fromisoformat(pod["cpu"]["time"]).timestamp()
+        return pod["memory"]["workingSetBytes"] / 2**20, pod["cpu"]["usageCoreNanoSeconds"] / 1e9, counted_at
 
     async def a_record(self) -> Mapping[str, Any]:
         """The newest that there is."""
@@ -136,17 +144,17 @@ async def warm_calls(cluster: Cluster) -> tuple[float, float]:
 
 async def idle_cpu(cluster: Cluster) -> float:
     """Share of a core that the operator takes while nothing happens, in percent."""
-    _, before = await cluster.operator_use()
-    begun = time.perf_counter()
     await asyncio.sleep(SETTLE_SECONDS)
-    _, after = await cluster.operator_use()
-    return 100 * (after - before) / (time.perf_counter() - begun)
+    _, before, begun = await cluster.operator_use()
+    await asyncio.sleep(IDLE_SECONDS)
+    _, after, ended = await cluster.operator_use()
+    return 100 * (after - before) / (ended - begun)
 
 
 async def measure(cluster: Cluster) -> dict[str, float]:
     ours, peer = await warm_calls(cluster)
     idle = await idle_cpu(cluster)
-    memory, _ = await cluster.operator_use()
+    memory, _, _ = await cluster.operator_use()
     return {"p50_ms": ours, "local_p50_ms": peer, "operator_mib": memory, "idle_cpu_percent": idle}
 
 
@@ -155,6 +163,8 @@ async def main() -> None:
     async with client.ApiClient() as api:
         cluster = Cluster(api)
         await cluster.delete_copies()
+        async with without_the_default_pool(api), Pool(api, POOLED, SMALL):
+            idle = await idle_cpu(cluster)
         few = await measure(cluster)
         record = await cluster.a_record()
         await cluster.scale_operator(0)
@@ -171,8 +181,10 @@ async def main() -> None:
     for what in few:
         print(f"{what:<32}{few[what]:>14.1f}{many[what]:>15.1f}")
     print(f"p50 with them / without: {many['p50_ms'] / few['p50_ms']:.2f}; beside the Local executor's: {rise:.2f}")
-    print(f"the operator was ready {started:.1f} s after it was started")
+    print(f"the operator was ready {started:.1f} s after it was started with them")
+    print(f"idle with {POOLED} pods that stand ready, it takes {idle:.2f} % of a core")
     figures = {"records": RECORDS, "bytes_each": size, "few": few, "many": many, "ready_after_s": started}
+    figures |= {"pooled": POOLED, "idle_cpu_percent_pooled": idle}
     (ROOT / ".codeexec" / "records.json").write_text(json.dumps(figures, indent=2) + "\n")
 
 
