@@ -148,9 +148,6 @@ def _definition(
     }
     schema["required"] = ["spec"]
     schema["x-kubernetes-validations"] = ROOT_RULES[kind]
-    has_status = "status" in schema["properties"]
-    if has_status:  # one writer owns all of it: to know who owns which field would be most of what a write costs
-        schema["properties"]["status"]["x-kubernetes-map-type"] = "atomic"
     version: dict[str, Any] = {
         "name": names.VERSION,
         "served": True,
@@ -158,7 +155,9 @@ def _definition(
         "schema": {"openAPIV3Schema": schema},
         "additionalPrinterColumns": columns,
     }
-    if has_status:
+    if status := schema["properties"].get("status"):
+        # One writer owns all of it: to know who owns which field would be a good part of what a write costs.
+        status["x-kubernetes-map-type"] = "atomic"
         version["subresources"] = {"status": {}, **({"scale": dict(scale)} if scale else {})}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

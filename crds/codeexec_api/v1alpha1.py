@@ -8,7 +8,7 @@ errors); status is lenient, so that an older client can read what a newer operat
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -692,38 +692,31 @@ class ObjectMeta(_Status):
     creation_timestamp: datetime | None = None
 
 
-class CodeExecution(_Status):
+class _Object(_Status):
+    metadata: ObjectMeta
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> Self:
+        """From an object of the API server.
+
+        Raises:
+            pydantic.ValidationError: a ValueError that names each wrong field.
+        """
+        return cls.model_validate(raw)
+
+
+class CodeExecution(_Object):
     """A request to run code, and the audit record of what became of it."""
 
-    metadata: ObjectMeta
     spec: CodeExecutionSpec
     status: CodeExecutionStatus = Field(default_factory=CodeExecutionStatus)
 
-    @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> "CodeExecution":
-        """From an object of the API server.
 
-        Raises:
-            pydantic.ValidationError: a ValueError that names each wrong field.
-        """
-        return cls.model_validate(raw)
-
-
-class CodeSession(_Status):
+class CodeSession(_Object):
     """A workspace that several executions share, and the record of it. It owns one pod."""
 
-    metadata: ObjectMeta
     spec: CodeSessionSpec
     status: CodeSessionStatus = Field(default_factory=CodeSessionStatus)
-
-    @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> "CodeSession":
-        """From an object of the API server.
-
-        Raises:
-            pydantic.ValidationError: a ValueError that names each wrong field.
-        """
-        return cls.model_validate(raw)
 
 
 class SandboxPoolSpec(_Model):
@@ -780,21 +773,11 @@ class SandboxPoolStatus(_Status):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-class SandboxPool(_Status):
+class SandboxPool(_Object):
     """Sandbox pods that stand ready, so that code starts at once. Each is used for one execution."""
 
-    metadata: ObjectMeta
     spec: SandboxPoolSpec
     status: SandboxPoolStatus = Field(default_factory=SandboxPoolStatus)
-
-    @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> "SandboxPool":
-        """From an object of the API server.
-
-        Raises:
-            pydantic.ValidationError: a ValueError that names each wrong field.
-        """
-        return cls.model_validate(raw)
 
 
 class PolicyLimits(_Model):
@@ -860,10 +843,9 @@ class ExecutionPolicySpec(_Model):
     )
 
 
-class ExecutionPolicy(_Status):
+class ExecutionPolicy(_Object):
     """What executions in this namespace may ask for; replaces the cluster's default policy as a whole."""
 
-    metadata: ObjectMeta
     spec: ExecutionPolicySpec
 
 

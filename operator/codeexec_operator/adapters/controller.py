@@ -14,7 +14,7 @@ from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.worker import Context
+from codeexec_operator.adapters.worker import Context, Worker
 from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
 
 logger = logging.getLogger(__name__)
@@ -39,13 +39,9 @@ class Controller:
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution was seen, changed or deleted."""
         worker = self._executions.get(raw["metadata"]["uid"])
-        if deleted:
-            if worker:
-                worker.observe_deletion()
-            return
-        if worker and worker.version >= int(raw["metadata"]["resourceVersion"]):
+        if worker and not deleted and worker.version >= int(raw["metadata"]["resourceVersion"]):
             return  # most are what was written here
-        execution = _parsed(CodeExecution.parse, raw)
+        execution = _news(worker, CodeExecution.parse, raw, deleted=deleted)
         if execution is None:
             return
         if worker:
@@ -56,11 +52,7 @@ class Controller:
     def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeSession was seen, changed or deleted."""
         worker = self._sessions.get(raw["metadata"]["uid"])
-        if deleted:
-            if worker:
-                worker.observe_deletion()
-            return
-        session = _parsed(CodeSession.parse, raw)
+        session = _news(worker, CodeSession.parse, raw, deleted=deleted)
         if session is None:
             return
         if worker:
@@ -71,11 +63,7 @@ class Controller:
     def on_pool(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A SandboxPool was seen, changed or deleted."""
         worker = self._pools.get(raw["metadata"]["uid"])
-        if deleted:
-            if worker:
-                worker.observe_deletion()
-            return
-        pool = _parsed(SandboxPool.parse, raw)
+        pool = _news(worker, SandboxPool.parse, raw, deleted=deleted)
         if pool is None:
             return
         if worker:
@@ -209,7 +197,14 @@ class Controller:
         await self._context.cluster.close()
 
 
-def _parsed(parse: Callable[[Mapping[str, Any]], _Parsed], raw: Mapping[str, Any]) -> _Parsed | None:
+def _news(
+    worker: Worker | None, parse: Callable[[Mapping[str, Any]], _Parsed], raw: Mapping[str, Any], *, deleted: bool
+) -> _Parsed | None:
+    """The object as it is now; None if nothing is left to be done: it was deleted, or isn't understood."""
+    if deleted:
+        if worker:
+            worker.observe_deletion()
+        return None
     try:
         return parse(raw)
     except ValidationError as error:  # the schema of the CRD is the same model, so it is newer than this operator

@@ -209,8 +209,13 @@ class ExecutionWorker(PodWorker):
         view = pool.view_for(self)
         if claimed := self._claimed:
             of = claimed.template
-            view = replace(view, image=of.image, runtime_class_name=of.runtime_class_name)
-            return replace(view, pod_name=claimed.pod_name, proven=claimed.proven)
+            return replace(
+                view,
+                image=of.image,
+                runtime_class_name=of.runtime_class_name,
+                pod_name=claimed.pod_name,
+                proven=claimed.proven,
+            )
         asked = self._asked or Verdict("", None, ())
         return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
 
