@@ -4,10 +4,12 @@ Needs pydantic only, and `codeexec_api.sealing` cryptography. `python -m codeexe
 documents.
 """
 
+from codeexec_api.approval import Ruling, judge
 from codeexec_api.conditions import ConditionType, condition, find_condition, set_condition
 from codeexec_api.phases import Event, IllegalTransition, Phase, Reason, SessionPhase, advance, advance_session
-from codeexec_api.policy import Verdict, Violation, evaluate
+from codeexec_api.policy import Decision, Verdict, Violation, evaluate
 from codeexec_api.v1alpha1 import (
+    ApprovalStatus,
     ArtifactRequest,
     ArtifactStatus,
     Block,
@@ -23,9 +25,13 @@ from codeexec_api.v1alpha1 import (
     EgressProof,
     EgressTarget,
     EgressVerdict,
+    ExecutionApproval,
+    ExecutionApprovalSpec,
     ExecutionPolicy,
     ExecutionPolicySpec,
+    ExecutionRef,
     File,
+    Grant,
     Limits,
     OutputRef,
     OutputRun,
@@ -44,6 +50,7 @@ from codeexec_api.v1alpha1 import (
 )
 
 __all__ = [
+    "ApprovalStatus",
     "ArtifactRequest",
     "ArtifactStatus",
     "Block",
@@ -56,14 +63,19 @@ __all__ = [
     "CodeSessionStatus",
     "Condition",
     "ConditionType",
+    "Decision",
     "EgressMode",
     "EgressProof",
     "EgressTarget",
     "EgressVerdict",
     "Event",
+    "ExecutionApproval",
+    "ExecutionApprovalSpec",
     "ExecutionPolicy",
     "ExecutionPolicySpec",
+    "ExecutionRef",
     "File",
+    "Grant",
     "IllegalTransition",
     "Limits",
     "OutputRef",
@@ -73,6 +85,7 @@ __all__ = [
     "PodLimits",
     "PolicyLimits",
     "Reason",
+    "Ruling",
     "SandboxPool",
     "SandboxPoolSpec",
     "SandboxPoolStatus",
@@ -89,6 +102,7 @@ __all__ = [
     "condition",
     "evaluate",
     "find_condition",
+    "judge",
     "manifest",
     "set_condition",
 ]

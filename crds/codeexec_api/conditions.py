@@ -12,6 +12,8 @@ class ConditionType(StrEnum):
 
     ACCEPTED = "Accepted"
     """True: policy and payload allow it. False: denied; reason and message say why."""
+    APPROVED = "Approved"
+    """True: a human has approved what the policy does not allow by itself. False: nobody has, or one has denied it."""
     EGRESS_CLOSED = "EgressClosed"
     """True: shown, before any code ran, that nothing leaves the sandbox. False: that could not be shown."""
     READY = "Ready"

@@ -15,6 +15,8 @@ SESSION_KIND: Final = "CodeSession"
 SESSION_PLURAL: Final = "codesessions"
 POLICY_KIND: Final = "ExecutionPolicy"
 POLICY_PLURAL: Final = "executionpolicies"
+APPROVAL_KIND: Final = "ExecutionApproval"
+APPROVAL_PLURAL: Final = "executionapprovals"
 POOL_KIND: Final = "SandboxPool"
 POOL_PLURAL: Final = "sandboxpools"
 
@@ -27,7 +29,7 @@ DEFAULT_POOL: Final = "default"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "codeexec"
 EXECUTION_LABEL: Final = f"{GROUP}/execution"
-"""On sandbox pods, payload Secrets and output ConfigMaps: name of the CodeExecution they belong to."""
+"""On sandbox pods, payload Secrets, output ConfigMaps and approvals: name of the CodeExecution they belong to."""
 CLIENT_LABEL: Final = f"{GROUP}/client"
 """On CodeExecutions: the connection that created them, which watches all that have this label."""
 SESSION_LABEL: Final = f"{GROUP}/session"
@@ -66,6 +68,11 @@ def pod_name(owner_name: str, uid: str) -> str:
 def payload_name(name: str, part: int) -> str:
     """Name of the Secret with this part of a payload; `name` is that of the first part, `spec.payloadRef.name`."""
     return f"{name}-{part}" if part else name
+
+
+def review_name(execution_name: str, uid: str) -> str:
+    """Name of the Secret with the code of an execution that waits for approval, if it came sealed."""
+    return f"{pod_name(execution_name, uid)}-review"
 
 
 def output_name(execution_name: str, uid: str, part: int) -> str:

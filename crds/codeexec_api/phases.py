@@ -15,7 +15,10 @@ class Phase(StrEnum):
     """Summary of where an execution stands (`status.phase`)."""
 
     PENDING = "Pending"
+    AWAITING_APPROVAL = "AwaitingApproval"
+    APPROVED = "Approved"
     DENIED = "Denied"
+    EXPIRED = "Expired"
     STARTING = "Starting"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
@@ -53,6 +56,9 @@ class Event(StrEnum):
 
     ACCEPTED = "Accepted"
     REFUSED = "Refused"
+    NEEDS_APPROVAL = "NeedsApproval"
+    APPROVED = "Approved"
+    EXPIRED = "Expired"
     READY = "Ready"
     ENDED = "Ended"
     STARTED = "Started"
@@ -70,6 +76,13 @@ class Reason(StrEnum):
 
     POLICY_VIOLATION = "PolicyViolation"
     POLICY_INVALID = "PolicyInvalid"
+    APPROVAL_REQUIRED = "ApprovalRequired"
+    APPROVED = "Approved"
+    APPROVAL_NOT_NEEDED = "ApprovalNotNeeded"
+    APPROVAL_DENIED = "ApprovalDenied"
+    APPROVAL_REVOKED = "ApprovalRevoked"
+    APPROVAL_EXPIRED = "ApprovalExpired"
+    APPROVAL_TIMEOUT = "ApprovalTimeout"
     PAYLOAD_MISSING = "PayloadMissing"
     PAYLOAD_FOREIGN = "PayloadForeign"
     PAYLOAD_MISMATCH = "PayloadMismatch"
@@ -128,8 +141,18 @@ TRANSITIONS: Final = MappingProxyType(
         (Phase.PENDING, Event.ACCEPTED): Move(Phase.STARTING, Reason.POD_REQUESTED),
         (Phase.PENDING, Event.REFUSED): Move(Phase.DENIED, Reason.POLICY_VIOLATION),
         (Phase.PENDING, Event.CANCEL): Move(Phase.CANCELLED, Reason.CANCEL_REQUESTED),
+        (Phase.PENDING, Event.NEEDS_APPROVAL): Move(Phase.AWAITING_APPROVAL, Reason.APPROVAL_REQUIRED),
+        (Phase.AWAITING_APPROVAL, Event.APPROVED): Move(Phase.APPROVED, Reason.APPROVED),
+        (Phase.AWAITING_APPROVAL, Event.REFUSED): Move(Phase.DENIED, Reason.APPROVAL_DENIED),
+        (Phase.AWAITING_APPROVAL, Event.EXPIRED): Move(Phase.EXPIRED, Reason.APPROVAL_TIMEOUT),
+        (Phase.AWAITING_APPROVAL, Event.CANCEL): Move(Phase.CANCELLED, Reason.CANCEL_REQUESTED),
+        (Phase.APPROVED, Event.ACCEPTED): Move(Phase.STARTING, Reason.POD_REQUESTED),
+        (Phase.APPROVED, Event.REFUSED): Move(Phase.DENIED, Reason.APPROVAL_REVOKED),
+        (Phase.APPROVED, Event.EXPIRED): Move(Phase.EXPIRED, Reason.APPROVAL_EXPIRED),
+        (Phase.APPROVED, Event.CANCEL): Move(Phase.CANCELLED, Reason.CANCEL_REQUESTED),
         (Phase.STARTING, Event.STARTED): Move(Phase.RUNNING, Reason.CODE_STARTED),
         (Phase.STARTING, Event.REFUSED): Move(Phase.DENIED, Reason.EGRESS_NOT_ENFORCED),
+        (Phase.STARTING, Event.EXPIRED): Move(Phase.EXPIRED, Reason.APPROVAL_EXPIRED),
         (Phase.STARTING, Event.FAULT): Move(Phase.FAILED, Reason.POD_REFUSED),
         (Phase.STARTING, Event.DEADLINE): Move(Phase.FAILED, Reason.START_TIMEOUT),
         (Phase.STARTING, Event.CANCEL): Move(Phase.CANCELLED, Reason.CANCEL_REQUESTED),

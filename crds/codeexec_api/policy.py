@@ -1,12 +1,32 @@
-"""What a policy says of an execution: one pure function, for the operator, the client and the CLI alike."""
+"""What a policy says of a request: one pure function, for the operator, the client and the CLI alike."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
 
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import CodeExecutionSpec, CodeSessionSpec, ExecutionPolicySpec, Limits, SandboxPoolSpec
+from codeexec_api.v1alpha1 import (
+    AgentRule,
+    Approvable,
+    CodeExecutionSpec,
+    CodeSessionSpec,
+    ExecutionPolicySpec,
+    Grant,
+    Limits,
+    SandboxPoolSpec,
+)
 
 Request = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
+_OVERRIDES: Final = frozenset(AgentRule.model_fields) & frozenset(ExecutionPolicySpec.model_fields)
+
+
+class Decision(StrEnum):
+    """What a policy says of a request as a whole."""
+
+    ALLOWED = "Allowed"
+    NEEDS_APPROVAL = "NeedsApproval"
+    DENIED = "Denied"
 
 
 @dataclass(frozen=True)
@@ -24,40 +44,90 @@ class Violation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The policy's answer. `image` and `runtime_class_name` are what to run when there is no violation."""
+    """The policy's answer. `image` and `runtime_class_name` are what to run if it is to run."""
 
     image: str
     runtime_class_name: str | None
-    violations: tuple[Violation, ...]
+    violations: tuple[Violation, ...] = ()
+    """What is never allowed, not even with approval."""
+    beyond: tuple[Violation, ...] = ()
+    """What is allowed with approval only."""
+
+    @property
+    def decision(self) -> Decision:
+        """What this comes to."""
+        if self.violations:
+            return Decision.DENIED
+        return Decision.NEEDS_APPROVAL if self.beyond else Decision.ALLOWED
 
     @property
     def allowed(self) -> bool:
-        """True when nothing speaks against running the code."""
-        return not self.violations
+        """True when nothing speaks against running the code, and nobody has to be asked."""
+        return self.decision is Decision.ALLOWED
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """What a human would have to approve: exactly what is asked for beyond the policy."""
+        return tuple(Grant(field=one.field, value=one.found) for one in self.beyond)
 
     @property
     def message(self) -> str:
-        """Every violation in one text, and what to do."""
-        if self.allowed:
+        """Everything that is not allowed in one text, and what to do."""
+        if self.decision is Decision.ALLOWED:
             return "allowed by the policy"
+        listed = "; ".join(map(str, (*self.violations, *self.beyond)))
+        if self.decision is Decision.NEEDS_APPROVAL:
+            return f"{listed}. A human has to approve this"
         return (
-            "; ".join(map(str, self.violations)) + ". Ask for less, or ask the platform owner to change the "
-            "ExecutionPolicy 'default' of this namespace."
+            f"{listed}. Ask for less, or ask the platform owner to change the ExecutionPolicy 'default' of this "
+            "namespace."
         )
 
 
 def evaluate(spec: Request, policy: ExecutionPolicySpec) -> Verdict:
-    """Hold a request against a policy. Pure and total: it lists every violation, and raises nothing."""
+    """Hold a request against a policy. Pure and total: it lists all that is not allowed, and raises nothing."""
+    policy = policy_for(spec, policy)
     image = spec.image or policy.images[0]
-    runtime_class = spec.runtime_class_name or policy.runtime_class_name
+    found = (*_sandbox(spec, policy, image), *_particular(spec, policy))
     return Verdict(
         image=image,
-        runtime_class_name=runtime_class,
-        violations=(*_sandbox(spec, policy, image), *_particular(spec, policy)),
+        runtime_class_name=spec.runtime_class_name or policy.runtime_class_name,
+        violations=tuple(one for one, approvable in found if not approvable),
+        beyond=tuple(one for one, approvable in found if approvable),
     )
 
 
-def _particular(spec: Request, policy: ExecutionPolicySpec) -> Iterator[Violation]:
+def policy_for(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
+    """The policy as it counts for this request: with the first of its agent rules that fits, if one does."""
+    policy = _with_rule(spec, policy)
+    if isinstance(spec, CodeExecutionSpec):
+        return policy
+    return policy.model_copy(update={"with_approval": Approvable()})  # nothing but executions waits for a decision
+
+
+def _with_rule(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
+    fitting = next((one for one in policy.agent_rules if _fits(one, spec)), None)
+    if fitting is None:
+        return policy
+    changes: dict[str, Any] = {name: value for name in _OVERRIDES if (value := getattr(fitting, name)) is not None}
+    if fitting.max_limits:
+        limits = {name: value for name, value in fitting.max_limits if value is not None}
+        changes["max_limits"] = policy.max_limits.model_copy(update=limits)
+    return policy.model_copy(update=changes)
+
+
+def _fits(rule: AgentRule, spec: Request) -> bool:
+    if isinstance(spec, SandboxPoolSpec):
+        return False  # it is the platform owner's, and no agent's
+    agent = rule.agent is None or rule.agent == spec.source.agent
+    return agent and (rule.requested_by is None or rule.requested_by == spec.requested_by)
+
+
+_Found = tuple[Violation, bool]
+"""What is not allowed, and whether a human may approve it."""
+
+
+def _particular(spec: Request, policy: ExecutionPolicySpec) -> Iterator[_Found]:
     """What is asked for besides the pod."""
     if isinstance(spec, CodeExecutionSpec):
         yield from _execution(spec, policy)
@@ -65,43 +135,49 @@ def _particular(spec: Request, policy: ExecutionPolicySpec) -> Iterator[Violatio
         yield from _session(spec, policy)
 
 
-def _sandbox(spec: Request, policy: ExecutionPolicySpec, image: str) -> Iterator[Violation]:
+def _sandbox(spec: Request, policy: ExecutionPolicySpec, image: str) -> Iterator[_Found]:
     """What is asked of the pod."""
-    if image not in policy.images:
-        yield Violation("spec.image", image, ", ".join(policy.images))
-    classes = [name for name in (policy.runtime_class_name, *policy.runtime_class_names) if name]
-    if spec.runtime_class_name and spec.runtime_class_name not in classes:
-        yield Violation("spec.runtimeClassName", spec.runtime_class_name, ", ".join(classes) or "none")
-    yield from _above(("spec.limits.pids", spec.limits.pids, policy.max_limits.pids))
+    more, highest = policy.with_approval, policy.max_limits
+    yield from _among("spec.image", image, policy.images, more.images)
+    if spec.runtime_class_name:
+        classes = [name for name in (policy.runtime_class_name, *policy.runtime_class_names) if name]
+        yield from _among("spec.runtimeClassName", spec.runtime_class_name, classes, more.runtime_class_names)
+    yield from _above("spec.limits.pids", spec.limits.pids, highest.pids, more.max_limits.pids)
     if isinstance(spec.limits, Limits):
-        yield from _above(("spec.limits.outputBytes", spec.limits.output_bytes, policy.max_limits.output_bytes))
-    for name, asked, ceiling in (
-        ("cpu", spec.limits.cpu, policy.max_limits.cpu),
-        ("memory", spec.limits.memory, policy.max_limits.memory),
-        ("ephemeralStorage", spec.limits.ephemeral_storage, policy.max_limits.ephemeral_storage),
-    ):
+        yield from _above("spec.limits.outputBytes", spec.limits.output_bytes, highest.output_bytes, None)
+    for name, field in (("cpu", "cpu"), ("memory", "memory"), ("ephemeralStorage", "ephemeral_storage")):
+        asked, ceiling, approvable = (getattr(one, field) for one in (spec.limits, highest, more.max_limits))
         if parse_quantity(asked) > parse_quantity(ceiling):
-            yield Violation(f"spec.limits.{name}", asked, f"at most {ceiling}")
+            within = approvable is not None and parse_quantity(asked) <= parse_quantity(approvable)
+            yield Violation(f"spec.limits.{name}", asked, _at_most(ceiling, approvable)), within
 
 
-def _execution(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator[Violation]:
+def _execution(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator[_Found]:
+    more = policy.with_approval
     for index, block in enumerate(spec.blocks):
-        if block.language not in policy.languages:
-            yield Violation(f"spec.blocks[{index}].language", block.language, ", ".join(policy.languages))
-    yield from _above(
-        ("spec.blocks", len(spec.blocks), policy.max_blocks),
-        ("spec.timeoutSeconds", spec.timeout_seconds, policy.max_timeout_seconds),
-    )
+        yield from _among(f"spec.blocks[{index}].language", block.language, policy.languages, more.languages)
+    yield from _above("spec.blocks", len(spec.blocks), policy.max_blocks, more.max_blocks)
+    yield from _above("spec.timeoutSeconds", spec.timeout_seconds, policy.max_timeout_seconds, more.max_timeout_seconds)
 
 
-def _session(spec: CodeSessionSpec, policy: ExecutionPolicySpec) -> Iterator[Violation]:
-    yield from _above(
-        ("spec.idleTimeoutSeconds", spec.idle_timeout_seconds, policy.max_session_idle_seconds),
-        ("spec.maxLifetimeSeconds", spec.max_lifetime_seconds, policy.max_session_lifetime_seconds),
-    )
+def _session(spec: CodeSessionSpec, policy: ExecutionPolicySpec) -> Iterator[_Found]:
+    yield from _above("spec.idleTimeoutSeconds", spec.idle_timeout_seconds, policy.max_session_idle_seconds, None)
+    yield from _above("spec.maxLifetimeSeconds", spec.max_lifetime_seconds, policy.max_session_lifetime_seconds, None)
 
 
-def _above(*numbers: tuple[str, int, int]) -> Iterator[Violation]:
-    for field, found, highest in numbers:
-        if found > highest:
-            yield Violation(field, str(found), f"at most {highest}")
+def _among(field: str, found: str, allowed: Collection[str], approvable: Collection[str]) -> Iterator[_Found]:
+    if found not in allowed:
+        text = ", ".join(allowed) or "none"
+        text += f"; with approval: {', '.join(approvable)}" if approvable else ""
+        yield Violation(field, found, text), found in approvable
+
+
+def _above(field: str, found: int, highest: int, approvable: int | None) -> Iterator[_Found]:
+    if found > highest:
+        within = approvable is not None and found <= approvable
+        yield Violation(field, str(found), _at_most(highest, approvable)), within
+
+
+def _at_most(highest: object, approvable: object) -> str:
+    text = f"at most {highest}"
+    return text if approvable is None else f"{text}; with approval: at most {approvable}"

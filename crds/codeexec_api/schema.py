@@ -10,7 +10,14 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from codeexec_api import names
-from codeexec_api.v1alpha1 import ROOT_RULES, CodeExecution, CodeSession, ExecutionPolicy, SandboxPool
+from codeexec_api.v1alpha1 import (
+    ROOT_RULES,
+    CodeExecution,
+    CodeSession,
+    ExecutionApproval,
+    ExecutionPolicy,
+    SandboxPool,
+)
 
 _DROPPED: Final = ("title", "additionalProperties", "$defs")
 
@@ -70,6 +77,8 @@ _EXECUTION_COLUMNS: Final = [
     _column("Digest", ".status.summary.digest", text="Start of the digest of the code"),
     _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
     _column("Reason", ".status.reason", wide=True, text="Why the execution is in this phase"),
+    _column("Requested-By", ".spec.requestedBy", wide=True, text="Who created it, as the API server knows them"),
+    _column("Approver", ".status.approval.approver", wide=True, text="Who approved or denied it, if that was needed"),
     _column("Egress", ".status.egressProof.verdict", wide=True, text="Whether the network was shown to be closed"),
     _column("Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty: the node's default"),
     _column("Session", ".spec.sessionRef.name", wide=True, text="Session; empty: a pod of its own"),
@@ -98,6 +107,16 @@ _POOL_COLUMNS: Final = [
     _column("Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty: the node's default"),
     _column("Image", ".status.image", wide=True, text="Sandbox image"),
 ]
+_APPROVAL_COLUMNS: Final = [
+    _column("Execution", ".spec.executionRef.name", text="Execution that this is about"),
+    _column("Decision", ".spec.decision", text="Whether it may run"),
+    _column("Approver", ".spec.approver", text="Who decided, as the API server knows them"),
+    _column("Expires", ".spec.expiresAt", "date", text="The code must have started by then"),
+    _column("Revoked", ".spec.revoked", "boolean", text="Whether it was taken back"),
+    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
+    _column("Requested-By", ".spec.executionRef.requestedBy", wide=True, text="Who asked for the execution"),
+    _column("Reason", ".spec.reason", wide=True, text="Why, in the words of the approver"),
+]
 _POLICY_COLUMNS: Final = [
     _column("Languages", ".spec.languages", text="Languages that may be used"),
     _column("Timeout", ".spec.maxTimeoutSeconds", "integer", text="Highest timeout of a block, in seconds"),
@@ -124,6 +143,9 @@ def custom_resource_definitions() -> dict[str, dict[str, Any]]:
         "sandboxpools.yaml": _definition(
             SandboxPool, names.POOL_KIND, names.POOL_PLURAL, "sbp", _POOL_COLUMNS, scale=_POOL_SCALE
         ),
+        "executionapprovals.yaml": _definition(
+            ExecutionApproval, names.APPROVAL_KIND, names.APPROVAL_PLURAL, "xapp", _APPROVAL_COLUMNS
+        ),
         "executionpolicies.yaml": _definition(
             ExecutionPolicy, names.POLICY_KIND, names.POLICY_PLURAL, "xpol", _POLICY_COLUMNS
         ),
@@ -147,7 +169,8 @@ def _definition(
         **{name: child for name, child in schema["properties"].items() if name != "metadata"},
     }
     schema["required"] = ["spec"]
-    schema["x-kubernetes-validations"] = ROOT_RULES[kind]
+    if rules := ROOT_RULES[kind]:
+        schema["x-kubernetes-validations"] = rules
     version: dict[str, Any] = {
         "name": names.VERSION,
         "served": True,

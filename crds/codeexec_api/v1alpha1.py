@@ -1,4 +1,4 @@
-"""The contract: CodeExecution, CodeSession, SandboxPool and ExecutionPolicy as frozen pydantic models.
+"""The contract: the kinds of the API group codeexec.dev as frozen pydantic models.
 
 `schema.py` turns these models into the CRDs' structural schemas, so a constraint is written once: as a pydantic
 constraint where JSON schema has one, else as a CEL rule in `json_schema_extra`. Input is strict (unknown fields are
@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 from codeexec_api.digests import code_digest
 from codeexec_api.names import (
     API_VERSION,
+    APPROVAL_KIND,
     EXECUTION_KIND,
     MAX_EXECUTION_NAME,
     MAX_POOL_NAME,
@@ -48,6 +49,11 @@ MAX_SESSION_SECONDS: Final = 7 * 86_400
 MAX_PIDS: Final = 32_768
 MAX_POOL_REPLICAS: Final = 10_000
 MAX_EGRESS_TARGETS: Final = 16
+MAX_GRANTS: Final = MAX_BLOCKS + 8
+"""A language for each block, and every other field that can be approved, once."""
+MAX_AGENT_RULES: Final = 64
+MAX_UNUSED_APPROVALS: Final = 8
+"""Approvals that an execution's record names although they don't count."""
 MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024
 """Of each stream."""
 MAX_INLINE_BYTES: Final = 256 * 1024
@@ -110,6 +116,27 @@ Quantity = Annotated[
     ),
 ]
 
+QuantityText = Annotated[
+    str,
+    BeforeValidator(_quantity),
+    Field(
+        pattern=QUANTITY_PATTERN,
+        max_length=32,
+        json_schema_extra={
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": 32,
+            "x-kubernetes-validations": [
+                rule(
+                    "!isQuantity(self) || quantity(self).isGreaterThan(quantity('0'))",
+                    "must be greater than 0",
+                )
+            ],
+        },
+    ),
+]
+"""A quantity that has to be quoted in YAML if it is a bare number: what may stand in a list must have a bounded length,
+so that the API server knows what its rules cost."""
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, 64 lower-case hexadecimal digits.")]
 
 _WORKSPACE_PATH_RULES: Final = (  # what check_workspace_path says
@@ -144,6 +171,15 @@ ImageReference = Annotated[
 ]
 
 LanguageName = Literal["python", "bash", "sh", "javascript", "pwsh"]
+
+UserName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=512,
+        description="Name of a user or service account, as the API server authenticates it (`kubectl auth whoami`).",
+    ),
+]
 
 RuntimeClassName = Annotated[
     str,
@@ -292,6 +328,7 @@ class Limits(PodLimits):
 
 
 _OPTIONAL_SPEC_FIELDS: Final = (
+    "requestedBy",
     "files",
     "payloadRef",
     "sealedPayload",
@@ -386,6 +423,12 @@ class CodeExecutionSpec(_Model):
         json_schema_extra=_immutable("artifacts") | {"default": {}},
     )
     source: Source = Field(description="Who asks, as claimed by the client.", json_schema_extra=_immutable("source"))
+    requested_by: UserName | None = Field(
+        None,
+        description="Who creates this: must be the name that the API server knows the creator by, else admission "
+        "refuses it. Nothing can be approved without it.",
+        json_schema_extra=_immutable("requestedBy"),
+    )
     timeout_seconds: int = Field(
         60,
         ge=1,
@@ -567,6 +610,51 @@ class _SandboxStatus(_Status):
     egress_proof: EgressProof | None = Field(None, description="Shows that the network was closed before code ran.")
 
 
+class Grant(_Model):
+    """One thing that is asked for beyond what the policy allows by itself: exactly this value of this field."""
+
+    field: str = Field(min_length=1, max_length=128, description="Such as spec.limits.memory.")
+    value: str = Field(min_length=1, max_length=512, description="What is asked for, such as 4Gi.")
+
+    def __str__(self) -> str:
+        """Field and value, with an equals sign between them."""
+        return f"{self.field}={self.value}"
+
+
+class UnusedApproval(_Status):
+    """An ExecutionApproval that names this execution and does not count."""
+
+    name: str = Field(max_length=253)
+    approver: str = Field("", max_length=512)
+    reason: str = Field(max_length=64, description="Why it does not count, for programs.")
+    message: str = Field("", max_length=1024, description="The same for people.")
+
+
+class ApprovalStatus(_Status):
+    """What a human is asked to approve, and what was decided."""
+
+    grants: tuple[Grant, ...] = Field(
+        (), max_length=MAX_GRANTS, description="What is asked for beyond what the policy allows by itself."
+    )
+    requested_at: datetime | None = Field(None, description="When approval was asked for.")
+    wait_until: datetime | None = Field(None, description="If nobody has decided by then, the execution ends.")
+    code_secret: str = Field(
+        "",
+        max_length=253,
+        description="Secret with the code, for those who may read it, until it is decided: the first of payloadRef, or "
+        "one that the operator makes of sealedPayload.",
+    )
+    name: str = Field("", max_length=253, description="ExecutionApproval that counts.")
+    decision: str = Field("", max_length=16, description="Approve or Deny; empty: nobody has decided.")
+    approver: str = Field("", max_length=512, description="Who decided, as the API server knows them.")
+    reason: str = Field("", max_length=1024, description="Why, in the words of the approver.")
+    decided_at: datetime | None = None
+    expires_at: datetime | None = Field(None, description="If the code has not started by then, it does not.")
+    unused: tuple[UnusedApproval, ...] = Field(
+        (), max_length=MAX_UNUSED_APPROVALS, description="Approvals that name this execution and do not count."
+    )
+
+
 class CodeExecutionStatus(_SandboxStatus):
     """What happened. Written by the operator only."""
 
@@ -595,6 +683,7 @@ class CodeExecutionStatus(_SandboxStatus):
         "deleted outputTTLSeconds of the policy after they were made; digests and sizes stay.",
     )
     pool_name: str = Field("", max_length=253, description="SandboxPool that the pod was taken from; empty: none.")
+    approval: ApprovalStatus | None = Field(None, description="Absent if the policy allowed it by itself.")
     operator_version: str = Field("", max_length=64)
     stdout: StreamStatus | None = None
     stderr: StreamStatus | None = None
@@ -610,11 +699,19 @@ class CodeSessionSpec(_Model):
     """A workspace that several executions share, one after the other. Immutable, except that it can be ended."""
 
     model_config = ConfigDict(
-        json_schema_extra=_rules(*_immutable_presence(("image", "runtimeClassName", "traceparent"), SESSION_KIND))
+        json_schema_extra=_rules(
+            *_immutable_presence(("requestedBy", "image", "runtimeClassName", "traceparent"), SESSION_KIND)
+        )
     )
 
     source: Source = Field(
         description="Who asks, as claimed by the client.", json_schema_extra=_immutable("source", SESSION_KIND)
+    )
+    requested_by: UserName | None = Field(
+        None,
+        description="Who creates this: must be the name that the API server knows the creator by, else admission "
+        "refuses it.",
+        json_schema_extra=_immutable("requestedBy", SESSION_KIND),
     )
     limits: Limits = Field(
         default_factory=Limits,
@@ -790,8 +887,61 @@ class PolicyLimits(_Model):
     output_bytes: int = Field(MAX_OUTPUT_BYTES, ge=1024, le=MAX_OUTPUT_BYTES)
 
 
+class SomeLimits(_Model):
+    """Highest limits, as far as there is something to say of them."""
+
+    cpu: QuantityText | None = None
+    memory: QuantityText | None = None
+    ephemeral_storage: QuantityText | None = None
+    pids: int | None = Field(None, ge=1, le=MAX_PIDS)
+
+
+class Approvable(_Model):
+    """What a human may approve beyond what is allowed. What is neither allowed nor named here is never granted."""
+
+    images: tuple[ImageReference, ...] = Field((), max_length=64, description="Further images, by digest.")
+    languages: tuple[LanguageName, ...] = Field((), max_length=16, description="Further languages.")
+    runtime_class_names: tuple[RuntimeClassName, ...] = Field((), max_length=16, description="Further runtime classes.")
+    max_timeout_seconds: int | None = Field(None, ge=1, le=MAX_TIMEOUT_SECONDS)
+    max_blocks: int | None = Field(None, ge=1, le=MAX_BLOCKS)
+    max_limits: SomeLimits = Field(
+        default_factory=SomeLimits,
+        description="Highest limits. What is absent can't be raised.",
+        json_schema_extra={"default": {}},
+    )
+
+
+class AgentRule(_Model):
+    """What is different for some requests. What is absent is as in the policy."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "has(self.agent) || has(self.requestedBy)",
+                "there must be an agent or a requestedBy: a rule for all requests is what the policy itself is",
+            )
+        )
+    )
+
+    agent: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="Counts for requests with this spec.source.agent, which is a claim: whoever may create executions "
+        "can make it. To allow more to some, name requestedBy.",
+    )
+    requested_by: UserName | None = Field(None, description="Counts for requests of this user.")
+    images: tuple[ImageReference, ...] | None = Field(None, min_length=1, max_length=64)
+    languages: tuple[LanguageName, ...] | None = Field(None, min_length=1, max_length=16)
+    runtime_class_names: tuple[RuntimeClassName, ...] | None = Field(None, max_length=16)
+    max_timeout_seconds: int | None = Field(None, ge=1, le=MAX_TIMEOUT_SECONDS)
+    max_blocks: int | None = Field(None, ge=1, le=MAX_BLOCKS)
+    max_limits: SomeLimits | None = None
+    with_approval: Approvable | None = None
+
+
 class ExecutionPolicySpec(_Model):
-    """What executions in a namespace may ask for. What is not allowed is denied, with every reason listed."""
+    """What executions in a namespace may ask for: by themselves, with a human's approval, and never."""
 
     images: tuple[ImageReference, ...] = Field(
         min_length=1,
@@ -820,6 +970,17 @@ class ExecutionPolicySpec(_Model):
     )
     max_blocks: int = Field(32, ge=1, le=MAX_BLOCKS, description="Most blocks in one execution.")
     max_limits: PolicyLimits = Field(default_factory=PolicyLimits, description="Highest limits.")
+    with_approval: Approvable = Field(
+        default_factory=Approvable,
+        description="What a human may approve beyond that. Default: nothing, so all else is denied.",
+        json_schema_extra={"default": {}},
+    )
+    approval_timeout_seconds: int = Field(
+        3600, ge=1, le=86_400, description="How long an execution waits for a human's decision before it ends."
+    )
+    agent_rules: tuple[AgentRule, ...] = Field(
+        (), max_length=MAX_AGENT_RULES, description="Exceptions. The first one that fits a request counts, alone."
+    )
     pod_ttl_seconds: int = Field(
         60,
         ge=0,
@@ -849,6 +1010,92 @@ class ExecutionPolicy(_Object):
     spec: ExecutionPolicySpec
 
 
+class ExecutionRef(_Model):
+    """The one execution that a decision is about."""
+
+    name: ObjectName = Field(description="Name of a CodeExecution in the same namespace.")
+    uid: str = Field(
+        min_length=1, max_length=64, description="Its metadata.uid: one of the same name that came later is another."
+    )
+    requested_by: UserName = Field(description="Its spec.requestedBy.")
+
+
+class ExecutionApprovalSpec(_Model):
+    """A human's decision about one execution. Immutable, except that it can be revoked."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            *_immutable_presence(("grants", "reason", "expiresAt"), APPROVAL_KIND),
+            rule(
+                "self.approver != self.executionRef.requestedBy",
+                "spec.approver must not be who requested the execution: nobody approves their own request",
+                field=".approver",
+            ),
+            rule(
+                "self.decision != 'Approve' || (has(self.grants) && has(self.expiresAt))",
+                "to approve takes the grants of the execution's status.approval, and expiresAt",
+                field=".grants",
+            ),
+            rule(
+                "has(self.revokedBy) == self.revoked",
+                "spec.revokedBy must be there if spec.revoked is true, and only then",
+                field=".revokedBy",
+            ),
+            rule(
+                "!has(oldSelf.revokedBy) || self.revokedBy == oldSelf.revokedBy",
+                "spec.revokedBy is immutable: it can be set once, together with spec.revoked",
+                field=".revokedBy",
+            ),
+        )
+    )
+
+    execution_ref: ExecutionRef = Field(
+        description="Which execution this is about.", json_schema_extra=_immutable("executionRef", APPROVAL_KIND)
+    )
+    decision: Literal["Approve", "Deny"] = Field(
+        description="Whether the code may run.", json_schema_extra=_immutable("decision", APPROVAL_KIND)
+    )
+    grants: tuple[Grant, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_GRANTS,
+        description="What is approved: exactly the grants of the execution's status.approval. With more or less than "
+        "these the approval does not count.",
+        json_schema_extra=_immutable("grants", APPROVAL_KIND),
+    )
+    approver: UserName = Field(
+        description="Who decides: must be the name that the API server knows the creator by, else admission refuses "
+        "it.",
+        json_schema_extra=_immutable("approver", APPROVAL_KIND),
+    )
+    reason: str = Field(
+        "",
+        max_length=1024,
+        description="Why, for the record and for the agent.",
+        json_schema_extra=_immutable("reason", APPROVAL_KIND),
+    )
+    expires_at: datetime | None = Field(
+        None,
+        description="The code must have started by then.",
+        json_schema_extra=_immutable("expiresAt", APPROVAL_KIND),
+    )
+    revoked: bool = Field(
+        False,
+        description="Set to true to take the decision back. It can't be given again, and has no effect on code that "
+        "has started: cancel the execution for that.",
+        json_schema_extra=_rules(rule("!oldSelf || self", "spec.revoked can't be taken back: decide anew instead")),
+    )
+    revoked_by: UserName | None = Field(
+        None, description="Who revokes it: must be the name that the API server knows them by."
+    )
+
+
+class ExecutionApproval(_Object):
+    """A human's decision about one execution."""
+
+    spec: ExecutionApprovalSpec
+
+
 _NAMES_A_POD: Final = rule(
     f"self.metadata.name.size() <= {MAX_EXECUTION_NAME} && !self.metadata.name.contains('.')",
     f"metadata.name must have at most {MAX_EXECUTION_NAME} characters and no dots: the pod is named after it",
@@ -861,6 +1108,7 @@ ROOT_RULES: Final = {
     EXECUTION_KIND: [_NAMES_A_POD],
     SESSION_KIND: [_NAMES_A_POD],
     POOL_KIND: [_NAMES_PODS],
+    APPROVAL_KIND: [],
     POLICY_KIND: [
         rule(
             "self.metadata.name == 'default'",
@@ -870,13 +1118,18 @@ ROOT_RULES: Final = {
 }
 
 
-_KINDS: Final = {CodeExecutionSpec: EXECUTION_KIND, CodeSessionSpec: SESSION_KIND, SandboxPoolSpec: POOL_KIND}
+AnySpec = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec | ExecutionApprovalSpec
+
+_KINDS: Final = {
+    CodeExecutionSpec: EXECUTION_KIND,
+    CodeSessionSpec: SESSION_KIND,
+    SandboxPoolSpec: POOL_KIND,
+    ExecutionApprovalSpec: APPROVAL_KIND,
+}
 
 
-def manifest(
-    *, name: str, namespace: str, spec: CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
-) -> dict[str, Any]:
-    """A CodeExecution, a CodeSession or a SandboxPool as it is sent to the API server."""
+def manifest(*, name: str, namespace: str, spec: AnySpec) -> dict[str, Any]:
+    """An object with this spec as it is sent to the API server."""
     kind = _KINDS[type(spec)]
     return {
         "apiVersion": API_VERSION,

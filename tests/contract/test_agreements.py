@@ -25,6 +25,8 @@ from codeexec_api.schema import custom_resource_definitions
 from codeexec_operator.core.transcript import PART_BYTES
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
 
+NESTED = {"limits", "maxLimits", "withApproval", "artifacts", "source", "payloadRef", "executionRef"}
+
 
 def schema_of(crd: str) -> Any:
     return custom_resource_definitions()[crd]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -118,6 +120,7 @@ def test_settings_are_passed_by_name_only() -> None:
         ("CodeExecution", "codeexecutions.yaml", {"cancelled", "sealedPayload", "sessionRef"}),
         ("CodeSession", "codesessions.yaml", {"ended"}),
         ("SandboxPool", "sandboxpools.yaml", set()),
+        ("ExecutionApproval", "executionapprovals.yaml", {"revoked", "revokedBy"}),
         ("ExecutionPolicy", "executionpolicies.yaml", set()),
     ],
 )
@@ -126,5 +129,17 @@ def test_the_full_example_has_every_field(kind: str, crd: str, left_out: set[str
     [example] = [one["spec"] for one in documents if one["kind"] == kind]
     schema = schema_of(crd)["properties"]["spec"]["properties"]
     assert set(schema) - set(example) == left_out
-    for field in set(example) & {"limits", "maxLimits", "artifacts", "source", "payloadRef"}:
+    for field in set(example) & NESTED:
         assert set(example[field]) == set(schema[field]["properties"]), field
+    for field in set(example) & {"agentRules", "grants"}:
+        assert set(example[field][0]) == set(schema[field]["items"]["properties"]), field
+
+
+def test_every_grant_that_an_execution_can_need_fits_into_its_record_and_into_an_approval() -> None:
+    """One for the language of each block, and one for every other field that can be approved."""
+    others = len(v1alpha1.Approvable.model_fields) - len({"languages", "max_limits"})
+    most = v1alpha1.MAX_BLOCKS + others + len(v1alpha1.SomeLimits.model_fields)
+    assert most == v1alpha1.MAX_GRANTS
+    status = schema_of("codeexecutions.yaml")["properties"]["status"]["properties"]["approval"]["properties"]
+    approval = schema_of("executionapprovals.yaml")["properties"]["spec"]["properties"]
+    assert status["grants"]["maxItems"] == approval["grants"]["maxItems"] == most

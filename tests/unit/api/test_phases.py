@@ -78,9 +78,25 @@ def test_only_a_session_whose_pod_is_shown_to_be_closed_becomes_ready(phase: Ses
     assert (leads_there is not None) == (phase is SessionPhase.STARTING)
 
 
+def test_what_waits_for_approval_goes_on_only_by_way_of_approved() -> None:
+    ways_on = {
+        move.phase
+        for (phase, _), move in TRANSITIONS.items()
+        if phase is Phase.AWAITING_APPROVAL and not move.phase.terminal
+    }
+    assert ways_on == {Phase.APPROVED}
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_an_approval_can_lapse_as_long_as_the_code_has_not_started(phase: Phase) -> None:
+    lapses = phase in (Phase.AWAITING_APPROVAL, Phase.APPROVED, Phase.STARTING)
+    assert ((phase, Event.EXPIRED) in TRANSITIONS) == lapses
+
+
 def test_terminal_phases_are_those_without_a_row() -> None:
     assert {phase for phase in Phase if phase.terminal} == {
         Phase.DENIED,
+        Phase.EXPIRED,
         Phase.SUCCEEDED,
         Phase.FAILED,
         Phase.TIMED_OUT,

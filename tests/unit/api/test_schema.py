@@ -14,6 +14,7 @@ from codeexec_api.v1alpha1 import (
     MAX_PART_BYTES,
     CodeExecution,
     CodeSession,
+    ExecutionApproval,
     ExecutionPolicy,
 )
 
@@ -26,6 +27,7 @@ IMMUTABLE = {
         "limits",
         "payloadRef",
         "queueTimeoutSeconds",
+        "requestedBy",
         "runtimeClassName",
         "sealedPayload",
         "sessionRef",
@@ -34,11 +36,13 @@ IMMUTABLE = {
         "traceparent",
         "ttlSecondsAfterFinished",
     },
+    ExecutionApproval: {"approver", "decision", "executionRef", "expiresAt", "grants", "reason"},
     CodeSession: {
         "idleTimeoutSeconds",
         "image",
         "limits",
         "maxLifetimeSeconds",
+        "requestedBy",
         "runtimeClassName",
         "source",
         "stateful",
@@ -51,17 +55,22 @@ OPTIONAL = {
         "image",
         "payloadRef",
         "queueTimeoutSeconds",
+        "requestedBy",
         "runtimeClassName",
         "sealedPayload",
         "sessionRef",
         "traceparent",
         "ttlSecondsAfterFinished",
     },
-    CodeSession: {"image", "runtimeClassName", "traceparent"},
+    CodeSession: {"image", "requestedBy", "runtimeClassName", "traceparent"},
+    ExecutionApproval: {"expiresAt", "grants", "reason"},
 }
-ONE_WAY = {CodeExecution: "cancelled", CodeSession: "ended"}
-Model = type[CodeExecution] | type[CodeSession]
+ONE_WAY = {CodeExecution: "cancelled", CodeSession: "ended", ExecutionApproval: "revoked"}
+SET_ONCE = {ExecutionApproval: {"revokedBy"}}
+"""Fields that come together with the one-way field, and have rules of their own."""
+Model = type[CodeExecution] | type[CodeSession] | type[ExecutionApproval]
 both_kinds = pytest.mark.parametrize("model", [CodeExecution, CodeSession])
+every_record = pytest.mark.parametrize("model", [CodeExecution, CodeSession, ExecutionApproval])
 
 
 def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,7 +90,7 @@ def rules(schema: dict[str, Any]) -> list[str]:
     return [rule["rule"] for rule in schema.get("x-kubernetes-validations", [])]
 
 
-@pytest.mark.parametrize("model", [CodeExecution, CodeSession, ExecutionPolicy])
+@pytest.mark.parametrize("model", [CodeExecution, CodeSession, ExecutionApproval, ExecutionPolicy])
 def test_nothing_that_a_structural_schema_may_not_hold(model: type[BaseModel]) -> None:
     for path, node in nodes(structural(model)):
         forbidden = {"$ref", "$defs", "title", "additionalProperties", "const", "allOf", "oneOf"} & set(node)
@@ -110,21 +119,21 @@ def test_the_api_server_takes_no_quantity_that_the_operator_does_not_understand(
     assert schema_at(f".spec.limits.{name}").get("pattern") == QUANTITY_PATTERN
 
 
-@both_kinds
+@every_record
 def test_every_field_of_the_spec_is_immutable_but_for_the_one_that_ends_it(model: Model) -> None:
     fields = schema_at(".spec", model)["properties"]
-    assert set(fields) == IMMUTABLE[model] | {ONE_WAY[model]}
+    assert set(fields) == IMMUTABLE[model] | {ONE_WAY[model]} | SET_ONCE.get(model, set())
     for name in IMMUTABLE[model]:
         [rule] = [one for one in fields[name]["x-kubernetes-validations"] if one["rule"] == "self == oldSelf"]
         assert rule["message"] == f"spec.{name} is immutable: create a new {model.__name__} instead"
     assert rules(fields[ONE_WAY[model]]) == ["!oldSelf || self"]
 
 
-@both_kinds
+@every_record
 def test_optional_fields_can_be_neither_added_nor_removed(model: Model) -> None:
     spec = schema_at(".spec", model)
     without_default = {name for name, node in spec["properties"].items() if "default" not in node}
-    assert without_default - set(spec["required"]) == OPTIONAL[model]
+    assert without_default - set(spec["required"]) - SET_ONCE.get(model, set()) == OPTIONAL[model]
     for name in OPTIONAL[model]:
         [rule] = [
             one for one in spec["x-kubernetes-validations"] if one["rule"] == f"has(self.{name}) == has(oldSelf.{name})"
@@ -155,6 +164,33 @@ def test_fields_of_an_execution_that_depend_on_each_other_have_a_rule(field: str
     assert any(all(part in rule for part in parts) for rule in found)
 
 
+@pytest.mark.parametrize(
+    ("field", "rule"),
+    [
+        (".approver", "self.approver != self.executionRef.requestedBy"),
+        (".grants", "self.decision != 'Approve' || (has(self.grants) && has(self.expiresAt))"),
+        (".revokedBy", "has(self.revokedBy) == self.revoked"),
+        (".revokedBy", "!has(oldSelf.revokedBy) || self.revokedBy == oldSelf.revokedBy"),
+    ],
+)
+def test_fields_of_an_approval_that_depend_on_each_other_have_a_rule(field: str, rule: str) -> None:
+    entries = schema_at(".spec", ExecutionApproval)["x-kubernetes-validations"]
+    assert rule in [one["rule"] for one in entries if one.get("fieldPath") == field]
+
+
+def test_a_rule_for_some_agents_is_not_one_for_all() -> None:
+    assert rules(schema_at(".spec.agentRules[]", ExecutionPolicy)) == ["has(self.agent) || has(self.requestedBy)"]
+
+
+@pytest.mark.parametrize("where", [".spec.withApproval.maxLimits", ".spec.agentRules[].maxLimits"])
+@pytest.mark.parametrize("name", ["cpu", "memory", "ephemeralStorage"])
+def test_a_quantity_in_a_policy_is_a_bounded_text_that_is_checked(where: str, name: str) -> None:
+    """The API server reckons what the rules of a list cost by the length of what is in it."""
+    node = schema_at(f"{where}.{name}", ExecutionPolicy)
+    assert (node["type"], node["maxLength"], node["pattern"]) == ("string", 32, QUANTITY_PATTERN)
+    assert any("isGreaterThan" in rule for rule in rules(node))
+
+
 @pytest.mark.parametrize("crd", custom_resource_definitions().values(), ids=custom_resource_definitions())
 def test_the_definition_as_a_whole(crd: dict[str, Any]) -> None:
     [version] = crd["spec"]["versions"]
@@ -163,7 +199,8 @@ def test_the_definition_as_a_whole(crd: dict[str, Any]) -> None:
     assert crd["spec"]["names"]["categories"] == ["codeexec"]
     root = version["schema"]["openAPIV3Schema"]
     assert root["required"] == ["spec"]
-    assert any("self.metadata.name" in rule for rule in rules(root))
+    named_after = crd["spec"]["names"]["kind"] != "ExecutionApproval"  # a pod, or the policy that counts
+    assert any("self.metadata.name" in rule for rule in rules(root)) == named_after
     assert ("status" in root["properties"]) == ("status" in version.get("subresources", {}))
     for column in version["additionalPrinterColumns"]:
         assert column["description"]
@@ -177,7 +214,7 @@ def test_each_printer_column_shows_a_field_that_exists() -> None:
         assert shown <= known
 
 
-@both_kinds
+@every_record
 def test_every_field_of_a_spec_has_a_description(model: Model) -> None:
     for path, node in nodes(schema_at(".spec", model), ".spec"):
         assert path.endswith("[]") or node.get("description"), path
@@ -185,4 +222,4 @@ def test_every_field_of_a_spec_has_a_description(model: Model) -> None:
 
 def test_short_names() -> None:
     names = [crd["spec"]["names"]["shortNames"] for crd in custom_resource_definitions().values()]
-    assert names == [["cex"], ["cses"], ["sbp"], ["xpol"]]
+    assert names == [["cex"], ["cses"], ["sbp"], ["xapp"], ["xpol"]]
