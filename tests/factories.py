@@ -15,6 +15,7 @@ from codeexec_api import (
     ConditionType,
     EgressProof,
     EgressVerdict,
+    ExecutionApproval,
     ExecutionPolicySpec,
     Phase,
     SessionPhase,
@@ -33,6 +34,9 @@ OTHER_IMAGE = "registry.example/other@sha256:" + "b" * 64
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 SESSION_UID = "3f333df6-90a4-4fda-8dd3-9485d27cee36"
 SECRET_UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+AGENT = "system:serviceaccount:agents:builder"
+"""Who asks, as the API server knows them."""
+APPROVER = "anna@example.org"
 CODE = b"print(1)\n"
 SECRETS = (("run-1", SECRET_UID),)
 PAYLOAD = Payload((CODE,), (), SECRETS)
@@ -76,16 +80,20 @@ def a_policy(**changes: Any) -> ExecutionPolicySpec:
 
 def a_status(phase: Phase = Phase.PENDING, **changes: Any) -> CodeExecutionStatus:
     """A status as the operator has written it on the way to this phase."""
+    past: dict[str, Any]
     if phase is Phase.PENDING:
         return CodeExecutionStatus(**changes)
+    if phase in (Phase.AWAITING_APPROVAL, Phase.APPROVED):
+        past = {"phase": phase, "observed_generation": 1, "reason": phase.value, "message": "asked for approval"}
+        return CodeExecutionStatus(**{**past, **changes})
     accepted = condition(ConditionType.ACCEPTED, holds=True, reason="PodRequested", message="", now=NOW, generation=1)
-    past: dict[str, Any] = {
+    past = {
         "conditions": (accepted,),
         "observed_generation": 1,
         "image": IMAGE,
         "pod_name": "run-1-0f8fad5b",
     }
-    if phase is not Phase.STARTING:
+    if phase not in (Phase.STARTING, Phase.EXPIRED):
         past["started_at"] = NOW
     if phase.terminal:
         past["finished_at"] = NOW
@@ -107,6 +115,28 @@ def an_execution(
             },
             "spec": a_raw_spec(**spec),
             "status": a_status(phase, **(status or {})),
+        }
+    )
+
+
+def an_approval(
+    name: str = "decision-1",
+    *,
+    grants: Sequence[tuple[str, str]] = (("spec.limits.memory", "2Gi"),),
+    created: datetime = NOW,
+    uid: str = UID,
+    requested_by: str = AGENT,
+    **spec: Any,
+) -> ExecutionApproval:
+    """A decision about `an_execution` that AGENT has requested: it is approved for an hour, unless told otherwise."""
+    decided: dict[str, Any] = {"decision": "Approve", "approver": APPROVER} | spec
+    if decided["decision"] == "Approve":
+        granted = [{"field": field, "value": value} for field, value in grants]
+        decided = {"grants": granted, "expiresAt": NOW + timedelta(hours=1)} | decided
+    return ExecutionApproval.model_validate(
+        {
+            "metadata": {"name": name, "namespace": "codeexec-sandbox", "creationTimestamp": created},
+            "spec": {"executionRef": {"name": "run-1", "uid": uid, "requestedBy": requested_by}} | decided,
         }
     )
 

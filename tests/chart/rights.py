@@ -23,14 +23,17 @@ AGENT: Rights = {
 APPROVER: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch", "patch"},
     ("codeexec.dev", "codesessions"): {"get", "list", "watch", "patch"},
+    ("codeexec.dev", "executionapprovals"): {"create", "get", "list", "watch", "patch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "sandboxpools"): {"get", "list", "watch"},
+    ("", "secrets"): {"get"},
     ("", "configmaps"): {"get"},
     ("", "pods/log"): {"get"},
 }
 VIEWER: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
     ("codeexec.dev", "codesessions"): {"get", "list", "watch"},
+    ("codeexec.dev", "executionapprovals"): {"get", "list", "watch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "sandboxpools"): {"get", "list", "watch"},
     ("", "configmaps"): {"get"},
@@ -39,6 +42,7 @@ VIEWER: Rights = {
 VIEWER_EVERYWHERE: Rights = {
     ("codeexec.dev", "codeexecutions"): {"get", "list", "watch"},
     ("codeexec.dev", "codesessions"): {"get", "list", "watch"},
+    ("codeexec.dev", "executionapprovals"): {"get", "list", "watch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "sandboxpools"): {"get", "list", "watch"},
 }
@@ -51,9 +55,10 @@ OPERATOR: Rights = {
     ("codeexec.dev", "sandboxpools"): {"list", "watch", "create"},
     ("codeexec.dev", "sandboxpools/status"): {"patch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("codeexec.dev", "executionapprovals"): {"list", "watch"},
     ("", "pods"): {"list", "watch", "create", "patch", "delete"},
     ("", "pods/attach"): {"get", "create"},
-    ("", "secrets"): {"get", "list", "watch", "delete"},
+    ("", "secrets"): {"get", "list", "watch", "create", "delete"},
     ("", "configmaps"): {"create", "list", "delete"},
 }
 OPERATOR_BY_NAME: NamedRights = {

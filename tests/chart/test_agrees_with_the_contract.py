@@ -8,11 +8,12 @@ import pytest
 import yaml
 from chart.helm import CHART, ROOT, render
 from chart.rights import AGENT, cells
+from pydantic import BaseModel
 
 from codeexec_api import ExecutionPolicySpec, Limits, PodLimits, SandboxPoolSpec
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import PolicyLimits
+from codeexec_api.v1alpha1 import MAX_AGENT_RULES, AgentRule, Approvable, PolicyLimits, SomeLimits
 from executor_client.cli import diagnosis
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -65,19 +66,57 @@ def test_the_default_pool_is_for_executions_that_ask_for_nothing_special() -> No
         assert (numbers[name]["minimum"], numbers[name]["maximum"]) == (known[name]["minimum"], known[name]["maximum"])
 
 
-@pytest.mark.parametrize("model", [ExecutionPolicySpec, PolicyLimits], ids=lambda model: model.__name__)
-def test_numbers_have_the_bounds_of_the_model(model: Any) -> None:
-    policy = SCHEMA["properties"]["policy"]["properties"]
-    section = policy if model is ExecutionPolicySpec else policy["maxLimits"]["properties"]
+POLICY = SCHEMA["properties"]["policy"]["properties"]
+SECTIONS = {
+    ExecutionPolicySpec: POLICY,
+    PolicyLimits: POLICY["maxLimits"]["properties"],
+    AgentRule: POLICY["agentRules"]["items"]["properties"],
+    Approvable: SCHEMA["definitions"]["approvable"]["properties"],
+    SomeLimits: SCHEMA["definitions"]["someLimits"]["properties"],
+}
+
+
+def _numbers(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    """The integers among the fields of a model, optional ones as well."""
     properties = model.model_json_schema(by_alias=True)["properties"]
-    numbers = {name: node for name, node in properties.items() if node.get("type") == "integer"}
+    nodes = {name: node.get("anyOf", [node])[0] for name, node in properties.items()}
+    return {name: node for name, node in nodes.items() if node.get("type") == "integer"}
+
+
+@pytest.mark.parametrize("model", SECTIONS, ids=lambda model: model.__name__)
+def test_numbers_have_the_bounds_of_the_model(model: type[BaseModel]) -> None:
+    numbers = _numbers(model)
     assert numbers
     for name, node in numbers.items():
-        assert (section[name]["minimum"], section[name]["maximum"]) == (node["minimum"], node["maximum"]), name
+        section = SECTIONS[model][name]
+        assert (section["minimum"], section["maximum"]) == (node["minimum"], node["maximum"]), name
+
+
+@pytest.mark.parametrize("model", [AgentRule, Approvable, SomeLimits], ids=lambda model: model.__name__)
+def test_rules_and_what_is_approvable_have_the_fields_of_the_model(model: type[BaseModel]) -> None:
+    assert set(SECTIONS[model]) == set(model.model_json_schema(by_alias=True)["properties"])
+
+
+def test_there_may_be_as_many_rules_as_in_the_model() -> None:
+    assert POLICY["agentRules"]["maxItems"] == MAX_AGENT_RULES
 
 
 def test_languages_are_those_of_the_model() -> None:
-    assert SCHEMA["properties"]["policy"]["properties"]["languages"]["items"]["enum"] == list(LANGUAGES)
+    assert SCHEMA["definitions"]["languages"]["items"]["enum"] == list(LANGUAGES)
+    named = {"$ref": "#/definitions/languages"}
+    assert POLICY["languages"]["allOf"][0] == SECTIONS[AgentRule]["languages"]["allOf"][0] == named
+    assert SECTIONS[Approvable]["languages"] == named
+
+
+def test_nothing_stands_beside_a_reference_where_helm_would_not_see_it() -> None:
+    """In draft-07 `$ref` replaces the schema around it."""
+
+    def shadowed(node: object) -> list[object]:
+        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        here = [node] if isinstance(node, dict) and "$ref" in node and len(node) > 1 else []
+        return here + [found for child in children for found in shadowed(child)]
+
+    assert shadowed(SCHEMA) == []
 
 
 @pytest.mark.parametrize(

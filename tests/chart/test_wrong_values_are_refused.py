@@ -32,6 +32,54 @@ REFUSED = {
     "yes for true": (["--set-string", "sandbox.createNamespaces=yes"], "/sandbox/createNamespaces'"),
     "unknown language": (["--set", "policy.languages={python,perl}"], "/policy/languages/1'"),
     "no language": (["--set-json", "policy.languages=[]"], "/policy/languages'"),
+    "approval as a switch": (["--set", "policy.withApproval=true"], "/policy/withApproval'"),
+    "nothing about approval": (["--set", "policy.withApproval=null"], "/policy': missing property 'withApproval'"),
+    "unknown in what is approvable": (
+        ["--set", "policy.withApproval.maxSessionIdleSeconds=60"],
+        "/policy/withApproval': additional properties 'maxSessionIdleSeconds' not allowed",
+    ),
+    "output that can't be approved": (
+        ["--set", "policy.withApproval.maxLimits.outputBytes=4096"],
+        "/policy/withApproval/maxLimits': additional properties 'outputBytes' not allowed",
+    ),
+    "approvable image by tag": (
+        ["--set", "policy.withApproval.images={registry.example/science:1}"],
+        "/policy/withApproval/images/0'",
+    ),
+    "unknown approvable language": (
+        ["--set", "policy.withApproval.languages={perl}"],
+        "/policy/withApproval/languages/0'",
+    ),
+    "zero approvable cpu": (
+        ["--set-string", "policy.withApproval.maxLimits.cpu=0"],
+        "/policy/withApproval/maxLimits/cpu'",
+    ),
+    "no time to decide": (["--set", "policy.approvalTimeoutSeconds=0"], "/policy/approvalTimeoutSeconds'"),
+    "two days to decide": (["--set", "policy.approvalTimeoutSeconds=172800"], "/policy/approvalTimeoutSeconds'"),
+    "rules by name": (["--set", "policy.agentRules.builder.maxBlocks=1"], "/policy/agentRules'"),
+    "rule for everybody": (["--set", "policy.agentRules[0].maxBlocks=1"], "/policy/agentRules/0'"),
+    "rule for nobody": (["--set-json", 'policy.agentRules=[{"agent":""}]'], "/policy/agentRules/0/agent'"),
+    "unknown in a rule": (
+        ["--set", "policy.agentRules[0].agent=me,policy.agentRules[0].maxSessionIdleSeconds=60"],
+        "/policy/agentRules/0': additional properties 'maxSessionIdleSeconds' not allowed",
+    ),
+    "rule without a language": (
+        ["--set-json", 'policy.agentRules=[{"agent":"me","languages":[]}]'],
+        "/policy/agentRules/0/languages'",
+    ),
+    "rule without an image": (
+        ["--set-json", 'policy.agentRules=[{"agent":"me","images":[]}]'],
+        "/policy/agentRules/0/images'",
+    ),
+    "rule with too much": (
+        ["--set", "policy.agentRules[0].agent=me,policy.agentRules[0].withApproval.maxBlocks=65"],
+        "/policy/agentRules/0/withApproval/maxBlocks'",
+    ),
+    "code for approvers as text": (["--set-string", "approvers.readCode=yes"], "/approvers/readCode'"),
+    "nothing about code for approvers": (
+        ["--set", "approvers.readCode=null"],
+        "/approvers': missing property 'readCode'",
+    ),
     "zero timeout": (["--set", "policy.maxTimeoutSeconds=0"], "/policy/maxTimeoutSeconds'"),
     "timeout as a duration": (["--set", "policy.maxTimeoutSeconds=10m"], "/policy/maxTimeoutSeconds'"),
     "too many blocks": (["--set", "policy.maxBlocks=65"], "/policy/maxBlocks'"),

@@ -28,6 +28,7 @@ from codeexec_api import (
 )
 from codeexec_api.names import (
     API_VERSION,
+    APPROVAL_PLURAL,
     EXECUTION_KIND,
     EXECUTION_LABEL,
     EXECUTION_PLURAL,
@@ -43,11 +44,15 @@ from codeexec_api.names import (
     SEALING_KEY,
     SESSION_PLURAL,
     VERSION,
+    block_key,
+    file_key,
     output_name,
     payload_name,
+    review_name,
 )
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.surroundings import NodeView, parse_node
 from codeexec_operator.core.transcript import OutputPart
 
@@ -170,10 +175,8 @@ class Cluster:
         unless_changed: bool = True,
     ) -> Any:
         meta, new = owner.metadata, status.dump()
-        # What is no longer so has to be taken back by name, else a merge leaves it.
-        taken_back = dict.fromkeys(owner.status.dump().keys() - new.keys())
         version = {"resourceVersion": meta.resource_version} if unless_changed else {}
-        body = {"metadata": {"uid": meta.uid} | version, "status": taken_back | new}
+        body = {"metadata": {"uid": meta.uid} | version, "status": _merge_patch(owner.status.dump(), new)}
         return await self._custom.patch_namespaced_custom_object_status(
             GROUP,
             VERSION,
@@ -191,6 +194,46 @@ class Cluster:
             self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, POLICY_PLURAL, POLICY_NAME)
         )
         return policy
+
+    async def list_approvals(self, namespace: str, execution: str) -> list[Mapping[str, Any]]:
+        """executionapprovals: list. Those that name this execution."""
+        found: Any = await self._custom.list_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            namespace,
+            APPROVAL_PLURAL,
+            label_selector=f"{EXECUTION_LABEL}={execution}",
+            _request_timeout=_ANSWER_SECONDS,
+        )
+        items: list[Mapping[str, Any]] = found["items"]
+        return items
+
+    async def publish_code(self, execution: CodeExecution, payload: Payload) -> None:
+        """secrets: create. One of that name is the one that was asked for."""
+        meta = execution.metadata
+        contents = {block_key(index): block for index, block in enumerate(payload.blocks)}
+        contents |= {file_key(index): file for index, file in enumerate(payload.files)}
+        owner = {"apiVersion": API_VERSION, "kind": EXECUTION_KIND, "name": meta.name, "uid": meta.uid}
+        secret: Any = {
+            "metadata": {
+                "name": review_name(meta.name, meta.uid),
+                "labels": {MANAGED_BY_LABEL: MANAGED_BY, EXECUTION_LABEL: meta.name},
+                "ownerReferences": [owner],
+            },
+            "type": PAYLOAD_SECRET_TYPE,
+            "immutable": True,
+            "data": {key: base64.b64encode(content).decode() for key, content in contents.items()},
+        }
+        try:
+            await self._core.create_namespaced_secret(meta.namespace, secret)
+        except ApiException as error:
+            if error.status != 409:
+                raise
+
+    async def withdraw_code(self, execution: CodeExecution) -> None:
+        """secrets: delete. One that is gone already is fine."""
+        meta = execution.metadata
+        await self._delete(self._core.delete_namespaced_secret, review_name(meta.name, meta.uid), meta.namespace, {})
 
     async def get_payload(self, namespace: str, name: str, parts: int) -> list[Mapping[str, Any] | None]:
         """secrets: get. One for each part, or None for one that isn't there. Only a few are read at the same time."""
@@ -399,6 +442,18 @@ class Cluster:
         except ApiException as error:
             if error.status not in (404, 409):  # 409: the UID is another object's
                 raise
+
+
+def _merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes new of old, by RFC 7396: what is no longer so has to be taken back by name, else a merge leaves it."""
+    patch: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            patch[key] = _merge_patch(before, value)
+        else:
+            patch[key] = value
+    return patch
 
 
 async def _pages(call: Callable[..., Awaitable[Any]], *arguments: Any, **options: Any) -> AsyncGenerator[Any, None]:

@@ -1,23 +1,18 @@
 """All executions and sessions that are not over, or whose pod is still there, and all pools."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from pydantic import ValidationError
-
-from codeexec_api import CodeExecution, CodeSession, PodLimits, SandboxPool, Verdict
+from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, PodLimits, SandboxPool, Verdict
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL, payload_name
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.worker import Context, Worker
+from codeexec_operator.adapters.worker import Context, Worker, understood
 from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
-
-logger = logging.getLogger(__name__)
 
 _TURN_SECONDS: Final = 10
 """How long those who got what can't be shared evenly have it: about what a pod takes to start."""
@@ -48,6 +43,13 @@ class Controller:
             worker.observe_execution(execution)
         elif not execution.status.phase.terminal:
             self._start_execution(execution)
+
+    def on_approval(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """An ExecutionApproval was seen, changed or deleted. Whoever waits for one lists those that were there."""
+        key = (raw["metadata"]["namespace"], raw["metadata"].get("labels", {}).get(EXECUTION_LABEL, ""))
+        worker = self._by_name.get(key)
+        if worker and (approval := understood(ExecutionApproval.parse, raw)):
+            worker.observe_approval(approval, deleted=deleted)
 
     def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeSession was seen, changed or deleted."""
@@ -180,8 +182,10 @@ class Controller:
 
     def awaited_payloads(self, namespace: str) -> set[str]:
         """Names of the Secrets that an execution still needs."""
-        names = [one.awaited_payload for one in self._executions.values() if one.meta.namespace == namespace]
-        return {payload_name(name, part) for name in names if name for part in range(MAX_PAYLOAD_PARTS)}
+        here = [one for one in self._executions.values() if one.meta.namespace == namespace]
+        names = [one.awaited_payload for one in here]
+        payloads = {payload_name(name, part) for name in names if name for part in range(MAX_PAYLOAD_PARTS)}
+        return payloads | {name for one in here if (name := one.awaited_review)}
 
     def awaited_keys(self) -> frozenset[str]:
         """Names of the sealing keys that an execution still needs."""
@@ -205,9 +209,4 @@ def _news(
         if worker:
             worker.observe_deletion()
         return None
-    try:
-        return parse(raw)
-    except ValidationError as error:  # the schema of the CRD is the same model, so it is newer than this operator
-        name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
-        logger.error("%s: not understood, left alone: %s", name, error.errors(include_input=False))
-        return None
+    return understood(parse, raw)

@@ -14,17 +14,19 @@ from codeexec_api import (
     CodeExecution,
     CodeExecutionStatus,
     CodeSession,
+    ExecutionApproval,
     ExecutionPolicySpec,
     PayloadRef,
+    Phase,
     PodLimits,
     Reason,
     Verdict,
 )
-from codeexec_api.names import pod_name
+from codeexec_api.names import pod_name, review_name
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
 from codeexec_operator.adapters.pools import ClaimedPod, PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now
+from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now, understood
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.observed import Observed, PoolView, Sandbox, SessionView
@@ -84,6 +86,8 @@ class ExecutionWorker(PodWorker):
         self._pool: PoolWorker | None = None
         self._asked: Verdict | None = None
         self._claimed: ClaimedPod | None = None
+        self._approvals: dict[str, tuple[int, ExecutionApproval | None]] = {}
+        """Decisions about executions of this name: the newest version that was heard of, None if it was deleted."""
         self._over = asyncio.Event()
         self._storing = asyncio.Lock()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
@@ -96,6 +100,12 @@ class ExecutionWorker(PodWorker):
         """Name of the payload, as long as the code has not started."""
         ref, started = self._seen.execution.spec.payload_ref, self._seen.execution.status.started_at
         return ref.name if ref and not started else None
+
+    @property
+    def awaited_review(self) -> str | None:
+        """Name of the Secret with its code, as long as somebody may want to read it before deciding."""
+        waits = self._seen.execution.status.phase is Phase.AWAITING_APPROVAL
+        return review_name(self.meta.name, self.meta.uid) if waits else None
 
     @property
     def awaited_key(self) -> str | None:
@@ -113,6 +123,19 @@ class ExecutionWorker(PodWorker):
         if int(execution.metadata.resource_version) > self.version:
             self._seen = replace(self._seen, execution=_lean(execution))
             self.wake()
+
+    def observe_approval(self, approval: ExecutionApproval, *, deleted: bool) -> None:
+        """A decision about an execution of this name was seen, changed or deleted."""
+        name, version = approval.metadata.name, int(approval.metadata.resource_version)
+        if version > self._approvals.get(name, (0, None))[0]:
+            self._approvals[name] = (version, None if deleted else approval)
+            if self._seen.approvals is not None:
+                self._know_approvals()
+
+    def _know_approvals(self) -> None:
+        known = tuple(one for _, one in self._approvals.values() if one)
+        self._seen = replace(self._seen, approvals=known)
+        self.wake()
 
     # --- Guest ---
 
@@ -187,7 +210,13 @@ class ExecutionWorker(PodWorker):
 
     def _view_session(self) -> SessionView | None:
         ref = self._seen.execution.spec.session_ref
-        if ref is None or self._seen.execution.status.phase.terminal:
+        phase = self._seen.execution.status.phase
+        if ref is None or phase.terminal:
+            return self._seen.session
+        if phase is Phase.AWAITING_APPROVAL:  # others need not wait for what may never run
+            if self._session:
+                self._session.leave(self, ran=False)
+                self._session = None
             return self._seen.session
         if self._session is None and (found := self._register.find_session(self.meta.namespace, ref.name)):
             self._session = found
@@ -216,7 +245,7 @@ class ExecutionWorker(PodWorker):
                 pod_name=claimed.pod_name,
                 proven=claimed.proven,
             )
-        asked = self._asked or Verdict("", None, ())
+        asked = self._asked or Verdict("", None)
         return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
 
     def _give_back(self, pool: PoolWorker, claimed: ClaimedPod) -> None:
@@ -275,7 +304,8 @@ class ExecutionWorker(PodWorker):
         payload = self._seen.payload
         if isinstance(payload, Payload):
             queued = bool(written.status.pool_name) and not written.status.pod_name
-            payload = hold(payload, waits=queued or written.spec.session_ref is not None)
+            waits = queued or written.status.phase is Phase.AWAITING_APPROVAL or written.spec.session_ref is not None
+            payload = hold(payload, waits=waits)
         newest = max(_lean(written), self._seen.execution, key=lambda one: int(one.metadata.resource_version))
         self._seen = replace(self._seen, execution=newest, payload=payload, recorded_at=now())
         if written.status.phase.terminal:
@@ -305,10 +335,12 @@ class ExecutionWorker(PodWorker):
         match action:
             case actions.ReadRequest():
                 await self._read_request()
+            case actions.ReadApprovals() | actions.PublishCode() | actions.WithdrawCode():
+                await self._act_on_approval(action)
             case actions.DeletePayload(secrets):
                 await all_of([self._delete_payload(name, uid) for name, uid in secrets])
             case actions.AskPool(image, runtime_class_name):
-                self._ask_pool(Verdict(image, runtime_class_name, ()))
+                self._ask_pool(Verdict(image, runtime_class_name))
             case actions.AdoptPod(patch):
                 await self._adopt(self.pod_name, patch)
             case actions.CancelCode():
@@ -339,6 +371,24 @@ class ExecutionWorker(PodWorker):
                 self._seen = replace(self._seen, session=SessionView(session))
         self._seen = replace(self._seen, payload=payload, payload_read_at=now(), policy=policy)
         self.wake()
+
+    async def _act_on_approval(
+        self, action: actions.ReadApprovals | actions.PublishCode | actions.WithdrawCode
+    ) -> None:
+        cluster, execution = self.context.cluster, self._seen.execution
+        match action:
+            case actions.ReadApprovals():
+                await self._read_approvals()
+            case actions.PublishCode(payload):
+                await self._try("the code can't be read before deciding", cluster.publish_code, execution, payload)
+            case actions.WithdrawCode():
+                await self._try("the code can still be read", cluster.withdraw_code, execution)
+
+    async def _read_approvals(self) -> None:
+        for raw in await self.context.cluster.list_approvals(self.meta.namespace, self.meta.name):
+            if approval := understood(ExecutionApproval.parse, raw):
+                self.observe_approval(approval, deleted=False)
+        self._know_approvals()
 
     async def _read_payload(self, ref: PayloadRef) -> Sequence[Mapping[str, Any] | None]:
         """The Secrets of the payload. One that is just being created is not asked for: its arrival will be heard of."""

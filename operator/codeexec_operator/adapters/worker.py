@@ -7,13 +7,14 @@ holds no policy of its own.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kubernetes.aio.client.exceptions import ApiException
+from pydantic import ValidationError
 
 from codeexec_api.names import pod_name
 from codeexec_api.v1alpha1 import ObjectMeta
@@ -29,6 +30,8 @@ from codeexec_operator.core.observed import Sandbox, parse_pod
 from codeexec_operator.core.startup import Timing
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _RETRY: Final = timedelta(seconds=1)
 
@@ -57,6 +60,16 @@ class Context:
     timing: Timing
     version: str
     """Of the operator."""
+
+
+def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
+    """An object of the API server; None if it isn't understood, which is logged."""
+    try:
+        return parse(raw)
+    except ValidationError as error:  # the schema of the CRD is the same model, so it is newer than this operator
+        name = f"{raw.get('kind', '')} {raw['metadata']['namespace']}/{raw['metadata']['name']}"
+        logger.error("%s: not understood, left alone: %s", name.strip(), error.errors(include_input=False))
+        return None
 
 
 class Worker(ABC):

@@ -7,6 +7,7 @@ from typing import Any
 
 from codeexec_api import CodeExecutionStatus, CodeSessionStatus, SandboxPoolStatus
 from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.payload import Payload
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,23 @@ class ReadPolicy:
 @dataclass(frozen=True)
 class ReadRequest:
     """Read all that an execution refers to: the policy, the payload, and its session if that is not known."""
+
+
+@dataclass(frozen=True)
+class ReadApprovals:
+    """Read what was decided about executions of the namespace."""
+
+
+@dataclass(frozen=True, repr=False)
+class PublishCode:
+    """Put code that came sealed into a Secret, so that whoever decides about it can read it."""
+
+    payload: Payload
+
+
+@dataclass(frozen=True)
+class WithdrawCode:
+    """Delete that Secret."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +148,9 @@ class DropMember:
 Action = (
     ReadPolicy
     | ReadRequest
+    | ReadApprovals
+    | PublishCode
+    | WithdrawCode
     | CreatePod
     | DeletePayload
     | Attach

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from codeexec_api import CodeExecution, CodeSession, ExecutionPolicy, ExecutionPolicySpec, Reason
+from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, ExecutionPolicy, ExecutionPolicySpec, Reason
 from codeexec_api.names import POLICY_NAME, SANDBOX_CONTAINER
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.findings import Proven
@@ -194,6 +194,8 @@ class Observed:
     surroundings: Surroundings = field(default_factory=Surroundings)
     payload: Payload | HeldPayload | PayloadProblem | None = None
     payload_read_at: datetime | None = None
+    approvals: tuple[ExecutionApproval, ...] | None = None
+    """Decisions about executions of this name; None if they were not read yet."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """The pod of this execution alone; in a session there is none."""
     session: SessionView | None = None

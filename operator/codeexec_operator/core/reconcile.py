@@ -9,9 +9,11 @@ from typing import Final
 
 from codeexec_api import (
     ConditionType,
+    Decision,
     Event,
     Phase,
     Reason,
+    Verdict,
     evaluate,
 )
 from codeexec_api.quantities import parse_quantity
@@ -23,6 +25,7 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadRequest,
 )
+from codeexec_operator.core.approving import ask, awake_at_expiry, lapse, permits, wait_for_decision
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Observed, PolicyProblem, Sandbox, SessionView
 from codeexec_operator.core.payload import PayloadProblem
@@ -56,12 +59,21 @@ def decide(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _retain(seen, now, timing)
     if phase is Phase.PENDING:
         return _accept(seen, now, timing)
-    if phase is Phase.STARTING:
+    if phase is Phase.AWAITING_APPROVAL:
+        return wait_for_decision(seen, now)
+    if phase in (Phase.APPROVED, Phase.STARTING):
+        return lapse(seen, now) or awake_at_expiry(seen, _begin(seen, now, timing))
+    return _supervise(seen, now, timing)
+
+
+def _begin(seen: Observed, now: datetime, timing: Timing) -> Plan:
+    """On the way from accepted or approved to the start of the code."""
+    if seen.execution.status.phase is Phase.STARTING:
         if seen.execution.spec.session_ref:
             return start_in_session(seen, now, timing)
         queued = seen.execution.status.pool_name and not seen.execution.status.pod_name
         return start_from_pool(seen, now, timing) if queued else start_alone(seen, now, timing)
-    return _supervise(seen, now, timing)
+    return _accept(seen, now, timing)
 
 
 def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
@@ -73,7 +85,8 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if isinstance(seen.policy, PolicyProblem):
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
     verdict = evaluate(spec, seen.policy)
-    if not verdict.allowed:
+    allowed = permits(seen, verdict)
+    if not allowed and (verdict.decision is Decision.DENIED or seen.execution.status.phase is Phase.APPROVED):
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
     if ending := _missing(seen):
         created = seen.execution.metadata.creation_timestamp or now
@@ -83,6 +96,13 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
             again_at = read_at + max(timedelta(seconds=timing.payload_retry), (read_at - created) / 2)
             return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadRequest(),))
         return finish(seen, now, ending)
+    return _enter(seen, verdict, now, timing) if allowed else ask(seen, seen.policy, verdict, now)
+
+
+def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> Plan:
+    """It may run: get in line where it will."""
+    spec, approval = seen.execution.spec, seen.execution.status.approval
+    message = verdict.message if verdict.allowed or not approval else f"approved by {approval.approver}"
     if spec.session_ref:
         waiting = Ending(Event.ACCEPTED, Reason.WAITING_FOR_SESSION, f"waits for its turn in {spec.session_ref.name}")
         accepted = moved(seen, now, waiting, ConditionType.ACCEPTED)
@@ -93,9 +113,9 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
     if pool := seen.pool:
         reason = Reason.POD_CLAIMED if pool.proven else Reason.WAITING_FOR_POOL
-        status = moved(seen, now, Ending(Event.ACCEPTED, reason, verdict.message), ConditionType.ACCEPTED)
+        status = moved(seen, now, Ending(Event.ACCEPTED, reason, message), ConditionType.ACCEPTED)
         return start_from_pool(with_status(seen, status.model_copy(update=facts)), now, timing)
-    status = moved(seen, now, Ending(Event.ACCEPTED, None, verdict.message), ConditionType.ACCEPTED)
+    status = moved(seen, now, Ending(Event.ACCEPTED, None, message), ConditionType.ACCEPTED)
     return request_pod(with_status(seen, status.model_copy(update=facts)), now, timing)
 
 

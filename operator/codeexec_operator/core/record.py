@@ -77,7 +77,8 @@ def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
     started = status.started_at
     update: dict[str, Any] = {"finished_at": now}
     if not started:
-        never_accepted = seen.execution.status.phase is Phase.PENDING and ending.event is Event.REFUSED
+        not_yet = seen.execution.status.phase in (Phase.PENDING, Phase.AWAITING_APPROVAL, Phase.APPROVED)
+        never_accepted = not_yet and ending.event in (Event.REFUSED, Event.EXPIRED)
         failed = condition(
             ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED,
             holds=False,
@@ -147,13 +148,15 @@ def _exit_code(event: Event, last: int | None) -> int | None:
     return last if event is Event.EXITED_NONZERO else None
 
 
-def moved(seen: Observed, now: datetime, ending: Ending, kind: ConditionType) -> CodeExecutionStatus:
+def moved(
+    seen: Observed, now: datetime, ending: Ending, kind: ConditionType, *, holds: bool = True
+) -> CodeExecutionStatus:
     """The status after this event: phase, reason, message, and a condition that says so."""
     execution = seen.execution
     move = advance(execution.status.phase, ending.event)
     reason, message = (ending.reason or move.reason).value, ending.message[:MESSAGE_LENGTH]
     observed = condition(
-        kind, holds=True, reason=reason, message=message, now=now, generation=execution.metadata.generation
+        kind, holds=holds, reason=reason, message=message, now=now, generation=execution.metadata.generation
     )
     return execution.status.model_copy(
         update={

@@ -26,6 +26,7 @@ from codeexec_operator.core.actions import (
     ReadRequest,
     StartCode,
 )
+from codeexec_operator.core.approving import permits
 from codeexec_operator.core.findings import Ending, Proven
 from codeexec_operator.core.observed import Observed, PodLink, PolicyProblem, PoolView, SessionView
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, build_messages
@@ -110,7 +111,7 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if isinstance(seen.policy, PolicyProblem):
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
     verdict = evaluate(spec, seen.policy)
-    if not verdict.allowed:
+    if not permits(seen, verdict):
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
     if not seen.pool_asked:  # after a restart of the operator, or when the pool serves it no more
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
@@ -135,7 +136,9 @@ def _stand_in_line(seen: Observed, pool: PoolView, now: datetime, timing: Timing
     execution = seen.execution
     leave_at, limit = None, execution.spec.queue_timeout_seconds
     if limit:
-        leave_at = (execution.metadata.creation_timestamp or now) + timedelta(seconds=limit)
+        approval = execution.status.approval
+        since = (approval.decided_at if approval else None) or execution.metadata.creation_timestamp or now
+        leave_at = since + timedelta(seconds=limit)
         if now >= leave_at:
             message = f"waited {limit} s for a pod, which is its spec.queueTimeoutSeconds; {_place(pool)}"
             return finish(seen, now, Ending(Event.DEADLINE, Reason.QUEUE_TIMEOUT, message))

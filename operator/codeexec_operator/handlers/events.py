@@ -1,4 +1,4 @@
-"""What kopf watches: CodeExecutions, CodeSessions, SandboxPools, ExecutionPolicies and pods. Raw events only.
+"""What kopf watches: all kinds of codeexec.dev, and pods. Raw events only.
 
 Raw event handlers need no finalizers and no annotations on the objects, so kopf writes nothing by itself.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import kopf
 
 from codeexec_api.names import (
+    APPROVAL_PLURAL,
     EXECUTION_LABEL,
     EXECUTION_PLURAL,
     GROUP,
@@ -92,6 +93,12 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
 async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A CodeExecution was listed, created, changed or deleted."""
     memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
+
+
+@kopf.on.event(GROUP, VERSION, APPROVAL_PLURAL)
+async def on_approval(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """An ExecutionApproval was listed, created, changed or deleted."""
+    memo.controller.on_approval(event["object"], deleted=event["type"] == "DELETED")
 
 
 @kopf.on.event(GROUP, VERSION, SESSION_PLURAL)

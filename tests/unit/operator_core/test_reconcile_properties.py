@@ -1,21 +1,27 @@
 """Whatever is observed, the decision is one of the table's moves, and one that can be written down."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from factories import (
+    AGENT,
+    APPROVER,
     CODE,
     NOW,
     SECRETS,
     SESSION_REF,
     SURROUNDINGS,
+    UID,
     a_finished_transcript,
     a_piece,
     a_pod,
     a_policy,
     a_raw_block,
     a_runner,
+    a_sandbox,
     a_transcript,
     a_view,
+    an_approval,
     an_artifact,
     an_execution,
     block_end,
@@ -27,9 +33,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, CodeSession, CodeSessionStatus, Phase, Reason, SessionPhase
+from codeexec_api import (
+    ApprovalStatus,
+    CodeExecution,
+    CodeExecutionStatus,
+    CodeSession,
+    CodeSessionStatus,
+    Decision,
+    ExecutionApproval,
+    ExecutionPolicySpec,
+    Grant,
+    Phase,
+    Reason,
+    SessionPhase,
+    evaluate,
+    judge,
+)
 from codeexec_api.phases import SESSION_TRANSITIONS, TRANSITIONS
 from codeexec_api.schema import structural
+from codeexec_api.v1alpha1 import UnusedApproval
 from codeexec_operator.core.actions import CreatePod, DeletePayload, DeletePod, Forget, GiveUpSession, Plan, StartCode
 from codeexec_operator.core.observed import (
     Fault,
@@ -46,7 +68,14 @@ from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import Surroundings
 
-MOVES: Final = {(phase, move.phase) for (phase, _), move in TRANSITIONS.items()}
+STEPS: Final = {(phase, move.phase) for (phase, _), move in TRANSITIONS.items()}
+AT_ONCE: Final = {
+    (phase, last) for phase, first in STEPS if first is Phase.STARTING for start, last in STEPS if start is first
+}
+"""What was just accepted starts in the same write if its sandbox is at hand."""
+WAITS: Final = {(Phase.AWAITING_APPROVAL, Phase.AWAITING_APPROVAL)}
+"""It records which approvals don't count."""
+MOVES: Final = STEPS | AT_ONCE | WAITS
 SESSION_MOVES: Final = {(phase, move.phase) for (phase, _), move in SESSION_TRANSITIONS.items()}
 SCHEMA: Final = Draft202012Validator(structural(CodeExecution)["properties"]["status"])
 SESSION_SCHEMA: Final = Draft202012Validator(structural(CodeSession)["properties"]["status"])
@@ -82,7 +111,41 @@ transcripts = st.builds(
     ),
 )
 moments = st.floats(0, 200).map(lambda after: NOW + seconds(after))
+TAKES_APPROVAL: Final = a_policy(maxLimits={"memory": "128Mi"}, withApproval={"maxLimits": {"memory": "256Mi"}})
+GRANTED: Final = (("spec.limits.memory", "256Mi"),)
+GRANTS: Final = tuple(Grant(field=field, value=value) for field, value in GRANTED)
 policies = st.sampled_from([a_policy(), a_policy(languages=["sh"]), a_policy(egressProof="Warn"), PolicyProblem("no")])
+decisions = st.builds(
+    lambda name, decision, grants, expires, **rest: an_approval(
+        name, decision=decision, **rest, **({"grants": grants, "expiresAt": expires} if decision == "Approve" else {})
+    ),
+    st.sampled_from(["yes", "yes", "other"]),
+    st.sampled_from(["Approve", "Approve", "Approve", "Deny"]),
+    grants=st.sampled_from([GRANTED, GRANTED, GRANTED, (("spec.timeoutSeconds", "3600"),)]),
+    expires=st.sampled_from([NOW + seconds(1000), NOW + seconds(1000), NOW + seconds(100)]),
+    uid=st.sampled_from([UID, UID, UID, "another"]),
+    approver=st.sampled_from([APPROVER, APPROVER, APPROVER, AGENT]),
+    revoked=st.sampled_from([False, False, False, True]),
+)
+GOOD: Final = an_approval("yes", grants=GRANTED, expiresAt=NOW + seconds(150))
+approvals = st.one_of(
+    st.none(),
+    st.lists(decisions, max_size=3, unique_by=lambda one: one.metadata.name).map(tuple),
+    st.lists(decisions.filter(lambda one: one.metadata.name != "yes"), max_size=1).map(lambda more: (GOOD, *more)),
+)
+APPROVED: Final = ApprovalStatus(
+    grants=GRANTS,
+    requested_at=NOW,
+    wait_until=NOW + seconds(100),
+    name="yes",
+    decision="Approve",
+    approver=APPROVER,
+    decided_at=NOW,
+    expires_at=NOW + seconds(150),
+)
+NOT_NEEDED: Final = ApprovalStatus(requested_at=NOW, wait_until=NOW + seconds(100))
+ASKED: Final = NOT_NEEDED.model_copy(update={"grants": GRANTS})
+UNUSED: Final = (UnusedApproval(name="other", approver=AGENT, reason="SelfApproval"),)
 runners = st.builds(
     RunnerView,
     link=st.sampled_from(PodLink),
@@ -108,14 +171,40 @@ views = st.builds(
     ended=st.booleans(),
     stateful=st.booleans(),
 )
+SANDBOX_READY: Final = a_sandbox()
 
 
 @st.composite
-def observations(draw: st.DrawFn) -> Observed:
+def approval_states(draw: st.DrawFn, phase: Phase) -> tuple[ApprovalStatus | None, ExecutionPolicySpec | PolicyProblem]:
+    """What the record says of approval in this phase, and the policy, which may have been changed meanwhile.
+
+    With a policy that takes approval nothing is about to start that was not approved: what is allowed when it is
+    accepted keeps its pod, whatever becomes of the policy.
+    """
+    takes_approval = draw(st.booleans())
+    policy = TAKES_APPROVAL if takes_approval else draw(policies)
+    recorded: list[ApprovalStatus | None] = [APPROVED, None, NOT_NEEDED]
+    if phase is Phase.PENDING:
+        recorded = [None]
+    elif phase is Phase.AWAITING_APPROVAL:
+        recorded = [ASKED, ASKED.model_copy(update={"unused": UNUSED})]
+    elif phase is Phase.APPROVED:
+        recorded = [APPROVED, NOT_NEEDED]
+    elif phase is Phase.STARTING and takes_approval:
+        recorded = [APPROVED]
+    return draw(st.sampled_from(recorded)), policy
+
+
+@st.composite
+def observations(draw: st.DrawFn, phases: st.SearchStrategy[Phase] = st.sampled_from(Phase)) -> Observed:  # noqa: B008
     in_session = draw(st.booleans())
     blocks = draw(st.integers(0 if in_session else 1, 2))
+    phase = draw(phases)
+    approval, policy = draw(approval_states(phase))
     execution = an_execution(
-        phase=draw(st.sampled_from(Phase)),
+        phase=phase,
+        status={"approval": approval},
+        requestedBy=AGENT,
         blocks=[a_raw_block()] * blocks,
         cancelled=draw(st.booleans()),
         timeoutSeconds=draw(st.sampled_from([1, 60])),
@@ -131,7 +220,9 @@ def observations(draw: st.DrawFn) -> Observed:
     ]
     return Observed(
         execution=execution,
-        policy=draw(policies),
+        policy=policy,
+        approvals=draw(approvals),
+        pool_asked=draw(st.booleans()),
         since=NOW,
         surroundings=draw(st.sampled_from([SURROUNDINGS, Surroundings()])),
         payload=draw(st.sampled_from(payloads)),
@@ -203,7 +294,7 @@ def test_code_starts_only_with_a_record_and_after_the_payload_has_gone(observed:
     if any(isinstance(action, StartCode) for action in plan.actions):
         assert plan.status
         assert plan.status.phase is Phase.RUNNING
-        assert observed.execution.status.phase is Phase.STARTING
+        assert (observed.execution.status.phase, Phase.RUNNING) in MOVES
         assert DeletePayload(SECRETS) in plan.actions
         [shown] = [one for one in plan.status.conditions if one.type == "EgressClosed"]
         assert shown.status == "True" or a_policy(egressProof="Warn") == observed.policy
@@ -213,6 +304,50 @@ def test_code_starts_only_with_a_record_and_after_the_payload_has_gone(observed:
             assert not observed.session.session.spec.ended
     if Forget() in plan.actions:
         assert observed.execution.status.phase.terminal
+
+
+@st.composite
+def about_to_start(draw: st.DrawFn) -> Observed:
+    """All is there that it takes to start code, but perhaps the approval."""
+    observed = draw(observations(st.sampled_from([Phase.PENDING, Phase.APPROVED, Phase.STARTING])))
+    spec = observed.execution.spec
+    ready = SANDBOX_READY if spec.session_ref is None else Sandbox()
+    return replace(
+        observed,
+        execution=observed.execution.model_copy(update={"spec": spec.model_copy(update={"cancelled": False})}),
+        payload=Payload((CODE,) * len(spec.blocks), (), SECRETS),
+        surroundings=SURROUNDINGS,
+        sandbox=ready,
+        session=a_view() if spec.session_ref else None,
+    )
+
+
+@settings(max_examples=500)
+@given(observed=observations() | about_to_start(), now=moments)
+def test_code_that_takes_approval_starts_only_if_it_is_approved_now(observed: Observed, now: Any) -> None:
+    if any(isinstance(action, StartCode | CreatePod) for action in decide(observed, now, Timing()).actions):
+        approval, execution = observed.execution.status.approval, observed.execution
+        assert not isinstance(observed.policy, PolicyProblem) or execution.status.phase is Phase.STARTING
+        verdict = None if isinstance(observed.policy, PolicyProblem) else evaluate(execution.spec, observed.policy)
+        needed = verdict is not None and verdict.decision is Decision.NEEDS_APPROVAL
+        if needed or (approval and approval.decision == "Approve"):
+            assert judge(known(observed), execution, GRANTS, now).approved
+
+
+def known(observed: Observed) -> tuple[ExecutionApproval, ...]:
+    assert observed.approvals is not None
+    return observed.approvals
+
+
+@settings(max_examples=250)
+@given(observed=observations(st.just(Phase.AWAITING_APPROVAL)), now=moments)
+def test_what_waits_for_approval_writes_no_more_once_that_is_written(observed: Observed, now: Any) -> None:
+    status = decide(observed, now, Timing()).status
+    if isinstance(status, CodeExecutionStatus) and status.phase is Phase.AWAITING_APPROVAL:
+        written = CodeExecutionStatus.model_validate(status.dump())
+        execution = observed.execution.model_copy(update={"status": written})
+        again = decide(replace(observed, execution=execution), now, Timing())
+        assert again == Plan(wake_at=written.approval.wait_until if written.approval else None)
 
 
 @settings(max_examples=250)
