@@ -7,6 +7,7 @@ only when its executor is asked for.
 from typing import TYPE_CHECKING, Any
 
 from codeexec_api import Limits
+from executor_client.approvals import ApprovalRequest, ApprovalWait
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import ClusterRef, CodeExecutionClient, Request
 from executor_client.exceptions import (
@@ -18,6 +19,7 @@ from executor_client.exceptions import (
     FileTransferError,
     InvalidExecution,
     NotFound,
+    NothingToDecide,
     NotInstalled,
     NotPermitted,
     OutputUnavailable,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ApprovalRequest",
+    "ApprovalWait",
     "Artifact",
     "ClusterRef",
     "ClusterUnreachable",
@@ -55,6 +59,7 @@ __all__ = [
     "NotFound",
     "NotInstalled",
     "NotPermitted",
+    "NothingToDecide",
     "OutputChunk",
     "OutputUnavailable",
     "PreparedBlock",

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, Self, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -17,14 +18,23 @@ from codeexec_api import (
     CodeExecutionSpec,
     CodeSession,
     CodeSessionSpec,
+    ExecutionApproval,
+    ExecutionApprovalSpec,
+    ExecutionPolicySpec,
+    ExecutionRef,
+    Grant,
     Limits,
     PayloadRef,
+    Phase,
     SessionRef,
     Source,
 )
+from codeexec_api.digests import sha256_hex
+from codeexec_api.names import block_key, payload_name
 from executor_client import telemetry
+from executor_client.approvals import ApprovalWait
 from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size, count_parts, payload_of
-from executor_client.exceptions import CodeExecError
+from executor_client.exceptions import CodeExecError, NotFound, NothingToDecide, OutputUnavailable
 from executor_client.execution import Execution, read_contents
 from executor_client.images import check_image
 from executor_client.results import ExecutionResult, OutputChunk, artifact_content
@@ -61,6 +71,8 @@ class Request:
     runtime_class_name: str | None = None
     limits: Limits = field(default_factory=Limits)
     executor: str = "executor_client"
+    approval: ApprovalWait = field(default_factory=ApprovalWait)
+    """What to do when a human has to approve what is asked for."""
 
     def __post_init__(self) -> None:
         if self.image is not None:
@@ -155,7 +167,8 @@ class CodeExecutionClient:
             transport = await self.connect()
             name, spec = self._specify(blocks, request, files, fetch, list_files, session)
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
-            handle = Execution(self.connect, name, await self._create(transport, name, spec, payload_of(blocks, files)))
+            created = await self._create(transport, name, spec, payload_of(blocks, files))
+            handle = Execution(self.connect, name, created, approval=request.approval)
             canceller = asyncio.create_task(self._cancel_when(transport, name, cancelled or asyncio.Event()))
             try:
                 if on_output:
@@ -223,6 +236,122 @@ class CodeExecutionClient:
             CodeExecError: see `executor_client.exceptions`.
         """
         await (await self.connect()).cancel(name)
+
+    async def get_policy(self) -> ExecutionPolicySpec | None:
+        """The policy of the namespace; None if it has none of its own, and the cluster's default counts.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        policy = await (await self.connect()).get_policy()
+        return policy.spec if policy else None
+
+    async def list_waiting(self) -> list[CodeExecution]:
+        """The records of all executions of the namespace that wait for a human's decision, oldest first.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return [one for one in await self.list_executions() if one.status.phase is Phase.AWAITING_APPROVAL]
+
+    async def approve(
+        self, execution: CodeExecution, *, reason: str = "", valid: timedelta = timedelta(minutes=15)
+    ) -> ExecutionApproval:
+        """Approve exactly what this record asks for. Nothing else: not what another execution of this name asks for.
+
+        Args:
+            execution: the record as whoever decides has seen it.
+            reason: why, for the record and the agent; at most 1024 characters.
+            valid: the code has to start within this time.
+
+        Raises:
+            NothingToDecide: it does not wait for approval.
+            NotPermitted: the identity in use may not decide.
+            InvalidExecution: it has requested the execution itself.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        if execution.status.phase is not Phase.AWAITING_APPROVAL or execution.status.approval is None:
+            raise _nothing_to_decide(execution)
+        until = datetime.now(UTC) + valid  # noqa: TID251 - the caller's clock; the operator holds it against its own
+        return await self._decide(
+            execution, decision="Approve", grants=execution.status.approval.grants, reason=reason, expires_at=until
+        )
+
+    async def deny(self, execution: CodeExecution, *, reason: str = "") -> ExecutionApproval:
+        """Have this execution not run. Can be called as long as the code has not started.
+
+        Args:
+            execution: the record as whoever decides has seen it.
+            reason: why, for the record and the agent; at most 1024 characters.
+
+        Raises:
+            NothingToDecide: it does not wait for approval, and was not approved either, or the code has started.
+            CodeExecError: as `approve`.
+        """
+        status = execution.status
+        if status.phase.terminal or status.started_at or status.approval is None:
+            raise _nothing_to_decide(execution)
+        return await self._decide(execution, decision="Deny", reason=reason)
+
+    async def revoke(self, execution: CodeExecution) -> None:
+        """Take the approval back that counts for this execution. Has no effect on code that has started: cancel that.
+
+        Raises:
+            NothingToDecide: it was not approved, or the code has started.
+            CodeExecError: as `approve`.
+        """
+        status = execution.status
+        if status.phase.terminal or status.started_at or status.approval is None or not status.approval.name:
+            raise _nothing_to_decide(execution)
+        await (await self.connect()).revoke(status.approval.name)
+
+    async def read_code(self, execution: CodeExecution) -> list[bytes]:
+        """The blocks of an execution that waits for approval, checked against the digests in its record.
+
+        Raises:
+            NothingToDecide: it does not wait for approval: its code can't be read.
+            NotPermitted: the identity in use may decide, but not read code.
+            OutputUnavailable: the code is gone, or isn't what the record says.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        status, spec = execution.status, execution.spec
+        if status.phase is not Phase.AWAITING_APPROVAL or status.approval is None:
+            raise _nothing_to_decide(execution)
+        transport = await self.connect()
+        names = [payload_name(status.approval.code_secret, part) for part in range(_parts(spec))]
+        try:
+            parts = [await transport.read_code(name) for name in names]
+        except NotFound as error:
+            raise OutputUnavailable(f"the code of execution {execution.metadata.name} is gone: {error}") from error
+        blocks = [b"".join(part.get(block_key(index), b"") for part in parts) for index in range(len(spec.blocks))]
+        for index, (block, code) in enumerate(zip(spec.blocks, blocks, strict=True)):
+            if sha256_hex(code) != block.sha256:
+                raise OutputUnavailable(
+                    f"block {index} of execution {execution.metadata.name} is not what its record says: SHA-256 "
+                    f"{sha256_hex(code)} instead of {block.sha256}; deny it"
+                )
+        return blocks
+
+    async def _decide(
+        self,
+        execution: CodeExecution,
+        *,
+        decision: Literal["Approve", "Deny"],
+        reason: str,
+        grants: tuple[Grant, ...] | None = None,
+        expires_at: datetime | None = None,
+    ) -> ExecutionApproval:
+        transport, meta = await self.connect(), execution.metadata
+        ref = ExecutionRef(name=meta.name, uid=meta.uid, requested_by=execution.spec.requested_by or "unknown")
+        spec = ExecutionApprovalSpec(
+            execution_ref=ref,
+            decision=decision,
+            grants=grants,
+            approver=await transport.whoami(),
+            reason=reason,
+            expires_at=expires_at,
+        )
+        return await transport.decide(f"{meta.name}-{secrets.token_hex(4)}", spec)
 
     async def read_artifact(self, execution: CodeExecution, path: str) -> bytes:
         """The content of a file that a finished execution has fetched.
@@ -398,6 +527,18 @@ class CodeExecutionClient:
                 self._transports[loop] = transport
                 asyncio_atexit.register(self.close, loop=loop)
         return self._transports[loop]
+
+
+def _parts(spec: CodeExecutionSpec) -> int:
+    return spec.payload_ref.parts if spec.payload_ref else 1
+
+
+def _nothing_to_decide(execution: CodeExecution) -> NothingToDecide:
+    status = execution.status
+    return NothingToDecide(
+        f"execution {execution.metadata.name} does not wait for a decision: it is {status.phase.value}"
+        f"{f' ({status.reason})' if status.reason else ''}"
+    )
 
 
 async def _oldest_first(records: AsyncIterator[_Record]) -> list[_Record]:

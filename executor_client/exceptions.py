@@ -5,6 +5,7 @@
     ├── NotInstalled                    CRDs or namespace are missing, or no operator answers
     ├── NotPermitted                    RBAC or a quota refuses to create the objects
     ├── NotFound                        there is no CodeExecution or CodeSession of this name
+    ├── NothingToDecide                 the execution does not wait for approval (any more)
     ├── InvalidExecution                the API server refuses the object; the text names the field
     ├── ExecutionNotStarted             the sandbox could not be started (image, quota, scheduling, open network)
     ├── ExecutionLost                   the sandbox or its result was lost; the code may have run in part
@@ -39,8 +40,12 @@ class NotFound(CodeExecError):
     """There is no CodeExecution or CodeSession of this name."""
 
 
+class NothingToDecide(CodeExecError):
+    """The execution does not wait for approval, or not any more; the text says what has become of it."""
+
+
 class InvalidExecution(CodeExecError):
-    """The API server refuses the CodeExecution or CodeSession; the text names the field."""
+    """The API server refuses the object; the text names the field."""
 
 
 class ExecutionNotStarted(CodeExecError):

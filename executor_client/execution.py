@@ -1,18 +1,30 @@
 """A handle on one execution: waiting for its end on a watch, and its output as it comes."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from codeexec_api import CodeExecution, ConditionType, find_condition
+from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
 from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
 from executor_client import tasks
-from executor_client.exceptions import ExecutionLost, NotInstalled
+from executor_client.approvals import ApprovalWait, Patience
+from executor_client.exceptions import CodeExecError, ExecutionLost, NotInstalled
 from executor_client.live import LiveOutput
-from executor_client.results import Contents, ExecutionResult, OutputChunk, failure, interleaved, result_of
+from executor_client.results import (
+    Contents,
+    ExecutionResult,
+    OutputChunk,
+    failure,
+    interleaved,
+    not_approved_in_time,
+    result_of,
+)
 from executor_client.transport import ClusterTransport
+
+logger = logging.getLogger(__name__)
 
 OPERATOR_SECONDS: Final = 20
 """How long the operator may take to notice an execution before it counts as absent."""
@@ -25,14 +37,24 @@ _LOG_TRIES: Final = 5
 _CLOCK_SKEW: Final = timedelta(minutes=1)
 _READS_AT_ONCE: Final = 4
 
+_WAIT: Final = ApprovalWait()
+
 Connect: TypeAlias = Callable[[], Awaitable[ClusterTransport]]
 
 
 class Execution:
     """A handle on one execution. The code runs on whatever becomes of the handle; `cancel` stops it."""
 
-    def __init__(self, connect: Connect, name: str, latest: CodeExecution | None = None) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        name: str,
+        latest: CodeExecution | None = None,
+        *,
+        approval: ApprovalWait = _WAIT,
+    ) -> None:
         self._connect = connect
+        self._patience = Patience(approval, self._give_up)
         self._latest = latest
         self._contents: Contents | None = None
         self.name: Final = name
@@ -51,7 +73,7 @@ class Execution:
         await (await self._connect()).cancel(self.name)
 
     async def finished(self) -> CodeExecution:
-        """Wait for the end, and return the record.
+        """Wait for the end, and return the record. If a call is not to wait for approval, it may not have begun yet.
 
         Raises:
             NotFound: there is no such execution.
@@ -62,13 +84,16 @@ class Execution:
         return await self._wait(lambda _: None)
 
     async def result(self) -> ExecutionResult:
-        """Wait for the end, and return what came out.
+        """Wait for the end, and return what came out. If it isn't to wait for approval, the result says so instead.
 
         Raises:
             CodeExecError: as `finished`, and if something other than the code failed; see `executor_client.exceptions`.
         """
         finished = await self.finished()
-        return result_of(finished, await self._read_contents(finished))
+        result = result_of(finished, await self._read_contents(finished))
+        if self._patience.lost and finished.status.phase is Phase.CANCELLED and finished.status.started_at is None:
+            return not_approved_in_time(result, finished, self._patience.wait.seconds)
+        return result
 
     async def output(self) -> AsyncGenerator[OutputChunk, None]:
         """Output from its beginning, as it comes, until the end.
@@ -98,7 +123,7 @@ class Execution:
         """Wait for the end; `seen` is called with each version of the record on the way."""
         transport = await self._connect()
         latest = self._latest = self._latest or await transport.get(self.name)
-        if latest.status.phase.terminal:
+        if latest.status.phase.terminal or await self._patience.leaves(latest):
             return latest
         seen(latest)
         spec = latest.spec
@@ -112,12 +137,13 @@ class Execution:
                 asyncio.timeout(None if _is_queued(latest) else start_seconds + run_seconds) as overall,
                 asyncio.timeout(None if latest.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
                 aclosing(transport.changes(latest)) as changes,
+                self._patience,
             ):
                 async for current in changes:
                     self._latest = current
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)
-                    if current.status.phase.terminal:
+                    if current.status.phase.terminal or await self._patience.leaves(current):
                         return current
                     if current.status.started_at and not started:
                         started = True
@@ -139,6 +165,13 @@ class Execution:
                 f"execution {self.name} did not end within {limit} s; its state is in "
                 f"`kubectl -n {transport.namespace} get codeexecution {self.name} -o yaml`"
             ) from None
+
+    async def _give_up(self) -> None:
+        """Cancel what nobody has approved in time."""
+        try:
+            await self.cancel()
+        except CodeExecError as error:
+            logger.warning("execution %s was not cancelled and goes on waiting for approval: %s", self.name, error)
 
     async def _watch(self, live: list[LiveOutput], arrived: "asyncio.Queue[OutputChunk | None]") -> CodeExecution:
         """Wait for the end while the log is followed; the end is put into the queue, too, whatever it is."""
@@ -181,6 +214,9 @@ class Execution:
 
 
 def _is_queued(execution: CodeExecution) -> bool:
+    """True if it may stay as it is for as long as it takes."""
+    if execution.status.phase is Phase.AWAITING_APPROVAL:
+        return True
     queued = find_condition(execution.status.conditions, ConditionType.QUEUED)
     return queued is not None and queued.status == "True"
 

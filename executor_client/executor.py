@@ -29,6 +29,7 @@ from codeexec_api.v1alpha1 import (
     MAX_TIMEOUT_SECONDS,
 )
 from executor_client import tasks
+from executor_client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
@@ -51,6 +52,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 SessionMode: TypeAlias = Literal["per-executor", "per-call"]
 
+_NOT_RUN: Final = (Phase.CANCELLED, Phase.AWAITING_APPROVAL, Phase.EXPIRED)
+"""How a call can end whose code has, or may have, not run at all."""
 _COMPONENT_VERSION: Final = 2
 """1: each call had a pod of its own, as `session="per-call"` has."""
 _PATTERNS_AT_ONCE: Final = 64
@@ -92,6 +95,8 @@ class KubernetesCodeExecutorConfig(BaseModel):
     stateful: bool = False
     idle_timeout: int = 1800
     max_lifetime: int = 28_800
+    approval: ApprovalMode = "wait"
+    approval_timeout: int = 600
 
 
 class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfig]):
@@ -120,6 +125,10 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         stateful: Python blocks share one interpreter, so that variables live on between calls.
         idle_timeout: seconds without a call after which the workspace is deleted.
         max_lifetime: seconds after which it is deleted in any case.
+        approval: what a call does when a human has to approve it. `wait`: wait for that. `return`: return at once, with
+            exit code 1 and what is waited for; the code runs when it is approved, and `result_of` gets its result.
+        approval_timeout: how long to wait for approval, in seconds; then the execution is cancelled.
+        on_approval_request: called in a worker thread when a human has to approve a call, to tell them.
         on_output: called with output as it comes, in a worker thread, one call after the other.
         client: use this instead of one made from namespace, kubeconfig and context.
 
@@ -151,12 +160,18 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         stateful: bool = False,
         idle_timeout: int = 1800,
         max_lifetime: int = 28_800,
+        approval: ApprovalMode = "wait",
+        approval_timeout: int = 600,
+        on_approval_request: Callable[[ApprovalRequest], None] | None = None,
         on_output: OnOutput | None = None,
         client: CodeExecutionClient | None = None,
     ) -> None:
         _check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
         _check_range("idle_timeout", idle_timeout, MAX_SESSION_SECONDS)
         _check_range("max_lifetime", max_lifetime, MAX_SESSION_SECONDS)
+        _check_range("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS)
+        if approval not in ("wait", "return"):
+            raise ValueError(f"approval is {approval!r}, but must be 'wait' or 'return'")
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
             raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
         if session not in ("per-executor", "per-call"):
@@ -181,6 +196,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             stateful=stateful,
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
+            approval=approval,
+            approval_timeout=approval_timeout,
         )
         self._functions = tuple(functions)
         self._functions_checked = False
@@ -198,6 +215,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             runtime_class_name=runtime_class_name,
             limits=limits or Limits(),
             executor="KubernetesCodeExecutor",
+            approval=ApprovalWait(approval, approval_timeout, on_approval_request),
         )
         self._shared = self._share() if session == "per-executor" else None
 
@@ -286,6 +304,18 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             )
         note = self._shared.take_note() if self._shared else ""
         return _to_autogen(result, code_file, prepared.refusal, note)
+
+    async def result_of(self, execution: str) -> KubernetesCodeResult:
+        """Wait for the end of an execution, and return its result: of one that a call has left waiting for approval.
+
+        Args:
+            execution: `execution` of the result that the call returned.
+
+        Raises:
+            NotFound: there is none of this name.
+            CodeExecError: something other than the code failed; see `executor_client.exceptions`.
+        """
+        return _to_autogen(await self._client.attach(execution).result(), code_file=None, refusal="")
 
     async def upload_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> None:
         """Copy local files into the workspace, each under its own name without folders.
@@ -389,7 +419,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         if self._functions and not opened.prepared:
             check, file = self._check()
             checked = await session.execute((check,), files=(file,), list_files="None", cancelled=cancelled)
-            if checked.phase is Phase.CANCELLED:
+            if checked.phase in _NOT_RUN:
                 return checked
             _demand_functions(checked)
             opened.prepared = True
@@ -406,7 +436,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
                 opened.sent |= group
             files = self._folder.read(last)
             result = await session.execute(blocks, files=files, cancelled=cancelled, on_output=self._on_output)
-            if result.phase not in (Phase.CANCELLED, Phase.DENIED):
+            if result.phase not in (*_NOT_RUN, Phase.DENIED):
                 opened.sent |= last
             return await _bring_back(self._folder, opened, result, cancelled) if result.artifacts else result
         finally:
@@ -450,7 +480,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             files = (file,)
             if not self._functions_checked:
                 checked = await self._client.execute((check,), self._request, files=files, cancelled=cancelled)
-                if checked.phase is Phase.CANCELLED:
+                if checked.phase in _NOT_RUN:
                     return checked
                 _demand_functions(checked)
                 self._functions_checked = True
@@ -671,7 +701,7 @@ def _groups(sizes: Mapping[str, int], most_bytes: int, most_names: int) -> list[
     return groups
 
 
-def _to_autogen(result: ExecutionResult, code_file: str, refusal: str, note: str = "") -> KubernetesCodeResult:
+def _to_autogen(result: ExecutionResult, code_file: str | None, refusal: str, note: str = "") -> KubernetesCodeResult:
     exit_code, output = result.exit_code, note + result.output
     if result.phase is Phase.CANCELLED:
         exit_code = 1

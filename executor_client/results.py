@@ -3,7 +3,7 @@
 import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
@@ -217,12 +217,22 @@ def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING) -> st
     return text
 
 
+def not_approved_in_time(result: ExecutionResult, execution: CodeExecution, seconds: float | None) -> ExecutionResult:
+    """The result of an execution that the caller gave up on, because nobody decided about it."""
+    approval = execution.status.approval
+    asked = ", ".join(map(str, approval.grants)) if approval else "nothing"
+    message = f"nobody approved {asked} within {seconds} s, so the execution was cancelled. Nothing was run"
+    return replace(result, reason=Reason.APPROVAL_TIMEOUT.value, message=message, output=f"Denied: {message}")
+
+
 _NO_END: Final = "may lack its end"
 _NOTES: Final = {
     Phase.TIMED_OUT: "Timeout: {message}",
     Phase.CANCELLED: CANCELLED,
     Phase.OUT_OF_MEMORY: "OutOfMemory: {message}",
     Phase.DENIED: "Denied: {message}",
+    Phase.EXPIRED: "Expired: {message}",
+    Phase.AWAITING_APPROVAL: "Not run yet: {message}. It runs as soon as that is done.",
 }
 
 

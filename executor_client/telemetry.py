@@ -82,6 +82,16 @@ def describe_outcome(span: trace.Span, execution: CodeExecution) -> None:
             "codeexec.artifacts.count": len(status.artifacts),
         }
     )
+    if execution.spec.requested_by:
+        span.set_attribute("codeexec.requested_by", execution.spec.requested_by)
+    if status.approval:
+        span.set_attributes(
+            {
+                "codeexec.approval.grants": [str(grant) for grant in status.approval.grants],
+                "codeexec.approval.decision": status.approval.decision,
+                "codeexec.approval.approver": status.approval.approver,
+            }
+        )
     if status.exit_code is not None:
         span.set_attribute("process.exit.code", status.exit_code)
     if status.phase is not Phase.SUCCEEDED:

@@ -20,8 +20,19 @@ import yaml
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, CodeSession, CodeSessionSpec, manifest
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeSession,
+    CodeSessionSpec,
+    ExecutionApproval,
+    ExecutionApprovalSpec,
+    ExecutionPolicy,
+    manifest,
+)
 from codeexec_api.names import (
+    APPROVAL_KIND,
+    APPROVAL_PLURAL,
     CLIENT_LABEL,
     EXECUTION_KIND,
     EXECUTION_LABEL,
@@ -30,6 +41,9 @@ from codeexec_api.names import (
     MANAGED_BY,
     MANAGED_BY_LABEL,
     PAYLOAD_SECRET_TYPE,
+    POLICY_KIND,
+    POLICY_NAME,
+    POLICY_PLURAL,
     SANDBOX_CONTAINER,
     SEALING_KEY,
     SESSION_KIND,
@@ -89,6 +103,9 @@ class ClusterTransport(Protocol):
     async def close(self) -> None:
         """Close all connections."""
 
+    async def whoami(self) -> str:
+        """Name by which the cluster knows who this connection belongs to."""
+
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
         """Create a CodeExecution, and its payload in `spec.payload_ref.parts` Secrets.
 
@@ -118,6 +135,18 @@ class ClusterTransport(Protocol):
 
         A log that can't be read, or no longer, is an end and no error: what is missing stands in the record.
         """
+
+    async def get_policy(self) -> ExecutionPolicy | None:
+        """The namespace's own policy; None if it has none."""
+
+    async def read_code(self, secret: str) -> Mapping[str, bytes]:
+        """What a Secret with code holds; `NotPermitted` to most."""
+
+    async def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
+        """Create an ExecutionApproval."""
+
+    async def revoke(self, name: str) -> None:
+        """Take an ExecutionApproval back."""
 
     async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
         """Create a CodeSession."""
@@ -161,6 +190,9 @@ class Transport:
         self._host = configuration.host
         self._api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
+        self._authentication = client.AuthenticationV1Api(self._api)
+        self._asking_who = asyncio.Lock()
+        self._me: str | None = None
         self._custom = client.CustomObjectsApi(self._api)
         self._id = secrets.token_hex(8)
         self._mine = f"{CLIENT_LABEL}={self._id}"
@@ -227,10 +259,68 @@ class Transport:
         """
         await self._feed.expect(name)
         try:
+            spec = spec.model_copy(update={"requested_by": await self.whoami()})
             return await self._create(name, await self._sealed(name, spec, payload), payload)
         except BaseException:
             self._feed.forget(name)
             raise
+
+    async def whoami(self) -> str:
+        """Name by which the cluster knows who this connection belongs to, as the record has to say. Asked once.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        async with self._asking_who:
+            if self._me is None:
+                with self._errors("ask who I am"):
+                    review: Any = await self._authentication.create_self_subject_review(
+                        client.V1SelfSubjectReview(), _request_timeout=_REQUEST_SECONDS
+                    )
+                self._me = str(review.status.user_info.username)
+            return self._me
+
+    async def get_policy(self) -> ExecutionPolicy | None:
+        """The namespace's own policy; None if it has none.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        try:
+            return ExecutionPolicy.parse(await self._get_object(POLICY_KIND, POLICY_PLURAL, POLICY_NAME))
+        except NotFound:
+            return None
+
+    async def read_code(self, secret: str) -> Mapping[str, bytes]:
+        """What a Secret with code holds.
+
+        Raises:
+            NotFound: it is gone: the code has started, or was decided about.
+            NotPermitted: who may decide need not be who may read code.
+            CodeExecError: see `exceptions`.
+        """
+        with self._errors("read the code"):
+            found = await self._core.read_namespaced_secret(secret, self.namespace, _request_timeout=_REQUEST_SECONDS)
+        return {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
+
+    async def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
+        """Create an ExecutionApproval.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        labels = {EXECUTION_LABEL: spec.execution_ref.name}
+        return ExecutionApproval.parse(await self._create_object(APPROVAL_KIND, APPROVAL_PLURAL, name, spec, labels))
+
+    async def revoke(self, name: str) -> None:
+        """Take an ExecutionApproval back.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        with self._errors("revoke the ExecutionApproval"):
+            change = {"spec": {"revoked": True, "revokedBy": await self.whoami()}}
+            await self._patch_object(APPROVAL_PLURAL, name, change)
 
     async def _sealed(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecutionSpec:
         """With the payload in it instead of in Secrets, if it is small and the cluster has a key for that."""
@@ -435,6 +525,7 @@ class Transport:
         Raises:
             CodeExecError: see `exceptions`.
         """
+        spec = spec.model_copy(update={"requested_by": await self.whoami()})
         return CodeSession.parse(await self._create_object(SESSION_KIND, SESSION_PLURAL, name, spec))
 
     async def get_session(self, name: str) -> CodeSession:
@@ -477,7 +568,7 @@ class Transport:
         kind: str,
         plural: str,
         name: str,
-        spec: CodeExecutionSpec | CodeSessionSpec,
+        spec: CodeExecutionSpec | CodeSessionSpec | ExecutionApprovalSpec,
         labels: Mapping[str, str] | None = None,
     ) -> Any:
         body = manifest(name=name, namespace=self.namespace, spec=spec)

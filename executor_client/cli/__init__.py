@@ -2,9 +2,11 @@
 
 import click
 
+from executor_client.cli.approvals import approvals, approve, deny, revoke
 from executor_client.cli.doctor import doctor
 from executor_client.cli.files import cp
 from executor_client.cli.manage import cancel, sessions
+from executor_client.cli.policy import policy
 from executor_client.cli.run import run
 from executor_client.cli.show import get, logs
 
@@ -15,5 +17,5 @@ def main() -> None:
     """Run code in hardened pods of a Kubernetes cluster."""
 
 
-for _command in (run, logs, get, cp, cancel, sessions, doctor):
+for _command in (run, logs, get, cp, cancel, sessions, approvals, approve, deny, revoke, policy, doctor):
     main.add_command(_command)

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from codeexec_api import CodeExecution, CodeSession, Phase
-from codeexec_api.names import API_VERSION, EXECUTION_KIND, SESSION_KIND
+from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Phase
+from codeexec_api.names import API_VERSION, APPROVAL_KIND, EXECUTION_KIND, SESSION_KIND
 from executor_client.results import CANCELLED, ExecutionResult, OutputChunk, StreamName
 
 _NOTES: Final = {
@@ -22,6 +22,8 @@ _NOTES: Final = {
     Phase.CANCELLED: CANCELLED,
     Phase.OUT_OF_MEMORY: "OutOfMemory: {message}",
     Phase.DENIED: "Denied: {message}",
+    Phase.EXPIRED: "Expired: {message}",
+    Phase.AWAITING_APPROVAL: "Not run yet: {message}",
 }
 _GAP: Final = 3
 """Blanks between the columns of a table."""
@@ -37,10 +39,13 @@ _STYLES: Final = {
     "Starting": "cyan",
     "Pending": "cyan",
     "Ended": "dim",
+    "AwaitingApproval": "yellow",
+    "Approved": "cyan",
     "Cancelled": "yellow",
     "warning": "yellow",
     "unknown": "yellow",
     "Denied": "red",
+    "Expired": "red",
     "Failed": "red",
     "TimedOut": "red",
     "OutOfMemory": "red",
@@ -167,11 +172,13 @@ def size(count: int) -> str:
     return f"{count / 1000:.1f} kB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"
 
 
-def as_object(record: CodeExecution | CodeSession) -> dict[str, Any]:
+_KINDS: Final = {CodeExecution: EXECUTION_KIND, CodeSession: SESSION_KIND, ExecutionApproval: APPROVAL_KIND}
+
+
+def as_object(record: CodeExecution | CodeSession | ExecutionApproval) -> dict[str, Any]:
     """A record as the API server has it, as far as this client reads it."""
     body = record.model_dump(mode="json", by_alias=True, exclude_none=True)
-    kind = EXECUTION_KIND if isinstance(record, CodeExecution) else SESSION_KIND
-    return {"apiVersion": API_VERSION, "kind": kind, **body}
+    return {"apiVersion": API_VERSION, "kind": _KINDS[type(record)], **body}
 
 
 def as_list(records: Iterable[CodeExecution | CodeSession]) -> dict[str, Any]:

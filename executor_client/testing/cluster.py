@@ -54,12 +54,13 @@ class FakeCluster:
             now=now,
         )
 
-    def client(self) -> CodeExecutionClient:
-        """A client of this cluster."""
-        return CodeExecutionClient(transport=self._connect)
+    def client(self, user: str = "fake-agent") -> CodeExecutionClient:
+        """A client of this cluster, as this user. Whoever approves an execution has to be another one than its own."""
 
-    async def _connect(self) -> ClusterTransport:
-        return FakeTransport(self._simulation)
+        async def connect() -> ClusterTransport:
+            return FakeTransport(self._simulation, user)
+
+        return CodeExecutionClient(transport=connect)
 
     # --- what code does ---
 

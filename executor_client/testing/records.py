@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from codeexec_api import (
+    ApprovalStatus,
     CodeExecution,
     CodeExecutionSpec,
     CodeSession,
@@ -15,14 +16,17 @@ from codeexec_api import (
     EgressTarget,
     EgressVerdict,
     Event,
+    ExecutionApproval,
+    Phase,
     Reason,
+    Verdict,
     advance,
     advance_session,
     condition,
     set_condition,
 )
 from codeexec_api.digests import sha256_hex
-from codeexec_api.names import block_key, file_key
+from codeexec_api.names import block_key, file_key, review_name
 
 FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
 """The image of the fake's default policy."""
@@ -42,6 +46,7 @@ def moved(
     now: datetime,
     *,
     reason: Reason | None = None,
+    holds: bool = True,
     **update: Any,
 ) -> CodeExecution:
     """An execution after an event, along the table of phases; `update` is for further fields of its status."""
@@ -55,11 +60,17 @@ def moved(
     digest = execution.spec.code_digest
     conditions = set_condition(
         _proof_conditions(status.conditions, update.get("egress_proof"), now, generation),
-        condition(kind, holds=True, reason=why, message=message, now=now, generation=generation),
+        condition(kind, holds=holds, reason=why, message=message, now=now, generation=generation),
     )
+    if status.phase is Phase.AWAITING_APPROVAL and kind is ConditionType.FINISHED and event is not Event.CANCEL:
+        unapproved = condition(
+            ConditionType.APPROVED, holds=False, reason=why, message=message, now=now, generation=generation
+        )
+        conditions = set_condition(conditions, unapproved)
     not_started = kind is ConditionType.FINISHED and status.started_at is None
     if not_started:
-        missing = ConditionType.ACCEPTED if not status.conditions else ConditionType.STARTED
+        waits = status.phase is Phase.AWAITING_APPROVAL and event is not Event.CANCEL
+        missing = ConditionType.ACCEPTED if waits or not status.conditions else ConditionType.STARTED
         failed = condition(missing, holds=False, reason=why, message=message, now=now, generation=generation)
         conditions = set_condition(conditions, failed)
     if kind is ConditionType.FINISHED:
@@ -167,6 +178,27 @@ EGRESS_MESSAGES: Final = {
     EgressVerdict.OPEN: "the network of the sandbox is open: api-server 192.0.2.1:443/TCP answered from inside the pod",
     EgressVerdict.UNPROVEN: "it can't be shown that the network of the sandbox is closed",
 }
+
+
+def asking(execution: CodeExecution, verdict: Verdict, now: datetime, until: datetime) -> ApprovalStatus:
+    """What is on record of an execution that a human has to decide about."""
+    meta, ref = execution.metadata, execution.spec.payload_ref
+    secret = review_name(meta.name, meta.uid) if execution.spec.sealed_payload else ref.name if ref else ""
+    return ApprovalStatus(grants=verdict.grants, requested_at=now, wait_until=until, code_secret=secret)
+
+
+def decided(asked: ApprovalStatus, by: ExecutionApproval) -> ApprovalStatus:
+    """The same, when somebody has decided."""
+    return asked.model_copy(
+        update={
+            "name": by.metadata.name,
+            "decision": by.spec.decision,
+            "approver": by.spec.approver,
+            "reason": by.spec.reason,
+            "decided_at": by.metadata.creation_timestamp,
+            "expires_at": by.spec.expires_at,
+        }
+    )
 
 
 def session_missing(name: str, namespace: str) -> str:

@@ -13,24 +13,40 @@ from functools import partial
 from typing import Any, Final
 
 from codeexec_api import (
+    ApprovalStatus,
     BlockStatus,
     CodeExecution,
     CodeExecutionSpec,
     CodeSession,
     CodeSessionSpec,
     ConditionType,
+    Decision,
     EgressMode,
     EgressVerdict,
     Event,
+    ExecutionApproval,
+    ExecutionApprovalSpec,
+    ExecutionPolicy,
     ExecutionPolicySpec,
     OutputRef,
     Phase,
     Reason,
     SessionPhase,
+    Verdict,
     evaluate,
+    judge,
 )
 from codeexec_api.languages import LANGUAGES, default_file_name
-from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL, block_key, file_key, output_name, pod_name
+from codeexec_api.names import (
+    APPROVAL_PLURAL,
+    EXECUTION_PLURAL,
+    POLICY_NAME,
+    SESSION_PLURAL,
+    block_key,
+    file_key,
+    output_name,
+    pod_name,
+)
 from codeexec_api.v1alpha1 import ObjectMeta
 from executor_client.exceptions import CodeExecError
 from executor_client.testing import records
@@ -84,6 +100,7 @@ class Simulation:
         self.namespace: Final = namespace
         self.executions: Final[Records[CodeExecution]] = Records(EXECUTION_PLURAL)
         self.sessions: Final[Records[CodeSession]] = Records(SESSION_PLURAL)
+        self.approvals: Final[Records[ExecutionApproval]] = Records(APPROVAL_PLURAL)
         self.payloads: Final[dict[str, Mapping[str, bytes]]] = {}
         """What was sent with each execution."""
         self.outputs: Final[dict[str, Mapping[str, bytes]]] = {}
@@ -148,11 +165,67 @@ class Simulation:
                 return
             if phase is Phase.PENDING:
                 self._finish(run, Event.CANCEL, "cancelled before it was started")
+            elif phase is Phase.AWAITING_APPROVAL:
+                self._finish(run, Event.CANCEL, "cancelled before anybody decided about it")
             elif phase is Phase.STARTING:
                 self._finish(run, Event.CANCEL, "cancelled before the code started")
             else:  # without a time it is the script that cancels, while its block begins
                 self._end_block(run, 130, "Cancelled", run.endless_since or self.now)
                 self._conclude(run)
+
+    def policy_object(self) -> ExecutionPolicy:
+        """The policy as an object of the namespace."""
+        return ExecutionPolicy(metadata=ObjectMeta(name=POLICY_NAME, namespace=self.namespace), spec=self._policy)
+
+    def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
+        """Take a decision, and do with the execution that it names all that can be done at once.
+
+        Raises:
+            CodeExecError: there is one of this name.
+        """
+        with self._lock:
+            approval = self.approvals.create(ExecutionApproval(metadata=self._metadata(name), spec=spec))
+            self._judge(spec.execution_ref.name)
+            return approval
+
+    def revoke(self, name: str, user: str) -> None:
+        """Take a decision back.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with self._lock:
+            approval = self.approvals.patch(name, revoked=True, revoked_by=user)
+            execution = approval.spec.execution_ref.name
+            status = self.executions[execution].status
+            queued = status.phase is Phase.STARTING and status.approval and status.approval.name == name
+            if queued and not self.operator_absent:
+                message = f"the approval {name} of {approval.spec.approver} was revoked by {user}. Nothing was run"
+                self._finish(self._runs[execution], Event.REFUSED, message, Reason.APPROVAL_REVOKED)
+            self._judge(execution)
+
+    def _judge(self, name: str) -> None:
+        """What the operator does about an execution that waits, when something was decided."""
+        if name not in self.executions or self.operator_absent:
+            return
+        execution = self.executions[name]
+        if execution.status.phase is not Phase.AWAITING_APPROVAL:
+            return
+        asked = execution.status.approval or ApprovalStatus()
+        named = [one for one in self.approvals.all() if one.spec.execution_ref.name == name]
+        ruling = judge(named, execution, asked.grants, self.now)
+        heard = asked.model_copy(update={"unused": ruling.unused})
+        if not ruling.counts:
+            status = execution.status.model_copy(update={"approval": heard})
+            self.executions.put(execution.model_copy(update={"status": status}))
+            return
+        heard = records.decided(heard, ruling.counts)
+        message = f"by {heard.approver}{f': {heard.reason}' if heard.reason else ''}"
+        if ruling.denied:
+            self._finish(self._runs[name], Event.REFUSED, f"denied {message}. Nothing was run", approval=heard)
+            return
+        self._move(self._runs[name], Event.APPROVED, ConditionType.APPROVED, f"approved {message}", approval=heard)
+        self._enter(self._runs[name], evaluate(execution.spec, self._policy), f"approved by {heard.approver}")
 
     def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
         """Take a session, and start it, and what waits for it. Returns its first version.
@@ -232,6 +305,10 @@ class Simulation:
             if run.endless_since:
                 limit = timedelta(seconds=self.executions[run.name].spec.timeout_seconds)
                 yield run.endless_since + limit, partial(self._time_out, run, run.endless_since)
+        for execution in self.executions.all():
+            asked = execution.status.approval
+            if execution.status.phase is Phase.AWAITING_APPROVAL and asked and asked.wait_until:
+                yield asked.wait_until, partial(self._nobody_decided, self._runs[execution.metadata.name])
         for session in self.sessions.all():
             name, spec, status = session.metadata.name, session.spec, session.status
             if status.phase is not SessionPhase.READY or not status.started_at or not status.last_used_at:
@@ -244,6 +321,10 @@ class Simulation:
                 message = f"nothing ran for {spec.idle_timeout_seconds} s, which is its spec.idleTimeoutSeconds"
                 end = partial(self._end_session, name, Event.ENDED, message, Reason.IDLE_TIMEOUT)
                 yield status.last_used_at + idle, end
+
+    def _nobody_decided(self, run: _Run) -> None:
+        message = "nobody decided in time (approvalTimeoutSeconds of the policy). Nothing was run"
+        self._finish(run, Event.EXPIRED, message, Reason.APPROVAL_TIMEOUT)
 
     def _time_out(self, run: _Run, since: datetime) -> None:
         self._end_block(run, 124, "DeadlineExceeded", since)
@@ -302,26 +383,45 @@ class Simulation:
     def _accept(self, run: _Run) -> None:
         execution = self.executions[run.name]
         verdict, session = evaluate(execution.spec, self._policy), self.session_of(run.name)
-        if not verdict.allowed:
-            self._finish(run, Event.REFUSED, verdict.message)
+        if verdict.decision is Decision.DENIED:
+            self._finish(run, Event.REFUSED, verdict.message, Reason.POLICY_VIOLATION)
         elif problem := records.payload_mismatch(execution.spec, run.payload):
             self._finish(run, Event.REFUSED, problem, Reason.PAYLOAD_MISMATCH)
-        elif session is None:
+        elif session is not None and session not in self.sessions:
+            return  # it may still come
+        elif verdict.allowed:
+            self._enter(run, verdict, verdict.message)
+        elif session is None or not self._refuses(run, self.sessions[session]):
+            until = self.now + timedelta(seconds=self._policy.approval_timeout_seconds)
+            asked = records.asking(execution, verdict, self.now, until)
+            message = f"{verdict.message}: `kubectl codeexec approve {run.name}`"
+            self._move(run, Event.NEEDS_APPROVAL, ConditionType.APPROVED, message, holds=False, approval=asked)
+
+    def _enter(self, run: _Run, verdict: Verdict, message: str) -> None:
+        """It may run."""
+        session = self.session_of(run.name)
+        if session is None:
             self._logs[run.pod.name] = run.pod.log
             runtime_class = verdict.runtime_class_name or ""
             facts = {"pod_name": run.pod.name, "image": verdict.image, "runtime_class_name": runtime_class}
-            self._move(run, Event.ACCEPTED, ConditionType.ACCEPTED, verdict.message, **facts)
+            self._move(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, **facts)
             self._start(run)
-        elif session in self.sessions:
+        else:
             self._queue_up(run, self.sessions[session])
 
-    def _queue_up(self, run: _Run, session: CodeSession) -> None:
-        name = session.metadata.name
+    def _refuses(self, run: _Run, session: CodeSession) -> bool:
+        """True if the session doesn't take the execution, which has ended then."""
         if session.status.phase.terminal:
             self._leave_session(run, session)
         elif problem := records.session_mismatch(self.executions[run.name].spec, session):
             self._finish(run, Event.REFUSED, problem, Reason.SESSION_MISMATCH)
         else:
+            return False
+        return True
+
+    def _queue_up(self, run: _Run, session: CodeSession) -> None:
+        name = session.metadata.name
+        if not self._refuses(run, session):
             run.pod = self._session_pods[name]
             run.pod.queue.append(run)
             waits = {"message": f"waits for its turn in {name}", "reason": Reason.WAITING_FOR_SESSION}

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from codeexec_api import CodeExecution, CodeSession
+from codeexec_api import CodeExecution, CodeSession, ExecutionApproval
 from codeexec_api.names import GROUP
 from executor_client.exceptions import CodeExecError, NotFound
 
 T = TypeVar("T")
-Record = TypeVar("Record", CodeExecution, CodeSession)
+Record = TypeVar("Record", CodeExecution, CodeSession, ExecutionApproval)
 
 
 class Growing(Generic[T]):
@@ -84,7 +84,7 @@ class Records(Generic[Record]):
         self._versions[new.metadata.name].add(stored)
         return stored
 
-    def patch(self, name: str, **spec: bool) -> Record:
+    def patch(self, name: str, **spec: bool | str) -> Record:
         """Change fields of the spec.
 
         Raises:

@@ -6,10 +6,19 @@ from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Final
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, CodeSession, CodeSessionSpec
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeSession,
+    CodeSessionSpec,
+    ExecutionApproval,
+    ExecutionApprovalSpec,
+    ExecutionPolicy,
+    Phase,
+)
 from codeexec_api.names import GROUP, MAX_EXECUTION_NAME
 from codeexec_api.v1alpha1 import MAX_CODE_BYTES, MAX_PART_BYTES
-from executor_client.exceptions import CodeExecError, InvalidExecution, OutputUnavailable
+from executor_client.exceptions import CodeExecError, InvalidExecution, NotFound, OutputUnavailable
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.store import Growing, Record
 
@@ -20,7 +29,8 @@ _SESSION_GRACE_SECONDS: Final = 0.1
 class FakeTransport:
     """A connection to the fake, for one event loop."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, user: str) -> None:
+        self._user = user
         self.namespace = simulation.namespace
         self._simulation = simulation
 
@@ -31,6 +41,42 @@ class FakeTransport:
     async def close(self) -> None:
         """There is nothing to close."""
 
+    async def whoami(self) -> str:
+        """The user that this client was made for."""
+        self._simulation.check()
+        return self._user
+
+    async def get_policy(self) -> ExecutionPolicy | None:
+        """The policy that the fake was made with."""
+        self._simulation.check()
+        return self._simulation.policy_object()
+
+    async def read_code(self, secret: str) -> Mapping[str, bytes]:
+        """What was submitted with the execution whose record names this Secret."""
+        self._simulation.check()
+        for execution in self._simulation.executions.all():
+            approval = execution.status.approval
+            if approval and approval.code_secret == secret and execution.status.phase is Phase.AWAITING_APPROVAL:
+                return self._simulation.payloads[execution.metadata.name]
+        raise NotFound(f"there is no Secret {secret!r} with code that waits for a decision")
+
+    async def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
+        """Create an ExecutionApproval, and do at once what comes of it.
+
+        Raises:
+            InvalidExecution: the API server would refuse it: who has requested the execution decides about it.
+        """
+        self._simulation.check()
+        if spec.approver == spec.execution_ref.requested_by:
+            problem = "spec.approver must not be who requested the execution: nobody approves their own request"
+            _refuse("ExecutionApproval", self.namespace, name, iter([("spec.approver", problem)]))
+        return self._simulation.decide(name, spec)
+
+    async def revoke(self, name: str) -> None:
+        """Take an ExecutionApproval back."""
+        self._simulation.check()
+        self._simulation.revoke(name, self._user)
+
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
         """Create a CodeExecution, and do at once what comes of it.
 
@@ -40,6 +86,7 @@ class FakeTransport:
         """
         self._simulation.check()
         _refuse("CodeExecution", self.namespace, name, _problems(name, spec))
+        spec = spec.model_copy(update={"requested_by": self._user})
         created = self._simulation.create(name, spec, dict(payload))
         if spec.session_ref and spec.session_ref.name not in self._simulation.sessions:
             loop = asyncio.get_running_loop()

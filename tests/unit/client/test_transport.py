@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from factories import UID, a_spec
+from factories import AGENT, UID, a_spec
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -124,6 +124,7 @@ class ApiServer:
     def __init__(self, published: Published) -> None:
         self.published = published
         self.asked = 0
+        self.asked_who = 0
         self.secrets: list[dict[str, Any]] = []
         self.executions: list[CodeExecution] = []
         self.connection: Transport
@@ -135,6 +136,7 @@ class ApiServer:
         ours = "/apis/codeexec.dev/v1alpha1/namespaces/sandboxes/codeexecutions"
         app.router.add_get(ours, self._list)
         app.router.add_post(ours, self._create)
+        app.router.add_post("/apis/authentication.k8s.io/v1/selfsubjectreviews", self._review)
         app.router.add_post("/api/v1/namespaces/sandboxes/secrets", self._create_secret)
         app.router.add_get("/api/v1/namespaces/sandboxes/configmaps/codeexec-sealing-key", self._get_key)
         async with TestServer(app) as server:
@@ -158,6 +160,10 @@ class ApiServer:
         made["metadata"] |= {"uid": UID, "resourceVersion": "2", "generation": 1}
         self.executions.append(CodeExecution.parse(made))
         return web.json_response(made, status=201)
+
+    async def _review(self, request: web.Request) -> web.Response:
+        self.asked_who += 1
+        return web.json_response(await request.json() | {"status": {"userInfo": {"username": AGENT}}}, status=201)
 
     async def _create_secret(self, request: web.Request) -> web.Response:
         self.secrets.append(await request.json())
@@ -201,7 +207,7 @@ class TestSealing:
         async with ApiServer(published).serve() as server:
             for name in ("run-1", "run-2"):
                 spec = await server.create(name=name)
-                assert spec == a_spec(payloadRef={"name": name})
+                assert spec == a_spec(payloadRef={"name": name}, requestedBy=AGENT)
         assert [one["data"] for one in server.secrets] == [{"block-0": base64.b64encode(SMALL["block-0"]).decode()}] * 2
         assert server.asked == 1, "that there is no key is not asked for each time, either"
 
@@ -217,8 +223,14 @@ class TestSealing:
         spec = a_spec(blocks=[], payloadRef=None, sessionRef={"name": "work-1"})
         async with ApiServer(PUBLISHED["k1"]).serve() as server:
             await server.connection.create("run-1", spec, {})
-        assert [one.spec for one in server.executions] == [spec]
+        assert [one.spec for one in server.executions] == [spec.model_copy(update={"requested_by": AGENT})]
         assert (server.secrets, server.asked) == ([], 0)
+
+    async def test_each_says_who_creates_it_and_that_is_asked_for_once(self) -> None:
+        async with ApiServer(PUBLISHED["k1"]).serve() as server:
+            specs = await asyncio.gather(*(server.create(name=f"run-{number}") for number in range(5)))
+        assert {spec.requested_by for spec in specs} == {AGENT}
+        assert server.asked_who == 1
 
     @pytest.mark.parametrize(("before", "after"), [(PUBLISHED["k1"], "k2"), (404, "k2")], ids=["another", "the first"])
     async def test_the_key_is_asked_for_once_a_minute(

@@ -1,0 +1,158 @@
+"""`codeexec approvals`, `approve`, `deny`, `revoke`: a human decides about what the policy doesn't allow by itself."""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import click
+
+from codeexec_api import ApprovalStatus, CodeExecution
+from executor_client.cli.common import Cluster, cluster_options, now, output_option
+from executor_client.cli.display import age, as_list, as_object, echo_fields, echo_json, echo_table, visible
+from executor_client.cli.show import show_time
+from executor_client.client import CodeExecutionClient
+from executor_client.exceptions import CodeExecError
+
+_COLUMNS: Final = ("NAME", "AGENT", "REQUESTED-BY", "ASKS-FOR", "LANGUAGE", "DIGEST", "LEFT", "AGE")
+_reason = click.option("--reason", default="", help="Why, for the record and for the agent.")
+
+
+@click.command(short_help="Show what waits for a human's decision.")
+@click.argument("name", required=False)
+@output_option
+@cluster_options
+def approvals(cluster: Cluster, as_json: bool, name: str | None) -> None:
+    """List the executions that wait for approval, oldest first, or show one.
+
+    That is what it asks for beyond the policy, and its code, if you may read it.
+    """
+    if name:
+        execution = cluster.run(lambda client: client.get(name))
+        if as_json:
+            echo_json(as_object(execution))
+        else:
+            _show(execution)
+            cluster.run(lambda client: _show_code(client, execution))
+        return
+    waiting = cluster.run(lambda client: client.list_waiting())
+    if as_json:
+        echo_json(as_list(waiting))
+    else:
+        echo_table(_COLUMNS, (_row(one, now()) for one in waiting))
+
+
+@click.command(short_help="Let an execution run that waits for approval.")
+@click.argument("name")
+@click.option("--uid", help="UID that the execution must have: that of the one which was looked at.")
+@click.option(
+    "--minutes",
+    default=15,
+    show_default=True,
+    type=click.IntRange(1, 1440),
+    help="The code has to start within this time.",
+)
+@_reason
+@cluster_options
+def approve(cluster: Cluster, name: str, uid: str | None, minutes: int, reason: str) -> None:
+    """Approve exactly what an execution asks for beyond the policy. Nobody can approve their own."""
+
+    async def work(client: CodeExecutionClient) -> None:
+        execution = await _looked_at(client, name, uid)
+        await client.approve(execution, reason=reason, valid=timedelta(minutes=minutes))
+        asked = execution.status.approval or ApprovalStatus()
+        click.echo(f"{name} is approved: {', '.join(map(str, asked.grants))}")
+
+    cluster.run(work)
+
+
+@click.command(short_help="Have an execution not run.")
+@click.argument("name")
+@click.option("--uid", help="UID that the execution must have: that of the one which was looked at.")
+@_reason
+@cluster_options
+def deny(cluster: Cluster, name: str, uid: str | None, reason: str) -> None:
+    """Deny what an execution asks for. The agent is told the reason."""
+
+    async def work(client: CodeExecutionClient) -> None:
+        await client.deny(await _looked_at(client, name, uid), reason=reason)
+        click.echo(f"{name} is denied")
+
+    cluster.run(work)
+
+
+@click.command(short_help="Take an approval back.")
+@click.argument("name")
+@cluster_options
+def revoke(cluster: Cluster, name: str) -> None:
+    """Take the approval of an execution back, as long as its code has not started. After that, cancel it."""
+
+    async def work(client: CodeExecutionClient) -> None:
+        await client.revoke(await client.get(name))
+        click.echo(f"the approval of {name} is revoked")
+
+    cluster.run(work)
+
+
+async def _looked_at(client: CodeExecutionClient, name: str, uid: str | None) -> CodeExecution:
+    execution = await client.get(name)
+    if uid not in (None, execution.metadata.uid):
+        raise click.ClickException(
+            f"{name} has the UID {execution.metadata.uid} now, not {uid}: it is another execution of the same name"
+        )
+    return execution
+
+
+def _row(execution: CodeExecution, at: datetime) -> tuple[str, ...]:
+    spec, status = execution.spec, execution.status
+    asked = status.approval or ApprovalStatus()
+    return (
+        execution.metadata.name,
+        spec.source.agent,
+        spec.requested_by or "",
+        ", ".join(map(str, asked.grants)),
+        ",".join(spec.languages),
+        status.summary.digest,
+        age(at, asked.wait_until) if asked.wait_until else "",
+        age(execution.metadata.creation_timestamp, at),
+    )
+
+
+def _show(execution: CodeExecution) -> None:
+    spec, status = execution.spec, execution.status
+    asked = status.approval or ApprovalStatus()
+    echo_fields(
+        {
+            "Name": execution.metadata.name,
+            "UID": execution.metadata.uid,
+            "Agent": f"{spec.source.agent} (as claimed)",
+            "Requested by": spec.requested_by or "",
+            "Conversation": spec.source.conversation or "",
+            "Phase": status.phase.value,
+            "Message": status.message,
+            "Code": status.code_digest,
+            "Limits": f"{spec.timeout_seconds} s a block, cpu {spec.limits.cpu}, memory {spec.limits.memory}",
+            "Waits until": show_time(asked.wait_until),
+            "Decision": asked.decision,
+            "Approver": asked.approver,
+            "Reason": asked.reason,
+            "Expires": show_time(asked.expires_at),
+        }
+    )
+    if asked.grants:
+        click.echo()
+        echo_table(("ASKS FOR", "VALUE"), ((grant.field, grant.value) for grant in asked.grants))
+    if asked.unused:
+        click.echo()
+        rows = ((one.name, one.approver, one.reason, one.message) for one in asked.unused)
+        echo_table(("DOES NOT COUNT", "APPROVER", "WHY", "MESSAGE"), rows)
+
+
+async def _show_code(client: CodeExecutionClient, execution: CodeExecution) -> None:
+    """The blocks, for those who may read them. That somebody may not is no fault."""
+    try:
+        blocks = await client.read_code(execution)
+    except CodeExecError as error:
+        click.echo(f"\nthe code is not shown: {error}")
+        return
+    for index, (block, code) in enumerate(zip(execution.spec.blocks, blocks, strict=True)):
+        click.echo(f"\n--- block {index}: {block.language}, sha256 {block.sha256} ---")
+        click.echo(visible(code.decode(errors="replace")))
