@@ -1,6 +1,7 @@
 """What tests need to look at the cluster and to act on it as its administrator: kubectl, and waits with a name."""
 
 import base64
+import functools
 import hashlib
 import json
 import os
@@ -16,7 +17,8 @@ T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 SYSTEM = "codeexec-system"
 SANDBOX = "codeexec-sandbox"
-TERMINAL = frozenset({"Denied", "Succeeded", "Failed", "TimedOut", "Cancelled", "OutOfMemory", "Lost"})
+AGENT = f"system:serviceaccount:{SANDBOX}:codeexec-agent"
+TERMINAL = frozenset({"Denied", "Expired", "Succeeded", "Failed", "TimedOut", "Cancelled", "OutOfMemory", "Lost"})
 
 
 def image(which: str = "SANDBOX_IMAGE") -> str:
@@ -35,11 +37,21 @@ def wait_for(what: str, probe: Callable[[], T], seconds: float = 60) -> T:
     return value
 
 
+@functools.cache
+def whoami(kubeconfig: str) -> str:
+    """Name by which the cluster knows whose kubeconfig this is."""
+    return Admin(kubeconfig).kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")
+
+
 class Admin:
-    """kubectl with the administrator's rights."""
+    """kubectl with the administrator's rights, or with those of another kubeconfig."""
 
     def __init__(self, kubeconfig: str) -> None:
         self.kubeconfig = kubeconfig
+
+    @property
+    def me(self) -> str:
+        return whoami(self.kubeconfig)
 
     def try_kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"KUBECONFIG": self.kubeconfig}
@@ -96,7 +108,8 @@ class Admin:
         blocks = [{"language": "python", **announce(code.encode())} for code in codes]
         contents = {f"block-{index}": code.encode() for index, code in enumerate(codes)} if payload is None else payload
         self.kubectl("create", "-f", "-", stdin=json.dumps(a_secret(name, contents)))
-        self.kubectl("create", "-f", "-", stdin=json.dumps(an_execution(name, blocks, **spec)))
+        made = an_execution(name, blocks, **{"requestedBy": self.me, **spec})
+        self.kubectl("create", "-f", "-", stdin=json.dumps(made))
 
 
 def announce(content: bytes) -> dict[str, Any]:
@@ -118,17 +131,29 @@ def a_secret(name: str, contents: Mapping[str, bytes], execution: str | None = N
 
 
 def an_execution(name: str, blocks: Sequence[Mapping[str, Any]], **spec: Any) -> dict[str, Any]:
+    """Requested by the administrator, unless another user is given."""
     return {
         "apiVersion": "codeexec.dev/v1alpha1",
         "kind": "CodeExecution",
         "metadata": {"name": name, "namespace": SANDBOX},
         "spec": {
             "source": {"agent": "e2e"},
+            "requestedBy": whoami(os.environ["KUBECONFIG"]),
             "payloadRef": {"name": name},
             "blocks": blocks,
             "timeoutSeconds": 20,
             **spec,
         },
+    }
+
+
+def a_session(name: str, **spec: Any) -> dict[str, Any]:
+    """Requested by the administrator, unless another user is given."""
+    return {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "CodeSession",
+        "metadata": {"name": name, "namespace": SANDBOX},
+        "spec": {"source": {"agent": "e2e"}, "requestedBy": whoami(os.environ["KUBECONFIG"]), **spec},
     }
 
 

@@ -26,7 +26,7 @@ from kubernetes.aio import client, config
 from executor_client import KubernetesCodeExecutor, Limits
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from cluster_tools import ROOT, SANDBOX, SYSTEM
+from cluster_tools import ROOT, SANDBOX, SYSTEM, whoami
 from stage import Pool, without_the_default_pool
 
 RECORDS = int(os.environ.get("RECORDS", "10000"))
@@ -53,6 +53,7 @@ class Cluster:
         self._apps: Any = client.AppsV1Api(api)
         self._core: Any = client.CoreV1Api(api)
         self._custom: Any = client.CustomObjectsApi(api)
+        self._me = whoami(os.environ["KUBECONFIG"])
 
     async def scale_operator(self, replicas: int) -> float:
         """Seconds until it is so."""
@@ -106,7 +107,8 @@ class Cluster:
         name = f"seed-{secrets.token_hex(6)}"
         kind = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "CodeExecution"}
         meta = {"name": name, "labels": {SEED: "true"}}
-        await self._custom.create_namespaced_custom_object(*WHERE, kind | {"metadata": meta, "spec": record["spec"]})
+        spec = record["spec"] | {"requestedBy": self._me}
+        await self._custom.create_namespaced_custom_object(*WHERE, kind | {"metadata": meta, "spec": spec})
         status = {"status": record["status"]}
         await self._custom.patch_namespaced_custom_object_status(*WHERE, name, status, _content_type=MERGE)
 

@@ -1,9 +1,10 @@
 """R-16: a ceiling is never exceeded by asking."""
 
 import pytest
-from cluster_tools import Admin
+from cluster_tools import SANDBOX, Admin, a_name, wait_for
 
 from codeexec_api import Limits
+from executor_client import ClusterRef, CodeExecError, CodeExecutionClient
 
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-16")]
 
@@ -37,6 +38,34 @@ async def test_more_than_the_ceiling_is_denied(control, sandbox, policy):
         assert ceiling in denied.output
     status = sandbox.record(denied)["status"]
     assert (status["phase"], "podName" in status) == ("Denied", False)
+
+
+async def test_only_a_human_raises_a_ceiling(control, sandbox, policy, admin, kubeconfig_of):
+    """What the policy names for that waits, and runs when somebody else approves it; who asked can't."""
+    policy(maxLimits={"memory": "64Mi"}, withApproval={"maxLimits": {"memory": "256Mi"}})
+    left = await sandbox.run("print('ran')", limits=Limits(memory="128Mi"), approval="return")
+    assert (left.reason, left.stdout) == ("ApprovalRequired", "")
+    account = a_name("approver")
+    admin.kubectl("-n", SANDBOX, "create", "serviceaccount", account)
+    subject = f"--serviceaccount={SANDBOX}:{account}"
+    admin.kubectl("-n", SANDBOX, "create", "rolebinding", account, "--role=codeexec-approver", subject)
+    approver = Admin(kubeconfig_of(SANDBOX, account))
+    agent = Admin(kubeconfig_of(SANDBOX, "codeexec-agent"))
+    for user in (agent, approver):
+        wait_for("the binding to count", lambda user=user: not user.try_kubectl("-n", SANDBOX, "get", "cex").returncode)
+    for user in (agent, approver):
+        async with CodeExecutionClient(ClusterRef(SANDBOX, user.kubeconfig)) as client:
+            waiting = await client.get(left.execution)
+            if user is agent:
+                with pytest.raises(CodeExecError):
+                    await client.approve(waiting)
+                assert sandbox.record(left)["status"]["phase"] == "AwaitingApproval"
+            else:
+                await client.approve(waiting)
+    status = admin.wait_for_phase(left.execution, "Succeeded")["status"]
+    control.succeeded("it ran when somebody else had approved it", status["stdout"]["text"] == "ran\n")
+    assert status["approval"]["approver"] == approver.me
+    assert [grant["field"] for grant in status["approval"]["grants"]] == ["spec.limits.memory"]
 
 
 async def test_a_limit_is_not_raised_afterwards(control, sandbox, admin, agent_kubeconfig):

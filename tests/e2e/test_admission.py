@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from cluster_tools import SANDBOX, Admin, a_name, a_secret, an_execution, wait_for
+from cluster_tools import SANDBOX, Admin, a_name, a_secret, a_session, an_execution, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -29,11 +29,8 @@ def _create(user: Admin, thing: dict) -> str:
     return user.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(thing)).stderr
 
 
-def _record(kind: str, name: str) -> dict[str, Any]:
-    if kind == "codeexecution":
-        return an_execution(name, [BLOCK])
-    session = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "CodeSession", "spec": {"source": {"agent": "e2e"}}}
-    return session | {"metadata": {"name": name, "namespace": SANDBOX}}
+def _record(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    return an_execution(name, [BLOCK], **spec) if kind == "codeexecution" else a_session(name, **spec)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +53,7 @@ def _phase(admin: Admin, kind: str, name: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metadata", TRICKS.values(), ids=TRICKS)
 def test_record_is_refused_with(agent, admin, kind, metadata):
-    record = _record(kind, "trick")
+    record = _record(kind, "trick", requestedBy=agent.me)
     assert _create(agent, record) == "", "positive control"
     record["metadata"] |= metadata
     elsewhere = record | {"metadata": record["metadata"] | {"namespace": "default"}}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster_tools import ROOT, SANDBOX, Admin, a_name, an_execution
+from cluster_tools import ROOT, SANDBOX, Admin, a_name, a_session, an_execution
 
 pytestmark = pytest.mark.e2e
 
@@ -49,12 +49,7 @@ def _execution() -> Thing:
 
 
 def _session(**spec: object) -> Thing:
-    return {
-        "apiVersion": "codeexec.dev/v1alpha1",
-        "kind": "CodeSession",
-        "metadata": {"name": a_name("contract"), "namespace": SANDBOX},
-        "spec": {"source": {"agent": "e2e"}, **spec},
-    }
+    return a_session(a_name("contract"), **spec)
 
 
 def _objection(admin: Admin, thing: Thing) -> str:
@@ -336,6 +331,7 @@ def test_names_that_kubectl_knows(admin):
     assert [row.split() for row in sorted(rows)] == [
         ["codeexecutions", "cex", "codeexec.dev/v1alpha1", "true", "CodeExecution"],
         ["codesessions", "cses", "codeexec.dev/v1alpha1", "true", "CodeSession"],
+        ["executionapprovals", "xapp", "codeexec.dev/v1alpha1", "true", "ExecutionApproval"],
         ["executionpolicies", "xpol", "codeexec.dev/v1alpha1", "true", "ExecutionPolicy"],
         ["sandboxpools", "sbp", "codeexec.dev/v1alpha1", "true", "SandboxPool"],
     ]

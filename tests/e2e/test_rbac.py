@@ -20,7 +20,17 @@ from chart.rights import (
     cells,
 )
 from cluster_fixtures import Pool
-from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_secret, age_the_sealing_key, an_execution, wait_for
+from cluster_tools import (
+    SANDBOX,
+    SYSTEM,
+    Admin,
+    a_name,
+    a_secret,
+    a_session,
+    age_the_sealing_key,
+    an_execution,
+    wait_for,
+)
 from kubernetes import client, config
 
 pytestmark = pytest.mark.e2e
@@ -28,7 +38,8 @@ pytestmark = pytest.mark.e2e
 ROLES = {"agent": AGENT, "approver": APPROVER, "viewer": VIEWER, "operator": OPERATOR | OPERATOR_EVERYWHERE}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 RESOURCES = {
-    "codeexec.dev": "codeexecutions codeexecutions/status codesessions codesessions/status executionpolicies"
+    "codeexec.dev": "codeexecutions codeexecutions/status codesessions codesessions/status executionapprovals"
+    " executionpolicies"
     " sandboxpools sandboxpools/scale sandboxpools/status",
     "": "pods pods/attach pods/binding pods/ephemeralcontainers pods/eviction pods/exec pods/log pods/portforward"
     " pods/proxy pods/resize pods/status secrets configmaps serviceaccounts serviceaccounts/token services"
@@ -230,15 +241,6 @@ def _objection(user: Admin, *arguments: str, stdin: object = None) -> str:
     return done.stderr if done.returncode else ""
 
 
-def _session(name: str, **spec: object) -> dict[str, Any]:
-    return {
-        "apiVersion": "codeexec.dev/v1alpha1",
-        "kind": "CodeSession",
-        "metadata": {"name": name, "namespace": SANDBOX},
-        "spec": {"source": {"agent": "e2e"}, **spec},
-    }
-
-
 def _ready(admin: Admin, name: str) -> str:
     """Name of the session's pod, once executions can run in it."""
 
@@ -253,7 +255,7 @@ def _ready(admin: Admin, name: str) -> str:
 def session(admin) -> Iterator[tuple[str, str]]:
     """Name of a session that is ready, and of its pod."""
     name = a_name("session")
-    admin.kubectl("create", "-f", "-", stdin=json.dumps(_session(name)))
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(a_session(name)))
     yield name, _ready(admin, name)
     admin.kubectl("-n", SANDBOX, "delete", "codesession", name)
 
@@ -287,7 +289,9 @@ def test_a_session_is_ended_and_nothing_else_is_done_with_it(admin, accounts, ku
     assert "immutable" in patch(user, {"spec": {"maxLifetimeSeconds": 604_800}})
     assert "immutable" in patch(user, {"spec": {"limits": {"memory": "1Gi"}}})
 
-    refused = _objection(user, "create", "--dry-run=server", "-f", "-", stdin=_session(a_name("own")))
+    refused = _objection(
+        user, "create", "--dry-run=server", "-f", "-", stdin=a_session(a_name("own"), requestedBy=user.me)
+    )
     assert "Forbidden" in refused if role == "approver" else refused == ""
 
     assert patch(user, {"spec": {"ended": True}}) == ""
@@ -354,7 +358,8 @@ def test_an_approver_stops_an_execution_and_can_do_nothing_else_with_it(
     name = a_name("approved")
     admin.submit(name, "import time; time.sleep(300)", timeoutSeconds=300)
     pod = admin.wait_for_phase(name, "Running")["status"]["podName"]
-    new = an_execution(a_name("own"), [{"language": "python", "sha256": "0" * 64, "sizeBytes": 1}])
+    block = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+    new = an_execution(a_name("own"), [block], requestedBy=agent.me)
     payload = a_secret(a_name("own"), {"block-0": b"x"})
 
     def patch(user: Admin, change: dict, *options: str) -> str:
@@ -471,7 +476,7 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool) -> str:
     pooled = a_name("pooled")
     admin.submit(pooled, "#" * 600_000, limits={"cpu": "100m", "memory": "96Mi"})
     assert admin.wait_for_phase(pooled, "Succeeded")["status"]["poolName"] == pool.name
-    admin.kubectl("create", "-f", "-", stdin=json.dumps(_session(opened, limits={"cpu": "100m"})))
+    admin.kubectl("create", "-f", "-", stdin=json.dumps(a_session(opened, limits={"cpu": "100m"})))
     admin.submit(lost, "print(1)", sessionRef={"name": a_name("nowhere")})
     admin.submit(kept, "print(1)", ttlSecondsAfterFinished=300)
     admin.submit(gone, "print('x' * 2_000_000)", ttlSecondsAfterFinished=0)

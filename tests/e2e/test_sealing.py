@@ -10,6 +10,7 @@ from cluster_tools import (
     SANDBOX,
     Admin,
     a_name,
+    a_session,
     age_the_sealing_key,
     an_execution,
     announce,
@@ -29,7 +30,7 @@ def sealed_execution(admin: Admin, name: str, code: str, *, sealed_for: str | No
     published = admin.get("configmap", "codeexec-sealing-key")["data"]
     payload = sealing.seal({"block-0": code.encode()}, published, SANDBOX, sealed_for or name)
     block = {"language": "python", **announce(code.encode())}
-    made = an_execution(name, [block], limits=LIMITS, **spec)
+    made = an_execution(name, [block], **{"limits": LIMITS, **spec})
     del made["spec"]["payloadRef"]
     made["spec"]["sealedPayload"] = payload.dump()
     return made
@@ -54,10 +55,10 @@ def test_what_was_sealed_for_another_execution_is_refused(admin, agent_kubeconfi
     """An agent reads a record of another one and tries to have its code run, to find out what it does."""
     agent = Admin(agent_kubeconfig)
     name, copy = a_name("author"), a_name("copycat")
-    submit(agent, sealed_execution(admin, name, "print('mine')"))
+    submit(agent, sealed_execution(admin, name, "print('mine')", requestedBy=agent.me))
     assert admin.wait_for_phase(name, "Succeeded")["status"]["stdout"]["text"] == "mine\n"  # the control
     stolen = agent.execution(name)["spec"]
-    taken = {key: stolen[key] for key in ("blocks", "sealedPayload", "source", "limits")}
+    taken = {key: stolen[key] for key in ("blocks", "sealedPayload", "source", "requestedBy", "limits")}
     submit(agent, an_execution(copy, []) | {"spec": taken})
     status = admin.wait_for_phase(copy, "Denied")["status"]
     assert status["reason"] == "PayloadUnreadable"
@@ -99,14 +100,7 @@ def test_it_is_sealed_or_in_a_secret_and_not_both(admin):
 def test_after_a_day_there_is_another_key_and_the_old_one_still_opens(admin):
     early, late, new = (a_name(what) for what in ("early", "late", "new"))
     session = a_name("session")
-    admin.apply(
-        {
-            "apiVersion": "codeexec.dev/v1alpha1",
-            "kind": "CodeSession",
-            "metadata": {"name": session, "namespace": SANDBOX},
-            "spec": {"source": {"agent": "e2e"}, "limits": LIMITS},
-        }
-    )
+    admin.apply(a_session(session, limits=LIMITS))
     busy = a_name("busy")
     submit(admin, sealed_execution(admin, busy, "import time; time.sleep(300)", sessionRef={"name": session}))
     admin.wait_for_phase(busy, "Running")

@@ -11,7 +11,7 @@ import sys
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, SYSTEM, a_name, an_execution, wait_for
+from cluster_tools import SANDBOX, SYSTEM, a_name, a_session, an_execution, wait_for
 
 from codeexec_api import Limits
 from executor_client import KubernetesCodeExecutor
@@ -122,7 +122,7 @@ async def test_idle_session_ends_and_the_next_call_says_so(make, admin):
 
 async def test_lifetime_ends_what_runs(admin):
     session, name = a_name("short"), a_name("long")
-    admin.apply(a_session(session, maxLifetimeSeconds=4))
+    admin.apply(a_small_session(session, maxLifetimeSeconds=4))
     admin.submit_to(name, "print('so far', flush=True); import time; time.sleep(300)", session)
     status = admin.wait_for_phase(name, "TimedOut")["status"]
     assert "maxLifetimeSeconds" in status["message"]
@@ -227,13 +227,8 @@ async def test_operator_restart_keeps_the_files_and_stops_what_ran(make, admin):
     assert result.output == "kept True\n"
 
 
-def a_session(name, **spec):
-    return {
-        "apiVersion": "codeexec.dev/v1alpha1",
-        "kind": "CodeSession",
-        "metadata": {"name": name, "namespace": SANDBOX},
-        "spec": {"source": {"agent": "e2e"}, "limits": {"cpu": "200m", "memory": "96Mi"}, **spec},
-    }
+def a_small_session(name, **spec):
+    return a_session(name, **{"limits": {"cpu": "200m", "memory": "96Mi"}, **spec})
 
 
 @pytest.mark.parametrize(
@@ -247,7 +242,7 @@ def a_session(name, **spec):
 )
 def test_policy_holds_for_sessions(admin, session, reason, words):
     name = a_name("denied")
-    admin.apply(a_session(name, **session))
+    admin.apply(a_small_session(name, **session))
     status = wait_for("the verdict", lambda: admin.get("codesession", name).get("status"))
     assert (status["phase"], status["reason"]) == ("Denied", reason)
     assert words in status["message"]
@@ -266,7 +261,7 @@ def test_execution_without_its_session_is_denied(admin):
 
 def test_execution_can_t_ask_for_more_than_its_session_has(admin):
     session, name = a_name("small"), a_name("large")
-    admin.apply(a_session(session))
+    admin.apply(a_small_session(session))
     admin.submit_to(name, "print(1)", session, limits={"cpu": "200m", "memory": "512Mi"})
     status = admin.wait_for_phase(name, "Denied")["status"]
     assert (status["reason"], "spec.limits.memory: 512Mi" in status["message"]) == ("SessionMismatch", True)
@@ -282,7 +277,7 @@ def test_execution_can_t_ask_for_more_than_its_session_has(admin):
 
 def test_deleting_the_session_deletes_its_pod_and_stops_what_runs(admin):
     session, name = a_name("deleted"), a_name("inside")
-    admin.apply(a_session(session))
+    admin.apply(a_small_session(session))
     admin.submit_to(name, "import time; time.sleep(300)", session)
     pod = admin.wait_for_phase(name, "Running")["status"]["podName"]
     admin.kubectl("-n", SANDBOX, "delete", "codesession", session)
@@ -296,7 +291,7 @@ def _end(admin, session):
 
 def test_all_executions_of_a_session_share_one_pod(admin):
     session = a_name("one-pod")
-    admin.apply(a_session(session))
+    admin.apply(a_small_session(session))
     names = [a_name("one-pod") for _ in range(4)]
     for name in names:
         admin.submit_to(name, "print(1)", session)

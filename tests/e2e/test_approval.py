@@ -1,0 +1,514 @@
+"""A human decides about what the policy doesn't allow by itself; who may not decide can't, whatever they try."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_session, an_execution, restart_operator, wait_for
+
+from codeexec_api import Limits
+from executor_client import ClusterRef, CodeExecutionClient
+
+pytestmark = pytest.mark.e2e
+
+MORE = {"memory": "128Mi", "cpu": "100m"}
+"""What the policy of these tests allows with approval only."""
+BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+GRANTS = [{"field": "spec.limits.memory", "value": "128Mi"}]
+
+
+@pytest.fixture(autouse=True)
+def strict(policy) -> Callable[..., None]:
+    """Allows 64 MiB, and 256 with approval."""
+
+    def put(**spec: Any) -> None:
+        policy(**{"maxLimits": {"memory": "64Mi"}, "withApproval": {"maxLimits": {"memory": "256Mi"}}, **spec})
+
+    put()
+    return put
+
+
+@pytest.fixture(scope="module")
+def make_user(admin, kubeconfig_of) -> Callable[[str], Admin]:
+    """Makes users with one of the chart's roles, or with several."""
+
+    def make(*roles: str) -> Admin:
+        name = a_name("-".join(roles))
+        admin.kubectl("-n", SANDBOX, "create", "serviceaccount", name)
+        for role in roles:
+            account = f"--serviceaccount={SANDBOX}:{name}"
+            admin.kubectl("-n", SANDBOX, "create", "rolebinding", f"{name}-{role}", f"--role=codeexec-{role}", account)
+        user = Admin(kubeconfig_of(SANDBOX, name))
+        wait_for("the binding to count", lambda: not user.try_kubectl("-n", SANDBOX, "get", "cex").returncode)
+        return user
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def approver(make_user) -> Admin:
+    return make_user("approver")
+
+
+def client_of(user: Admin) -> CodeExecutionClient:
+    return CodeExecutionClient(ClusterRef(SANDBOX, user.kubeconfig))
+
+
+def submit(admin: Admin, name: str, code: str = "print('ran')", **spec: Any) -> dict[str, Any]:
+    """The record of an execution that waits for approval."""
+    admin.submit(name, code, **{"limits": MORE, **spec})
+    return admin.wait_for_phase(name, "AwaitingApproval")
+
+
+def an_approval(execution: dict[str, Any], by: str, **changes: Any) -> dict[str, Any]:
+    meta = execution["metadata"]
+    until = datetime.now(UTC) + timedelta(minutes=10)
+    return {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "ExecutionApproval",
+        "metadata": {
+            "name": a_name(meta["name"]),
+            "namespace": SANDBOX,
+            "labels": {"codeexec.dev/execution": meta["name"]},
+        },
+        "spec": {
+            "executionRef": {
+                "name": meta["name"],
+                "uid": meta["uid"],
+                "requestedBy": execution["spec"]["requestedBy"],
+            },
+            "decision": "Approve",
+            "grants": execution["status"]["approval"]["grants"],
+            "approver": by,
+            "expiresAt": until.isoformat().replace("+00:00", "Z"),
+            **changes,
+        },
+    }
+
+
+def create(user: Admin, thing: dict[str, Any]) -> str:
+    """What the API server objects to; empty if it takes it."""
+    done = user.try_kubectl("create", "-f", "-", stdin=json.dumps(thing))
+    return done.stderr if done.returncode else ""
+
+
+def patch(user: Admin, kind: str, name: str, change: dict[str, Any], *options: str) -> str:
+    body = json.dumps(change)
+    done = user.try_kubectl("-n", SANDBOX, "patch", kind, name, "--type=merge", "-p", body, *options)
+    return done.stderr if done.returncode else ""
+
+
+def unused(admin: Admin, name: str, reason: str) -> dict[str, Any]:
+    """The record once it says that an approval doesn't count, and why; the execution goes on waiting."""
+
+    def probe() -> dict[str, Any] | None:
+        record = admin.execution(name)
+        approval = record["status"]["approval"]
+        return record if reason in [one["reason"] for one in approval.get("unused", ())] else None
+
+    record = wait_for(f"an approval of {name} to be recorded as {reason}", probe)
+    assert record["status"]["phase"] == "AwaitingApproval"
+    return record
+
+
+# --- the way it is meant --------------------------------------------------------------------------------------------
+
+
+async def test_a_call_waits_runs_when_it_is_approved_and_says_who_approved_it(make_executor, admin, approver):
+    asked = []
+    executor = make_executor(agent=a_name("asks"), limits=Limits(**MORE), on_approval_request=asked.append)
+    block = CodeBlock("print(6 * 7)", "python")
+    running = asyncio.create_task(executor.execute_code_blocks([block], CancellationToken()))
+    await asyncio.to_thread(wait_for, "the request for approval", lambda: asked)
+    [request] = asked
+    assert request.requested_by == f"system:serviceaccount:{SANDBOX}:codeexec-agent"
+    assert [grant.dump() for grant in request.grants] == GRANTS
+    record = admin.execution(request.execution)
+    assert record["status"]["phase"] == "AwaitingApproval"
+    assert "podName" not in record["status"]
+    async with client_of(approver) as client:
+        waiting = await client.get(request.execution)
+        assert await client.read_code(waiting) == [b"print(6 * 7)"], "it came sealed, and the approver may read it"
+        await client.approve(waiting, reason="looked at")
+    result = await running
+    assert (result.exit_code, result.output) == (0, "42\n")
+    approval = admin.execution(request.execution)["status"]["approval"]
+    assert approval["grants"] == GRANTS
+    assert (approval["decision"], approval["approver"]) == ("Approve", approver.me)
+    assert approval["reason"] == "looked at"
+    secret = record["status"]["approval"]["codeSecret"]
+    wait_for("the code to be gone", lambda: not admin.exists("secret", secret, SANDBOX))
+    [limits] = [one["resources"]["limits"] for one in admin.pod(SANDBOX, podname(admin, request))["spec"]["containers"]]
+    assert limits["memory"] == "128Mi"
+
+
+def podname(admin: Admin, request: Any) -> str:
+    return admin.execution(request.execution)["status"]["podName"]
+
+
+async def test_a_call_that_does_not_wait_tells_the_agent_and_runs_later(make_executor, admin, approver):
+    executor = make_executor(agent=a_name("leaves"), limits=Limits(**MORE), approval="return")
+    left = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
+    assert (left.exit_code, left.reason) == (1, "ApprovalRequired")
+    assert left.output.startswith("Not run yet: spec.limits.memory: 128Mi is not allowed by the policy")
+    async with client_of(approver) as client:
+        await client.approve(await client.get(left.execution))
+    result = await executor.result_of(left.execution)
+    assert (result.exit_code, result.output) == (0, "1\n")
+
+
+async def test_a_denial_reaches_the_agent_with_its_reason(make_executor, admin, approver):
+    executor = make_executor(agent=a_name("denied"), limits=Limits(**MORE), approval="return")
+    left = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
+    async with client_of(approver) as client:
+        await client.deny(await client.get(left.execution), reason="use less")
+    result = await executor.result_of(left.execution)
+    assert (result.exit_code, result.reason) == (1, "ApprovalDenied")
+    assert result.output == f"Denied: denied by {approver.me}: use less. Nothing was run"
+    assert "podName" not in admin.execution(left.execution)["status"]
+
+
+async def test_a_call_does_not_wait_longer_than_it_was_told(make_executor, admin):
+    executor = make_executor(agent=a_name("waits"), limits=Limits(**MORE), approval_timeout=1)
+    result = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
+    assert (result.exit_code, result.reason) == (1, "ApprovalTimeout")
+    assert "nobody approved spec.limits.memory=128Mi within 1 s" in result.output
+    assert admin.phase(result.execution) == "Cancelled"
+
+
+def test_nobody_decides_in_time(admin, strict):
+    strict(approvalTimeoutSeconds=1)
+    name = a_name("late")
+    submit(admin, name)
+    status = admin.wait_for_phase(name, "Expired")["status"]
+    assert status["reason"] == "ApprovalTimeout"
+    assert "podName" not in status
+    wait_for("its payload to be deleted", lambda: not admin.exists("secret", name, SANDBOX))
+
+
+async def test_in_a_session_others_need_not_wait_for_it(make_executor, admin, approver, strict):
+    strict(maxTimeoutSeconds=30, withApproval={"maxTimeoutSeconds": 60})
+    small = Limits(memory="64Mi", cpu="100m")
+    long = make_executor(agent=a_name("long"), session="per-executor", limits=small, timeout=60, approval="return")
+    left = await long.execute_code_blocks([CodeBlock("print(open('note').read())", "python")], CancellationToken())
+    session = admin.execution(left.execution)["spec"]["sessionRef"]["name"]
+    note = a_name("writes")
+    admin.submit(note, "open('note', 'w').write('from another')", sessionRef={"name": session}, limits=small.dump())
+    admin.wait_for_phase(note, "Succeeded")
+    async with client_of(approver) as client:
+        await client.approve(await client.get(left.execution))
+    assert (await long.result_of(left.execution)).output == "from another\n"
+
+
+def test_what_no_approval_can_grant_is_denied_at_once(admin):
+    name = a_name("never")
+    admin.submit(name, "print(1)", limits={"memory": "512Mi", "cpu": "100m"})
+    status = admin.wait_for_phase(name, "Denied")["status"]
+    assert status["reason"] == "PolicyViolation"
+    assert (
+        "spec.limits.memory: 512Mi is not allowed by the policy (allowed: at most 64Mi; with approval"
+        in (status["message"])
+    )
+
+
+def test_it_is_seen_with_kubectl(admin, approver):
+    name = a_name("seen")
+    record = submit(admin, name)
+    row = next(line for line in approver.kubectl("-n", SANDBOX, "get", "cex").splitlines() if line.startswith(name))
+    assert "AwaitingApproval" in row
+    described = approver.kubectl("-n", SANDBOX, "describe", "cex", name)
+    assert "spec.limits.memory" in described
+    assert f"kubectl codeexec approve {name}" in described
+    assert create(approver, an_approval(record, approver.me)) == ""
+    admin.wait_for_phase(name, "Succeeded")
+    rows = approver.kubectl("-n", SANDBOX, "get", "xapp", "-l", f"codeexec.dev/execution={name}", "--no-headers")
+    assert rows.split()[1:4] == [name, "Approve", approver.me]
+
+
+# --- before the code starts -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queued(admin, approver, strict) -> Iterator[Callable[..., tuple[str, dict[str, Any]]]]:
+    """Makes executions that were approved and wait for their turn in a session, each with its approval."""
+    strict(maxTimeoutSeconds=30, withApproval={"maxTimeoutSeconds": 60})
+    session, busy = a_name("queue"), a_name("busy")
+    limits = {"cpu": "100m", "memory": "64Mi"}
+    admin.apply(a_session(session, limits=limits))
+    admin.submit_to(busy, "import time; time.sleep(300)", session, limits=limits, timeoutSeconds=30)
+    admin.wait_for_phase(busy, "Running")
+
+    def make(**changes: Any) -> tuple[str, dict[str, Any]]:
+        name = a_name("queued")
+        record = submit(admin, name, sessionRef={"name": session}, limits=limits, timeoutSeconds=60)
+        approval = an_approval(record, approver.me, **changes)
+        assert create(approver, approval) == ""
+        admin.wait_for_phase(name, "Starting")
+        return name, approval
+
+    yield make
+    admin.kubectl("-n", SANDBOX, "delete", "codesession", session, "--wait=false")
+
+
+def test_control_what_is_approved_and_waits_for_its_turn_runs(admin, queued):
+    name, _ = queued()
+    admin.wait_for_phase(name, "Succeeded", seconds=90)
+
+
+def test_what_is_revoked_before_the_code_starts_does_not_run(admin, approver, queued):
+    name, approval = queued()
+    revoked = {"spec": {"revoked": True, "revokedBy": approver.me}}
+    assert patch(approver, "xapp", approval["metadata"]["name"], revoked) == ""
+    status = admin.wait_for_phase(name, "Denied")["status"]
+    assert (status["reason"], status.get("startedAt")) == ("ApprovalRevoked", None)
+    assert f"revoked by {approver.me}" in status["message"]
+    back = patch(approver, "xapp", approval["metadata"]["name"], {"spec": {"revoked": False, "revokedBy": None}})
+    assert "can't be taken back" in back
+
+
+def test_what_another_one_denies_before_the_code_starts_does_not_run(admin, make_user, queued):
+    name, _ = queued()
+    other = make_user("approver")
+    denial = an_approval(admin.execution(name), other.me, decision="Deny", reason="no")
+    del denial["spec"]["grants"], denial["spec"]["expiresAt"]
+    assert create(other, denial) == ""
+    status = admin.wait_for_phase(name, "Denied")["status"]
+    assert (status["reason"], status.get("startedAt")) == ("ApprovalDenied", None)
+    assert status["approval"]["approver"] == other.me
+
+
+def test_what_was_approved_by_an_approval_that_is_deleted_does_not_run(admin, queued):
+    name, approval = queued()
+    admin.kubectl("-n", SANDBOX, "delete", "xapp", approval["metadata"]["name"])
+    status = admin.wait_for_phase(name, "Denied")["status"]
+    assert (status["reason"], status.get("startedAt")) == ("ApprovalRevoked", None)
+
+
+def test_what_does_not_start_before_its_approval_expires_does_not_run(admin, queued):
+    soon = datetime.now(UTC) + timedelta(seconds=5)
+    name, _ = queued(expiresAt=soon.isoformat().replace("+00:00", "Z"))
+    status = admin.wait_for_phase(name, "Expired")["status"]
+    assert (status["reason"], status.get("startedAt")) == ("ApprovalExpired", None)
+
+
+def test_what_is_decided_while_no_operator_runs_counts_when_it_is_back(admin, approver):
+    name, denied = a_name("absent"), a_name("absent")
+    records = [submit(admin, one) for one in (name, denied)]
+    scale = ("-n", SYSTEM, "scale", "deployment/codeexec-operator", "--replicas")
+    admin.kubectl(*scale, "0")
+    admin.kubectl("-n", SYSTEM, "wait", "pods", "-l", "app.kubernetes.io/component=operator", "--for=delete")
+    try:
+        assert create(approver, an_approval(records[0], approver.me)) == ""
+        denial = an_approval(records[1], approver.me, decision="Deny")
+        del denial["spec"]["grants"], denial["spec"]["expiresAt"]
+        assert create(approver, denial) == ""
+    finally:
+        admin.kubectl(*scale, "1")
+    admin.wait_for_phase(name, "Succeeded", seconds=90)
+    assert admin.wait_for_phase(denied, "Denied")["status"]["reason"] == "ApprovalDenied"
+
+
+def test_an_operator_that_starts_again_goes_on_waiting(admin, approver):
+    name = a_name("patient")
+    record = submit(admin, name)
+    restart_operator(admin)
+    assert admin.phase(name) == "AwaitingApproval"
+    assert create(approver, an_approval(record, approver.me)) == ""
+    admin.wait_for_phase(name, "Succeeded")
+
+
+# --- attacks --------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_approves_their_own_request(admin, make_user, approver):
+    """Not even who has both roles."""
+    both = make_user("agent", "approver")
+    name = a_name("own")
+    both.submit(name, "print('ran')", limits=MORE)
+    record = admin.wait_for_phase(name, "AwaitingApproval")
+    assert "nobody approves their own request" in create(both, an_approval(record, both.me))
+    # They claim that somebody else has requested it, so that the rule doesn't see who they are.
+    forged = an_approval(record, both.me)
+    forged["spec"]["executionRef"]["requestedBy"] = approver.me
+    assert create(both, forged) == ""
+    unused(admin, name, "OtherExecution")
+    assert create(approver, an_approval(record, approver.me)) == "", "control: somebody else may"
+    admin.wait_for_phase(name, "Succeeded")
+
+
+def test_nobody_requests_in_the_name_of_another(admin, make_user, approver):
+    """So that they could approve it themselves."""
+    agent = make_user("agent")
+    for other in (approver.me, "system:admin", None):
+        thing = an_execution(a_name("forged"), [BLOCK], requestedBy=other)
+        if other is None:
+            del thing["spec"]["requestedBy"]
+        assert f"spec.requestedBy must be {agent.me}, which is who you are" in create(agent, thing)
+        session = a_session(a_name("forged"), requestedBy=other or "nobody")
+        assert f"spec.requestedBy must be {agent.me}" in create(agent, session)
+    name = a_name("honest")
+    assert create(agent, an_execution(name, [BLOCK], requestedBy=agent.me)) == "", "control"
+    assert "spec.requestedBy is immutable" in patch(agent, "cex", name, {"spec": {"requestedBy": approver.me}})
+
+
+def test_nobody_decides_in_the_name_of_another(admin, make_user, approver):
+    other = make_user("approver")
+    name = a_name("forged")
+    record = submit(admin, name)
+    assert f"spec.approver must be {other.me}, which is who you are" in create(other, an_approval(record, approver.me))
+    approval = an_approval(record, approver.me)
+    assert create(approver, approval) == "", "control"
+    made = approval["metadata"]["name"]
+    assert "spec.approver is immutable" in patch(other, "xapp", made, {"spec": {"approver": other.me}})
+    claimed = {"spec": {"revoked": True, "revokedBy": approver.me}}
+    assert f"spec.revokedBy must be {other.me}" in patch(other, "xapp", made, claimed)
+    admin.wait_for_phase(name, "Succeeded")
+
+
+def test_an_approval_is_for_one_execution_and_not_for_the_next_of_its_name(admin, approver):
+    name = a_name("again")
+    old = submit(admin, name, "print('harmless')")
+    admin.kubectl("-n", SANDBOX, "delete", "cex", name)
+    wait_for("its payload to be deleted", lambda: not delete_secret(admin, name))
+    new = submit(admin, name, "print('harmful')")
+    assert create(approver, an_approval(old, approver.me)) == ""
+    record = unused(admin, name, "OtherExecution")
+    assert old["metadata"]["uid"] in record["status"]["approval"]["unused"][0]["message"]
+    assert create(approver, an_approval(new, approver.me)) == "", "control"
+    assert admin.wait_for_phase(name, "Succeeded")["status"]["stdout"]["text"] == "harmful\n"
+
+
+def delete_secret(admin: Admin, name: str) -> bool:
+    """True if there was one."""
+    return "deleted" in admin.kubectl("-n", SANDBOX, "delete", "secret", name, "--ignore-not-found")
+
+
+def test_an_approval_can_not_be_replayed_for_another_execution(admin, approver):
+    first, second = a_name("first"), a_name("second")
+    used = an_approval(submit(admin, first), approver.me)
+    assert create(approver, used) == ""
+    admin.wait_for_phase(first, "Succeeded")
+    submit(admin, second)
+    used["metadata"] |= {"name": a_name("replayed"), "labels": {"codeexec.dev/execution": second}}
+    assert "must be spec.executionRef.name" in create(approver, used)
+    used["spec"]["executionRef"]["name"] = second
+    assert create(approver, used) == ""
+    unused(admin, second, "OtherExecution")
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [
+        [{"field": "spec.limits.memory", "value": "256Mi"}],
+        [*GRANTS, {"field": "spec.timeoutSeconds", "value": "3600"}],
+        [{"field": "spec.limits.cpu", "value": "128Mi"}],
+    ],
+    ids=["more of it", "more than it", "something else"],
+)
+def test_an_approval_counts_only_for_exactly_what_is_asked_for(admin, approver, grants):
+    name = a_name("grants")
+    record = submit(admin, name)
+    assert create(approver, an_approval(record, approver.me, grants=grants)) == ""
+    unused(admin, name, "OtherGrants")
+
+
+def test_neither_approval_nor_request_changes_after_the_decision(admin, make_user, approver, queued):
+    agent = make_user("agent")
+    name, approval = queued()
+    made = approval["metadata"]["name"]
+    wider = [*approval["spec"]["grants"], *GRANTS]
+    for change in ({"grants": wider}, {"expiresAt": "2099-01-01T00:00:00Z"}, {"decision": "Deny"}, {"reason": "x"}):
+        [field] = change
+        assert f"spec.{field} is immutable" in patch(approver, "xapp", made, {"spec": change})
+    other = {"name": name, "uid": "0" * 8, "requestedBy": admin.me}
+    assert "spec.executionRef is immutable" in patch(approver, "xapp", made, {"spec": {"executionRef": other}})
+    label = {"metadata": {"labels": {"codeexec.dev/execution": "other"}}}
+    assert "must be spec.executionRef.name" in patch(approver, "xapp", made, label)
+    for change in ({"limits": {"memory": "1Gi"}}, {"timeoutSeconds": 600}, {"blocks": [BLOCK]}):
+        [field] = change
+        assert f"spec.{field} is immutable" in patch(agent, "cex", name, {"spec": change})
+    assert patch(approver, "xapp", made, {"metadata": {"labels": {"example.com/ticket": "7"}}}) == "", "control"
+
+
+def test_an_approval_that_has_expired_counts_for_nothing(admin, approver):
+    name = a_name("stale")
+    record = submit(admin, name)
+    past = (datetime.now(UTC) - timedelta(seconds=1)).isoformat().replace("+00:00", "Z")
+    assert create(approver, an_approval(record, approver.me, expiresAt=past)) == ""
+    unused(admin, name, "Expired")
+    no_end = an_approval(record, approver.me)
+    del no_end["spec"]["expiresAt"]
+    assert "expiresAt" in create(approver, no_end)
+
+
+def test_an_approval_that_is_deleted_is_no_longer_named(admin, approver):
+    name = a_name("deleted")
+    record = submit(admin, name)
+    wrong = an_approval(record, approver.me, grants=[{"field": "spec.limits.memory", "value": "1Gi"}])
+    assert create(approver, wrong) == ""
+    unused(admin, name, "OtherGrants")
+    admin.kubectl("-n", SANDBOX, "delete", "xapp", wrong["metadata"]["name"])
+    wait_for("it to be gone from the record", lambda: "unused" not in admin.execution(name)["status"]["approval"])
+    assert create(approver, an_approval(record, approver.me)) == ""
+    admin.wait_for_phase(name, "Succeeded")
+
+
+def test_an_agent_decides_nothing(admin, make_user, approver):
+    agent = make_user("agent")
+    name = a_name("agent")
+    record = submit(admin, name)
+    assert "Forbidden" in create(agent, an_approval(record, agent.me))
+    forged = {"status": {"phase": "Approved", "approval": {"decision": "Approve", "grants": GRANTS}}}
+    assert "Forbidden" in patch(agent, "cex", name, forged, "--subresource=status")
+    assert patch(agent, "cex", name, forged) == "", "the API server drops a status that comes this way"
+    assert admin.phase(name) == "AwaitingApproval"
+    approval = an_approval(record, approver.me)
+    assert create(approver, approval) == "", "control"
+    for user in (agent, approver):
+        done = user.try_kubectl("-n", SANDBOX, "delete", "xapp", approval["metadata"]["name"])
+        assert "Forbidden" in done.stderr, "what was decided stays on record"
+    admin.wait_for_phase(name, "Succeeded")
+
+
+def test_an_approver_submits_nothing_and_writes_no_status(admin, approver):
+    thing = an_execution(a_name("own"), [BLOCK], requestedBy=approver.me)
+    assert "Forbidden" in create(approver, thing)
+    name = a_name("status")
+    submit(admin, name)
+    assert "Forbidden" in patch(approver, "cex", name, {"status": {"phase": "Approved"}}, "--subresource=status")
+
+
+def test_attempts_are_in_the_audit_log_of_the_api_server(admin, make_user, node_shell):
+    agent = make_user("agent")
+    name = a_name("audited")
+    record = submit(admin, name)
+    assert "Forbidden" in create(agent, an_approval(record, agent.me))
+    forged = an_execution(a_name("forged"), [BLOCK], requestedBy="somebody")
+    assert "spec.requestedBy must be" in create(agent, forged)
+    found = wait_for("both attempts to be in the log", lambda: refusals(node_shell, agent.me))
+    assert found == {("executionapprovals", 403), ("codeexecutions", 422)}
+
+
+AUDIT_LOG = """
+import glob, json
+found = set()
+for path in glob.glob("/proc/1/root/var/log/kubernetes/audit*.log"):
+    for line in open(path):
+        if {user!r} not in line or not line.endswith("\\n"):  # or is being written
+            continue
+        event = json.loads(line)
+        code = event.get("responseStatus", {{}}).get("code", 0)
+        if event["user"]["username"] == {user!r} and event["stage"] == "ResponseComplete" and code >= 400:
+            found.add((event["objectRef"]["resource"], code))
+print(json.dumps(sorted(found)))
+"""
+
+
+def refusals(node_shell, user: str) -> set[tuple[str, int]] | None:
+    found = {tuple(one) for one in json.loads(node_shell(AUDIT_LOG.format(user=user)))}
+    return found if len(found) > 1 else None
