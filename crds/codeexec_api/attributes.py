@@ -4,17 +4,18 @@ Names: `k8s.*`, `process.exit.code` and `error.type` are OpenTelemetry semantic 
 yet, so they start with `codeexec.`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from codeexec_api.phases import Phase
 from codeexec_api.v1alpha1 import CodeExecution, CodeExecutionSpec
 
-Attributes = Mapping[str, str | int | list[str] | list[int]]
+Value = str | int | Sequence[str] | Sequence[int]
+Attributes = Mapping[str, Value]
 
 
 def request_attributes(namespace: str, name: str, spec: CodeExecutionSpec) -> Attributes:
     """What is asked for."""
-    attributes: dict[str, str | int | list[str] | list[int]] = {
+    attributes: dict[str, Value] = {
         "k8s.namespace.name": namespace,
         "codeexec.execution.name": name,
         "codeexec.code.digest": spec.code_digest,
@@ -39,7 +40,7 @@ def request_attributes(namespace: str, name: str, spec: CodeExecutionSpec) -> At
 def outcome_attributes(execution: CodeExecution) -> Attributes:
     """What became of it."""
     status = execution.status
-    attributes: dict[str, str | int | list[str] | list[int]] = {
+    attributes: dict[str, Value] = {
         "codeexec.execution.uid": execution.metadata.uid,
         "codeexec.phase": status.phase.value,
         "codeexec.reason": status.reason,
