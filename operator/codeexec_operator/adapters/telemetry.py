@@ -9,7 +9,7 @@ from aiohttp import web
 from codeexec_api import CodeExecution, CodeSession
 from codeexec_operator.adapters.metrics import Metrics, serve_metrics
 from codeexec_operator.core.measures import Census, measure
-from codeexec_operator.core.stages import stages_of
+from codeexec_operator.core.stages import known_reason, stages_of
 from codeexec_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -57,4 +57,5 @@ class Telemetry:
 
     def session_over(self, session: CodeSession) -> None:
         """The final record was written."""
-        self.metrics.session_over(session.metadata.namespace, session.status.phase, session.status.reason)
+        status = session.status
+        self.metrics.session_over(session.metadata.namespace, status.phase, known_reason(status.reason))
