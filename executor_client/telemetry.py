@@ -39,8 +39,8 @@ def traceparent() -> str | None:
     return carrier.get("traceparent")
 
 
-def describe_request(span: trace.Span, *, namespace: str, name: str, spec: CodeExecutionSpec) -> None:
-    """Put what is asked for on the span."""
+def describe_request(span: trace.Span, *, namespace: str | None, name: str, spec: CodeExecutionSpec) -> None:
+    """Put what is asked for on the span; namespace is None where no cluster is asked."""
     span.set_attributes(request_attributes(namespace, name, spec))
 
 

@@ -13,16 +13,16 @@ Value = str | int | Sequence[str] | Sequence[int]
 Attributes = Mapping[str, Value]
 
 
-def request_attributes(namespace: str, name: str, spec: CodeExecutionSpec) -> Attributes:
-    """What is asked for."""
+def request_attributes(namespace: str | None, name: str, spec: CodeExecutionSpec) -> Attributes:
+    """What is asked for. Without a namespace no cluster is asked."""
     attributes: dict[str, Value] = {
-        "k8s.namespace.name": namespace,
         "codeexec.execution.name": name,
         "codeexec.code.digest": spec.code_digest,
         "codeexec.code.size_bytes": sum(block.size_bytes for block in spec.blocks),
         "codeexec.block.sizes_bytes": [block.size_bytes for block in spec.blocks],
         "codeexec.block.languages": [block.language for block in spec.blocks],
         "codeexec.source.agent": spec.source.agent,
+        "codeexec.source.executor": spec.source.executor,
         "codeexec.timeout_seconds": spec.timeout_seconds,
         "codeexec.limits.cpu": spec.limits.cpu,
         "codeexec.limits.memory": spec.limits.memory,
@@ -32,6 +32,8 @@ def request_attributes(namespace: str, name: str, spec: CodeExecutionSpec) -> At
         "codeexec.files.count": len(spec.files or ()),
         "codeexec.files.size_bytes": sum(file.size_bytes for file in spec.files or ()),
     }
+    if namespace is not None:
+        attributes["k8s.namespace.name"] = namespace
     if spec.session_ref:
         attributes["codeexec.session.name"] = spec.session_ref.name
     return attributes
