@@ -1,8 +1,6 @@
 """The audit span of an execution. Carries digests, sizes, limits and outcomes; never code, never output.
 
-Attribute names: `k8s.*`, `process.exit.code` and `error.type` are OpenTelemetry semantic conventions; for the rest
-there is none yet, so they start with `codeexec.`. Telemetry goes where the application's SDK sends it; without an SDK,
-nowhere.
+Telemetry goes where the application's SDK sends it; without an SDK, nowhere.
 """
 
 from collections.abc import Iterator
@@ -12,7 +10,8 @@ from typing import Final
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, Phase
+from codeexec_api import CodeExecution, CodeExecutionSpec
+from codeexec_api.attributes import error_of, outcome_attributes, request_attributes
 
 SPAN_NAME: Final = "execute_code"
 SUBMIT_SPAN_NAME: Final = "submit_code"
@@ -40,60 +39,13 @@ def traceparent() -> str | None:
     return carrier.get("traceparent")
 
 
-def describe_request(span: trace.Span, *, namespace: str, name: str, spec: CodeExecutionSpec) -> None:
-    """Put what is asked for on the span."""
-    span.set_attributes(
-        {
-            "k8s.namespace.name": namespace,
-            "codeexec.execution.name": name,
-            "codeexec.code.digest": spec.code_digest,
-            "codeexec.code.size_bytes": sum(block.size_bytes for block in spec.blocks),
-            "codeexec.block.sizes_bytes": [block.size_bytes for block in spec.blocks],
-            "codeexec.block.languages": [block.language for block in spec.blocks],
-            "codeexec.source.agent": spec.source.agent,
-            "codeexec.timeout_seconds": spec.timeout_seconds,
-            "codeexec.limits.cpu": spec.limits.cpu,
-            "codeexec.limits.memory": spec.limits.memory,
-            "codeexec.limits.ephemeral_storage": spec.limits.ephemeral_storage,
-            "codeexec.limits.pids": spec.limits.pids,
-            "codeexec.limits.output_bytes": spec.limits.output_bytes,
-            "codeexec.files.count": len(spec.files or ()),
-            "codeexec.files.size_bytes": sum(file.size_bytes for file in spec.files or ()),
-        }
-    )
-    if spec.session_ref:
-        span.set_attribute("codeexec.session.name", spec.session_ref.name)
+def describe_request(span: trace.Span, *, namespace: str | None, name: str, spec: CodeExecutionSpec) -> None:
+    """Put what is asked for on the span; namespace is None where no cluster is asked."""
+    span.set_attributes(request_attributes(namespace, name, spec))
 
 
 def describe_outcome(span: trace.Span, execution: CodeExecution) -> None:
     """Put what became of it on the span."""
-    status = execution.status
-    span.set_attributes(
-        {
-            "codeexec.execution.uid": execution.metadata.uid,
-            "codeexec.phase": status.phase.value,
-            "codeexec.reason": status.reason,
-            "k8s.pod.name": status.pod_name,
-            "codeexec.runtime_class": status.runtime_class_name,
-            "codeexec.layers": list(status.layers),
-            "codeexec.egress.verdict": status.egress_proof.verdict.value if status.egress_proof else "",
-            "codeexec.stdout.size_bytes": status.stdout.total_bytes if status.stdout else 0,
-            "codeexec.stderr.size_bytes": status.stderr.total_bytes if status.stderr else 0,
-            "codeexec.artifacts.count": len(status.artifacts),
-        }
-    )
-    if execution.spec.requested_by:
-        span.set_attribute("codeexec.requested_by", execution.spec.requested_by)
-    if status.approval:
-        span.set_attributes(
-            {
-                "codeexec.approval.grants": [str(grant) for grant in status.approval.grants],
-                "codeexec.approval.decision": status.approval.decision,
-                "codeexec.approval.approver": status.approval.approver,
-            }
-        )
-    if status.exit_code is not None:
-        span.set_attribute("process.exit.code", status.exit_code)
-    if status.phase is not Phase.SUCCEEDED:
-        span.set_attribute("error.type", status.reason)
-        span.set_status(trace.StatusCode.ERROR, status.reason)
+    span.set_attributes(outcome_attributes(execution))
+    if error := error_of(execution):
+        span.set_status(trace.StatusCode.ERROR, error)

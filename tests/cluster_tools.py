@@ -162,6 +162,19 @@ def a_name(prefix: str) -> str:
     return f"{prefix}-{os.urandom(3).hex()}"
 
 
+def helm(kubeconfig: str, *arguments: str) -> str:
+    """What Helm says, of the release's own namespace."""
+    done = subprocess.run(
+        ["helm", *arguments, "--namespace", SYSTEM],
+        env=os.environ | {"KUBECONFIG": kubeconfig},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def restart_operator(admin: Admin) -> None:
     admin.kubectl("-n", SYSTEM, "rollout", "restart", "deployment/codeexec-operator")
     admin.kubectl("-n", SYSTEM, "rollout", "status", "deployment/codeexec-operator", "--timeout=90s")

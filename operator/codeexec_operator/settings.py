@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from codeexec_api import ExecutionPolicySpec, SandboxPoolSpec
@@ -27,6 +27,16 @@ class Settings(BaseSettings):
     health_port: int = 8080
     canary_port: int = 8081
     """Answers everybody, so that a sandbox that is not answered is shown to be closed."""
+    metrics_port: int | None = None
+    """Serves /metrics; absent: nothing does."""
+    otlp_endpoint: Annotated[
+        str | None,
+        Field(
+            pattern=r"^https?://",
+            validation_alias=AliasChoices("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ),
+    ] = None
+    """Where spans are sent, by the variables of OpenTelemetry, which the exporter reads itself; absent: nowhere."""
     pod_ips: Annotated[tuple[str, ...], NoDecode] = ()
     """Addresses of this pod, separated by commas."""
 

@@ -1,5 +1,6 @@
 """The chart renders to valid objects over every file in `ci/`."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,20 +38,27 @@ def test_lint_finds_nothing(values: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def _kubeconform(*options: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    """With the schemas of Kubernetes, and those of the kinds of others that the chart makes objects of."""
+    name = "{{.ResourceKind}}{{.KindSuffix}}.json"
+    locations = [f"-schema-location={folder}/{name}" for folder in (schemas(), Path(__file__).parent / "schemas")]
+    return run(tool("kubeconform"), "-strict", *options, *locations, stdin=stdin)
+
+
 @every_values_file
 def test_objects_have_the_fields_that_kubernetes_knows(values: Path) -> None:
-    location = f"{schemas()}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    done = run(tool("kubeconform"), "-strict", "-summary", "-schema-location", location, stdin=manifest(values=values))
+    done = _kubeconform("-summary", stdin=manifest(values=values))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Skipped: 0" in done.stdout
 
 
-def test_kubeconform_refuses_an_unknown_field() -> None:
-    location = f"{schemas()}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
-    bad = manifest().replace("replicas: 1", "replica: 1")
-    done = run(tool("kubeconform"), "-strict", "-schema-location", location, stdin=bad)
+@pytest.mark.parametrize(("field", "typo"), [("replicas: 1", "replica: 1"), ("interval: 15s", "intervals: 15s")])
+def test_kubeconform_refuses_an_unknown_field(field: str, typo: str) -> None:
+    good = manifest(values=CHART / "ci" / "full-values.yaml")
+    assert field in good
+    done = _kubeconform(stdin=good.replace(field, typo))
     assert done.returncode != 0
-    assert "replica" in done.stdout
+    assert typo.split(":")[0] in done.stdout
 
 
 @every_values_file

@@ -127,6 +127,17 @@ REFUSED = {
         ["--set-json", 'operator.tolerations=[{"effect":"Never"}]'],
         "/operator/tolerations/0/effect'",
     ),
+    "collector without a scheme": (["--set", "telemetry.otlp.endpoint=collector:4318"], "/telemetry/otlp/endpoint'"),
+    "credentials in the endpoint": (
+        ["--set", "telemetry.otlp.endpoint=https://me:secret@collector"],
+        "/telemetry/otlp/endpoint'",
+    ),
+    "another collector by the back door": (
+        ["--set", "telemetry.otlp.environment.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://elsewhere"],
+        "/telemetry/otlp/environment': additional properties 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT' not allowed",
+    ),
+    "interval without a unit": (["--set-string", "metrics.serviceMonitor.interval=30"], "/metrics/serviceMonitor/in"),
+    "ServiceMonitor without metrics": (["--set", "metrics.serviceMonitor.enabled=true"], "Set metrics.enabled=true"),
     "subject without a kind": (
         ["--set", "agents.subjects[0].name=bob"],
         "/agents/subjects/0': missing property 'kind'",

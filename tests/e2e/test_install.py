@@ -1,13 +1,11 @@
 """The chart installs, upgrades and uninstalls without breaking anything. Runs last: it takes the operator away."""
 
 import json
-import os
-import subprocess
 
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import ROOT, SANDBOX, SYSTEM, a_name, image, wait_for
+from cluster_tools import ROOT, SANDBOX, SYSTEM, a_name, helm, image, wait_for
 
 from executor_client import (
     ClusterRef,
@@ -22,18 +20,6 @@ from executor_client import (
 pytestmark = pytest.mark.e2e
 
 
-def _helm(kubeconfig: str, *arguments: str) -> str:
-    done = subprocess.run(
-        ["helm", *arguments, "--namespace", SYSTEM],
-        env=os.environ | {"KUBECONFIG": kubeconfig},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def _install(kubeconfig: str, *arguments: str) -> None:
     operator, sandbox = image("OPERATOR_IMAGE").split("@"), image().split("@")
     values = {
@@ -44,11 +30,11 @@ def _install(kubeconfig: str, *arguments: str) -> None:
     }
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     chart = str(ROOT / "charts" / "codeexec")
-    _helm(kubeconfig, "upgrade", "--install", "codeexec", chart, "--wait", "--timeout", "2m", *settings, *arguments)
+    helm(kubeconfig, "upgrade", "--install", "codeexec", chart, "--wait", "--timeout", "2m", *settings, *arguments)
 
 
 def test_helm_test_runs_an_execution(kubeconfig):
-    assert "Phase:          Succeeded" in _helm(kubeconfig, "test", "codeexec", "--timeout", "2m")
+    assert "Phase:          Succeeded" in helm(kubeconfig, "test", "codeexec", "--timeout", "2m")
 
 
 def test_operator_passes_the_restricted_standard(admin):
@@ -108,7 +94,7 @@ def test_uninstall_keeps_the_records_and_install_takes_them_up_again(admin, kube
     name = a_name("kept")
     admin.submit(name, "print(1)", ttlSecondsAfterFinished=0)
     admin.wait_for_phase(name, "Succeeded")
-    _helm(kubeconfig, "uninstall", "codeexec", "--wait")
+    helm(kubeconfig, "uninstall", "codeexec", "--wait")
     try:
         assert admin.phase(name) == "Succeeded"
         assert not admin.exists("deployment", "codeexec-operator", SYSTEM)

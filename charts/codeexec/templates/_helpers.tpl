@@ -106,6 +106,26 @@ annotations:
   verbs: [get]
 {{- end }}
 
+{{/* Peers of a NetworkPolicy: the pods of these namespaces. */}}
+{{- define "codeexec.peers" -}}
+{{- range . }}
+- namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* Ports of the collector, as a JSON list: those that were given, else that of the endpoint, else that of its scheme. */}}
+{{- define "codeexec.collectorPorts" -}}
+{{- if .ports }}
+{{- .ports | toJson }}
+{{- else }}
+{{- $url := urlParse .endpoint }}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default (ternary "443" "80" (eq $url.scheme "https")) }}
+{{- list (int $port) | toJson }}
+{{- end }}
+{{- end }}
+
 {{/* What the Pod Security standard "restricted" asks for, and a read-only root on top. */}}
 {{- define "codeexec.podSecurityContext" -}}
 runAsNonRoot: true

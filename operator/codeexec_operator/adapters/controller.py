@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -12,6 +13,7 @@ from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Context, Worker, understood
+from codeexec_operator.core.measures import Census
 from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
 
 _TURN_SECONDS: Final = 10
@@ -190,6 +192,14 @@ class Controller:
     def awaited_keys(self) -> frozenset[str]:
         """Names of the sealing keys that an execution still needs."""
         return frozenset(key for one in self._executions.values() if (key := one.awaited_key))
+
+    def census(self) -> Census:
+        """How many there are of what is not over."""
+        return Census(
+            Counter((one.meta.namespace, one.phase) for one in self._executions.values() if not one.phase.terminal),
+            Counter((one.meta.namespace, one.phase) for one in self._sessions.values() if not one.phase.terminal),
+            [pool.count for pool in self._pools.values()],
+        )
 
     async def stop(self) -> None:
         """End all work; what was running is marked as lost when the operator starts again."""

@@ -91,6 +91,7 @@ class ExecutionWorker(PodWorker):
         self._over = asyncio.Event()
         self._storing = asyncio.Lock()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
+        self._told = execution.status.phase.terminal  # then an operator before this one was
         super().__init__(context, execution.metadata)
         if execution.status.pod_name:  # it may have come from a pool
             self.pod_name = execution.status.pod_name
@@ -114,6 +115,11 @@ class ExecutionWorker(PodWorker):
         return sealed.key_name if sealed and not started else None
 
     @property
+    def phase(self) -> Phase:
+        """As far as is known here."""
+        return self._seen.execution.status.phase
+
+    @property
     def version(self) -> int:
         """Resource version of what is known here."""
         return int(self._seen.execution.metadata.resource_version)
@@ -121,6 +127,7 @@ class ExecutionWorker(PodWorker):
     def observe_execution(self, execution: CodeExecution) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
         if int(execution.metadata.resource_version) > self.version:
+            self._tell(execution)
             self._seen = replace(self._seen, execution=_lean(execution))
             self.wake()
 
@@ -136,6 +143,12 @@ class ExecutionWorker(PodWorker):
         known = tuple(one for _, one in self._approvals.values() if one)
         self._seen = replace(self._seen, approvals=known)
         self.wake()
+
+    def _tell(self, execution: CodeExecution) -> None:
+        """Of its end, once, whether this process has just written it or has lost the answer to that."""
+        if execution.status.phase.terminal and not self._told:
+            self._told = True
+            self.context.telemetry.execution_over(execution, self._seen.since)
 
     # --- Guest ---
 
@@ -308,6 +321,7 @@ class ExecutionWorker(PodWorker):
             payload = hold(payload, waits=waits)
         newest = max(_lean(written), self._seen.execution, key=lambda one: int(one.metadata.resource_version))
         self._seen = replace(self._seen, execution=newest, payload=payload, recorded_at=now())
+        self._tell(written)
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None, transcript=Transcript())
             self._leave()
@@ -439,6 +453,7 @@ class ExecutionWorker(PodWorker):
             try:
                 await call(*arguments)
             except (ApiException, *NETWORK_ERRORS) as error:
+                self.context.telemetry.metrics.retried(getattr(error, "status", None))
                 logger.warning("%s: %s (%s); trying again", self.name, failure, type(error).__name__)
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
             else:
@@ -450,6 +465,7 @@ class ExecutionWorker(PodWorker):
         if current is None or current.metadata.uid != self.uid:
             self.observe_deletion()
         else:
+            self._tell(current)
             self._seen = replace(self._seen, execution=_lean(current))
 
     def _leave(self) -> None:

@@ -18,6 +18,7 @@ from codeexec_operator.adapters.worker import Context, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.findings import Proven
+from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView, Sandbox, parse_pod
 from codeexec_operator.core.payload import build_warm_up
 from codeexec_operator.core.pool import (
@@ -236,6 +237,20 @@ class PoolWorker(Worker):
         if connection is None or connection.view is member.sandbox.runner:
             return member
         return replace(member, sandbox=replace(member.sandbox, runner=connection.view))
+
+    @property
+    def count(self) -> PoolCount:
+        """How it is at this moment."""
+        seen = self._seen
+        return PoolCount(
+            self.meta.namespace,
+            wanted=seen.pool.spec.replicas,
+            ready=len(self._proven),
+            starting=self.starting,
+            claimed=len(self._claimed),
+            queued=len(self._queue),
+            last_refill_ms=seen.last_refill_ms,
+        )
 
     @property
     def starting(self) -> int:

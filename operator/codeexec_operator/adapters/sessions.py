@@ -5,7 +5,7 @@ from bisect import insort_right
 from collections.abc import Callable
 from dataclasses import replace
 
-from codeexec_api import CodeSession, CodeSessionStatus
+from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
 from codeexec_operator.adapters.worker import Context, PodWorker, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
@@ -66,6 +66,11 @@ class SessionWorker(PodWorker):
         return SessionView(self._seen.session, sandbox, turn)
 
     @property
+    def phase(self) -> SessionPhase:
+        """As far as is known here."""
+        return self._seen.session.status.phase
+
+    @property
     def over(self) -> bool:
         """True when nothing can run in it any more."""
         return self.deleted or self._seen.session.status.phase.terminal
@@ -113,6 +118,8 @@ class SessionWorker(PodWorker):
                 written.status.reason,
                 extra={"session_uid": written.metadata.uid},
             )
+            if written.status.phase.terminal:
+                self.context.telemetry.session_over(written)
 
     async def _act(self, action: actions.Action) -> None:
         if isinstance(action, actions.ReadPolicy):

@@ -24,6 +24,7 @@ from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.sealing import SealingKeys
+from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.observed import Sandbox, parse_pod
@@ -60,6 +61,7 @@ class Context:
     timing: Timing
     version: str
     """Of the operator."""
+    telemetry: Telemetry
 
 
 def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
@@ -145,15 +147,18 @@ class Worker(ABC):
             plan = self._decide()
             await self._apply(plan)
         except ApiException as error:
+            self.context.telemetry.metrics.retried(error.status)
             if error.status in (404, 409):
                 self._stale = True
                 return Plan(wake_at=now())
             logger.warning("%s: the API server answered %s; trying again", self.name, error.status)
             return Plan(wake_at=now() + _RETRY)
         except NETWORK_ERRORS as error:
+            self.context.telemetry.metrics.retried(None)
             logger.warning("%s: no answer from the API server (%s); trying again", self.name, type(error).__name__)
             return Plan(wake_at=now() + _RETRY)
         except Exception:  # a bug must not leave an object without anybody who looks after it
+            self.context.telemetry.metrics.unexpected()
             logger.exception("%s: unexpected; trying again", self.name)
             return Plan(wake_at=now() + _RETRY)
         return plan

@@ -31,6 +31,7 @@ from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.sweeper import sweep
+from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.adapters.worker import Context
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.settings import Settings
@@ -63,10 +64,12 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port)
     policies, payloads = Policies(cluster, ours.default_policy()), Payloads(cluster)
     keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
-    context = Context(cluster, lookout, policies, payloads, keys, Timing(), version("codeexec"))
+    memo.telemetry = Telemetry(ours, version("codeexec"))
+    context = Context(cluster, lookout, policies, payloads, keys, Timing(), version("codeexec"), memo.telemetry)
     memo.controller = Controller(context)
     await keys.open()
     await lookout.open()
+    await memo.telemetry.open(memo.controller.census)
     memo.lookout = lookout
     memo.background = [
         asyncio.create_task(lookout.run()),
@@ -86,6 +89,7 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
         task.cancel()
     await memo.lookout.close()
     await memo.controller.stop()
+    await memo.telemetry.close()
     await memo.health.cleanup()
 
 

@@ -49,10 +49,11 @@ def request(approval: ApprovalWait | None = None) -> Request:
 async def waiting(human: CodeExecutionClient):
     """The one execution that waits for a decision, as soon as there is one."""
     async with asyncio.timeout(5):
-        while not (found := await human.list_waiting()):
+        while True:
+            if found := await human.list_waiting():
+                [one] = found
+                return one
             await asyncio.sleep(0)
-    [one] = found
-    return one
 
 
 async def left_waiting(fake: FakeCluster) -> str:
@@ -84,8 +85,8 @@ class TestCalls:
         left = await client.execute(BLOCKS, request(ApprovalWait("return")))
         assert (left.exit_code, left.reason) == (1, "ApprovalRequired")
         assert left.output == (
-            "Not run yet: spec.limits.memory: 512Mi is not allowed by the policy (allowed: at most 256Mi; with approval: "
-            f"at most 1Gi). A human has to approve this: `kubectl codeexec approve {left.name}`. "
+            "Not run yet: spec.limits.memory: 512Mi is not allowed by the policy (allowed: at most 256Mi; with "
+            f"approval: at most 1Gi). A human has to approve this: `kubectl codeexec approve {left.name}`. "
             "It runs as soon as that is done."
         )
         await human.approve(await human.get(left.name))

@@ -1,0 +1,180 @@
+"""What Prometheus reads of the operator.
+
+Counters are moved when an execution is over, so that code never waits for them; the rest is counted when asked.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.aiohttp import make_aiohttp_handler
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from codeexec_api import Phase, SessionPhase
+from codeexec_operator.core.measures import Census, Measured, PoolCount, pools_by_namespace
+
+_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+"""In seconds: from code that takes no time in a pod that stands ready, to the default policy's longest block."""
+_PATIENCE: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 14_400, 86_400)
+"""In seconds: from a program that decides, to the longest that a policy lets an execution wait."""
+_NAMESPACE: Final = "sandbox_namespace"
+"""Not `namespace`, which Prometheus gives to the pod that it asks."""
+
+SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED = "exported", "failed", "dropped"
+
+
+class Metrics:
+    """All metrics, in a registry of their own."""
+
+    def __init__(self, namespaces: Sequence[str], version: str) -> None:
+        disable_created_metrics()
+        self.registry = CollectorRegistry()
+        self._namespaces = namespaces
+        Info("codeexec_operator", "The operator.", registry=self.registry).info({"version": version})
+        ProcessCollector(registry=self.registry)
+        self._executions = Counter(
+            "codeexec_executions",
+            "Executions that are over.",
+            [_NAMESPACE, "phase", "reason", "languages"],
+            registry=self.registry,
+        )
+        self._accept = self._histogram(
+            "accept", "From the creation of an execution until it was accepted, or a human was asked."
+        )
+        self._approval = Histogram(
+            "codeexec_execution_approval_seconds",
+            "From when a human was asked to approve an execution until it went on, or was over.",
+            buckets=_PATIENCE,
+            registry=self.registry,
+        )
+        self._start = self._histogram("start", "From the creation of an execution until its code started.", "origin")
+        self._run = self._histogram("run", "From the start of the code until its end.")
+        self._all = self._histogram("complete", "From the creation of an execution until it was over.", "origin")
+        self._sessions = Counter(
+            "codeexec_sessions", "Sessions that are over.", [_NAMESPACE, "phase", "reason"], registry=self.registry
+        )
+        self._retries = Counter(
+            "codeexec_api_retries",
+            "Requests to the API server that are made again, by its answer.",
+            ["status"],
+            registry=self.registry,
+        )
+        self._unexpected = Counter(
+            "codeexec_unexpected_errors", "Errors of the operator itself; see its log.", registry=self.registry
+        )
+        self._spans = Counter("codeexec_spans", "Spans, by what became of them.", ["result"], registry=self.registry)
+        for result in (SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED):
+            self._spans.labels(result)
+
+    def _histogram(self, what: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"codeexec_execution_{what}_seconds", text, labels, buckets=_BUCKETS, registry=self.registry)
+
+    def execution_over(self, measured: Measured) -> None:
+        """Count an execution, and how long it took."""
+        self._executions.labels(measured.namespace, measured.phase, measured.reason, measured.languages).inc()
+        if measured.until_accepted is not None:
+            self._accept.observe(measured.until_accepted)
+        if measured.deciding is not None:
+            self._approval.observe(measured.deciding)
+        if measured.until_started is not None:
+            self._start.labels(measured.origin).observe(measured.until_started)
+        if measured.running is not None:
+            self._run.observe(measured.running)
+        self._all.labels(measured.origin).observe(measured.until_finished)
+
+    def session_over(self, namespace: str, phase: SessionPhase, reason: str) -> None:
+        """Count a session."""
+        self._sessions.labels(namespace, phase.value, reason).inc()
+
+    def retried(self, status: int | None) -> None:
+        """Count a request that is made again; without a status there was no answer."""
+        self._retries.labels(str(status) if status else "none").inc()
+
+    def unexpected(self) -> None:
+        """Count an error that nobody has foreseen."""
+        self._unexpected.inc()
+
+    def spans(self, result: str, count: int) -> None:
+        """Count spans. From any thread."""
+        self._spans.labels(result).inc(count)
+
+    def show(self, census: Callable[[], Census]) -> None:
+        """From now on tell what there is, too, as this says whenever Prometheus asks."""
+        self.registry.register(_Now(self._namespaces, census))
+
+
+class _Now(Collector):
+    """Gauges of what there is. Zeros are told, so that a series doesn't end when nothing waits."""
+
+    def __init__(self, namespaces: Sequence[str], census: Callable[[], Census]) -> None:
+        self._namespaces, self._census = namespaces, census
+
+    def describe(self) -> Iterator[Metric]:
+        """Their names, without looking."""
+        return self._metrics(Census({}, {}, ()))
+
+    def collect(self) -> Iterator[Metric]:
+        """Look."""
+        return self._metrics(self._census())
+
+    def _metrics(self, census: Census) -> Iterator[Metric]:
+        executions = GaugeMetricFamily(
+            "codeexec_current_executions", "Executions that are not over, by phase.", labels=[_NAMESPACE, "phase"]
+        )
+        sessions = GaugeMetricFamily(
+            "codeexec_current_sessions", "Sessions that are not over, by phase.", labels=[_NAMESPACE, "phase"]
+        )
+        for namespace in self._namespaces:
+            for phase in (one for one in Phase if not one.terminal):
+                executions.add_metric([namespace, phase.value], census.executions.get((namespace, phase), 0))
+            for state in (one for one in SessionPhase if not one.terminal):
+                sessions.add_metric([namespace, state.value], census.sessions.get((namespace, state), 0))
+        yield from (executions, sessions)
+        pools = pools_by_namespace(census.pools, self._namespaces)
+        for name, text, value in _POOL_GAUGES:
+            gauge = GaugeMetricFamily(f"codeexec_pool_{name}", text, labels=[_NAMESPACE])
+            for namespace, pool in pools.items():
+                if (number := value(pool)) is not None:
+                    gauge.add_metric([namespace], number)
+            yield gauge
+
+
+_POOL_GAUGES: Final[Sequence[tuple[str, str, Callable[[PoolCount], float | None]]]] = (
+    ("wanted_pods", "Pods that should stand ready, in all pools.", lambda pool: pool.wanted),
+    ("ready_pods", "Pods that stand ready.", lambda pool: pool.ready),
+    ("starting_pods", "Pods that are being started.", lambda pool: pool.starting),
+    ("claimed_pods", "Pods of pools that are in use.", lambda pool: pool.claimed),
+    ("queued_executions", "Executions that wait for a pod of a pool.", lambda pool: pool.queued),
+    (
+        "last_refill_seconds",
+        "How long the pod took that became ready last; of several pools the slowest.",
+        lambda pool: None if pool.last_refill_ms is None else pool.last_refill_ms / 1000,
+    ),
+)
+
+
+async def serve_metrics(port: int, metrics: Metrics) -> web.AppRunner:
+    """Serve /metrics.
+
+    Returns:
+        The runner of the server; its `cleanup()` ends it.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    app = web.Application()
+    app.add_routes([web.get("/metrics", make_aiohttp_handler(metrics.registry))])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, port).start()
+    return runner

@@ -1,0 +1,61 @@
+"""Who is told what becomes of executions: metrics, and traces if the owner has named a collector for them."""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from aiohttp import web
+
+from codeexec_api import CodeExecution, CodeSession
+from codeexec_operator.adapters.metrics import Metrics, serve_metrics
+from codeexec_operator.core.measures import Census, measure
+from codeexec_operator.core.stages import known_reason, stages_of
+from codeexec_operator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class Telemetry:
+    """Told once of each end. Nothing here waits for anything or raises: it must not hurt an execution."""
+
+    def __init__(self, settings: Settings, version: str) -> None:
+        self.metrics = Metrics(settings.namespaces, version)
+        self._port = settings.metrics_port
+        self._server: web.AppRunner | None = None
+        self._traces = None
+        if settings.otlp_endpoint:
+            # Else neither the exporter nor what it needs takes any memory.
+            from codeexec_operator.adapters.traces import Traces
+
+            self._traces = Traces(version, self.metrics)
+
+    async def open(self, census: Callable[[], Census]) -> None:
+        """Serve /metrics, if that was asked for. `census` says what there is.
+
+        Raises:
+            OSError: the port is in use.
+        """
+        self.metrics.show(census)
+        if self._port:
+            self._server = await serve_metrics(self._port, self.metrics)
+
+    async def close(self) -> None:
+        """End the server, and send what waits."""
+        if self._server:
+            await self._server.cleanup()
+        if self._traces:
+            await self._traces.close()
+
+    def execution_over(self, execution: CodeExecution, seen_at: datetime) -> None:
+        """The final record was written; `seen_at` is when this process first heard of the execution."""
+        try:
+            self.metrics.execution_over(measure(execution, seen_at))
+            if self._traces:
+                self._traces.emit(stages_of(execution, seen_at), execution.spec.traceparent)
+        except Exception:
+            logger.exception("%s: neither counted nor traced", execution.metadata.name)
+
+    def session_over(self, session: CodeSession) -> None:
+        """The final record was written."""
+        status = session.status
+        self.metrics.session_over(session.metadata.namespace, status.phase, known_reason(status.reason))

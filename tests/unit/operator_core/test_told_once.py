@@ -1,0 +1,94 @@
+"""Telemetry is told of each end once: by the worker that has written it, or that has lost the answer to that.
+
+The API server is played: what is held here is when the operator speaks, not what an API server does.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from factories import SURROUNDINGS, a_policy, an_execution
+
+from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
+from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.core.startup import Timing
+
+
+def stored(execution: CodeExecution, version: int, **changes: Any) -> CodeExecution:
+    metadata = execution.metadata.model_copy(update={"resource_version": str(version)})
+    return execution.model_copy(update={"metadata": metadata, **changes})
+
+
+@dataclass
+class Played:
+    """An API server with one execution, which may lose its answers, and a telemetry that takes notes."""
+
+    execution: CodeExecution
+    loses_answers: bool = False
+    worker: ExecutionWorker | None = None
+    told: list[str] = field(default_factory=list)
+    retries: list[int | None] = field(default_factory=list)
+
+    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        self.execution = stored(seen, int(seen.metadata.resource_version) + 1, status=status)
+        if self.loses_answers:
+            raise TimeoutError
+        if self.worker:  # as it happens, the watch is quicker
+            self.worker.observe_execution(self.execution)
+        return self.execution
+
+    async def get_policy(self, namespace: str) -> None:
+        return None
+
+    def execution_over(self, execution: CodeExecution, seen_at: datetime) -> None:
+        self.told.append(execution.status.phase.value)
+
+    def begin(self, ended: asyncio.Event) -> ExecutionWorker:
+        metrics = SimpleNamespace(retried=self.retries.append, unexpected=lambda: self.told.append("unexpected"))
+        policy = a_policy()
+
+        async def of(namespace: str) -> Any:
+            return policy
+
+        context: Any = SimpleNamespace(
+            cluster=self,
+            lookout=SimpleNamespace(view=SURROUNDINGS),
+            policies=SimpleNamespace(default=policy, known=lambda _: policy, of=of),
+            payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
+            timing=Timing(),
+            version="1",
+            telemetry=SimpleNamespace(execution_over=self.execution_over, metrics=metrics),
+        )
+        register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: ended.set())
+        self.worker = ExecutionWorker(context, self.execution, register)
+        return self.worker
+
+
+async def test_once_when_it_was_written_though_the_watch_tells_of_it_too() -> None:
+    ended, played = asyncio.Event(), Played(an_execution(cancelled=True))
+    played.begin(ended)
+    await asyncio.wait_for(ended.wait(), 5)
+    assert (played.execution.status.phase, played.told) == (Phase.CANCELLED, ["Cancelled"])
+
+
+async def test_once_when_the_answer_to_the_last_write_was_lost() -> None:
+    ended, played = asyncio.Event(), Played(an_execution(cancelled=True), loses_answers=True)
+    worker = played.begin(ended)
+    async with asyncio.timeout(5):
+        while not played.retries:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    worker.observe_execution(played.execution)
+    await asyncio.wait_for(ended.wait(), 5)
+    assert (played.told, played.retries) == (["Cancelled"], [None])
+
+
+@pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.DENIED])
+async def test_never_of_what_was_over_before_this_process_came(phase: Phase) -> None:
+    ended, played = asyncio.Event(), Played(an_execution(phase=phase))
+    worker = played.begin(ended)
+    worker.observe_execution(stored(played.execution, 8))
+    await asyncio.wait_for(ended.wait(), 5)
+    assert played.told == []
