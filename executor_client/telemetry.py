@@ -40,17 +40,19 @@ def traceparent() -> str | None:
     return carrier.get("traceparent")
 
 
-def describe_request(span: trace.Span, *, namespace: str, name: str, spec: CodeExecutionSpec) -> None:
-    """Put what is asked for on the span."""
+def describe_request(span: trace.Span, *, namespace: str | None, name: str, spec: CodeExecutionSpec) -> None:
+    """Put what is asked for on the span; namespace is None where no cluster is asked."""
+    if namespace is not None:
+        span.set_attribute("k8s.namespace.name", namespace)
     span.set_attributes(
         {
-            "k8s.namespace.name": namespace,
             "codeexec.execution.name": name,
             "codeexec.code.digest": spec.code_digest,
             "codeexec.code.size_bytes": sum(block.size_bytes for block in spec.blocks),
             "codeexec.block.sizes_bytes": [block.size_bytes for block in spec.blocks],
             "codeexec.block.languages": [block.language for block in spec.blocks],
             "codeexec.source.agent": spec.source.agent,
+            "codeexec.source.executor": spec.source.executor,
             "codeexec.timeout_seconds": spec.timeout_seconds,
             "codeexec.limits.cpu": spec.limits.cpu,
             "codeexec.limits.memory": spec.limits.memory,
