@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeBlock, CodeExecutor
@@ -53,8 +53,6 @@ from executor_client.local.supervised import Stop, run_block
 from executor_client.local.workspace import Workspace, delete
 from executor_client.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
 from executor_client.work_dir import Stamp, WorkDir
-
-T = TypeVar("T")
 
 _MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
@@ -159,7 +157,7 @@ class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
         self._folder = WorkDir(self.work_dir) if self.work_dir else None
         self._machine = _this_machine()
         self._scratch: _Scratch | None = None
-        self._deletion: weakref.finalize[..., Self] | None = None
+        self._deletion: weakref.finalize[..., Any] | None = None
         self._stops: set[Stop] = set()
         # One thread: calls of any loops and threads run in the order in which they came.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="codeexec-local")
@@ -230,6 +228,7 @@ class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
         name, spec = f"local-{secrets.token_hex(6)}", self._specify(prepared.blocks)
         with telemetry.execution_span() as span:
             telemetry.describe_request(span, namespace=None, name=name, spec=spec)
+            cancelled = event_of(cancellation_token)
             demand_approval(os.environ, self._approval, _now())
             if self._approval and signs_of_production(os.environ):
                 span.set_attribute("codeexec.approval.approver", self._approval.approver)
@@ -237,8 +236,8 @@ class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
             if refusal := self._refusal(spec):
                 ran = _Ran(denied(name, spec, refusal))
             else:
-                running = self._in_thread(partial(self._run, name, spec, prepared.blocks), event_of(cancellation_token))
-                ran = await despite_cancellation(running, cancellation_token) or _Ran(_never_ran(name, spec))
+                job = partial(self._run, name, spec, prepared.blocks)
+                ran = await despite_cancellation(self._in_turn(job, name, spec, cancelled), cancellation_token)
             telemetry.describe_outcome(span, ran.record)
         result = ran.result()
         if self._folder:
@@ -259,8 +258,10 @@ class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
         verdict = evaluate(spec, policy)
         return "" if verdict.allowed else verdict.message
 
-    async def _in_thread(self, job: Callable[[Stop], T], cancelled: asyncio.Event) -> T | None:
-        """The result of a job in the thread of this executor; None if it was cancelled before its turn."""
+    async def _in_turn(
+        self, job: Callable[[Stop], "_Ran"], name: str, spec: CodeExecutionSpec, cancelled: asyncio.Event
+    ) -> "_Ran":
+        """Do a job in the thread of this executor, when its turn has come; it may be cancelled before."""
         stop = Stop()
         self._stops.add(stop)
         future = self._thread.submit(job, stop)
@@ -270,7 +271,7 @@ class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if future.cancelled():
-                return None
+                return _Ran(finished(name, spec, Happened(Output(spec.limits.output_bytes))))
             stop.set()
             await asyncio.wait([waiting])
             raise
@@ -393,10 +394,6 @@ class _Ran:
 
     def result(self) -> ExecutionResult:
         return result_of(self.record, self.contents)
-
-
-def _never_ran(name: str, spec: CodeExecutionSpec) -> CodeExecution:
-    return finished(name, spec, Happened(Output(spec.limits.output_bytes)))
 
 
 async def _stop_when(cancelled: asyncio.Event, stop: Stop, future: Future[Any]) -> None:

@@ -28,9 +28,9 @@ import select
 import signal
 import socket
 import struct
-import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -220,13 +220,13 @@ def _end_descendants(but: int = 0) -> None:
     while True:
         parents: dict[int, int] = {}
         gone: set[int] = set()
-        for entry in os.listdir("/proc"):
-            with suppress(ValueError, OSError, IndexError):
-                with open(f"/proc/{int(entry)}/stat", "rb") as stat:
-                    state, parent = stat.read().rpartition(b")")[2].split()[:2]
-                parents[int(entry)] = int(parent)
+        for entry in Path("/proc").iterdir():
+            with suppress(ValueError, OSError):  # not a process, or no more
+                pid = int(entry.name)
+                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+                parents[pid] = int(parent)
                 if state in b"ZX":
-                    gone.add(int(entry))
+                    gone.add(pid)
         family = {me}
         while more := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= more
@@ -297,7 +297,7 @@ def main() -> None:
     for stream in (1, 2):  # the end of output is when the last of the block's processes is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     control.sendall(b'{"started": true}\n')
-    ready, _, _ = select.select([control, block.ended], [], [])
+    ready, _, _ = select.select([control.fileno(), block.ended], [], [])
     if block.ended not in ready:
         block.kill()
     _end_descendants()
@@ -317,6 +317,5 @@ def _refuse(control: socket.socket, text: str) -> NoReturn:
 if __name__ == "__main__":
     try:
         main()
-    except BaseException as error:  # its stderr is the block's, so nobody would read a traceback
-        sys.stderr = None  # type: ignore[assignment]
-        raise SystemExit(70) from error
+    except Exception:  # stderr is the block's: no traceback there
+        os._exit(70)
