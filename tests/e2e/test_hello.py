@@ -28,9 +28,7 @@ WITHOUT_A_CLUSTER = {"07-local-sandbox"}
 """Run by tests/unit/local."""
 
 
-@pytest.mark.parametrize(
-    "example", sorted({path.name for path in (ROOT / "examples").iterdir()} - WITHOUT_A_CLUSTER)
-)
+@pytest.mark.parametrize("example", sorted({path.name for path in (ROOT / "examples").iterdir()} - WITHOUT_A_CLUSTER))
 def test_example_runs(example, agent_kubeconfig):
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / example / "main.py")],

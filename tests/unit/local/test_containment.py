@@ -131,8 +131,9 @@ async def test_multipath_tcp_is_no_way_round(endpoints: list[str], make: Any, ru
 @pytest.mark.parametrize("attempt", ["TCP", "TCP without connect", "UDP"])
 async def test_an_endpoint_opens_itself_and_nothing_else(attempt: str, make: Any, run: Any, caller: Caller) -> None:
     with socket.create_server(("127.0.0.1", 0)) as allowed:
-        executor = make(endpoints=[f"127.0.0.1:{allowed.getsockname()[1]}"])
-        with_own = probe(caller, f"send(socket.AF_INET, socket.SOCK_STREAM, {allowed.getsockname()!r})")
+        port = allowed.getsockname()[1]
+        executor = make(endpoints=[f"localhost:{port}"])
+        with_own = probe(caller, f"send(socket.AF_INET, socket.SOCK_STREAM, ('localhost', {port}))")
         assert (await run(executor, with_own)).stdout == "done\n"
         result = await run(executor, probe(caller, NETWORK[attempt]))
     assert result.stdout.strip() in {"Permission denied", "Operation not permitted", "Connection refused"}

@@ -24,7 +24,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from codeexec_api import ExecutionPolicySpec, PolicyLimits
-from executor_client import FileTransferError, Limits, LocalSandboxUnavailable, telemetry
+from executor_client import (
+    ExecutionLost,
+    ExecutionNotStarted,
+    FileTransferError,
+    Limits,
+    LocalSandboxUnavailable,
+    telemetry,
+)
 
 IMAGE = f"some/image@sha256:{'1' * 64}"
 DETACHED = """\
@@ -184,6 +191,27 @@ async def test_stop_ends_what_runs(executor: Any) -> None:
     assert (await call).exit_code == 1
     assert not is_there(pid)
     assert not path.exists()
+
+
+async def test_a_supervisor_that_dies_is_no_success(executor: Any) -> None:
+    path = await started(executor)
+    call = asyncio.create_task(
+        executor.execute_code_blocks([CodeBlock(wait_for_ever(path), "python")], CancellationToken())
+    )
+    code = await heard(path)
+    handle = os.pidfd_open(code)
+    os.kill(supervisor_of(code), signal.SIGKILL)
+    with pytest.raises(ExecutionLost, match="the supervisor of the block died"):
+        await call
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    os.close(handle)
+
+
+def supervisor_of(pid: int) -> int:
+    """The child of this process that another one descends from."""
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid if parent == os.getpid() else supervisor_of(parent)
 
 
 async def started(executor: Any) -> Path:
@@ -398,6 +426,11 @@ async def test_autogen_s_agent_tool_and_json_work_on_it(executor: Any, monkeypat
     async with CodeExecutor.load_component(dumped) as loaded:
         result = await loaded.execute_code_blocks([CodeBlock("print(2)", "python")], CancellationToken())
     assert result.output == "2\n"
+
+
+async def test_an_endpoint_that_is_nowhere_is_an_error(make: Any, run: Any) -> None:
+    with pytest.raises(ExecutionNotStarted, match=r"endpoints has 'no-such-host.invalid:1', which can't be looked up"):
+        await run(make(endpoints=["no-such-host.invalid:1"]), "print(1)")
 
 
 NO_LANDLOCK = """\
