@@ -204,7 +204,9 @@ def _checked(result: int) -> None:
 
 def _confine_self(plan: dict[str, Any]) -> None:
     os.umask(0o077)
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: plan["cores"]])
+    cores = sorted(os.sched_getaffinity(0))
+    first = os.getpid() % len(cores)  # not the same for all blocks that run at the same time
+    os.sched_setaffinity(0, (cores[first:] + cores[:first])[: plan["cores"]])
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, plan["file_bytes"])
     _drop_capabilities()

@@ -26,6 +26,15 @@ def not_production(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(scope="session")
+def landlock() -> None:
+    """Skip what can't be had on this machine: see docs/local-sandbox.md."""
+    sandlock = pytest.importorskip("sandlock", reason="there is no sandlock for this system")
+    found, needed = sandlock.landlock_abi_version(), sandlock.min_landlock_abi()
+    if found < needed:
+        pytest.skip(f"the kernel has Landlock ABI {found}, and the local sandbox needs {needed} (Linux 6.12)")
+
+
 @dataclass(frozen=True)
 class Caller:
     """What a machine of a developer has."""
@@ -107,7 +116,7 @@ def caller(tmp_path: Path) -> Iterator[Caller]:
 
 
 @pytest.fixture
-async def make() -> AsyncIterator[Callable[..., LocalSandboxExecutor]]:
+async def make(landlock: None) -> AsyncIterator[Callable[..., LocalSandboxExecutor]]:
     made: list[LocalSandboxExecutor] = []
 
     def new(**options: Any) -> LocalSandboxExecutor:

@@ -218,6 +218,13 @@ async def test_memory_has_a_limit(make: Any, run: Any, caller: Caller) -> None:
     assert caller.unprotected(code) == f"{300 * 2**20}\n"
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is only one core to have")
+async def test_cores_have_a_limit(executor: Any, run: Any, caller: Caller) -> None:
+    code = "import os; print(len(os.sched_getaffinity(0)))"
+    assert (await run(executor, code)).stdout == "1\n"
+    assert caller.unprotected(code) == f"{len(os.sched_getaffinity(0))}\n"
+
+
 async def test_processes_have_a_limit(make: Any, run: Any, caller: Caller) -> None:
     code = """\
 import os

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 
+import pytest
 from cluster_tools import ROOT
 
 from .conftest import SIGNS_OF_PRODUCTION
 
 
+@pytest.mark.usefixtures("landlock")
 def test_example_runs() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "07-local-sandbox" / "main.py")],

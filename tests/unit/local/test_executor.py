@@ -33,6 +33,8 @@ from executor_client import (
     telemetry,
 )
 
+pytestmark = pytest.mark.usefixtures("landlock")
+
 IMAGE = f"some/image@sha256:{'1' * 64}"
 DETACHED = """\
 import os, pathlib, time
