@@ -1,9 +1,10 @@
 """Runs the code of AI agents in hardened pods of a Kubernetes cluster.
 
 `KubernetesCodeExecutor` is AutoGen's face of it, `CodeExecutionClient` the framework-neutral one. AutoGen is loaded
-only when its executor is asked for.
+only when an executor is asked for. `LocalSandboxExecutor` runs code on this machine instead; nothing else here uses it.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from codeexec_api import Limits
@@ -18,6 +19,8 @@ from executor_client.exceptions import (
     FileMissing,
     FileTransferError,
     InvalidExecution,
+    LocalRunNotApproved,
+    LocalSandboxUnavailable,
     NotFound,
     NothingToDecide,
     NotInstalled,
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
         KubernetesCodeExecutorConfig,
         KubernetesCodeResult,
     )
+    from executor_client.local.approval import LocalApproval
+    from executor_client.local.executor import LocalCodeResult, LocalSandboxExecutor, LocalSandboxExecutorConfig
 
 __all__ = [
     "ApprovalRequest",
@@ -56,6 +61,12 @@ __all__ = [
     "KubernetesCodeExecutorConfig",
     "KubernetesCodeResult",
     "Limits",
+    "LocalApproval",
+    "LocalCodeResult",
+    "LocalRunNotApproved",
+    "LocalSandboxExecutor",
+    "LocalSandboxExecutorConfig",
+    "LocalSandboxUnavailable",
     "NotFound",
     "NotInstalled",
     "NotPermitted",
@@ -72,12 +83,14 @@ __all__ = [
     "prepare",
 ]
 
-_NEEDS_AUTOGEN = frozenset({"KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"})
+_LOADED_WHEN_ASKED_FOR = {
+    **dict.fromkeys(("KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"), "executor"),
+    **dict.fromkeys(("LocalCodeResult", "LocalSandboxExecutor", "LocalSandboxExecutorConfig"), "local.executor"),
+    "LocalApproval": "local.approval",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_AUTOGEN:
+    if name not in _LOADED_WHEN_ASKED_FOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from executor_client import executor
-
-    return getattr(executor, name)
+    return getattr(import_module(f"{__name__}.{_LOADED_WHEN_ASKED_FOR[name]}"), name)

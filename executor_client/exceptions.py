@@ -1,4 +1,4 @@
-"""What can go wrong between the caller and the cluster.
+"""What can go wrong between the caller and the cluster, or the sandbox on the caller's own machine.
 
     CodeExecError(RuntimeError)         something other than the code failed; the text says what to do
     ├── ClusterUnreachable              no answer from the API server
@@ -13,6 +13,8 @@
     │   └── SessionDenied               the policy doesn't allow the session
     ├── FileTransferError(ValueError)   a file can't be put into the workspace or fetched from it
     │   └── FileMissing(FileNotFoundError)   there is no such file
+    ├── LocalSandboxUnavailable         this machine can't confine code; there is no way to run it all the same
+    ├── LocalRunNotApproved             this machine is in production, and no human has approved of running code on it
     └── OutputUnavailable               large output or a fetched file is gone, or isn't what the record says
 
 What the code itself does (exit codes, timeouts, running out of memory) is never an exception but a result; so is a
@@ -70,6 +72,14 @@ class FileTransferError(CodeExecError, ValueError):
 
 class FileMissing(FileTransferError, FileNotFoundError):
     """There is no such file, here or in the workspace."""
+
+
+class LocalSandboxUnavailable(CodeExecError):
+    """This machine can't confine code: another system than Linux, an old kernel, or `sandlock` is not installed."""
+
+
+class LocalRunNotApproved(CodeExecError):
+    """This machine is in production, and no human has approved of running code on it; nothing was run."""
 
 
 class OutputUnavailable(CodeExecError):

@@ -7,19 +7,18 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from autogen_core import CancellationToken, Component
-from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from autogen_core.code_executor import CodeBlock, CodeExecutor
 from pydantic import BaseModel, Field
 
-from codeexec_api import BlockStatus, Limits, Phase, Reason
+from codeexec_api import Limits, Phase, Reason
 from codeexec_api.v1alpha1 import (
     MAX_ARTIFACTS,
     MAX_FETCH_BYTES,
@@ -28,8 +27,16 @@ from codeexec_api.v1alpha1 import (
     MAX_SESSION_SECONDS,
     MAX_TIMEOUT_SECONDS,
 )
-from executor_client import tasks
 from executor_client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
+from executor_client.autogen import (
+    SandboxCodeResult,
+    check_range,
+    despite_cancellation,
+    event_of,
+    keep_artifacts,
+    keep_source,
+    to_autogen,
+)
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
@@ -60,21 +67,8 @@ _PATTERNS_AT_ONCE: Final = 64
 """Files that one execution fetches by name."""
 
 
-@dataclass
-class KubernetesCodeResult(CodeResult):
+class KubernetesCodeResult(SandboxCodeResult):
     """AutoGen's result, with what the record knows beyond it."""
-
-    code_file: str | None = None
-    """File of the first block: in `work_dir` if that is set, else its path in the sandbox."""
-    stdout: str = ""
-    stderr: str = ""
-    execution: str | None = None
-    """Name of the CodeExecution, None if nothing was submitted."""
-    reason: str = ""
-    blocks: tuple[BlockStatus, ...] = ()
-    """How each block ended that ran."""
-    artifacts: tuple[Artifact, ...] = ()
-    """Files that the blocks have made or changed; `fetched` says which of them are in `work_dir`."""
 
 
 class KubernetesCodeExecutorConfig(BaseModel):
@@ -166,10 +160,10 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         on_output: OnOutput | None = None,
         client: CodeExecutionClient | None = None,
     ) -> None:
-        _check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
-        _check_range("idle_timeout", idle_timeout, MAX_SESSION_SECONDS)
-        _check_range("max_lifetime", max_lifetime, MAX_SESSION_SECONDS)
-        _check_range("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS)
+        check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
+        check_range("idle_timeout", idle_timeout, MAX_SESSION_SECONDS)
+        check_range("max_lifetime", max_lifetime, MAX_SESSION_SECONDS)
+        check_range("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS)
         if approval not in ("wait", "return"):
             raise ValueError(f"approval is {approval!r}, but must be 'wait' or 'return'")
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
@@ -287,14 +281,14 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         )
         if not prepared.blocks:
             return KubernetesCodeResult(exit_code=1, output=prepared.refusal)
-        code_file = self._keep_source(prepared.blocks)
-        cancelled = _event_of(cancellation_token)
+        code_file = keep_source(self._folder, prepared.blocks) or f"/workspace/{prepared.blocks[0].file}"
+        cancelled = event_of(cancellation_token)
         if self._shared:
             running = self._shared.run(partial(self._run_in_session, prepared.blocks, cancelled))
         else:
             running = self._run_alone(prepared.blocks, cancelled)
         try:
-            result = await _despite_cancellation(running, cancellation_token)
+            result = await despite_cancellation(running, cancellation_token)
         except SessionDenied as error:
             return KubernetesCodeResult(
                 exit_code=1,
@@ -303,7 +297,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
                 reason=Reason.POLICY_VIOLATION.value,
             )
         note = self._shared.take_note() if self._shared else ""
-        return _to_autogen(result, code_file, prepared.refusal, note)
+        return to_autogen(KubernetesCodeResult, result, code_file, prepared.refusal, note)
 
     async def result_of(self, execution: str) -> KubernetesCodeResult:
         """Wait for the end of an execution, and return its result: of one that a call has left waiting for approval.
@@ -315,7 +309,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
             NotFound: there is none of this name.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
-        return _to_autogen(await self._client.attach(execution).result(), code_file=None, refusal="")
+        result = await self._client.attach(execution).result()
+        return to_autogen(KubernetesCodeResult, result, code_file=None, refusal="")
 
     async def upload_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> None:
         """Copy local files into the workspace, each under its own name without folders.
@@ -498,30 +493,7 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         sent = {block.file for block in blocks} | {file.path for file in files}
         made = tuple(one for one in result.artifacts if one.path not in sent)
         contents = {path: content for path, content in result.files.items() if path not in sent}
-        return _keep_artifacts(self._folder, replace(result, artifacts=made), contents)
-
-    def _keep_source(self, blocks: Sequence[PreparedBlock]) -> str:
-        """Keep each block in work_dir, if that is set and its name isn't hidden, and return the path of the first.
-
-        What stands under a name there is replaced; see `write_inside`. If the file system takes two names for one (by
-        case or Unicode normalization), the source of the later block stays; what is run doesn't come from here.
-
-        Raises:
-            ValueError: a name leads out of work_dir or can't be written.
-        """
-        if self._folder is None:
-            return f"/workspace/{blocks[0].file}"
-        root = self._folder.root.resolve()
-        kept = [block for block in blocks if not self._folder.keeps_out(block.file)]
-        for block in kept:
-            try:
-                self._folder.write(block.file, block.content)
-            except ValueError:
-                raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
-            except (OSError, RuntimeError) as error:
-                raise ValueError(f"{block.file!r} can't be kept in work_dir: {error}; nothing was run") from error
-        first = blocks[0]
-        return str(root / first.file) if first in kept else f"/workspace/{first.file}"
+        return keep_artifacts(self._folder, replace(result, artifacts=made), contents)
 
     def _keep_download(self, name: str, content: bytes) -> Path:
         folder = self._folder or self._downloads
@@ -573,51 +545,14 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         return cls._from_config(KubernetesCodeExecutorConfig.model_validate({"session": "per-call"} | config))
 
 
-def _check_range(name: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise ValueError(f"{name} is {value}, but must be at least 1 and at most {most} seconds")
-
-
-def _event_of(token: CancellationToken) -> asyncio.Event:
-    """An event that is set when the token is cancelled."""
-    event = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # The token's lock is held while this runs, and another thread may be the one that cancels.
-    token.add_callback(lambda: _set_from_any_thread(loop, event))
-    return event
-
-
-async def _despite_cancellation(running: Coroutine[Any, Any, T], token: CancellationToken) -> T:
-    """The result, also where whoever cancels the token cancels the waiting task, too, as AutoGen's workbenches do.
-
-    A task that is cancelled without the token, or once more, ends the call, and with it the code.
-    """
-    task, forgiven = asyncio.ensure_future(running), False
-    while True:
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled() or forgiven or not token.is_cancelled():
-                await tasks.stop(task)
-                raise
-            forgiven = True
-            if waiting := asyncio.current_task():
-                waiting.uncancel()
-
-
-def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the token has outlived the loop, and with it the call that it was given to
-        loop.call_soon_threadsafe(event.set)
-
-
 class _Transfer:
     """Steps of one method that moves or lists files; its token stops whichever runs."""
 
     def __init__(self, shared: SharedSession, token: CancellationToken) -> None:
-        self._shared, self._token, self._cancelled = shared, token, _event_of(token)
+        self._shared, self._token, self._cancelled = shared, token, event_of(token)
 
     async def run(self, step: Callable[[asyncio.Event, OpenSession], Awaitable[T]]) -> T:
-        return await _despite_cancellation(self._shared.run(partial(step, self._cancelled)), self._token)
+        return await despite_cancellation(self._shared.run(partial(step, self._cancelled)), self._token)
 
 
 def _demand_functions(checked: ExecutionResult) -> None:
@@ -661,31 +596,9 @@ async def _bring_back(
             logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
         else:
             found |= fetched.files
-    kept = _keep_artifacts(folder, result, found)
+    kept = keep_artifacts(folder, result, found)
     opened.sent |= folder.stamps(one.path for one in kept.artifacts if one.fetched)
     return kept
-
-
-def _keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
-    """Write files into work_dir, but hidden ones, and say which of the artifacts are there."""
-    kept = set()
-    for path, content in contents.items():
-        if folder.keeps_out(path):
-            continue
-        try:
-            folder.write(path, content)
-            kept.add(path)
-        except (OSError, RuntimeError, ValueError) as error:
-            logger.warning("%r of execution %s can't be kept in work_dir: %s", path, result.name, error)
-    artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
-    if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
-        logger.warning(
-            "not copied into work_dir from execution %s (at most %d bytes a call, no hidden files): %s",
-            result.name,
-            MAX_FETCH_BYTES,
-            ", ".join(left),
-        )
-    return replace(result, artifacts=artifacts, files=contents)
 
 
 def _groups(sizes: Mapping[str, int], most_bytes: int, most_names: int) -> list[list[str]]:
@@ -699,22 +612,3 @@ def _groups(sizes: Mapping[str, int], most_bytes: int, most_names: int) -> list[
         groups[-1].append(name)
         room -= size
     return groups
-
-
-def _to_autogen(result: ExecutionResult, code_file: str | None, refusal: str, note: str = "") -> KubernetesCodeResult:
-    exit_code, output = result.exit_code, note + result.output
-    if result.phase is Phase.CANCELLED:
-        exit_code = 1
-    if refusal and exit_code == 0 and result.phase is Phase.SUCCEEDED:
-        exit_code, output = 1, f"{output}\n{refusal}"
-    return KubernetesCodeResult(
-        exit_code=exit_code,
-        output=output,
-        code_file=code_file,
-        stdout=result.stdout,
-        stderr=result.stderr,
-        execution=result.name,
-        reason=result.reason,
-        blocks=result.blocks,
-        artifacts=result.artifacts,
-    )

@@ -86,7 +86,9 @@ def test_what_does_not_exist_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     ("imported", "unwanted"),
     [
-        ("executor_client", ["autogen_core", "kopf", "codeexec_operator"]),
+        ("executor_client", ["autogen_core", "kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
+        ("executor_client.executor", ["kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
+        ("executor_client.local.executor", ["kopf", "codeexec_operator", "sandlock"]),
         ("executor_client.client", ["autogen_core", "kopf", "codeexec_operator"]),
         ("executor_client.testing", ["autogen_core", "kopf", "codeexec_operator", "pytest"]),
         ("executor_client.cli", ["autogen_core", "kopf", "codeexec_operator"]),
@@ -118,7 +120,7 @@ def test_kubectl_runs_the_same_program() -> None:
 
 
 def test_extras() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"operator", "client", "cli", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {"operator", "client", "cli", "local", "dev"}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=name_of)

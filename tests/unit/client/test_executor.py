@@ -15,7 +15,8 @@ from factories import IMAGE
 
 from codeexec_api import Limits, Phase
 from executor_client import ClusterUnreachable, CodeExecutionClient, ExecutionResult, KubernetesCodeExecutor
-from executor_client.executor import _to_autogen
+from executor_client.autogen import to_autogen
+from executor_client.executor import KubernetesCodeResult
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def a_result() -> Callable[..., ExecutionResult]:
 def test_exit_code_and_output(
     phase: Phase, exit_code: int, refusal: str, expected: int, output: str, a_result: Callable[..., ExecutionResult]
 ) -> None:
-    result = _to_autogen(a_result(phase, exit_code), "/workspace/a.py", refusal)
+    result = to_autogen(KubernetesCodeResult, a_result(phase, exit_code), "/workspace/a.py", refusal)
     assert (result.exit_code, result.output) == (expected, output)
     assert (result.execution, result.reason, result.code_file) == ("run-1", "Why", "/workspace/a.py")
 

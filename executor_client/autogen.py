@@ -1,0 +1,163 @@
+"""What AutoGen's executors of this package have in common: the result, cancellation, and files in `work_dir`."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeResult
+
+from codeexec_api import BlockStatus, Phase
+from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from executor_client import tasks
+from executor_client.blocks import PreparedBlock
+from executor_client.results import Artifact, ExecutionResult
+from executor_client.work_dir import WorkDir
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass
+class SandboxCodeResult(CodeResult):
+    """AutoGen's result, with what the record knows beyond it."""
+
+    code_file: str | None = None
+    """File of the first block: in `work_dir` if that is set, else its path in the sandbox."""
+    stdout: str = ""
+    stderr: str = ""
+    execution: str | None = None
+    """Name of the CodeExecution, or what the span of a local run calls it; None if there was none."""
+    reason: str = ""
+    blocks: tuple[BlockStatus, ...] = ()
+    """How each block ended that ran."""
+    artifacts: tuple[Artifact, ...] = ()
+    """Files that the blocks have made or changed; `fetched` says which of them are in `work_dir`."""
+
+
+Result = TypeVar("Result", bound=SandboxCodeResult)
+
+
+def check_range(name: str, value: int, most: int) -> None:
+    """Refuse a number of seconds that is out of range.
+
+    Raises:
+        ValueError: it names the field, the value and the range.
+    """
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} is {value}, but must be at least 1 and at most {most} seconds")
+
+
+def event_of(token: CancellationToken) -> asyncio.Event:
+    """An event that is set when the token is cancelled."""
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # The token's lock is held while this runs, and another thread may be the one that cancels.
+    token.add_callback(lambda: _set_from_any_thread(loop, event))
+    return event
+
+
+async def despite_cancellation(running: Coroutine[Any, Any, T], token: CancellationToken) -> T:
+    """The result, also where whoever cancels the token cancels the waiting task, too, as AutoGen's workbenches do.
+
+    A task that is cancelled without the token, or once more, ends the call, and with it the code.
+    """
+    task, forgiven = asyncio.ensure_future(running), False
+    while True:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() or forgiven or not token.is_cancelled():
+                await tasks.stop(task)
+                raise
+            forgiven = True
+            if waiting := asyncio.current_task():
+                waiting.uncancel()
+
+
+def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the token has outlived the loop, and with it the call that it was given to
+        loop.call_soon_threadsafe(event.set)
+
+
+def keep_source(folder: WorkDir | None, blocks: Sequence[PreparedBlock]) -> str | None:
+    """Keep each block in work_dir, if that is set and its name isn't hidden.
+
+    What stands under a name there is replaced; see `write_inside`. If the file system takes two names for one (by
+    case or Unicode normalization), the source of the later block stays; what is run doesn't come from here.
+
+    Returns:
+        Path of the first block, or None if it was not kept.
+
+    Raises:
+        ValueError: a name leads out of work_dir or can't be written.
+    """
+    if folder is None:
+        return None
+    root = folder.root.resolve()
+    kept = [block for block in blocks if not folder.keeps_out(block.file)]
+    for block in kept:
+        try:
+            folder.write(block.file, block.content)
+        except ValueError:
+            raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"{block.file!r} can't be kept in work_dir: {error}; nothing was run") from error
+    first = blocks[0]
+    return str(root / first.file) if first in kept else None
+
+
+def keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
+    """Write files into work_dir, but hidden ones, and say which of the artifacts are there."""
+    kept = set()
+    for path, content in contents.items():
+        if folder.keeps_out(path):
+            continue
+        try:
+            folder.write(path, content)
+            kept.add(path)
+        except (OSError, RuntimeError, ValueError) as error:
+            logger.warning("%r of execution %s can't be kept in work_dir: %s", path, result.name, error)
+    artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
+    if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
+        logger.warning(
+            "not copied into work_dir from execution %s (at most %d bytes a call, no hidden files): %s",
+            result.name,
+            MAX_FETCH_BYTES,
+            ", ".join(left),
+        )
+    return replace(result, artifacts=artifacts, files=contents)
+
+
+def to_autogen(
+    kind: type[Result], result: ExecutionResult, code_file: str | None, refusal: str, note: str = ""
+) -> Result:
+    """AutoGen's view of a result.
+
+    Args:
+        kind: class of the result.
+        result: of the blocks that could be run.
+        code_file: path of the first block, if it has one.
+        refusal: why the block after them could not be run, if there was one.
+        note: put before the output.
+    """
+    exit_code, output = result.exit_code, note + result.output
+    if result.phase is Phase.CANCELLED:
+        exit_code = 1
+    if refusal and exit_code == 0 and result.phase is Phase.SUCCEEDED:
+        exit_code, output = 1, f"{output}\n{refusal}"
+    return kind(
+        exit_code=exit_code,
+        output=output,
+        code_file=code_file,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        execution=result.name,
+        reason=result.reason,
+        blocks=result.blocks,
+        artifacts=result.artifacts,
+    )

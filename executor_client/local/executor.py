@@ -1,0 +1,455 @@
+"""The AutoGen executor that runs code on this machine, behind Landlock and seccomp."""
+
+import asyncio
+import importlib.util
+import keyword
+import os
+import platform
+import secrets
+import shutil
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+from autogen_core import CancellationToken, Component
+from autogen_core.code_executor import CodeBlock, CodeExecutor
+from pydantic import BaseModel, ConfigDict, Field
+
+from codeexec_api import CodeExecution, CodeExecutionSpec, Event, ExecutionPolicySpec, Limits, Source, evaluate
+from codeexec_api.languages import LANGUAGES
+from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
+from executor_client import telemetry
+from executor_client.autogen import (
+    SandboxCodeResult,
+    check_range,
+    despite_cancellation,
+    event_of,
+    keep_artifacts,
+    keep_source,
+    to_autogen,
+)
+from executor_client.blocks import PreparedBlock, SourceBlock, check_size, prepare
+from executor_client.exceptions import FileTransferError, LocalSandboxUnavailable
+from executor_client.functions import (
+    PROMPT_TEMPLATE,
+    UserFunction,
+    check_program,
+    module_source,
+    names,
+    prompt,
+    silence_pip,
+)
+from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
+from executor_client.local.plan import Machine, check_endpoint, plan
+from executor_client.local.record import BlockEnd, Happened, Output, denied, finished, unknown_here
+from executor_client.local.supervised import Stop, run_block
+from executor_client.local.workspace import Workspace, delete
+from executor_client.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
+from executor_client.work_dir import Stamp, WorkDir
+
+_MACHINES: Final = ("x86_64", "aarch64")
+_NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
+"""Policies are about images, too, and must name one; here there is none."""
+
+
+class LocalCodeResult(SandboxCodeResult):
+    """AutoGen's result, with what is known beyond it."""
+
+
+class LocalSandboxExecutorConfig(BaseModel):
+    """Configuration of `LocalSandboxExecutor`.
+
+    It holds nothing that widens what code may do or where it may run: no approval, no endpoint, no policy.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    timeout: int = 60
+    work_dir: str | None = None
+    upload_work_dir: bool = True
+    functions_module: str = "functions"
+    agent: str = "autogen"
+    limits: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Scratch:
+    """The workspace that calls share, and what is in it."""
+
+    def __init__(self) -> None:
+        self.workspace = Workspace()
+        self.sent: dict[str, Stamp] = {}
+        self.has_functions = False
+
+
+class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
+    """Runs code blocks on this machine, confined by Landlock and seccomp. For development, on Linux.
+
+    All calls share a temporary workspace, which is deleted by `stop()`, by `restart()`, or when the executor is
+    collected; calls at the same time run one after the other. Code sees the programs and libraries of this machine,
+    the packages of this Python, its workspace, and nothing else. It needs the extra `local`. See docs/local-sandbox.md
+    for what holds the code, and what doesn't.
+
+    Where the environment says that this is production, a human's approval is needed. Nothing falls back to this
+    executor: code runs here only where it is named.
+
+    Args:
+        timeout: limit of each block, in seconds, at least 1.
+        work_dir: local folder in which the source of each block is kept, under its file name, and into which files are
+            copied that the code makes or changes. Code itself can't reach it.
+        upload_work_dir: files that the caller puts into work_dir or changes there are copied into the workspace with
+            the next call. Hidden files go neither way.
+        functions: functions that the code may import from `functions_module`.
+        functions_module: name of that module, a Python identifier.
+        agent: name recorded as the source of the code.
+        limits: ceilings of each block, such as `Limits(memory="512Mi")`; ephemeral_storage is that of one file.
+        policy: what may be asked for; default: what `ExecutionPolicy` has by default. Images count for nothing here.
+        endpoints: what code may open TCP connections to, as `host:port`; default: nothing.
+        approval: a human's, for production. Never from a component's JSON.
+
+    Raises:
+        ValueError: a number is out of range, functions_module is not an identifier, or an endpoint is none.
+        LocalSandboxUnavailable: this machine can't confine code.
+        LocalRunNotApproved: this is production, and there is no approval that holds.
+    """
+
+    component_config_schema = LocalSandboxExecutorConfig
+    component_provider_override = "executor_client.LocalSandboxExecutor"
+
+    def __init__(
+        self,
+        *,
+        timeout: int = 60,
+        work_dir: str | Path | None = None,
+        upload_work_dir: bool = True,
+        functions: Sequence[UserFunction] = (),
+        functions_module: str = "functions",
+        agent: str = "autogen",
+        limits: Limits | None = None,
+        policy: ExecutionPolicySpec | None = None,
+        endpoints: Sequence[str] = (),
+        approval: LocalApproval | None = None,
+    ) -> None:
+        check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
+        if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
+            raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
+        self._endpoints = tuple(map(check_endpoint, endpoints))
+        _demand_platform()
+        demand_approval(os.environ, approval, _now())
+        self._config = LocalSandboxExecutorConfig(
+            timeout=timeout,
+            work_dir=str(work_dir) if work_dir else None,
+            upload_work_dir=upload_work_dir,
+            functions_module=functions_module,
+            agent=agent,
+            limits=limits.model_dump(exclude_defaults=True) if limits else {},
+        )
+        self._limits = limits or Limits()
+        self._policy = policy
+        self._approval = approval
+        self._functions = tuple(functions)
+        self._folder = WorkDir(self.work_dir) if self.work_dir else None
+        self._machine = _this_machine()
+        self._scratch: _Scratch | None = None
+        self._deletion: weakref.finalize[..., Any] | None = None
+        self._stops: set[Stop] = set()
+        # One thread: calls of any loops and threads run in the order in which they came.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="codeexec-local")
+        weakref.finalize(self, self._thread.shutdown, wait=False)
+
+    @property
+    def timeout(self) -> int:
+        """Limit of each block, in seconds."""
+        return self._config.timeout
+
+    @property
+    def work_dir(self) -> Path | None:
+        """Local folder for the source of each block and the files that code makes, if any."""
+        return Path(self._config.work_dir) if self._config.work_dir else None
+
+    @property
+    def functions(self) -> list[str]:
+        """Names of the functions that code may import."""
+        return names(self._functions)
+
+    @property
+    def functions_module(self) -> str:
+        """Module from which code imports the functions given at construction."""
+        return self._config.functions_module
+
+    def format_functions_for_prompt(self, prompt_template: str = PROMPT_TEMPLATE) -> str:
+        """A text that tells a model of the functions; see `KubernetesCodeExecutor.format_functions_for_prompt`."""
+        return prompt(self._functions, self.functions_module, prompt_template)
+
+    async def start(self) -> None:
+        """Do nothing: the first call makes the workspace."""
+
+    async def stop(self) -> None:
+        """Kill what runs and delete the workspace. The executor can be used again, with a new one."""
+        for stop in tuple(self._stops):
+            stop.set()
+        await asyncio.wrap_future(self._thread.submit(self._discard))
+
+    async def restart(self) -> None:
+        """Kill what runs, and give the next call a new workspace."""
+        await self.stop()
+
+    async def execute_code_blocks(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> LocalCodeResult:
+        """Run blocks in order, each confined by itself; the first that fails ends the call.
+
+        What the code does, a refusal by policy, an unknown language and a cancellation are results. Exit codes: the
+        block's own, 124 after a timeout, 137 when out of memory, 1 when cancelled or refused.
+
+        Raises:
+            ValueError: there is no block, the code is too large, its source can't be kept in work_dir, or the functions
+                can't be loaded.
+            LocalRunNotApproved: this is production, and there is no approval that holds.
+            LocalSandboxUnavailable: this machine can't confine code.
+            CodeExecError: something other than the code failed; see `executor_client.exceptions`.
+        """
+        if not code_blocks:
+            raise ValueError("No code blocks to execute.")
+        if cancellation_token.is_cancelled():
+            return LocalCodeResult(exit_code=1, output=CANCELLED)
+        prepared = prepare(
+            [SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks]
+        )
+        if not prepared.blocks:
+            return LocalCodeResult(exit_code=1, output=prepared.refusal)
+        check_size(prepared.blocks, ())
+        name, spec = f"local-{secrets.token_hex(6)}", self._specify(prepared.blocks)
+        with telemetry.execution_span() as span:
+            telemetry.describe_request(span, namespace=None, name=name, spec=spec)
+            cancelled = event_of(cancellation_token)
+            demand_approval(os.environ, self._approval, _now())
+            if self._approval and signs_of_production(os.environ):
+                span.set_attribute("codeexec.approval.approver", self._approval.approver)
+            code_file = keep_source(self._folder, prepared.blocks)
+            if refusal := self._refusal(spec):
+                ran = _Ran(denied(name, spec, refusal))
+            else:
+                job = partial(self._run, name, spec, prepared.blocks)
+                ran = await despite_cancellation(self._in_turn(job, name, spec, cancelled), cancellation_token)
+            telemetry.describe_outcome(span, ran.record)
+        result = ran.result()
+        if self._folder:
+            result = self._bring_back(self._folder, ran, result)
+        return to_autogen(LocalCodeResult, result, code_file or ran.code_file, prepared.refusal)
+
+    def _specify(self, blocks: Sequence[PreparedBlock]) -> CodeExecutionSpec:
+        return CodeExecutionSpec(
+            blocks=tuple(block.announce() for block in blocks),
+            source=Source(agent=self._config.agent, executor="LocalSandboxExecutor"),
+            timeout_seconds=self.timeout,
+            limits=self._limits,
+        )
+
+    def _refusal(self, spec: CodeExecutionSpec) -> str:
+        """What the policy has against it, in words, or nothing."""
+        policy = self._policy or ExecutionPolicySpec(images=(_NO_IMAGE,))
+        verdict = evaluate(spec, policy)
+        return "" if verdict.allowed else verdict.message
+
+    async def _in_turn(
+        self, job: Callable[[Stop], "_Ran"], name: str, spec: CodeExecutionSpec, cancelled: asyncio.Event
+    ) -> "_Ran":
+        """Do a job in the thread of this executor, when its turn has come; it may be cancelled before."""
+        stop = Stop()
+        self._stops.add(stop)
+        future = self._thread.submit(job, stop)
+        canceller = asyncio.create_task(_stop_when(cancelled, stop, future))
+        waiting = asyncio.wrap_future(future)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            if future.cancelled():
+                return _Ran(finished(name, spec, Happened(Output(spec.limits.output_bytes))))
+            stop.set()
+            await asyncio.wait([waiting])
+            raise
+        finally:
+            canceller.cancel()
+            self._stops.discard(stop)
+            future.add_done_callback(lambda _: stop.close())
+
+    def _run(self, name: str, spec: CodeExecutionSpec, blocks: Sequence[PreparedBlock], stop: Stop) -> "_Ran":
+        """Run an execution; in the executor's thread."""
+        happened = Happened(Output(spec.limits.output_bytes))
+        if stop.is_set:
+            return _Ran(finished(name, spec, happened))
+        scratch = self._open()
+        if self._functions and not scratch.has_functions and not self._load_functions(scratch, stop):
+            return _Ran(finished(name, spec, happened))
+        sent = self._upload(scratch, blocks)
+        workspace = scratch.workspace
+        before = workspace.survey()
+        for block in blocks:
+            _put(workspace, block.file, block.content)
+            totals, started_at = dict(happened.output.totals), _now()
+            end = self._run_one(workspace, block, happened.output, stop)
+            happened.note(end, started_at, totals)
+            if end.event is not Event.EXITED_ZERO:
+                break
+        sources = frozenset(block.file for block in blocks)
+        happened.artifacts, happened.artifacts_omitted, files = workspace.changed(before, sources)
+        scratch.sent |= sent
+        code_file = str(workspace.files / blocks[0].file)
+        return _Ran(finished(name, spec, happened), happened.output.contents(), files, code_file, scratch)
+
+    def _open(self) -> _Scratch:
+        if self._scratch is None:
+            self._scratch = _Scratch()
+            self._deletion = weakref.finalize(self, delete, self._scratch.workspace.root)
+        return self._scratch
+
+    def _discard(self) -> None:
+        self._scratch = None
+        if self._deletion:
+            self._deletion()
+
+    def _run_one(self, workspace: Workspace, block: PreparedBlock, output: Output, stop: Stop) -> BlockEnd:
+        program, *options = _command(block.language, self._machine)
+        if not program:
+            known = [name for name in LANGUAGES if _command(name, self._machine)[0]]
+            output.add("stderr", unknown_here(block.language, LANGUAGES[block.language].command[0], known).encode())
+            return BlockEnd(Event.EXITED_NONZERO, 1)
+        block_plan = plan(
+            [program, *options, str(workspace.files / block.file)],
+            machine=self._machine,
+            workspace=workspace.files,
+            temporary=workspace.temporary,
+            limits=self._limits,
+            endpoints=self._endpoints,
+        )
+        return run_block(self._machine.python, block_plan, self.timeout, output, stop)
+
+    def _load_functions(self, scratch: _Scratch, stop: Stop) -> bool:
+        """Put the functions into a workspace that is new, as a module that can be imported; False if cancelled.
+
+        Raises:
+            ValueError: they can't be loaded.
+        """
+        module = self.functions_module
+        _put(scratch.workspace, f"{module}.py", module_source(self._functions).encode())
+        check = PreparedBlock("python", check_program(self._functions, module).encode())
+        _put(scratch.workspace, check.file, check.content)
+        output = Output(self._limits.output_bytes)
+        end = self._run_one(scratch.workspace, check, output, stop)
+        if end.event is Event.CANCEL:
+            return False
+        if end.event is not Event.EXITED_ZERO:
+            written = b"".join(output.contents().values.values()).decode(errors="replace")
+            raise ValueError(f"Functions failed to load: {written.strip() or end.event.value}")
+        scratch.has_functions = True
+        return True
+
+    def _upload(self, scratch: _Scratch, blocks: Sequence[PreparedBlock]) -> dict[str, Stamp]:
+        """Copy what the caller has put into work_dir or changed there, but sources, and return what that was."""
+        if self._folder is None or not self._config.upload_work_dir:
+            return {}
+        sources = {block.file for block in blocks} | ({f"{self.functions_module}.py"} if self._functions else set())
+        lacks = {name: one for name, one in self._folder.unsent(scratch.sent).items() if name not in sources}
+        for file in self._folder.read(lacks):
+            _put(scratch.workspace, file.path, file.content)
+        return lacks
+
+    @staticmethod
+    def _bring_back(folder: WorkDir, ran: "_Ran", result: ExecutionResult) -> ExecutionResult:
+        """Copy files that the code has made or changed into work_dir."""
+        kept = keep_artifacts(folder, result, ran.files)
+        if ran.scratch:
+            ran.scratch.sent |= folder.stamps(one.path for one in kept.artifacts if one.fetched)
+        return kept
+
+    def _to_config(self) -> LocalSandboxExecutorConfig:
+        if self._policy:
+            raise ValueError(
+                "an executor with a policy has no JSON: whoever loads that would have another policy; make it in code"
+            )
+        return self._config
+
+    @classmethod
+    def _from_config(cls, config: LocalSandboxExecutorConfig) -> Self:
+        limits = Limits(**config.limits) if config.limits else None
+        return cls(**config.model_dump(exclude={"limits"}), limits=limits)
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """An execution that has ended."""
+
+    record: CodeExecution
+    contents: Contents = NOTHING
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    code_file: str | None = None
+    scratch: _Scratch | None = None
+
+    def result(self) -> ExecutionResult:
+        return result_of(self.record, self.contents)
+
+
+async def _stop_when(cancelled: asyncio.Event, stop: Stop, future: Future[Any]) -> None:
+    await cancelled.wait()
+    stop.set()
+    future.cancel()
+
+
+def _put(workspace: Workspace, name: str, content: bytes) -> None:
+    try:
+        workspace.write(name, content)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise FileTransferError(
+            f"{name!r} can't be put into the workspace: {error}; code has left something there: call restart()"
+        ) from error
+
+
+def _command(language: str, machine: Machine) -> tuple[str, ...]:
+    """Program and options that run a language here; an empty program if there is none."""
+    if language == "python":
+        return (machine.python,)
+    program, *options = LANGUAGES[language].command
+    return (shutil.which(program, path=machine.search_path()) or "", *options)
+
+
+def _this_machine() -> Machine:
+    prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
+    return Machine(python=sys.executable, prefixes=tuple(prefixes), home=Path.home().resolve())
+
+
+def _demand_platform() -> None:
+    """Refuse a machine of which it is clear without trying that it can't confine code.
+
+    Raises:
+        LocalSandboxUnavailable: it says what is lacking.
+    """
+    lacking = ""
+    if sys.platform != "linux":
+        lacking = f"it runs {sys.platform}, and Landlock is Linux's"
+    elif platform.machine() not in _MACHINES:
+        lacking = f"it is a {platform.machine()}, but must be one of {', '.join(_MACHINES)}"
+    elif not sys.executable:
+        lacking = "this Python doesn't know its own interpreter (sys.executable)"
+    elif not _has_sandlock():
+        lacking = "the package sandlock is not installed: install codeexec with the extra `local`"
+    if lacking:
+        raise LocalSandboxUnavailable(
+            f"this machine can't confine code: {lacking}; KubernetesCodeExecutor needs none of it"
+        )
+
+
+def _has_sandlock() -> bool:
+    with suppress(ValueError):  # what is loaded under this name isn't a package
+        return importlib.util.find_spec("sandlock") is not None
+    return False
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - the one place where the local executor reads it

@@ -1,0 +1,161 @@
+"""What happened to a local execution, in the form of the cluster's record: pure functions and values.
+
+So results, their words and the span are made by the same functions for both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from codeexec_api import (
+    ArtifactStatus,
+    BlockStatus,
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeExecutionStatus,
+    Event,
+    Phase,
+    Reason,
+    StreamStatus,
+    advance,
+)
+from codeexec_api.digests import sha256_hex
+from codeexec_api.v1alpha1 import ObjectMeta
+from executor_client.results import Contents, StreamName
+
+LAYERS: Final = ("Seccomp", "Landlock")
+_EXIT_CODES: Final = {Event.DEADLINE: 124, Event.OUT_OF_MEMORY: 137, Event.CANCEL: 130}
+_BLOCK_REASONS: Final = {
+    Event.EXITED_ZERO: Reason.COMPLETED.value,
+    Event.EXITED_NONZERO: Reason.NON_ZERO_EXIT.value,
+    Event.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY.value,
+    Event.DEADLINE: Reason.DEADLINE_EXCEEDED.value,
+    Event.CANCEL: "Cancelled",
+}
+
+
+@dataclass(frozen=True)
+class BlockEnd:
+    """How one block ended."""
+
+    event: Event
+    exit_code: int
+    """Its own; other ends have codes of their own."""
+    duration_ms: int = 0
+
+
+class Output:
+    """stdout and stderr of all blocks, as they come.
+
+    Args:
+        most: bytes of each that are kept; what is beyond is counted.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._order: list[tuple[StreamName, int]] = []
+        self.totals: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+
+    def add(self, stream: StreamName, data: bytes) -> None:
+        """Take the next piece of a stream."""
+        self.totals[stream] += len(data)
+        kept = self._kept[stream]
+        piece = data[: self._most - len(kept)]
+        kept += piece
+        if not piece:
+            return
+        if self._order and self._order[-1][0] == stream:
+            self._order[-1] = (stream, self._order[-1][1] + len(piece))
+        else:
+            self._order.append((stream, len(piece)))
+
+    def contents(self) -> Contents:
+        """What is kept."""
+        return Contents({name: bytes(kept) for name, kept in self._kept.items()}, tuple(self._order))
+
+    def status(self, stream: StreamName) -> StreamStatus:
+        """What the record says of a stream."""
+        kept, total = bytes(self._kept[stream]), self.totals[stream]
+        return StreamStatus(
+            text="",
+            sha256=sha256_hex(kept),
+            kept_bytes=len(kept),
+            total_bytes=total,
+            truncated=len(kept) < total,
+            referenced=True,
+        )
+
+
+@dataclass
+class Happened:
+    """What is known of an execution, while it goes on and at its end."""
+
+    output: Output
+    blocks: list[BlockStatus] = field(default_factory=list)
+    last: BlockEnd | None = None
+    artifacts: tuple[ArtifactStatus, ...] = ()
+    artifacts_omitted: int = 0
+
+    def note(self, end: BlockEnd, started_at: datetime, before: dict[StreamName, int]) -> None:
+        """Take down how a block ended; `before` are the totals of the output when it began."""
+        self.last = end
+        self.blocks.append(
+            BlockStatus(
+                exit_code=_EXIT_CODES.get(end.event, end.exit_code),
+                reason=_BLOCK_REASONS[end.event],
+                started_at=started_at,
+                duration_ms=end.duration_ms,
+                stdout_bytes=self.output.totals["stdout"] - before["stdout"],
+                stderr_bytes=self.output.totals["stderr"] - before["stderr"],
+            )
+        )
+
+
+def finished(name: str, spec: CodeExecutionSpec, happened: Happened) -> CodeExecution:
+    """The record of an execution that has ended; one in which no block ran was cancelled before."""
+    end = happened.last
+    move = advance(Phase.RUNNING, end.event) if end else advance(Phase.PENDING, Event.CANCEL)
+    status = CodeExecutionStatus(
+        phase=move.phase,
+        reason=move.reason.value,
+        message=_how_it_ended(end, spec),
+        code_digest=spec.code_digest,
+        exit_code=_EXIT_CODES.get(end.event, end.exit_code) if end else None,
+        started_at=happened.blocks[0].started_at if happened.blocks else None,
+        blocks=tuple(happened.blocks),
+        layers=LAYERS if end else (),
+        artifacts=happened.artifacts,
+        artifacts_omitted=happened.artifacts_omitted,
+        stdout=happened.output.status("stdout"),
+        stderr=happened.output.status("stderr"),
+    )
+    return CodeExecution(metadata=ObjectMeta(name=name), spec=spec, status=status)
+
+
+def denied(name: str, spec: CodeExecutionSpec, message: str) -> CodeExecution:
+    """The record of an execution that the policy does not allow."""
+    status = CodeExecutionStatus(
+        phase=Phase.DENIED, reason=Reason.POLICY_VIOLATION.value, message=message, code_digest=spec.code_digest
+    )
+    return CodeExecution(metadata=ObjectMeta(name=name), spec=spec, status=status)
+
+
+def unknown_here(language: str, program: str, known: Sequence[str]) -> str:
+    """The line on stderr of a block in a language that this machine has no program for."""
+    return f"unknown language {language}: this machine has no {program}; supported languages: {', '.join(known)}\n"
+
+
+def _how_it_ended(end: BlockEnd | None, spec: CodeExecutionSpec) -> str:
+    if end is None:
+        return "cancelled before it ran"
+    return {
+        Event.EXITED_ZERO: "all blocks ended with exit code 0",
+        Event.EXITED_NONZERO: f"the last block ended with exit code {end.exit_code}",
+        Event.OUT_OF_MEMORY: (
+            f"the code was killed: it needed more memory than limits.memory ({spec.limits.memory}), or killed itself"
+        ),
+        Event.DEADLINE: f"the block ran longer than timeout ({spec.timeout_seconds} s) and was killed",
+        Event.CANCEL: "cancelled; the code was killed",
+    }[end.event]

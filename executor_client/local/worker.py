@@ -1,0 +1,338 @@
+"""The process beside each block that `LocalSandboxExecutor` runs: confines it, waits for it, ends all that it started.
+
+A script of its own, started as `python -I worker.py` with nothing of the caller's environment: so the caller keeps its
+signals, its children and its threads to itself. Standard library and sandlock only; Linux only.
+
+Its stdin is a socket to the caller, one JSON object a line:
+
+In:   {"argv": [...], ...}    `plan.Plan` as an object, first
+      the end of the stream   ends the block, and comes by itself when the caller dies
+Out:  {"unfit": text}         instead of all else: this machine can't confine code, and none ran
+      {"failed": text}        the same, but for another reason than the machine
+      {"started": true}
+      {"exit": code, "killed": bool}   the block and everything that it had started are gone
+
+stdout and stderr are the block's own; nothing is written to them here.
+
+sandlock (Landlock, seccomp and a supervisor of system calls) is the wall. What is done here before it starts, for
+itself and with that for the code, closes what was found open in it (docs/local-sandbox.md): capabilities, Multipath
+TCP and other protocols that Landlock doesn't know, attributes of files by descriptor, other processes' settings.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import socket
+import struct
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+# --- what sandlock leaves open -------------------------------------------------------------------------------------
+
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = 23, 24, 38, 36
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 22, 2, 47, 4
+_CAPABILITY_VERSION: Final = 0x20080522
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF, on 32-bit words
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_X32: Final = 0x40000000
+_MSG_FASTOPEN: Final = 0x20000000
+_NEW_NAMESPACES: Final = 0x7E020080
+_FS_IOC_SETFLAGS, _FS_IOC_FSSETXATTR = 0x40086602, 0x401C5820
+
+ARCHITECTURES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+"""uname's machine: AUDIT_ARCH of the kernel, and column in the table of numbers."""
+_NUMBERS: Final = {
+    "socket": (41, 198),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
+    "fchmod": (91, 52),
+    "fchown": (93, 55),
+    "fsetxattr": (190, 7),
+    "fremovexattr": (199, 16),
+    "inotify_add_watch": (254, 27),
+    "mq_open": (240, 180),
+    "syslog": (103, 116),
+    "ioctl": (16, 29),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "prlimit64": (302, 261),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    **{
+        name: (number, number)
+        for name, number in {
+            "open_tree": 428,
+            "move_mount": 429,
+            "fsopen": 430,
+            "fspick": 433,
+            "mount_setattr": 442,
+            "fchmodat2": 452,
+            "setxattrat": 463,
+            "removexattrat": 466,
+            "open_tree_attr": 467,
+            "file_setattr": 469,
+        }.items()
+    },
+}
+_Condition = tuple[int, str, int]
+_Refusals = dict[str, tuple[int, list[_Condition]]]
+
+# System call: (error, conditions); refused when one holds: (argument, "is" | "is not" | "has", value). Without: always.
+_REFUSED: Final[_Refusals] = {
+    # Attributes by descriptor: Landlock knows none, and sandlock looks at paths only. Files that may be read may be
+    # the caller's own, such as those of its virtual environment.
+    **{name: (errno.EPERM, []) for name in ("fchmod", "fchown", "fsetxattr", "fremovexattr")},
+    "ioctl": (errno.EPERM, [(1, "is", request) for request in (_FS_IOC_SETFLAGS, _FS_IOC_FSSETXATTR)]),
+    # Newer ways to the same; libraries fall back to the older calls, which sandlock looks at.
+    **{name: (errno.ENOSYS, []) for name in ("fchmodat2", "setxattrat", "removexattrat", "file_setattr")},
+    # Handles on files that may not be opened, and mounts.
+    **{
+        name: (errno.ENOSYS, [])
+        for name in ("open_tree", "open_tree_attr", "move_mount", "fsopen", "fspick", "mount_setattr")
+    },
+    # Who opens what, anywhere; a queue that other programs see; the kernel's log.
+    **{name: (errno.EPERM, []) for name in ("inotify_add_watch", "mq_open", "syslog")},
+    "clone": (errno.EPERM, [(0, "has", _NEW_NAMESPACES)]),
+    "clone3": (errno.ENOSYS, []),  # what it is asked for lies in memory; libraries fall back to clone
+    # Other processes of the same user; and the cores that the block was given.
+    **{
+        name: (errno.EPERM, [(0, "is not", 0)])
+        for name in (
+            "prlimit64",
+            "sched_setparam",
+            "sched_setscheduler",
+            "sched_setattr",
+            "migrate_pages",
+            "move_pages",
+        )
+    },
+    "setpriority": (errno.EPERM, [(0, "is not", 0), (1, "is not", 0)]),
+    "ioprio_set": (errno.EPERM, []),
+    "sched_setaffinity": (errno.EPERM, []),
+}
+_NO_NETWORK: Final[_Refusals] = {"socket": (errno.EACCES, [(0, "is not", socket.AF_UNIX)])}
+
+
+def seccomp_program(machine: str, refused: _Refusals) -> list[tuple[int, int, int, int]]:
+    """A filter as BPF instructions: (code, jump if true, jump if false, constant).
+
+    Raises:
+        KeyError: the numbers of this machine's system calls are not known.
+    """
+    architecture, column = ARCHITECTURES[machine]
+    program = [
+        (_LOAD, 0, 0, 4),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+        (_LOAD, 0, 0, 0),
+        (_AT_LEAST, 0, 1, _X32),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+    ]
+    for name, (error, conditions) in refused.items():
+        verdict = (_RETURN, 0, 0, _ERRNO | error)
+        body = [] if conditions else [verdict]
+        for argument, relation, value in conditions:
+            jump = (1, 0) if relation == "is not" else (0, 1)
+            body += [
+                (_LOAD, 0, 0, 16 + 8 * argument),
+                (_ANY_BIT if relation == "has" else _EQUAL, *jump, value),
+                verdict,
+            ]
+        if conditions:
+            body.append((_RETURN, 0, 0, _ALLOW))
+        program += [(_EQUAL, 0, len(body), _NUMBERS[name][column]), *body]
+    return [*program, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _with_network() -> _Refusals:
+    """Plain TCP, and UDP for names, which sandlock looks up in this process and refuses to the code."""
+    return {
+        "socket": (errno.EACCES, [(0, "has", 0xFFFF_FFFF & ~0b1011), (2, "has", 0xFFFF_FFFF & ~0b1_0111)]),
+        # Opens a connection without `connect`, which is what Landlock and sandlock look at.
+        "sendto": (errno.EPERM, [(3, "has", _MSG_FASTOPEN)]),
+        "sendmsg": (errno.EPERM, [(2, "has", _MSG_FASTOPEN)]),
+        "sendmmsg": (errno.EPERM, [(3, "has", _MSG_FASTOPEN)]),
+    }
+
+
+def _install(program: list[tuple[int, int, int, int]]) -> None:
+    instructions = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    kept = ctypes.create_string_buffer(instructions, len(instructions))
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    filter_ = struct.pack("HxxxxxxP", len(program), ctypes.addressof(kept))
+    _checked(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_, 0, 0))
+
+
+def _drop_capabilities() -> None:
+    """Let go of every capability for good, also where the caller is root."""
+    capability = 0
+    while (held := _libc.prctl(_PR_CAPBSET_READ, capability, 0, 0, 0)) >= 0:
+        if held == 1 and os.geteuid() == 0:
+            _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+        capability += 1
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    _checked(_libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), struct.pack("=6I", *[0] * 6)))
+
+
+def _limit(which: int, value: int) -> None:
+    most = resource.getrlimit(which)[1]
+    bound = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(which, (bound, bound))
+
+
+def _checked(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _confine_self(plan: dict[str, Any]) -> None:
+    os.umask(0o077)
+    cores = sorted(os.sched_getaffinity(0))
+    first = os.getpid() % len(cores)  # not the same for all blocks that run at the same time
+    os.sched_setaffinity(0, (cores[first:] + cores[:first])[: plan["cores"]])
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, plan["file_bytes"])
+    _drop_capabilities()
+    refused = _REFUSED | (_with_network() if plan["endpoints"] else _NO_NETWORK)
+    _install(seccomp_program(platform.machine(), refused))
+
+
+# --- the block -----------------------------------------------------------------------------------------------------
+
+
+def _end_descendants(but: int = 0) -> None:
+    """Kill what is left of the block's processes, wherever they went: orphans come to this process."""
+    me = os.getpid()
+    while True:
+        parents: dict[int, int] = {}
+        gone: set[int] = set()
+        for entry in Path("/proc").iterdir():
+            with suppress(ValueError, OSError):  # not a process, or no more
+                pid = int(entry.name)
+                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+                parents[pid] = int(parent)
+                if state in b"ZX":
+                    gone.add(pid)
+        family = {me}
+        while more := {pid for pid, parent in parents.items() if parent in family} - family:
+            family |= more
+        alive = family - gone - {me}
+        for pid in alive:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in gone & family - {but}:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        if not alive:
+            return
+
+
+class _Block:
+    """The confined process, and who waits for it."""
+
+    def __init__(self, sandlock: Any, plan: dict[str, Any]) -> None:
+        box = sandlock.Sandbox(
+            # Paths go through sandlock's supervisor with this, which refuses what Landlock has no rule for: looking at
+            # files, and changing their mode, owner, times and attributes.
+            chroot="/",
+            fs_readable=plan["readable"],
+            fs_writable=plan["writable"],
+            clean_env=True,
+            env=plan["env"],
+            cwd=plan["cwd"],
+            max_memory=plan["memory_bytes"],
+            max_processes=plan["processes"],
+            max_cpu=plan["cpu_percent"],
+            net_allow=[f"tcp://{endpoint}" for endpoint in plan["endpoints"]],
+        )
+        mode = sandlock.StdioMode
+        self._process = box.popen(plan["argv"], stdin=mode.NULL, stdout=mode.INHERIT, stderr=mode.INHERIT)
+        self._pid = self._process.pid or 0
+        self.ended, self._told = os.pipe()
+        self.result: Any = None
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        self.result = self._process.wait()
+        os.write(self._told, b".")
+
+    def kill(self) -> None:
+        """End it, from outside of its process group as well: code may have left that."""
+        self._process.kill()
+        _end_descendants(but=self._pid)
+        os.read(self.ended, 1)
+
+
+def main() -> None:
+    """Run one block."""
+    control = socket.socket(fileno=0)
+    plan = json.loads(control.makefile("rb").readline())
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        import sandlock
+    except ImportError as error:
+        _refuse(control, "unfit", f"sandlock can't be loaded: {error}")
+    try:
+        found, needed = sandlock.landlock_abi_version(), sandlock.min_landlock_abi()
+        if found < needed:
+            _refuse(
+                control,
+                "unfit",
+                f"the kernel has Landlock ABI {max(0, found)}, but {needed} or newer is needed (Linux 6.12)",
+            )
+        for endpoint in plan["endpoints"]:
+            _look_up(control, endpoint)
+        _confine_self(plan)
+        block = _Block(sandlock, plan)
+    except (OSError, RuntimeError) as error:
+        _refuse(control, "failed", f"{type(error).__name__}: {error}")
+    for stream in (1, 2):  # the end of output is when the last of the block's processes is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    control.sendall(b'{"started": true}\n')
+    ready, _, _ = select.select([control.fileno(), block.ended], [], [])
+    if block.ended not in ready:
+        block.kill()
+    _end_descendants()
+    result = block.result
+    killed = result.reason == sandlock.ExitReason.KILLED or result.signal == signal.SIGKILL
+    code = 128 + result.signal if result.signal > 0 else result.exit_code
+    with suppress(OSError):
+        control.sendall(json.dumps({"exit": 137 if killed else code, "killed": killed}).encode() + b"\n")
+    os._exit(0)
+
+
+def _look_up(control: socket.socket, endpoint: str) -> None:
+    """Find out whether there is such a host; sandlock looks it up by itself, and says nothing if there is none."""
+    try:
+        socket.getaddrinfo(endpoint.rpartition(":")[0].strip("[]"), None)
+    except OSError as error:
+        _refuse(control, "failed", f"endpoints has {endpoint!r}, which can't be looked up: {error.strerror}")
+
+
+def _refuse(control: socket.socket, kind: str, text: str) -> NoReturn:
+    control.sendall(json.dumps({kind: text}).encode() + b"\n")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception:  # stderr is the block's: no traceback there
+        os._exit(70)

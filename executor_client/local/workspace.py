@@ -1,0 +1,133 @@
+"""The scratch folder of a local sandbox: what is in it, in and out, and that it is gone in the end.
+
+Nothing here follows a link: the code that ran may have made them.
+"""
+
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from codeexec_api import ArtifactStatus
+from codeexec_api.digests import sha256_hex
+from codeexec_api.paths import check_workspace_path
+from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
+from executor_client.folders import write_inside
+
+logger = logging.getLogger(__name__)
+
+_MOST_ENTRIES: Final = 20_000
+"""Looked at in a workspace; code may make more."""
+_DELETE_SECONDS: Final = 60
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The regular files of a workspace."""
+
+    stamps: Mapping[str, tuple[int, int, int]]
+    """Inode, time of the last change in ns, and size, by path."""
+    omitted: int = 0
+    """Files that are not named: too many, or an unusable name."""
+
+
+class Workspace:
+    """A folder for code, and one for its temporary files, which only the caller's user may enter."""
+
+    def __init__(self) -> None:
+        self.root: Final = Path(tempfile.mkdtemp(prefix="codeexec-")).resolve()
+        self.files: Final = self.root / "workspace"
+        self.temporary: Final = self.root / "tmp"
+        self.files.mkdir(mode=0o700)
+        self.temporary.mkdir(mode=0o700)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file in.
+
+        Raises:
+            OSError: something that code has made stands in the way.
+            ValueError: or a link that leads out.
+        """
+        write_inside(self.files, name, content)
+
+    def survey(self) -> Survey:
+        """What is there."""
+        stamps: dict[str, tuple[int, int, int]] = {}
+        omitted = 0
+        for entry in self._entries():
+            found = entry.stat(follow_symlinks=False)
+            name = Path(entry.path).relative_to(self.files).as_posix()
+            try:
+                check_workspace_path(name)
+            except (ValueError, UnicodeError):
+                omitted += 1
+            else:
+                stamps[name] = (found.st_ino, found.st_ctime_ns, found.st_size)
+        return Survey(stamps, omitted)
+
+    def _entries(self) -> Iterator[os.DirEntry[str]]:
+        left, folders = _MOST_ENTRIES, [str(self.files)]
+        while folders:
+            with suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    left -= 1
+                    if left < 0:
+                        return
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        yield entry
+
+    def read(self, name: str) -> bytes | None:
+        """A regular file, at most `MAX_FETCH_BYTES` of it and one more; None if it can't be read."""
+        with suppress(OSError):
+            descriptor = os.open(self.files / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    return file.read(MAX_FETCH_BYTES + 1)
+        return None
+
+    def changed(
+        self, before: Survey, sources: frozenset[str]
+    ) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
+        """Files made or changed since, in order of path; how many are not named; and the content of the small ones.
+
+        Args:
+            before: what was there.
+            sources: files that were put in since, which don't count.
+        """
+        after = self.survey()
+        names = sorted(
+            name for name, stamp in after.stamps.items() if stamp != before.stamps.get(name) and name not in sources
+        )
+        artifacts, contents, room = [], {}, MAX_FETCH_BYTES
+        for name in names[:MAX_ARTIFACTS]:
+            size = after.stamps[name][2]
+            content = self.read(name) if size <= room else None
+            if content is None or len(content) > room:
+                artifacts.append(ArtifactStatus(path=name, size_bytes=size))
+                continue
+            room -= len(content)
+            contents[name] = content
+            artifacts.append(ArtifactStatus(path=name, size_bytes=len(content), sha256=sha256_hex(content)))
+        return tuple(artifacts), after.omitted + len(names[MAX_ARTIFACTS:]), contents
+
+
+def delete(root: Path) -> None:
+    """Delete a workspace, also where code has made folders that can't be entered, or many levels of them."""
+    with suppress(OSError, RecursionError):
+        shutil.rmtree(root)
+    if not root.exists():
+        return
+    with suppress(OSError, subprocess.TimeoutExpired):
+        for command in (["chmod", "-R", "u+rwx", "--", str(root)], ["rm", "-rf", "--", str(root)]):
+            subprocess.run(command, capture_output=True, check=False, timeout=_DELETE_SECONDS)  # noqa: S603 - own path
+    if root.exists():
+        logger.warning("the workspace %s could not be deleted; delete it by hand", root)
