@@ -1,6 +1,7 @@
 """A human decides about what the policy doesn't allow by itself; who may not decide can't, whatever they try."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -9,9 +10,21 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_session, an_execution, restart_operator, wait_for
+from cluster_tools import (
+    SANDBOX,
+    SYSTEM,
+    Admin,
+    a_name,
+    a_sealed_execution,
+    a_secret,
+    a_session,
+    an_execution,
+    restart_operator,
+    wait_for,
+)
 
 from codeexec_api import Limits
+from codeexec_api.names import review_name
 from executor_client import ClusterRef, CodeExecutionClient
 
 pytestmark = pytest.mark.e2e
@@ -368,6 +381,30 @@ def test_nobody_decides_in_the_name_of_another(admin, make_user, approver):
     claimed = {"spec": {"revoked": True, "revokedBy": approver.me}}
     assert f"spec.revokedBy must be {other.me}" in patch(other, "xapp", made, claimed)
     admin.wait_for_phase(name, "Succeeded")
+
+
+def test_nobody_shows_an_approver_other_code_than_what_runs(admin, make_user):
+    """An agent is faster than the operator, and puts a Secret where an approver will look for the code."""
+    agent = make_user("agent")
+    name = a_name("swapped")
+    scale = ("-n", SYSTEM, "scale", "deployment/codeexec-operator", "--replicas")
+    admin.kubectl(*scale, "0")
+    try:
+        execution = a_sealed_execution(admin, name, "print('harmful')", requestedBy=agent.me, limits=MORE)
+        assert create(agent, execution) == ""
+        review = review_name(name, admin.execution(name)["metadata"]["uid"])
+        assert create(agent, a_secret(review, {"block-0": b"print('harmless')"}, name)) == "", "it may do that"
+    finally:
+        admin.kubectl(*scale, "1")
+    record = admin.wait_for_phase(name, "AwaitingApproval", seconds=90)
+    assert record["status"]["approval"]["codeSecret"] == review
+    shown = base64.b64encode(b"print('harmful')").decode()
+    wait_for("the code that would run", lambda: secret_of(admin, review) == {"block-0": shown})
+
+
+def secret_of(admin: Admin, name: str) -> dict[str, str] | None:
+    """What it holds; None if there is none of this name."""
+    return admin.get("secret", name)["data"] if admin.exists("secret", name, SANDBOX) else None
 
 
 def test_an_approval_is_for_one_execution_and_not_for_the_next_of_its_name(admin, approver):

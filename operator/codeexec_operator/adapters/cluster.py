@@ -209,7 +209,7 @@ class Cluster:
         return items
 
     async def publish_code(self, execution: CodeExecution, payload: Payload) -> None:
-        """secrets: create. One of that name is the one that was asked for."""
+        """secrets: create, and delete one of that name before, which somebody else may have put there."""
         meta = execution.metadata
         contents = {block_key(index): block for index, block in enumerate(payload.blocks)}
         contents |= {file_key(index): file for index, file in enumerate(payload.files)}
@@ -227,8 +227,9 @@ class Cluster:
         try:
             await self._core.create_namespaced_secret(meta.namespace, secret)
         except ApiException as error:
-            if error.status != 409:
-                raise
+            if error.status == 409:
+                await self.withdraw_code(execution)
+            raise  # whoever called tries again
 
     async def withdraw_code(self, execution: CodeExecution) -> None:
         """secrets: delete. One that is gone already is fine."""
