@@ -146,7 +146,8 @@ async def test_a_call_waits_runs_when_it_is_approved_and_says_who_approved_it(ma
     assert "podName" not in record["status"]
     async with client_of(approver) as client:
         waiting = await client.get(request.execution)
-        assert await client.read_code(waiting) == [b"print(6 * 7)"], "it came sealed, and the approver may read it"
+        code = await client.read_code(waiting)
+        assert code.blocks == (b"print(6 * 7)",), "it came sealed, and the approver may read it"
         await client.approve(waiting, reason="looked at")
     result = await running
     assert (result.exit_code, result.output) == (0, "42\n")
@@ -168,7 +169,7 @@ async def test_a_call_that_does_not_wait_tells_the_agent_and_runs_later(make_exe
     executor = make_executor(agent=a_name("leaves"), limits=Limits(**MORE), approval="return")
     left = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
     assert (left.exit_code, left.reason) == (1, "ApprovalRequired")
-    assert left.output.startswith("Not run yet: spec.limits.memory: 128Mi is not allowed by the policy")
+    assert left.output.startswith("Not run yet: a human has to approve spec.limits.memory=128Mi: `kubectl codeexec")
     async with client_of(approver) as client:
         await client.approve(await client.get(left.execution))
     result = await executor.result_of(left.execution)
@@ -384,27 +385,24 @@ def test_nobody_decides_in_the_name_of_another(admin, make_user, approver):
 
 
 def test_nobody_shows_an_approver_other_code_than_what_runs(admin, make_user):
-    """An agent is faster than the operator, and puts a Secret where an approver will look for the code."""
+    """By a Secret that stands, or comes, where an approver looks for the code."""
     agent = make_user("agent")
     name = a_name("swapped")
-    scale = ("-n", SYSTEM, "scale", "deployment/codeexec-operator", "--replicas")
-    admin.kubectl(*scale, "0")
-    try:
-        execution = a_sealed_execution(admin, name, "print('harmful')", requestedBy=agent.me, limits=MORE)
-        assert create(agent, execution) == ""
-        review = review_name(name, admin.execution(name)["metadata"]["uid"])
-        assert create(agent, a_secret(review, {"block-0": b"print('harmless')"}, name)) == "", "it may do that"
-    finally:
-        admin.kubectl(*scale, "1")
-    record = admin.wait_for_phase(name, "AwaitingApproval", seconds=90)
-    assert record["status"]["approval"]["codeSecret"] == review
-    shown = base64.b64encode(b"print('harmful')").decode()
-    wait_for("the code that would run", lambda: secret_of(admin, review) == {"block-0": shown})
-
-
-def secret_of(admin: Admin, name: str) -> dict[str, str] | None:
-    """What it holds; None if there is none of this name."""
-    return admin.get("secret", name)["data"] if admin.exists("secret", name, SANDBOX) else None
+    execution = a_sealed_execution(admin, name, "print('harmful')", requestedBy=agent.me, limits=MORE)
+    assert create(agent, execution) == ""
+    record = admin.wait_for_phase(name, "AwaitingApproval")
+    review = record["status"]["approval"]["codeSecret"]
+    assert review == review_name(name, record["metadata"]["uid"])
+    harmless = a_secret(review, {"block-0": b"print('harmless')"}, name)
+    assert "metadata.name must not end with -review" in create(agent, harmless)
+    shown = {"block-0": base64.b64encode(b"print('harmful')").decode()}
+    wait_for("the code that would run", lambda: admin.exists("secret", review, SANDBOX))
+    assert admin.get("secret", review)["data"] == shown
+    owned = a_secret(a_name("swapped"), {"block-0": b"x"}, name)
+    assert create(agent, owned) == "", "control: a payload as such"
+    owner = {"apiVersion": "v1", "kind": "Secret", "name": "other", "uid": record["metadata"]["uid"]}
+    owned["metadata"] |= {"name": a_name("swapped"), "ownerReferences": [owner]}
+    assert "metadata.ownerReferences must be empty" in create(agent, owned)
 
 
 def test_an_approval_is_for_one_execution_and_not_for_the_next_of_its_name(admin, approver):
