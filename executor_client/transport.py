@@ -726,8 +726,8 @@ class Transport:
             )
         if error.status == 403:
             return NotPermitted(
-                f"{text}; ask the platform owner to bind the Role for it to this identity: "
-                "'codeexec-agent' to run code, 'codeexec-approver' to decide about it (nobody should have both)"
+                f"{text}; ask the platform owner to bind the Role 'codeexec-agent' (to run code), or for who never "
+                "does that 'codeexec-approver' (to decide about it), to this identity"
             )
         if error.status == 404 and (what := _missing(body)):
             return NotFound(f"{text}; look with `kubectl -n {self.namespace} get {what}`")
