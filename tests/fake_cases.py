@@ -491,6 +491,7 @@ async def files_last_as_long_as_their_session(stage: Stage) -> Any:
         found = await one.execute(blocks(("sh", LOOKS)))
         elsewhere = await run(stage, ("sh", LOOKS))
     assert (found.stdout, elsewhere.stdout) == ("left", "nothing\n")
+    await stage.wait_for_end(one.name, 0)  # it was asked for when the block above was left
     return await both(stage, left), await both(stage, found), visible_session(await one.record())
 
 
@@ -574,6 +575,7 @@ async def a_session_that_is_ended(stage: Stage) -> Any:
     assert stopped.phase is Phase.CANCELLED
     assert refused[0] == late[0] == "SessionEnded"
     records = [visible_record(await stage.client.get(one.name)) for one in (running, waiting)]
+    await stage.wait_for_end(session.name, 0)  # it was asked for, and refuses all else
     return ready, visible_session(await session.record()), visible(stopped), refused, late, records
 
 
