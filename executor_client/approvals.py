@@ -87,6 +87,9 @@ class Patience:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
         if self._timer:
             await tasks.stop(self._timer)
             self._timer = None
@@ -94,7 +97,7 @@ class Patience:
     async def leaves(self, current: CodeExecution) -> bool:
         """True if the caller doesn't wait for what has now to be decided. Whoever wants to know of it is told once."""
         if current.status.phase is not Phase.AWAITING_APPROVAL:
-            await self.__aexit__()
+            await self._stop()
             return False
         if self.wait.mode == "wait" and self.wait.seconds is not None and self._timer is None:
             self._timer = asyncio.create_task(self._lose(self.wait.seconds))

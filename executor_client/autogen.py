@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeResult
+from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeexec_api import BlockStatus, Phase
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
 from executor_client import tasks
-from executor_client.blocks import PreparedBlock
-from executor_client.functions import PROMPT_TEMPLATE, UserFunction, names, prompt
+from executor_client.blocks import Prepared, PreparedBlock, SourceBlock, prepare
+from executor_client.functions import PROMPT_TEMPLATE, UserFunction, names, prompt, silence_pip
 from executor_client.results import Artifact, ExecutionResult
 from executor_client.work_dir import WorkDir
 
@@ -92,6 +92,11 @@ class Described(Generic[AnySettings]):
             ValueError: the template has a `$` that begins none.
         """
         return prompt(self._functions, self.functions_module, prompt_template)
+
+
+def prepare_blocks(code_blocks: Sequence[CodeBlock]) -> Prepared:
+    """AutoGen's blocks as they are run, up to the first that can't be."""
+    return prepare([SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks])
 
 
 def check_range(name: str, value: int, most: int) -> None:

@@ -36,9 +36,10 @@ from executor_client.autogen import (
     event_of,
     keep_artifacts,
     keep_source,
+    prepare_blocks,
     to_autogen,
 )
-from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
+from executor_client.blocks import PreparedBlock, WorkspaceFile
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
 from executor_client.farewell import say_farewell
@@ -46,7 +47,6 @@ from executor_client.functions import (
     UserFunction,
     check_program,
     module_source,
-    silence_pip,
 )
 from executor_client.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.shared import OpenSession, SharedSession
@@ -246,9 +246,7 @@ class KubernetesCodeExecutor(
             raise ValueError("No code blocks to execute.")
         if cancellation_token.is_cancelled():
             return KubernetesCodeResult(exit_code=1, output=CANCELLED)
-        prepared = prepare(
-            [SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks]
-        )
+        prepared = prepare_blocks(code_blocks)
         if not prepared.blocks:
             return KubernetesCodeResult(exit_code=1, output=prepared.refusal)
         code_file = keep_source(self._folder, prepared.blocks) or f"/workspace/{prepared.blocks[0].file}"

@@ -212,7 +212,7 @@ def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING) -> st
             kept = stream.kept_bytes or len(stream.text.encode())
             what = f"truncated: {kept} of {stream.total_bytes} bytes kept"
             text += f"\n[codeexec: {name} {what if kept < stream.total_bytes else _NO_END}]"
-    if note := _NOTES.get(status.phase):
+    if note := NOTES.get(status.phase):
         text += ("\n" if text and not text.endswith("\n") else "") + note.format(message=status.message)
     return text
 
@@ -226,7 +226,7 @@ def not_approved_in_time(result: ExecutionResult, execution: CodeExecution, seco
 
 
 _NO_END: Final = "may lack its end"
-_NOTES: Final = {
+NOTES: Final = {
     Phase.TIMED_OUT: "Timeout: {message}",
     Phase.CANCELLED: CANCELLED,
     Phase.OUT_OF_MEMORY: "OutOfMemory: {message}",
@@ -234,6 +234,7 @@ _NOTES: Final = {
     Phase.EXPIRED: "Expired: {message}",
     Phase.AWAITING_APPROVAL: "Not run yet: {message}. It runs as soon as that is done.",
 }
+"""What is said of an end that the output doesn't tell, by its phase; `{message}` is that of the record."""
 
 
 def interleaved(status: CodeExecutionStatus, contents: Contents = NOTHING) -> list[OutputChunk]:

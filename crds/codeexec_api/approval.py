@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from codeexec_api.names import review_name
+from codeexec_api.policy import Verdict
 from codeexec_api.v1alpha1 import (
     MAX_UNUSED_APPROVALS,
     ApprovalStatus,
@@ -26,6 +28,8 @@ REVOKED: Final = "Revoked"
 EXPIRED: Final = "Expired"
 
 _MESSAGE_LENGTH: Final = 1024
+_SHORT: Final = 512
+"""Characters that the grants may take in a question, so that what is behind them is there, too."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,27 @@ def judge(
     denials = [one for one in counting if one.spec.decision == "Deny"]
     first = next(iter(denials or counting), None)
     return Ruling(first, tuple(unused[-MAX_UNUSED_APPROVALS:]))
+
+
+def asking(execution: CodeExecution, grants: tuple[Grant, ...], now: datetime, until: datetime) -> ApprovalStatus:
+    """What is on record of an execution that a human is asked about."""
+    meta, spec = execution.metadata, execution.spec
+    payload = spec.payload_ref.name if spec.payload_ref else ""
+    secret = review_name(meta.name, meta.uid) if spec.sealed_payload else payload
+    return ApprovalStatus(grants=grants, requested_at=now, wait_until=until, code_secret=secret)
+
+
+def question(execution: CodeExecution, verdict: Verdict) -> str:
+    """The same in words: what is asked for, how to approve it, and what the policy says."""
+    names = ", ".join(map(str, verdict.grants))
+    short = names if len(names) <= _SHORT else f"{len(verdict.grants)} things"
+    how = f"`kubectl codeexec approve {execution.metadata.name} --uid {execution.metadata.uid}`"
+    return f"a human has to approve {short}: {how}. {verdict.message}"
+
+
+def by_whom(decision: ApprovalStatus) -> str:
+    """Who has decided, and why if they say so, behind the word for what they have decided."""
+    return f"by {decision.approver}: {decision.reason}" if decision.reason else f"by {decision.approver}"
 
 
 def decided(asked: ApprovalStatus, by: ExecutionApproval) -> ApprovalStatus:

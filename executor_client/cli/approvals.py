@@ -9,10 +9,9 @@ from codeexec_api import ApprovalStatus, CodeExecution
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.display import (
     age,
-    as_list,
-    as_object,
     echo_fields,
-    echo_json,
+    echo_record,
+    echo_records,
     echo_table,
     one_line,
     plain,
@@ -37,17 +36,11 @@ def approvals(cluster: Cluster, as_json: bool, name: str | None) -> None:
     """
     if name:
         execution = cluster.run(lambda client: client.get(name))
-        if as_json:
-            echo_json(as_object(execution))
-        else:
-            _show(execution)
+        echo_record(execution, _show, as_json=as_json)
+        if not as_json:
             cluster.run(lambda client: _show_code(client, execution))
         return
-    waiting = cluster.run(lambda client: client.list_waiting())
-    if as_json:
-        echo_json(as_list(waiting))
-    else:
-        echo_table(_COLUMNS, (_row(one, now()) for one in waiting))
+    echo_records(cluster.run(lambda client: client.list_waiting()), _COLUMNS, _row, now(), as_json=as_json)
 
 
 @click.command(short_help="Let an execution run that waits for approval.")

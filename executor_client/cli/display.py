@@ -4,9 +4,9 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from rich.cells import cell_len
@@ -14,18 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Phase
+from codeexec_api import CodeExecution, CodeSession, ExecutionApproval
 from codeexec_api.names import API_VERSION, APPROVAL_KIND, EXECUTION_KIND, SESSION_KIND
-from executor_client.results import CANCELLED, ExecutionResult, OutputChunk, StreamName
+from executor_client.results import NOTES, ExecutionResult, OutputChunk, StreamName
 
-_NOTES: Final = {
-    Phase.TIMED_OUT: "Timeout: {message}",
-    Phase.CANCELLED: CANCELLED,
-    Phase.OUT_OF_MEMORY: "OutOfMemory: {message}",
-    Phase.DENIED: "Denied: {message}",
-    Phase.EXPIRED: "Expired: {message}",
-    Phase.AWAITING_APPROVAL: "Not run yet: {message}",
-}
 _GAP: Final = 3
 """Blanks between the columns of a table."""
 _WRAPPED: Final = frozenset({"AGENT", "MESSAGE"})
@@ -89,7 +81,7 @@ def report(result: ExecutionResult) -> None:
     """Say on stderr what the output doesn't: how it ended, if not by itself, and that something is missing."""
     if result.truncated:
         click.echo("codeexec: the output is truncated; the record says how much there was", err=True)
-    if note := _NOTES.get(result.phase):
+    if note := NOTES.get(result.phase):
         click.echo(f"codeexec: {one_line(note.format(message=result.message))}", err=True)
 
 
@@ -184,6 +176,32 @@ def size(count: int) -> str:
 
 
 _KINDS: Final = {CodeExecution: EXECUTION_KIND, CodeSession: SESSION_KIND, ExecutionApproval: APPROVAL_KIND}
+
+
+Shown = TypeVar("Shown", CodeExecution, CodeSession)
+
+
+def echo_record(record: Shown, show: Callable[[Shown], None], *, as_json: bool) -> None:
+    """Show one record, as JSON or by `show`."""
+    if as_json:
+        echo_json(as_object(record))
+    else:
+        show(record)
+
+
+def echo_records(
+    records: Sequence[Shown],
+    columns: Sequence[str],
+    row: Callable[[Shown, datetime], Sequence[str]],
+    at: datetime,
+    *,
+    as_json: bool,
+) -> None:
+    """Show records, as JSON or as a table; `row` gets the time `at`, for their age."""
+    if as_json:
+        echo_json(as_list(records))
+    else:
+        echo_table(columns, (row(one, at) for one in records))
 
 
 def as_object(record: CodeExecution | CodeSession | ExecutionApproval) -> dict[str, Any]:

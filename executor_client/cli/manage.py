@@ -7,7 +7,7 @@ import click
 
 from codeexec_api import CodeSession
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
-from executor_client.cli.display import age, as_list, as_object, echo_fields, echo_json, echo_table
+from executor_client.cli.display import age, echo_fields, echo_record, echo_records
 from executor_client.cli.show import show_conditions, show_egress, show_time
 from executor_client.client import CodeExecutionClient
 
@@ -40,20 +40,13 @@ def sessions(cluster: Cluster, as_json: bool, names: tuple[str, ...]) -> None:
     """List the sessions, newest last, show one, or end some: their workspaces are deleted, their records stay."""
     if not names:
         found = cluster.run(lambda client: client.list_sessions())
-        if as_json:
-            echo_json(as_list(found))
-        else:
-            echo_table(_COLUMNS, (_row(one, now()) for one in found))
+        echo_records(found, _COLUMNS, _row, now(), as_json=as_json)
     elif names[0] == "end":
         if len(names) == 1:
             raise click.UsageError("which sessions? codeexec sessions end NAME...")
         cluster.run(lambda client: _end(client, names[1:]))
     elif len(names) == 1:
-        session = cluster.run(lambda client: client.get_session(names[0]))
-        if as_json:
-            echo_json(as_object(session))
-        else:
-            _show(session)
+        echo_record(cluster.run(lambda client: client.get_session(names[0])), _show, as_json=as_json)
     else:
         raise click.UsageError("one NAME at a time, or: end NAME...")
 

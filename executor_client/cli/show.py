@@ -12,10 +12,9 @@ from executor_client.cli.common import Cluster, cluster_options, now, output_opt
 from executor_client.cli.display import (
     Printer,
     age,
-    as_list,
-    as_object,
     echo_fields,
-    echo_json,
+    echo_record,
+    echo_records,
     echo_table,
     report,
     size,
@@ -42,21 +41,14 @@ def get(
 ) -> None:
     """List the executions, newest last, or show all that the record of one says."""
     if name:
-        execution = cluster.run(lambda client: client.get(name))
-        if as_json:
-            echo_json(as_object(execution))
-        else:
-            _show(execution)
+        echo_record(cluster.run(lambda client: client.get(name)), _show, as_json=as_json)
         return
     found = [
         one
         for one in cluster.run(lambda client: client.list_executions())
         if agent in (None, one.spec.source.agent) and phase in (None, one.status.phase)
     ][-(limit or 0) :]
-    if as_json:
-        echo_json(as_list(found))
-    else:
-        echo_table(_COLUMNS, (_row(one, now()) for one in found))
+    echo_records(found, _COLUMNS, _row, now(), as_json=as_json)
 
 
 @click.command(short_help="Show what code has printed.")

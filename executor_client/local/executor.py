@@ -34,15 +34,15 @@ from executor_client.autogen import (
     event_of,
     keep_artifacts,
     keep_source,
+    prepare_blocks,
     to_autogen,
 )
-from executor_client.blocks import PreparedBlock, SourceBlock, check_size, prepare
+from executor_client.blocks import PreparedBlock, check_size
 from executor_client.exceptions import FileTransferError, LocalSandboxUnavailable
 from executor_client.functions import (
     UserFunction,
     check_program,
     module_source,
-    silence_pip,
 )
 from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
 from executor_client.local.plan import Machine, check_endpoint, plan
@@ -193,9 +193,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             raise ValueError("No code blocks to execute.")
         if cancellation_token.is_cancelled():
             return LocalCodeResult(exit_code=1, output=CANCELLED)
-        prepared = prepare(
-            [SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks]
-        )
+        prepared = prepare_blocks(code_blocks)
         if not prepared.blocks:
             return LocalCodeResult(exit_code=1, output=prepared.refusal)
         check_size(prepared.blocks, ())

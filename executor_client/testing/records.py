@@ -6,7 +6,6 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from codeexec_api import (
-    ApprovalStatus,
     CodeExecution,
     CodeExecutionSpec,
     CodeSession,
@@ -18,14 +17,13 @@ from codeexec_api import (
     Event,
     Phase,
     Reason,
-    Verdict,
     advance,
     advance_session,
     condition,
     set_condition,
 )
 from codeexec_api.digests import sha256_hex
-from codeexec_api.names import block_key, file_key, review_name
+from codeexec_api.names import block_key, file_key
 
 FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
 """The image of the fake's default policy."""
@@ -177,13 +175,6 @@ EGRESS_MESSAGES: Final = {
     EgressVerdict.OPEN: "the network of the sandbox is open: api-server 192.0.2.1:443/TCP answered from inside the pod",
     EgressVerdict.UNPROVEN: "it can't be shown that the network of the sandbox is closed",
 }
-
-
-def asking(execution: CodeExecution, verdict: Verdict, now: datetime, until: datetime) -> ApprovalStatus:
-    """What is on record of an execution that a human has to decide about."""
-    meta, ref = execution.metadata, execution.spec.payload_ref
-    secret = review_name(meta.name, meta.uid) if execution.spec.sealed_payload else ref.name if ref else ""
-    return ApprovalStatus(grants=verdict.grants, requested_at=now, wait_until=until, code_secret=secret)
 
 
 def session_missing(name: str, namespace: str) -> str:

@@ -36,7 +36,7 @@ from codeexec_api import (
     evaluate,
     judge,
 )
-from codeexec_api.approval import decided
+from codeexec_api.approval import asking, by_whom, decided, question
 from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import (
     APPROVAL_PLURAL,
@@ -221,7 +221,7 @@ class Simulation:
             self.executions.put(execution.model_copy(update={"status": status}))
             return
         heard = decided(heard, ruling.counts)
-        message = f"by {heard.approver}{f': {heard.reason}' if heard.reason else ''}"
+        message = by_whom(heard)
         if ruling.denied:
             self._finish(self._runs[name], Event.REFUSED, f"denied {message}. Nothing was run", approval=heard)
             return
@@ -394,9 +394,8 @@ class Simulation:
             self._enter(run, verdict, verdict.message)
         elif session is None or not self._refuses(run, self.sessions[session]):
             until = self.now + timedelta(seconds=self._policy.approval_timeout_seconds)
-            asked = records.asking(execution, verdict, self.now, until)
-            how = f"`kubectl codeexec approve {run.name} --uid {execution.metadata.uid}`"
-            message = f"a human has to approve {', '.join(map(str, verdict.grants))}: {how}. {verdict.message}"
+            asked = asking(execution, verdict.grants, self.now, until)
+            message = question(execution, verdict)
             self._move(run, Event.NEEDS_APPROVAL, ConditionType.APPROVED, message, holds=False, approval=asked)
 
     def _enter(self, run: _Run, verdict: Verdict, message: str) -> None:

@@ -213,13 +213,8 @@ class Cluster:
         meta = execution.metadata
         contents = {block_key(index): block for index, block in enumerate(payload.blocks)}
         contents |= {file_key(index): file for index, file in enumerate(payload.files)}
-        owner = {"apiVersion": API_VERSION, "kind": EXECUTION_KIND, "name": meta.name, "uid": meta.uid}
         secret: Any = {
-            "metadata": {
-                "name": review_name(meta.name, meta.uid),
-                "labels": {MANAGED_BY_LABEL: MANAGED_BY, EXECUTION_LABEL: meta.name},
-                "ownerReferences": [owner],
-            },
+            "metadata": _belonging(review_name(meta.name, meta.uid), execution),
             "type": PAYLOAD_SECRET_TYPE,
             "immutable": True,
             "data": {key: base64.b64encode(content).decode() for key, content in contents.items()},
@@ -317,14 +312,8 @@ class Cluster:
         """configmaps: create. A fault is a refusal for good; one of that name is the one that was asked for."""
         meta = execution.metadata
         body = {
-            "metadata": {
-                "name": output_name(meta.name, meta.uid, part.index),
-                "labels": {MANAGED_BY_LABEL: MANAGED_BY, EXECUTION_LABEL: meta.name},
-                "annotations": {EXPIRES_ANNOTATION: expires_at.isoformat()},
-                "ownerReferences": [
-                    {"apiVersion": API_VERSION, "kind": EXECUTION_KIND, "name": meta.name, "uid": meta.uid}
-                ],
-            },
+            "metadata": _belonging(output_name(meta.name, meta.uid, part.index), execution)
+            | {"annotations": {EXPIRES_ANNOTATION: expires_at.isoformat()}},
             "immutable": True,
             "binaryData": {key: base64.b64encode(data).decode() for key, data in part.contents.items()},
         }
@@ -442,6 +431,16 @@ class Cluster:
         except ApiException as error:
             if error.status not in (404, 409):  # 409: the UID is another object's
                 raise
+
+
+def _belonging(name: str, execution: CodeExecution) -> dict[str, Any]:
+    """Metadata of what goes with the record of an execution, at the latest."""
+    meta = execution.metadata
+    return {
+        "name": name,
+        "labels": {MANAGED_BY_LABEL: MANAGED_BY, EXECUTION_LABEL: meta.name},
+        "ownerReferences": [{"apiVersion": API_VERSION, "kind": EXECUTION_KIND, "name": meta.name, "uid": meta.uid}],
+    }
 
 
 def _merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
 
 from codeexec_api import (
     ApprovalStatus,
@@ -12,7 +11,6 @@ from codeexec_api import (
     Decision,
     Event,
     ExecutionApproval,
-    ExecutionPolicySpec,
     Phase,
     Reason,
     Verdict,
@@ -21,8 +19,7 @@ from codeexec_api import (
     judge,
     set_condition,
 )
-from codeexec_api.approval import EXPIRED, decided
-from codeexec_api.names import review_name
+from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Observed, PolicyProblem
@@ -30,23 +27,15 @@ from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 from codeexec_operator.core.startup import MESSAGE_LENGTH
 
-_SHORT: Final = 512
-"""Characters that the grants may take in a message, so that what is behind them is there, too."""
 _CANCELLED = Ending(Event.CANCEL, None, "cancelled before anybody decided about it")
 
 
-def ask(seen: Observed, policy: ExecutionPolicySpec, verdict: Verdict, now: datetime) -> Plan:
+def ask(seen: Observed, verdict: Verdict, now: datetime) -> Plan:
     """Record what is to be approved. The code is let go of meanwhile."""
-    until = now + timedelta(seconds=policy.approval_timeout_seconds)
-    meta, ref = seen.execution.metadata, seen.execution.spec.payload_ref
-    sealed = seen.execution.spec.sealed_payload is not None
-    secret = review_name(meta.name, meta.uid) if sealed else ref.name if ref else ""
-    asked = ApprovalStatus(grants=verdict.grants, requested_at=now, wait_until=until, code_secret=secret)
-    names = ", ".join(map(str, verdict.grants))
-    short = names if len(names) <= _SHORT else f"{len(verdict.grants)} things"
-    how = f"`kubectl codeexec approve {meta.name} --uid {meta.uid}`"
-    message = f"a human has to approve {short}: {how}. {verdict.message}"
-    ending = Ending(Event.NEEDS_APPROVAL, None, message)
+    patience = 0 if isinstance(seen.policy, PolicyProblem) else seen.policy.approval_timeout_seconds
+    until = now + timedelta(seconds=patience)
+    asked = asking(seen.execution, verdict.grants, now, until)
+    ending = Ending(Event.NEEDS_APPROVAL, None, question(seen.execution, verdict))
     status = moved(seen, now, ending, ConditionType.APPROVED, holds=False)
     return Plan(status=status.model_copy(update={"approval": asked}), actions=_publication(seen))
 
@@ -64,31 +53,30 @@ def wait_for_decision(seen: Observed, now: datetime) -> Plan:
         return Plan(actions=(ReadRequest(),))
     elif seen.approvals is None:
         return Plan(actions=(ReadApprovals(), *_publication(seen)))  # an operator before this one may not have done it
-    elif ending := _refused(seen):
-        plan = _end(seen, now, ending)
+    elif isinstance(seen.payload, PayloadProblem):
+        plan = _end(seen, now, Ending(Event.REFUSED, seen.payload.reason, seen.payload.message))
+    elif isinstance(verdict := consult(seen), Ending):
+        plan = _end(seen, now, verdict)
     else:
-        plan = _decision(seen, seen.approvals, now)
+        plan = _decision(seen, verdict, seen.approvals, now)
     status = plan.status
     decided = isinstance(status, CodeExecutionStatus) and status.phase is not Phase.AWAITING_APPROVAL
     withdraw = (WithdrawCode(),) if decided and seen.execution.spec.sealed_payload else ()
     return replace(plan, actions=(*plan.actions, *withdraw))
 
 
-def _refused(seen: Observed) -> Ending | None:
-    """Why nobody needs to decide any more: it can't run in any case."""
-    if isinstance(seen.payload, PayloadProblem):
-        return Ending(Event.REFUSED, seen.payload.reason, seen.payload.message)
+def consult(seen: Observed) -> Verdict | Ending:
+    """What the policy says now; an end if it is not valid, or denies what nobody can approve."""
     if isinstance(seen.policy, PolicyProblem):
         return Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message)
     verdict = evaluate(seen.execution.spec, seen.policy)
     if verdict.decision is Decision.DENIED:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
-    return None
+    return verdict
 
 
-def _decision(seen: Observed, approvals: Sequence[ExecutionApproval], now: datetime) -> Plan:
-    before = seen.execution.status.approval or ApprovalStatus()
-    grants = () if isinstance(seen.policy, PolicyProblem) else evaluate(seen.execution.spec, seen.policy).grants
+def _decision(seen: Observed, verdict: Verdict, approvals: Sequence[ExecutionApproval], now: datetime) -> Plan:
+    before, grants = seen.execution.status.approval or ApprovalStatus(), verdict.grants
     ruling = judge(approvals, seen.execution, grants, now)
     known = before.model_copy(update={"grants": grants, "unused": ruling.unused})
     if seen.code_unreadable:
@@ -98,10 +86,9 @@ def _decision(seen: Observed, approvals: Sequence[ExecutionApproval], now: datet
         return _approve(_knowing(seen, known), now, Ending(Event.APPROVED, Reason.APPROVAL_NOT_NEEDED, message))
     if ruling.counts:
         known = decided(known, ruling.counts)
-        message = f"by {known.approver}{_because(known)}"
         if ruling.approved:
-            return _approve(_knowing(seen, known), now, Ending(Event.APPROVED, None, f"approved {message}"))
-        denied = Ending(Event.REFUSED, Reason.APPROVAL_DENIED, f"denied {message}. Nothing was run")
+            return _approve(_knowing(seen, known), now, Ending(Event.APPROVED, None, f"approved {by_whom(known)}"))
+        denied = Ending(Event.REFUSED, Reason.APPROVAL_DENIED, f"denied {by_whom(known)}. Nothing was run")
         return _end(_knowing(seen, known), now, denied)
     if before.wait_until is None or now >= before.wait_until:
         message = "nobody decided in time (approvalTimeoutSeconds of the policy). Nothing was run"
@@ -121,7 +108,7 @@ def lapse(seen: Observed, now: datetime) -> Plan | None:
     denied = judge(seen.approvals, seen.execution, approval.grants, now)
     if denied.denied and denied.counts:
         heard = decided(approval, denied.counts)
-        message = f"denied by {heard.approver}{_because(heard)}, after it was approved. Nothing was run"
+        message = f"denied {by_whom(heard)}, after it was approved. Nothing was run"
         return _end(_knowing(seen, heard), now, Ending(Event.REFUSED, Reason.APPROVAL_DENIED, message))
     if approval.decision != "Approve":  # the policy was changed, and nobody had to decide any more
         return None
@@ -152,10 +139,6 @@ def permits(seen: Observed, verdict: Verdict) -> bool:
     approval = seen.execution.status.approval
     granted = approval.grants if approval and approval.decision == "Approve" else ()
     return verdict.decision is not Decision.DENIED and set(verdict.grants) <= set(granted)
-
-
-def _because(approval: ApprovalStatus) -> str:
-    return f": {approval.reason}" if approval.reason else ""
 
 
 def _knowing(seen: Observed, approval: ApprovalStatus) -> Observed:

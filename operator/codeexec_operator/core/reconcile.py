@@ -9,12 +9,10 @@ from typing import Final
 
 from codeexec_api import (
     ConditionType,
-    Decision,
     Event,
     Phase,
     Reason,
     Verdict,
-    evaluate,
 )
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core.actions import (
@@ -25,7 +23,7 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadRequest,
 )
-from codeexec_operator.core.approving import ask, awake_at_expiry, lapse, permits, wait_for_decision
+from codeexec_operator.core.approving import ask, awake_at_expiry, consult, lapse, permits, wait_for_decision
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Observed, PolicyProblem, Sandbox, SessionView
 from codeexec_operator.core.payload import PayloadProblem
@@ -82,11 +80,11 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(ReadRequest(),))
     if spec.cancelled:
         return finish(seen, now, Ending(Event.CANCEL, None, "cancelled before it was started"))
-    if isinstance(seen.policy, PolicyProblem):
-        return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
-    verdict = evaluate(spec, seen.policy)
+    verdict = consult(seen)
+    if isinstance(verdict, Ending):
+        return finish(seen, now, verdict)
     allowed = permits(seen, verdict)
-    if not allowed and (verdict.decision is Decision.DENIED or seen.execution.status.phase is Phase.APPROVED):
+    if not allowed and seen.execution.status.phase is Phase.APPROVED:
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
     if ending := _missing(seen):
         created = seen.execution.metadata.creation_timestamp or now
@@ -96,7 +94,7 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
             again_at = read_at + max(timedelta(seconds=timing.payload_retry), (read_at - created) / 2)
             return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadRequest(),))
         return finish(seen, now, ending)
-    return _enter(seen, verdict, now, timing) if allowed else ask(seen, seen.policy, verdict, now)
+    return _enter(seen, verdict, now, timing) if allowed else ask(seen, verdict, now)
 
 
 def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> Plan:

@@ -11,7 +11,6 @@ from codeexec_api import (
     Reason,
     Verdict,
     condition,
-    evaluate,
     find_condition,
     set_condition,
 )
@@ -27,9 +26,9 @@ from codeexec_operator.core.actions import (
     ReadRequest,
     StartCode,
 )
-from codeexec_operator.core.approving import permits
+from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.findings import Ending, Proven
-from codeexec_operator.core.observed import Observed, PodLink, PolicyProblem, PoolView, SessionView
+from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, no_longer_queued
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
@@ -248,10 +247,8 @@ def _without_payload(seen: Observed, now: datetime) -> Plan | None:
 
 def _verdict(seen: Observed) -> Verdict | Ending:
     """What the policy says now, together with the approval if there is one; or why it must not run any more."""
-    if isinstance(seen.policy, PolicyProblem):
-        return Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message)
-    verdict = evaluate(seen.execution.spec, seen.policy)
-    if not permits(seen, verdict):
+    verdict = consult(seen)
+    if isinstance(verdict, Verdict) and not permits(seen, verdict):
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
     return verdict
 
