@@ -582,6 +582,15 @@ class Summary(_Status):
     duration: str = Field("", max_length=32)
 
 
+class AuditAnchor(_Status):
+    """Which line of the operator's audit log was written with this status; see `codeexec_api.audit`."""
+
+    chain: str = Field(pattern=r"^[0-9a-f]{32}$", description="Chain of one operator process and namespace.")
+    sequence: int = Field(ge=1, le=2**53, description="Number of the line in its chain, from 1 on.")
+    hash: Sha256
+    time: datetime = Field(description="When the line was written.")
+
+
 Conditions = Annotated[
     tuple[Condition, ...],
     Field(
@@ -608,6 +617,9 @@ class _SandboxStatus(_Status):
         "NetworkPolicy (shown by egressProof), Seccomp and Landlock (around the code, inside the pod).",
     )
     egress_proof: EgressProof | None = Field(None, description="Shows that the network was closed before code ran.")
+    audit: AuditAnchor | None = Field(
+        None, description="The line of the operator's audit log that tells of this status."
+    )
 
 
 class Grant(_Model):
