@@ -117,7 +117,7 @@ def of_the_last_one(anchor: AuditAnchor) -> Mapping[str, Any]:
 
 
 def facts_of(record: CodeExecution | CodeSession) -> Facts:
-    """What lines tell of a record, without what is empty: digests, sizes, names of objects and people, limits, outcome."""
+    """What lines tell of a record, without what is empty: digests, sizes, names of objects and people, outcome."""
     spec, status, meta = record.spec, record.status, record.metadata
     facts: Facts = {
         "kind": EXECUTION_KIND if isinstance(record, CodeExecution) else SESSION_KIND,

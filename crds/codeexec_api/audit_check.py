@@ -1,7 +1,7 @@
 """Reads logs of the operator, and says whether their audit lines are all there, unchanged, and what the records say.
 
-Pure: log lines and records in, findings and notes out. A finding is something that is not as the operator has written it.
-A note is something that can't be told.
+Pure: log lines and records in, findings and notes out. A finding is something that is not as the operator has written
+it. A note is something that can't be told.
 """
 
 import json
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -302,7 +303,7 @@ def _check_chains(chains: Mapping[str, _Chain], found: _Found) -> None:
             found.wonder(FindingKind.MISSING, first.where, message)
         elif first.body["previous"] != GENESIS or first.body["event"] != AuditEvent.OPERATOR_STARTED:
             found.say(FindingKind.BROKEN, first.where, f"chain {name} doesn't begin with the start of an operator")
-        for before, after in zip(numbers, numbers[1:], strict=False):
+        for before, after in pairwise(numbers):
             _check_link(name, chain[before], chain[after], found)
         for line in chain.values():
             if line.body["event"] == AuditEvent.CONTINUES:
@@ -364,7 +365,7 @@ class _Records:
         self._chains, self._found = chains, found
         self._until = max((line.body["time"] for chain in chains.values() for line in chain.values()), default="")
         self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
-        """Lines by the UID of the record that they tell of, oldest first, but for those whose status was refused or lost."""
+        """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed."""
         for chain in sorted(chains.values(), key=lambda one: str(one[min(one)].body["time"])):
             refused = _refused(chain)
             for number in sorted(chain):
@@ -438,8 +439,8 @@ class _Records:
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{_differences(said, found)} (the line: {line.where})")
             return False
         if status_digest(status) != line.body.get("statusSHA256"):
-            message = f"its status was changed in what lines don't tell of, such as output or messages (its line: {line.where})"
-            self._found.say(FindingKind.RECORD_CHANGED, where, message)
+            message = "its status was changed in what lines don't tell of, such as output or messages"
+            self._found.say(FindingKind.RECORD_CHANGED, where, f"{message} (the line: {line.where})")
             return False
         told = self._told.get(record.metadata.uid, [])
         later = told[told.index(line) + 1 :] if line in told else []
