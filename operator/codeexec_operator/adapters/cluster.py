@@ -82,6 +82,7 @@ class Cluster:
         self._sockets = stream.WsApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._nodes = client.NodeV1Api(self._api)
+        self._events = client.EventsV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._attach = client.CoreV1Api(self._sockets)
         self._reading_payloads = asyncio.Semaphore(_PAYLOADS)
@@ -424,6 +425,15 @@ class Cluster:
         """runtimeclasses: list. Name of each RuntimeClass to the handler that it stands for."""
         classes = self._plain(await self._nodes.list_runtime_class())
         return {one["metadata"]["name"]: one["handler"] for one in classes["items"]}
+
+    async def create_event(self, event: Any) -> None:
+        """On events of events.k8s.io: create.
+
+        Raises:
+            ApiException: it was refused.
+        """
+        namespace = event["metadata"]["namespace"]
+        await self._events.create_namespaced_event(namespace, event, _request_timeout=_ANSWER_SECONDS)
 
     async def ready(self, namespace: str) -> None:
         """codeexecutions: list. Raises what the API server answers if the operator could not work."""

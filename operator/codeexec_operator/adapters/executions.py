@@ -307,13 +307,13 @@ class ExecutionWorker(PodWorker):
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         status = status.model_copy(update={"operator_version": self.context.version})
-        write = self.context.cluster.write_execution
+        before = self._seen.execution.status.phase
         try:
-            written = await write(self._seen.execution, status)
+            written = await self._record(status)
         except ApiException as error:
             if not status.stdout or error.status == 409 or "too large" not in str(error.body):
                 raise
-            written = await write(self._seen.execution, without_output(status))
+            written = await self._record(without_output(status))
         payload = self._seen.payload
         if isinstance(payload, Payload):
             queued = bool(written.status.pool_name) and not written.status.pod_name
@@ -322,19 +322,19 @@ class ExecutionWorker(PodWorker):
         newest = max(_lean(written), self._seen.execution, key=lambda one: int(one.metadata.resource_version))
         self._seen = replace(self._seen, execution=newest, payload=payload, recorded_at=now())
         self._tell(written)
+        self.context.announcer.written(before, written)
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None, transcript=Transcript())
             self._leave()
             self._over.set()
             if self._runner:
                 self.aside(self._acknowledge(self._runner))
-        logger.info(
-            "%s: %s (%s)",
-            self.name,
-            written.status.phase.value,
-            written.status.reason,
-            extra={"execution_uid": self.uid, "code_digest": written.status.code_digest},
-        )
+
+    async def _record(self, status: CodeExecutionStatus) -> CodeExecution:
+        """Write a status, and ahead of it the line that tells of it."""
+        before = self._seen.execution
+        after = before.model_copy(update={"status": status})
+        return await self.context.audit.record(before, after, self.context.cluster.write_execution)
 
     async def _acknowledge(self, runner: Connection) -> None:
         """A pod that ends takes the node's time."""
