@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import asyncio_atexit
@@ -227,6 +227,14 @@ class CodeExecutionClient:
             CodeExecError: see `executor_client.exceptions`.
         """
         return await _oldest_first((await self.connect()).list())
+
+    async def list_stored(self) -> list[Mapping[str, Any]]:
+        """All executions and sessions of the namespace as the API server has them, each with its `kind`.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return [one async for one in (await self.connect()).list_stored()]
 
     async def cancel(self, name: str) -> None:
         """Stop an execution. Nothing happens if it has ended.

@@ -201,6 +201,18 @@ def in_utc(moment: datetime | None) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z") if moment else ""
 
 
+def log_entry(line: Line) -> str:
+    """The line of JSON that stands in a log, without its end: the audit line, and what a person wants to read first."""
+    body = line.body
+    about = body["namespace"]
+    if record := body.get("record"):
+        about += f"/{record['name']}: {record['phase']} ({record.get('reason', '')})"
+    else:
+        about += f": {body['event']}"
+    entry = {"message": about, MEMBER: body, "timestamp": body["time"], "severity": "info"}
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+
+
 # --- hashes ---
 
 

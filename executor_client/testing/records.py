@@ -30,7 +30,8 @@ from codeexec_api.names import block_key, file_key, review_name
 
 FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
 """The image of the fake's default policy."""
-_VERSION: Final = version("codeexec")
+VERSION: Final = version("codeexec")
+"""Of the operator that the fake plays."""
 _WARNING: Final = (
     "; warning: the network of the sandbox was not shown to be closed (see egressProof); "
     "the policy runs code all the same"
@@ -81,7 +82,7 @@ def moved(
         "message": message,
         "conditions": conditions,
         "observed_generation": generation,
-        "operator_version": _VERSION,
+        "operator_version": VERSION,
         "code_digest": digest,
         "summary": status.summary.model_copy(
             update={
@@ -132,7 +133,7 @@ def moved_session(
             ),
         ),
         "observed_generation": session.metadata.generation,
-        "operator_version": _VERSION,
+        "operator_version": VERSION,
         **({"ended_at": now} if move.phase.terminal else {}),
         **update,
     }

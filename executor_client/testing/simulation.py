@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from codeexec_api import (
     ApprovalStatus,
+    AuditAnchor,
     BlockStatus,
     CodeExecution,
     CodeExecutionSpec,
@@ -36,6 +37,7 @@ from codeexec_api import (
     evaluate,
     judge,
 )
+from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import (
     APPROVAL_PLURAL,
@@ -116,6 +118,10 @@ class Simulation:
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
         self._session_pods: dict[str, _Pod] = {}
+        self.audit_log: Final[list[str]] = []
+        """Lines of the operator's log that make its audit log."""
+        self._segment = Segment(uuid.uuid4().hex, namespace, records.VERSION)
+        self._tell(AuditEvent.OPERATOR_STARTED, {})
         self._logs: dict[str, Growing[tuple[datetime, bytes]]] = {}
 
     # --- what clients ask for ---
@@ -217,7 +223,7 @@ class Simulation:
         heard = asked.model_copy(update={"unused": ruling.unused})
         if not ruling.counts:
             status = execution.status.model_copy(update={"approval": heard})
-            self.executions.put(execution.model_copy(update={"status": status}))
+            self._write_execution(execution.model_copy(update={"status": status}))
             return
         heard = records.decided(heard, ruling.counts)
         message = f"by {heard.approver}{f': {heard.reason}' if heard.reason else ''}"
@@ -289,6 +295,23 @@ class Simulation:
             name=name, namespace=self.namespace, uid=str(uuid.uuid4()), generation=1, creation_timestamp=self.now
         )
 
+    # --- records, and the lines that tell of them ---
+
+    def _write_execution(self, after: CodeExecution) -> None:
+        anchor = self._tell(AuditEvent.STATUS_WRITE, of_a_write(self.executions[after.metadata.name].status, after))
+        status = after.status.model_copy(update={"audit": anchor})
+        self.executions.put(after.model_copy(update={"status": status}))
+
+    def _write_session(self, after: CodeSession) -> None:
+        anchor = self._tell(AuditEvent.STATUS_WRITE, of_a_write(self.sessions[after.metadata.name].status, after))
+        status = after.status.model_copy(update={"audit": anchor})
+        self.sessions.put(after.model_copy(update={"status": status}))
+
+    def _tell(self, event: AuditEvent, more: Mapping[str, Any]) -> AuditAnchor:
+        self._segment, line = self._segment.append(event, self.now, more)
+        self.audit_log.append(log_entry(line))
+        return line.anchor
+
     # --- the clock ---
 
     def advance(self, seconds: float) -> None:
@@ -359,7 +382,7 @@ class Simulation:
         return Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message
 
     def _move_session(self, name: str, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
-        self.sessions.put(records.moved_session(self.sessions[name], event, kind, message, self.now, **more))
+        self._write_session(records.moved_session(self.sessions[name], event, kind, message, self.now, **more))
 
     def _end_session(self, name: str, event: Event, message: str, reason: Reason | None = None, **more: Any) -> None:
         refused = self.sessions[name].status.phase is SessionPhase.PENDING and event is Event.REFUSED
@@ -541,7 +564,7 @@ class Simulation:
         }
 
     def _move(self, run: _Run, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
-        self.executions.put(records.moved(self.executions[run.name], event, kind, message, self.now, **more))
+        self._write_execution(records.moved(self.executions[run.name], event, kind, message, self.now, **more))
 
     def _finish(self, run: _Run, event: Event, message: str, reason: Reason | None = None, **more: Any) -> None:
         """End an execution, and let the next one of its session begin."""
@@ -561,7 +584,7 @@ class Simulation:
         if session.status.phase is SessionPhase.READY and first:
             if started:
                 used = {"last_used_at": self.now, "executions": session.status.executions + 1}
-                self.sessions.put(session.model_copy(update={"status": session.status.model_copy(update=used)}))
+                self._write_session(session.model_copy(update={"status": session.status.model_copy(update=used)}))
             if run.pod.queue:
                 self._start(run.pod.queue[0])
 

@@ -54,6 +54,7 @@ RESOURCES = {
     "apiextensions.k8s.io": "customresourcedefinitions",
     "certificates.k8s.io": "certificatesigningrequests certificatesigningrequests/approval",
     "coordination.k8s.io": "leases",
+    "events.k8s.io": "events",
     "node.k8s.io": "runtimeclasses",
     "*": "*",
 }

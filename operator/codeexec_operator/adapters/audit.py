@@ -5,7 +5,6 @@ that is not written, and code that does not start: nothing happens without its l
 """
 
 import asyncio
-import json
 import logging
 import os
 import secrets
@@ -21,7 +20,7 @@ from codeexec_api.audit import (
     AuditEvent,
     Line,
     Segment,
-    in_utc,
+    log_entry,
     of_a_failure,
     of_a_write,
     of_the_last_one,
@@ -90,7 +89,7 @@ class AuditLog:
             AuditFailure: the first lines can't be written.
         """
         for namespace in self._segments:
-            self._append(namespace, AuditEvent.OPERATOR_STARTED, {}, f"{namespace}: operator started")
+            self._append(namespace, AuditEvent.OPERATOR_STARTED, {})
 
     async def run(self) -> None:
         """Tell, once, how far the chains before these went, as records say."""
@@ -101,8 +100,7 @@ class AuditLog:
         """The same, now, if it was not told yet. That it could not be is logged and nothing more: it's an extra."""
         try:
             for namespace in tuple(self._earlier):
-                about = f"{namespace}: an earlier operator went before"
-                self._append(namespace, AuditEvent.CONTINUES, of_the_last_one(self._earlier[namespace]), about)
+                self._append(namespace, AuditEvent.CONTINUES, of_the_last_one(self._earlier[namespace]))
                 del self._earlier[namespace]
         except AuditFailure as error:
             logger.error("the audit log does not say which chain it continues: %s", error)
@@ -135,29 +133,23 @@ class AuditLog:
         Raises:
             AuditFailure: the line could not be written; nothing was sent then.
         """
-        meta, status = after.metadata, after.status
-        about = f"{meta.namespace}/{meta.name}: {status.phase.value} ({status.reason})"
-        line = self._append(meta.namespace, AuditEvent.STATUS_WRITE, of_a_write(before.status, after), about)
+        line = self._append(after.metadata.namespace, AuditEvent.STATUS_WRITE, of_a_write(before.status, after))
         try:
-            return await write(before, status.model_copy(update={MEMBER: line.anchor}))
+            return await write(before, after.status.model_copy(update={MEMBER: line.anchor}))
         except (ApiException, *NETWORK_ERRORS) as error:
             self._failed(line, getattr(error, "status", None))
             raise
 
     def _failed(self, line: Line, answer: int | None) -> None:
-        namespace, number = line.body["namespace"], line.body["sequence"]
-        about = f"{namespace}: line {number} was not written as a status ({answer or 'no answer'})"
         try:
-            self._append(namespace, AuditEvent.NOT_WRITTEN, of_a_failure(line, answer), about)
+            self._append(line.body["namespace"], AuditEvent.NOT_WRITTEN, of_a_failure(line, answer))
         except AuditFailure as error:  # the worker tries again, and learns it then
-            logger.error("%s: %s", about, error)
+            logger.error("the audit log does not say that line %s was not written: %s", line.body["sequence"], error)
 
-    def _append(self, namespace: str, event: AuditEvent, more: Mapping[str, Any], about: str) -> Line:
-        moment = datetime.now(UTC)
-        segment, line = self._segments[namespace].append(event, moment, more)
-        entry = {"message": about, MEMBER: line.body, "timestamp": in_utc(moment), "severity": "info"}
+    def _append(self, namespace: str, event: AuditEvent, more: Mapping[str, Any]) -> Line:
+        segment, line = self._segments[namespace].append(event, datetime.now(UTC), more)
         try:
-            self._write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")))
+            self._write(log_entry(line))
         except OSError as error:
             self._metrics.audit_lines(AUDIT_FAILED)
             self._fault = f"the audit log can't be written ({error.strerror or type(error).__name__})"
