@@ -36,8 +36,8 @@ def behave(block: FakeBlock) -> FakeOutcome:
     }.get(word, FakeOutcome(stdout=MARKER, takes=0.2))
 
 
-def a_day() -> FakeCluster:
-    """A cluster where all that an auditor asks about has happened."""
+def a_day(odd_one: str = HOSTILE) -> FakeCluster:
+    """A cluster where all that an auditor asks about has happened. One of the agents calls itself `odd_one`."""
     policy = ExecutionPolicySpec.model_validate(
         {
             "images": [FAKE_IMAGE],
@@ -47,11 +47,11 @@ def a_day() -> FakeCluster:
         }
     )
     fake = FakeCluster(policy=policy, run=behave)
-    asyncio.run(_live(fake))
+    asyncio.run(_live(fake, odd_one))
     return fake
 
 
-async def _live(fake: FakeCluster) -> None:
+async def _live(fake: FakeCluster, odd_one: str) -> None:
     builder, analyst = fake.client("system:serviceaccount:agents:builder"), fake.client("anna@example.org")
     for code, agent, client in (
         ("good", "planner", builder),
@@ -60,13 +60,13 @@ async def _live(fake: FakeCluster) -> None:
         ("good", "analyst", analyst),
         ("wait", "analyst", analyst),
         ("fill", "planner", builder),
-        ("good", HOSTILE, builder),
+        ("good", odd_one, builder),
     ):
         await _submit(client, code, Request(agent=agent))
         fake.advance(700)
     await _submit(builder, "good", Request(agent="planner", timeout_seconds=600))
-    await _ask(fake, builder, approve=True)
-    await _ask(fake, analyst, approve=False)
+    await _ask(fake, builder, "")
+    await _ask(fake, analyst, "<b>not</b> without a ticket" if odd_one == HOSTILE else "not without a ticket")
     fake.open_network()
     await _submit(builder, "good", Request(agent="planner"))
     fake.recover()
@@ -81,16 +81,17 @@ async def _submit(client: CodeExecutionClient, word: str, request: Request) -> s
     return execution.name
 
 
-async def _ask(fake: FakeCluster, client: CodeExecutionClient, *, approve: bool) -> None:
-    """Ask for more memory than the policy allows by itself."""
+async def _ask(fake: FakeCluster, client: CodeExecutionClient, why_not: str) -> None:
+    """Ask for more memory than the policy allows by itself; it is denied for a reason, or approved."""
     request = Request(agent="planner", limits=Limits(memory="2Gi"), approval=ApprovalWait())
     name = await _submit(client, "good", request)
     human = fake.client("olga@example.org")
     fake.advance(90)
-    if approve:
-        await human.approve(await human.get(name), reason="the table is large", valid=timedelta(minutes=15))
+    execution = await human.get(name)
+    if why_not:
+        await human.deny(execution, reason=why_not)
     else:
-        await human.deny(await human.get(name), reason="<b>not</b> without a ticket")
+        await human.approve(execution, reason="the table is large", valid=timedelta(minutes=15))
 
 
 def log_of(fake: FakeCluster, folder: Path) -> Path:
@@ -135,5 +136,5 @@ def browse(page: Path, *options: str) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        made = write_report(a_day(), Path(folder))
-        print(browse(made, "--window-size=1180,1500", f"--screenshot={Path(sys.argv[1]).resolve()}"))
+        made = write_report(a_day("reviewer"), Path(folder))
+        print(browse(made, "--window-size=1060,1240", f"--screenshot={Path(sys.argv[1]).resolve()}"))

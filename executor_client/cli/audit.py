@@ -141,7 +141,7 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
         return await _records(client, chosen), checked
 
     records, checked = cluster.run(work)
-    made_from = MadeFrom(cluster.ref.namespace, now(), _in_words(asked), logs, checked)
+    made_from = MadeFrom(cluster.ref.namespace, now(), _in_words(asked), tuple(map(_named, logs)), checked)
     page = render(records, made_from)
     try:
         with click.open_file(target, "w", encoding="utf-8") as file:
@@ -173,9 +173,14 @@ def _read(logs: tuple[str, ...]) -> Iterator[LogLine]:
     for log in logs:
         try:
             with click.open_file(log, encoding="utf-8", errors="replace") as file:
-                yield from read_log("stdin" if log == "-" else Path(log).name, file)
+                yield from read_log(_named(log), file)
         except OSError as error:
             raise click.ClickException(f"can't read {log}: {error.strerror}") from error
+
+
+def _named(log: str) -> str:
+    """Name of a log, for findings and for the report."""
+    return "stdin" if log == "-" else Path(log).name
 
 
 def _row(record: Record) -> tuple[str, ...]:
