@@ -366,7 +366,10 @@ class _Records:
         self._until = max((line.body["time"] for chain in chains.values() for line in chain.values()), default="")
         self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
         """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed."""
+        self._ages: dict[str, int] = {}
+        """Chains by their age, the oldest first."""
         for chain in sorted(chains.values(), key=lambda one: str(one[min(one)].body["time"])):
+            self._ages[chain[min(chain)].body["chain"]] = len(self._ages)
             refused = _refused(chain)
             for number in sorted(chain):
                 line = chain[number]
@@ -421,7 +424,7 @@ class _Records:
                 self._found.wonder(FindingKind.MISSING, where, f"it is newer than the logs given: {named}")
             else:
                 self._found.wonder(FindingKind.MISSING, where, f"its line is not in the logs given: {named}")
-        elif line.body["hash"] != anchor.hash:
+        elif line.body["hash"] != anchor.hash or line.body["time"] != in_utc(anchor.time):
             message = f"it names another {named} than {line.where} has: one of them was changed"
             self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
             return None
@@ -442,8 +445,7 @@ class _Records:
             message = "its status was changed in what lines don't tell of, such as output or messages"
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{message} (the line: {line.where})")
             return False
-        told = self._told.get(record.metadata.uid, [])
-        later = told[told.index(line) + 1 :] if line in told else []
+        later = [one for one in self._told.get(record.metadata.uid, ()) if self._order(one) > self._order(line)]
         if later:
             newest = later[-1]
             message = (
@@ -451,6 +453,10 @@ class _Records:
             )
             self._found.say(FindingKind.RECORD_OUTDATED, where, message)
         return not later
+
+    def _order(self, line: ReadLine) -> tuple[int, int]:
+        """By which lines of all chains follow each other: clocks may be set back."""
+        return (self._ages[line.body["chain"]], line.body["sequence"])
 
 
 def _refused(chain: _Chain) -> set[int]:

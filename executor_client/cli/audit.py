@@ -98,7 +98,7 @@ def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> N
     if logs:
         click.echo()
         rows = ((one.time, str(one.sequence), one.said, one.where, one.digest) for one in told)
-        echo_table(("LINE OF", "NUMBER", "SAYS", "WHERE", "HASH"), rows)
+        echo_table(("WRITTEN", "LINE", "SAYS", "WHERE", "HASH"), rows)
 
 
 @audit.command("verify", short_help="Check the operator's log, and the records against it.")
@@ -228,10 +228,15 @@ def _show_verification(found: Verification, *, with_records: bool) -> None:
     if found.gone:
         names = ", ".join(found.gone[:_SHOWN]) + (" …" if len(found.gone) > _SHOWN else "")
         click.echo(f"not in the cluster any more, though the log tells of them: {len(found.gone)}: {names}\n")
-    agreed = f"; {found.records} records agree with their line" if with_records else ""
-    click.echo(f"{found.lines} audit lines in {len(found.chains)} chains{agreed}")
-    notes = f", {len(found.notes)} that can't be told" if found.notes else ""
-    click.echo(f"{'FAILED' if found.findings else 'ok'}: {len(found.findings)} findings{notes}")
+    click.echo(f"{_many(found.lines, 'audit line')} in {_many(len(found.chains), 'chain')}")
+    if with_records:
+        click.echo(f"{_many(found.records, 'record')} as the log tells")
+    notes = f", {_many(len(found.notes), 'thing')} that can't be told" if found.notes else ""
+    click.echo(f"{'FAILED' if found.findings else 'ok'}: {_many(len(found.findings), 'finding')}{notes}")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _show_list(title: str, findings: tuple[Finding, ...], most: int) -> None:

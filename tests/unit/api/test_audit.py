@@ -435,6 +435,11 @@ def tampered(change: Callable[[dict[str, Any]], None]) -> Verification:
         (lambda one: one["status"].pop("audit"), FindingKind.RECORD_UNANCHORED, "it names no line, but log-1:"),
         (lambda one: one.pop("status"), FindingKind.RECORD_UNANCHORED, "it names no line, but log-1:"),
         (lambda one: one["status"]["audit"].update(hash="0" * 64), FindingKind.RECORD_UNANCHORED, "another line"),
+        (
+            lambda one: one["status"]["audit"].update(time="2027-01-01T00:00:00Z"),
+            FindingKind.RECORD_UNANCHORED,
+            "another line",
+        ),
         (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.MISSING, "its line is missing"),
         (lambda one: one["status"]["audit"].update(chain="f" * 32), FindingKind.MISSING, "not in the logs given"),
         (lambda one: one["metadata"].update(uid="other"), FindingKind.RECORD_UNANCHORED, "with another UID"),
@@ -456,6 +461,20 @@ def test_a_record_that_was_set_back_to_what_it_was_before_is_found() -> None:
     [finding] = world.check().findings
     assert (finding.kind, finding.where) == (FindingKind.RECORD_OUTDATED, "CodeExecution run-1")
     assert "it became Failed later" in finding.message
+
+
+def test_a_record_that_was_set_back_to_a_write_whose_answer_was_lost_is_found() -> None:
+    world = World()
+    world.start()
+    lost = world.write(named("run-1"), Phase.RUNNING, None)
+    status = named("run-1").status.model_copy(update={"phase": Phase.RUNNING, "reason": "Running"})
+    anchored = named("run-1").model_copy(update={"status": status.model_copy(update={"audit": lost.anchor})})
+    world.records["run-1"] = anchored
+    assert world.check().findings == (), "it was written all the same"
+    world.write(named("run-1"), Phase.FAILED)
+    assert world.check().findings == ()
+    world.records["run-1"] = anchored
+    assert kinds(world.check()) == {FindingKind.RECORD_OUTDATED}
 
 
 def test_a_write_that_was_refused_or_got_lost_is_no_later_status() -> None:

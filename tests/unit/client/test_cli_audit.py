@@ -101,11 +101,11 @@ def test_show_nothing_of_that_name(codeexec) -> None:
 def test_an_honest_log_is_fine(codeexec, log) -> None:
     done = codeexec("verify", str(log), "--complete")
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "ok: 0 findings")
-    assert "13 records agree with their line" in done.stdout
+    assert "13 records as the log tells" in done.stdout
     assert codeexec("verify", "-", stdin=log.read_text()).exit_code == 0
     alone = codeexec("verify", str(log), "--no-cluster")
     assert alone.exit_code == 0
-    assert "agree" not in alone.stdout
+    assert "as the log tells" not in alone.stdout
 
 
 def edit(log: Path, change: Callable[[list[str]], None]) -> None:
@@ -156,7 +156,7 @@ def test_without_any_log_all_can_not_be_told(codeexec, tmp_path: Path) -> None:
     empty = tmp_path / "empty.log"
     empty.write_text("")
     done = codeexec("verify", str(empty))
-    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "ok: 0 findings, 13 that can't be told")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "ok: 0 findings, 13 things that can't be told")
     assert codeexec("verify", str(empty), "--complete").exit_code == 1
 
 
