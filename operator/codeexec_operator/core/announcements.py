@@ -77,7 +77,8 @@ def build_event(about: CodeExecution | CodeSession, what: Announcement, now: dat
     meta = about.metadata
     return {
         "metadata": {"generateName": f"{meta.name}.", "namespace": meta.namespace},
-        "eventTime": in_utc(now),
+        # The client writes a time anew, and leaves out the microseconds of a whole second, which the API server wants.
+        "eventTime": in_utc(now.replace(microsecond=now.microsecond or 1)),
         "reportingController": f"{GROUP}/operator",
         "reportingInstance": instance[:_REASON_LENGTH],
         "action": what.action,

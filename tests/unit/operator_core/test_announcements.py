@@ -118,7 +118,7 @@ def test_an_event_is_about_its_record_and_no_longer_than_the_api_server_takes() 
         "namespace": "codeexec-sandbox",
         "uid": record.metadata.uid,
     }
-    assert (event["type"], event["eventTime"]) == ("Warning", "2026-11-21T12:00:00.000000Z")
+    assert (event["type"], event["eventTime"]) == ("Warning", "2026-11-21T12:00:00.000001Z")
     assert len(event["note"].encode()) == 1024
     assert len(event["reportingInstance"]) == 128
 
