@@ -1,8 +1,8 @@
 """What a caller does when a human has to approve what it asks for, and what that human gets to see."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Self, TypeAlias
 
@@ -18,6 +18,8 @@ class ApprovalRequest:
 
     execution: str
     """Name of the CodeExecution."""
+    uid: str
+    """Its UID: one of the same name that comes later is another."""
     namespace: str
     agent: str
     """As claimed by the client."""
@@ -30,6 +32,16 @@ class ApprovalRequest:
     """If nobody has decided by then, the execution ends."""
     message: str
     """All of it for people, with the command that approves it."""
+
+
+@dataclass(frozen=True)
+class ReviewedCode:
+    """What an execution that waits for approval would run, and the files that it would find."""
+
+    blocks: tuple[bytes, ...] = field(default=(), repr=False)
+    """In order."""
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Content by path in the workspace. Code may load them: Python imports a module from there before its own."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +96,12 @@ class Patience:
         if current.status.phase is not Phase.AWAITING_APPROVAL:
             await self.__aexit__()
             return False
+        if self.wait.mode == "wait" and self.wait.seconds is not None and self._timer is None:
+            self._timer = asyncio.create_task(self._lose(self.wait.seconds))
         if not self._asked:
             self._asked = True
             if self.wait.notify:
                 await asyncio.to_thread(self.wait.notify, request_of(current))
-        if self.wait.mode == "wait" and self.wait.seconds is not None and self._timer is None:
-            self._timer = asyncio.create_task(self._lose(self.wait.seconds))
         return self.wait.mode == "return"
 
     async def _lose(self, seconds: float) -> None:
@@ -103,6 +115,7 @@ def request_of(execution: CodeExecution) -> ApprovalRequest:
     status = execution.status
     return ApprovalRequest(
         execution=execution.metadata.name,
+        uid=execution.metadata.uid,
         namespace=execution.metadata.namespace,
         agent=execution.spec.source.agent,
         requested_by=execution.spec.requested_by or "",

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeResult
@@ -14,6 +15,7 @@ from codeexec_api import BlockStatus, Phase
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
 from executor_client import tasks
 from executor_client.blocks import PreparedBlock
+from executor_client.functions import PROMPT_TEMPLATE, UserFunction, names, prompt
 from executor_client.results import Artifact, ExecutionResult
 from executor_client.work_dir import WorkDir
 
@@ -40,6 +42,56 @@ class SandboxCodeResult(CodeResult):
 
 
 Result = TypeVar("Result", bound=SandboxCodeResult)
+
+
+class Settings(Protocol):
+    """What the configurations of both executors have."""
+
+    timeout: int
+    work_dir: str | None
+    functions_module: str
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+class Described(Generic[AnySettings]):
+    """What both executors tell of themselves."""
+
+    _config: AnySettings
+    _functions: Sequence[UserFunction]
+
+    @property
+    def timeout(self) -> int:
+        """Limit of each block, in seconds."""
+        return self._config.timeout
+
+    @property
+    def work_dir(self) -> Path | None:
+        """Local folder for the source of each block and the files that code makes, if any."""
+        return Path(self._config.work_dir) if self._config.work_dir else None
+
+    @property
+    def functions(self) -> list[str]:
+        """Names of the functions that code may import."""
+        return names(self._functions)
+
+    @property
+    def functions_module(self) -> str:
+        """Module from which code imports the functions given at construction."""
+        return self._config.functions_module
+
+    def format_functions_for_prompt(self, prompt_template: str = PROMPT_TEMPLATE) -> str:
+        """A text that tells a model of the functions.
+
+        Args:
+            prompt_template: with `$functions` for their stubs, and `$module_name`.
+
+        Raises:
+            KeyError: the template has another variable.
+            ValueError: the template has a `$` that begins none.
+        """
+        return prompt(self._functions, self.functions_module, prompt_template)
 
 
 def check_range(name: str, value: int, most: int) -> None:

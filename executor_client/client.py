@@ -30,9 +30,9 @@ from codeexec_api import (
     Source,
 )
 from codeexec_api.digests import sha256_hex
-from codeexec_api.names import block_key, payload_name
+from codeexec_api.names import block_key, file_key, payload_name
 from executor_client import telemetry
-from executor_client.approvals import ApprovalWait
+from executor_client.approvals import ApprovalWait, ReviewedCode
 from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size, count_parts, payload_of
 from executor_client.exceptions import CodeExecError, NotFound, NothingToDecide, OutputUnavailable
 from executor_client.execution import Execution, read_contents
@@ -205,7 +205,8 @@ class CodeExecutionClient:
             transport = await self.connect()
             name, spec = self._specify(blocks, request, files, fetch, list_files, session)
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
-            return Execution(self.connect, name, await self._create(transport, name, spec, payload_of(blocks, files)))
+            created = await self._create(transport, name, spec, payload_of(blocks, files))
+            return Execution(self.connect, name, created, approval=request.approval)
 
     def attach(self, name: str) -> Execution:
         """A handle on an execution that exists already. Does no I/O."""
@@ -313,8 +314,8 @@ class CodeExecutionClient:
             raise _nothing_to_decide(execution)
         await (await self.connect()).revoke(status.approval.name)
 
-    async def read_code(self, execution: CodeExecution) -> list[bytes]:
-        """The blocks of an execution that waits for approval, checked against the digests in its record.
+    async def read_code(self, execution: CodeExecution) -> ReviewedCode:
+        """Blocks and files of an execution that waits for approval, checked against the digests in its record.
 
         Raises:
             NothingToDecide: it does not wait for approval: its code can't be read.
@@ -325,20 +326,34 @@ class CodeExecutionClient:
         status, spec = execution.status, execution.spec
         if status.phase is not Phase.AWAITING_APPROVAL or status.approval is None:
             raise _nothing_to_decide(execution)
+        if not spec.blocks and not spec.files:
+            return ReviewedCode()
+        if not status.approval.code_secret:
+            raise OutputUnavailable(
+                f"the code of execution {execution.metadata.name} can't be read: the operator could not put it into a "
+                "Secret, as when the namespace's quota for Secrets is used up; its log says why"
+            )
         transport = await self.connect()
         names = [payload_name(status.approval.code_secret, part) for part in range(_parts(spec))]
         try:
             parts = [await transport.read_code(name) for name in names]
         except NotFound as error:
             raise OutputUnavailable(f"the code of execution {execution.metadata.name} is gone: {error}") from error
-        blocks = [b"".join(part.get(block_key(index), b"") for part in parts) for index in range(len(spec.blocks))]
-        for index, (block, code) in enumerate(zip(spec.blocks, blocks, strict=True)):
-            if sha256_hex(code) != block.sha256:
+
+        def content(key: str, what: str, sha256: str) -> bytes:
+            found = b"".join(part.get(key, b"") for part in parts)
+            if sha256_hex(found) != sha256:
                 raise OutputUnavailable(
-                    f"block {index} of execution {execution.metadata.name} is not what its record says: SHA-256 "
-                    f"{sha256_hex(code)} instead of {block.sha256}; deny it"
+                    f"{what} of execution {execution.metadata.name} is not what its record says: SHA-256 "
+                    f"{sha256_hex(found)} instead of {sha256}; deny it"
                 )
-        return blocks
+            return found
+
+        blocks = (content(block_key(i), f"block {i}", one.sha256) for i, one in enumerate(spec.blocks))
+        files = {
+            one.path: content(file_key(i), f"file {one.path!r}", one.sha256) for i, one in enumerate(spec.files or ())
+        }
+        return ReviewedCode(tuple(blocks), files)
 
     async def _decide(
         self,

@@ -55,6 +55,7 @@ class Execution:
     ) -> None:
         self._connect = connect
         self._patience = Patience(approval, self._give_up)
+        self._overall: asyncio.Timeout | None = None
         self._latest = latest
         self._contents: Contents | None = None
         self.name: Final = name
@@ -139,19 +140,22 @@ class Execution:
                 aclosing(transport.changes(latest)) as changes,
                 self._patience,
             ):
+                self._overall = overall
                 async for current in changes:
                     self._latest = current
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)
-                    if current.status.phase.terminal or await self._patience.leaves(current):
+                    if current.status.phase.terminal:
                         return current
                     if current.status.started_at and not started:
                         started = True
                         overall.reschedule(clock() + run_seconds)
-                    elif not started:
+                    elif not started and not self._patience.lost:
                         # In the queue of a pool it may stay as long as it takes.
                         waits = _is_queued(current)
                         overall.reschedule(None if waits else clock() + start_seconds + run_seconds)
+                    if await self._patience.leaves(current):
+                        return current
                     seen(current)
             raise ExecutionLost(f"execution {self.name} was deleted before it ended")
         except TimeoutError:
@@ -167,7 +171,9 @@ class Execution:
             ) from None
 
     async def _give_up(self) -> None:
-        """Cancel what nobody has approved in time."""
+        """Cancel what nobody has approved in time, and don't wait for ever for that either."""
+        if self._overall:
+            self._overall.reschedule(asyncio.get_running_loop().time() + OPERATOR_SECONDS)
         try:
             await self.cancel()
         except CodeExecError as error:

@@ -29,6 +29,7 @@ from codeexec_api.v1alpha1 import (
 )
 from executor_client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
 from executor_client.autogen import (
+    Described,
     SandboxCodeResult,
     check_range,
     despite_cancellation,
@@ -42,12 +43,9 @@ from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionC
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
 from executor_client.farewell import say_farewell
 from executor_client.functions import (
-    PROMPT_TEMPLATE,
     UserFunction,
     check_program,
     module_source,
-    names,
-    prompt,
     silence_pip,
 )
 from executor_client.results import CANCELLED, Artifact, ExecutionResult
@@ -93,7 +91,9 @@ class KubernetesCodeExecutorConfig(BaseModel):
     approval_timeout: int = 600
 
 
-class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfig]):
+class KubernetesCodeExecutor(
+    Described[KubernetesCodeExecutorConfig], CodeExecutor, Component[KubernetesCodeExecutorConfig]
+):
     """Runs code blocks in hardened pods of a Kubernetes cluster.
 
     All calls share one workspace in one pod, which is made by the first call and ends with `stop()`, when the executor
@@ -166,6 +166,8 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         check_range("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS)
         if approval not in ("wait", "return"):
             raise ValueError(f"approval is {approval!r}, but must be 'wait' or 'return'")
+        if functions and approval == "return":
+            raise ValueError("functions need approval='wait': they are checked first, and that may have to be approved")
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
             raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
         if session not in ("per-executor", "per-call"):
@@ -226,38 +228,6 @@ class KubernetesCodeExecutor(CodeExecutor, Component[KubernetesCodeExecutorConfi
         if self._client.cluster:
             weakref.finalize(self, say_farewell, shared, self._client.cluster)
         return shared
-
-    @property
-    def timeout(self) -> int:
-        """Limit of each block, in seconds."""
-        return self._config.timeout
-
-    @property
-    def work_dir(self) -> Path | None:
-        """Local folder for the source of each block and the files that code makes, if any."""
-        return Path(self._config.work_dir) if self._config.work_dir else None
-
-    @property
-    def functions(self) -> list[str]:
-        """Names of the functions that code may import."""
-        return names(self._functions)
-
-    @property
-    def functions_module(self) -> str:
-        """Module from which code imports the functions given at construction."""
-        return self._config.functions_module
-
-    def format_functions_for_prompt(self, prompt_template: str = PROMPT_TEMPLATE) -> str:
-        """A text that tells a model of the functions.
-
-        Args:
-            prompt_template: with `$functions` for their stubs, and `$module_name`.
-
-        Raises:
-            KeyError: the template has another variable.
-            ValueError: the template has a `$` that begins none.
-        """
-        return prompt(self._functions, self.functions_module, prompt_template)
 
     async def execute_code_blocks(
         self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken

@@ -744,7 +744,10 @@ class Transport:
                 f"{text}; wait until other executions end, or ask the platform owner to raise it or to delete records"
             )
         if error.status == 403:
-            return NotPermitted(f"{text}; ask the platform owner to bind the Role 'codeexec-agent' to this identity")
+            return NotPermitted(
+                f"{text}; ask the platform owner to bind the Role for it to this identity: "
+                "'codeexec-agent' to run code, 'codeexec-approver' to decide about it (nobody should have both)"
+            )
         if error.status == 404 and (what := _missing(body)):
             return NotFound(f"{text}; look with `kubectl -n {self.namespace} get {what}`")
         if error.status == 404 and "namespaces" in body:

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from codeexec_api import sealing
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).parent.parent
@@ -145,6 +147,19 @@ def an_execution(name: str, blocks: Sequence[Mapping[str, Any]], **spec: Any) ->
             **spec,
         },
     }
+
+
+def a_sealed_execution(
+    admin: Admin, name: str, code: str, *, sealed_for: str | None = None, **spec: Any
+) -> dict[str, Any]:
+    """As a client of another make might create it, with the key that is published at this moment."""
+    published = admin.get("configmap", "codeexec-sealing-key")["data"]
+    payload = sealing.seal({"block-0": code.encode()}, published, SANDBOX, sealed_for or name)
+    block = {"language": "python", **announce(code.encode())}
+    made = an_execution(name, [block], **{"limits": {"cpu": "100m", "memory": "64Mi"}, **spec})
+    del made["spec"]["payloadRef"]
+    made["spec"]["sealedPayload"] = payload.dump()
+    return made
 
 
 def a_session(name: str, **spec: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from codeexec_api.v1alpha1 import (
     MAX_UNUSED_APPROVALS,
+    ApprovalStatus,
     CodeExecution,
     ExecutionApproval,
     Grant,
@@ -72,6 +73,21 @@ def judge(
     denials = [one for one in counting if one.spec.decision == "Deny"]
     first = next(iter(denials or counting), None)
     return Ruling(first, tuple(unused[-MAX_UNUSED_APPROVALS:]))
+
+
+def decided(asked: ApprovalStatus, by: ExecutionApproval) -> ApprovalStatus:
+    """What is on record of an execution that a human was asked about, when one has decided."""
+    return asked.model_copy(
+        update={
+            "name": by.metadata.name,
+            "uid": by.metadata.uid,
+            "decision": by.spec.decision,
+            "approver": by.spec.approver,
+            "reason": by.spec.reason,
+            "decided_at": by.metadata.creation_timestamp,
+            "expires_at": by.spec.expires_at,
+        }
+    )
 
 
 def _by_age(approval: ExecutionApproval) -> tuple[str, str]:

@@ -166,6 +166,7 @@ def _of_execution(record: CodeExecution) -> Facts:
             "decision": approval.decision,
             "approver": approval.approver,
             "name": approval.name,
+            "uid": approval.uid,
         }
         facts["approval"] = {name: value for name, value in asked.items() if value}
     return facts

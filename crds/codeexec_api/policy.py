@@ -77,7 +77,7 @@ class Verdict:
             return "allowed by the policy"
         listed = "; ".join(map(str, (*self.violations, *self.beyond)))
         if self.decision is Decision.NEEDS_APPROVAL:
-            return f"{listed}. A human has to approve this"
+            return listed
         return (
             f"{listed}. Ask for less, or ask the platform owner to change the ExecutionPolicy 'default' of this "
             "namespace."
@@ -106,7 +106,7 @@ def policy_for(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpe
 
 
 def _with_rule(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
-    fitting = next((one for one in policy.agent_rules if _fits(one, spec)), None)
+    fitting = next((one for one in sorted(policy.agent_rules, key=_is_a_claim) if _fits(one, spec)), None)
     if fitting is None:
         return policy
     changes: dict[str, Any] = {name: value for name in _OVERRIDES if (value := getattr(fitting, name)) is not None}
@@ -114,6 +114,11 @@ def _with_rule(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpe
         limits = {name: value for name, value in fitting.max_limits if value is not None}
         changes["max_limits"] = policy.max_limits.model_copy(update=limits)
     return policy.model_copy(update=changes)
+
+
+def _is_a_claim(rule: AgentRule) -> bool:
+    """Who claims to be another agent must not get out of what is proven."""
+    return rule.requested_by is None
 
 
 def _fits(rule: AgentRule, spec: Request) -> bool:
@@ -157,7 +162,9 @@ def _execution(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator
     for index, block in enumerate(spec.blocks):
         yield from _among(f"spec.blocks[{index}].language", block.language, policy.languages, more.languages)
     yield from _above("spec.blocks", len(spec.blocks), policy.max_blocks, more.max_blocks)
-    yield from _above("spec.timeoutSeconds", spec.timeout_seconds, policy.max_timeout_seconds, more.max_timeout_seconds)
+    if spec.blocks:  # else it limits nothing
+        highest, approvable = policy.max_timeout_seconds, more.max_timeout_seconds
+        yield from _above("spec.timeoutSeconds", spec.timeout_seconds, highest, approvable)
 
 
 def _session(spec: CodeSessionSpec, policy: ExecutionPolicySpec) -> Iterator[_Found]:

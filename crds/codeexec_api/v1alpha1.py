@@ -654,9 +654,10 @@ class ApprovalStatus(_Status):
         "",
         max_length=253,
         description="Secret with the code, for those who may read it, until it is decided: the first of payloadRef, or "
-        "one that the operator makes of sealedPayload.",
+        "one that the operator makes of sealedPayload; empty if there is none, or it could not be made.",
     )
     name: str = Field("", max_length=253, description="ExecutionApproval that counts.")
+    uid: str = Field("", max_length=64, description="Its metadata.uid.")
     decision: str = Field("", max_length=16, description="Approve or Deny; empty: nobody has decided.")
     approver: str = Field("", max_length=512, description="Who decided, as the API server knows them.")
     reason: str = Field("", max_length=1024, description="Why, in the words of the approver.")
@@ -991,7 +992,10 @@ class ExecutionPolicySpec(_Model):
         3600, ge=1, le=86_400, description="How long an execution waits for a human's decision before it ends."
     )
     agent_rules: tuple[AgentRule, ...] = Field(
-        (), max_length=MAX_AGENT_RULES, description="Exceptions. The first one that fits a request counts, alone."
+        (),
+        max_length=MAX_AGENT_RULES,
+        description="Exceptions. The first one that fits a request counts, alone; those with a requestedBy come before "
+        "those without.",
     )
     pod_ttl_seconds: int = Field(
         60,

@@ -75,8 +75,8 @@ async def ask_and_decide(kubeconfig: Path) -> None:
 
 async def decide(human: CodeExecutionClient, name: str) -> None:
     execution = await human.get(name)
-    [code] = await human.read_code(execution)
-    print(f"The human reads the code: {code.decode()}")
+    code = await human.read_code(execution)
+    print(f"The human reads the code: {code.blocks[0].decode()}")
     await human.approve(execution, reason="looks fine")
 
 

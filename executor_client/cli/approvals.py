@@ -7,7 +7,17 @@ import click
 
 from codeexec_api import ApprovalStatus, CodeExecution
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
-from executor_client.cli.display import age, as_list, as_object, echo_fields, echo_json, echo_table, visible
+from executor_client.cli.display import (
+    age,
+    as_list,
+    as_object,
+    echo_fields,
+    echo_json,
+    echo_table,
+    one_line,
+    plain,
+    size,
+)
 from executor_client.cli.show import show_time
 from executor_client.client import CodeExecutionClient
 from executor_client.exceptions import CodeExecError
@@ -129,7 +139,12 @@ def _show(execution: CodeExecution) -> None:
             "Phase": status.phase.value,
             "Message": status.message,
             "Code": status.code_digest,
-            "Limits": f"{spec.timeout_seconds} s a block, cpu {spec.limits.cpu}, memory {spec.limits.memory}",
+            "Session": spec.session_ref.name if spec.session_ref else "",
+            "Image": spec.image or "",
+            "Runtime class": spec.runtime_class_name or "",
+            "Limits": f"{spec.timeout_seconds} s a block, cpu {spec.limits.cpu}, memory {spec.limits.memory}, "
+            f"disk {spec.limits.ephemeral_storage}, {spec.limits.pids} processes",
+            "Fetches": ", ".join(spec.artifacts.fetch),
             "Waits until": show_time(asked.wait_until),
             "Decision": asked.decision,
             "Approver": asked.approver,
@@ -137,6 +152,8 @@ def _show(execution: CodeExecution) -> None:
             "Expires": show_time(asked.expires_at),
         }
     )
+    if spec.session_ref:
+        click.echo("\nIt runs in a session: what else runs there, before or until it starts, can change what it does.")
     if asked.grants:
         click.echo()
         echo_table(("ASKS FOR", "VALUE"), ((grant.field, grant.value) for grant in asked.grants))
@@ -149,10 +166,23 @@ def _show(execution: CodeExecution) -> None:
 async def _show_code(client: CodeExecutionClient, execution: CodeExecution) -> None:
     """The blocks, for those who may read them. That somebody may not is no fault."""
     try:
-        blocks = await client.read_code(execution)
+        code = await client.read_code(execution)
     except CodeExecError as error:
         click.echo(f"\nthe code is not shown: {error}")
         return
-    for index, (block, code) in enumerate(zip(execution.spec.blocks, blocks, strict=True)):
-        click.echo(f"\n--- block {index}: {block.language}, sha256 {block.sha256} ---")
-        click.echo(visible(code.decode(errors="replace")))
+    for index, (block, content) in enumerate(zip(execution.spec.blocks, code.blocks, strict=True)):
+        name = f" as {one_line(block.filename)}" if block.filename else ""
+        _show_content(f"block {index}{name}: {block.language}", content, block.sha256)
+    for file in execution.spec.files or ():
+        _show_content(f"file {one_line(file.path)}", code.files[file.path], file.sha256)
+
+
+def _show_content(what: str, content: bytes, sha256: str) -> None:
+    """Nothing of it can control the terminal, or look like something else than it is."""
+    try:
+        text = plain(content.decode())
+    except UnicodeDecodeError:
+        text = "(not shown: it is no text)"
+    lines = content.count(b"\n") + 1
+    click.echo(f"\n--- {what}, {size(len(content))}, {lines} lines, sha256 {sha256} ---")
+    click.echo(text)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -30,6 +31,7 @@ _GAP: Final = 3
 _WRAPPED: Final = frozenset({"AGENT", "MESSAGE"})
 """Columns that are wrapped on a terminal that is too narrow."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_BLANKS: Final = re.compile(" {2,}")
 _LINE_ENDS: Final = str.maketrans({"\t": "\\t", "\n": "\\n"})
 _STYLES: Final = {
     "Succeeded": "green",
@@ -97,9 +99,18 @@ def _write(stream: StreamName, text: str) -> None:
     out.flush()
 
 
+def plain(text: str) -> str:
+    """Text that a human decides by: besides, what has no shape of its own, turns writing around or is an odd blank."""
+    return "".join(one if _has_a_shape(one) else f"\\u{ord(one):04x}" for one in visible(text))
+
+
+def _has_a_shape(character: str) -> bool:
+    return character in " \n\t" or unicodedata.category(character)[0] not in "CZ"
+
+
 def one_line(text: str) -> str:
-    """Text that somebody else wrote, as a cell of a table."""
-    return visible(text).translate(_LINE_ENDS)
+    """Text that somebody else wrote, as a cell of a table: it can't look like several."""
+    return _BLANKS.sub(" ", plain(text).translate(_LINE_ENDS))
 
 
 def echo_json(value: Any) -> None:

@@ -24,9 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from codeexec_api import CodeExecution, CodeExecutionSpec, Event, ExecutionPolicySpec, Limits, Source, evaluate
 from codeexec_api.languages import LANGUAGES
-from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS, Approvable
 from executor_client import telemetry
 from executor_client.autogen import (
+    Described,
     SandboxCodeResult,
     check_range,
     despite_cancellation,
@@ -38,12 +39,9 @@ from executor_client.autogen import (
 from executor_client.blocks import PreparedBlock, SourceBlock, check_size, prepare
 from executor_client.exceptions import FileTransferError, LocalSandboxUnavailable
 from executor_client.functions import (
-    PROMPT_TEMPLATE,
     UserFunction,
     check_program,
     module_source,
-    names,
-    prompt,
     silence_pip,
 )
 from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
@@ -88,7 +86,7 @@ class _Scratch:
         self.has_functions = False
 
 
-class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
+class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, Component[LocalSandboxExecutorConfig]):
     """Runs code blocks on this machine, confined by Landlock and seccomp. For development, on Linux.
 
     All calls share a temporary workspace, which is deleted by `stop()`, by `restart()`, or when the executor is
@@ -163,30 +161,6 @@ class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="codeexec-local")
         weakref.finalize(self, self._thread.shutdown, wait=False)
 
-    @property
-    def timeout(self) -> int:
-        """Limit of each block, in seconds."""
-        return self._config.timeout
-
-    @property
-    def work_dir(self) -> Path | None:
-        """Local folder for the source of each block and the files that code makes, if any."""
-        return Path(self._config.work_dir) if self._config.work_dir else None
-
-    @property
-    def functions(self) -> list[str]:
-        """Names of the functions that code may import."""
-        return names(self._functions)
-
-    @property
-    def functions_module(self) -> str:
-        """Module from which code imports the functions given at construction."""
-        return self._config.functions_module
-
-    def format_functions_for_prompt(self, prompt_template: str = PROMPT_TEMPLATE) -> str:
-        """A text that tells a model of the functions; see `KubernetesCodeExecutor.format_functions_for_prompt`."""
-        return prompt(self._functions, self.functions_module, prompt_template)
-
     async def start(self) -> None:
         """Do nothing: the first call makes the workspace."""
 
@@ -255,6 +229,7 @@ class LocalSandboxExecutor(CodeExecutor, Component[LocalSandboxExecutorConfig]):
     def _refusal(self, spec: CodeExecutionSpec) -> str:
         """What the policy has against it, in words, or nothing."""
         policy = self._policy or ExecutionPolicySpec(images=(_NO_IMAGE,))
+        policy = policy.model_copy(update={"with_approval": Approvable()})  # nobody is asked here
         verdict = evaluate(spec, policy)
         return "" if verdict.allowed else verdict.message
 

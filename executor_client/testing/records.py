@@ -16,7 +16,6 @@ from codeexec_api import (
     EgressTarget,
     EgressVerdict,
     Event,
-    ExecutionApproval,
     Phase,
     Reason,
     Verdict,
@@ -186,20 +185,6 @@ def asking(execution: CodeExecution, verdict: Verdict, now: datetime, until: dat
     meta, ref = execution.metadata, execution.spec.payload_ref
     secret = review_name(meta.name, meta.uid) if execution.spec.sealed_payload else ref.name if ref else ""
     return ApprovalStatus(grants=verdict.grants, requested_at=now, wait_until=until, code_secret=secret)
-
-
-def decided(asked: ApprovalStatus, by: ExecutionApproval) -> ApprovalStatus:
-    """The same, when somebody has decided."""
-    return asked.model_copy(
-        update={
-            "name": by.metadata.name,
-            "decision": by.spec.decision,
-            "approver": by.spec.approver,
-            "reason": by.spec.reason,
-            "decided_at": by.metadata.creation_timestamp,
-            "expires_at": by.spec.expires_at,
-        }
-    )
 
 
 def session_missing(name: str, namespace: str) -> str:

@@ -37,6 +37,7 @@ from codeexec_api import (
     evaluate,
     judge,
 )
+from codeexec_api.approval import decided
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import (
@@ -225,7 +226,7 @@ class Simulation:
             status = execution.status.model_copy(update={"approval": heard})
             self._write_execution(execution.model_copy(update={"status": status}))
             return
-        heard = records.decided(heard, ruling.counts)
+        heard = decided(heard, ruling.counts)
         message = f"by {heard.approver}{f': {heard.reason}' if heard.reason else ''}"
         if ruling.denied:
             self._finish(self._runs[name], Event.REFUSED, f"denied {message}. Nothing was run", approval=heard)
@@ -417,7 +418,8 @@ class Simulation:
         elif session is None or not self._refuses(run, self.sessions[session]):
             until = self.now + timedelta(seconds=self._policy.approval_timeout_seconds)
             asked = records.asking(execution, verdict, self.now, until)
-            message = f"{verdict.message}: `kubectl codeexec approve {run.name}`"
+            how = f"`kubectl codeexec approve {run.name} --uid {execution.metadata.uid}`"
+            message = f"a human has to approve {', '.join(map(str, verdict.grants))}: {how}. {verdict.message}"
             self._move(run, Event.NEEDS_APPROVAL, ConditionType.APPROVED, message, holds=False, approval=asked)
 
     def _enter(self, run: _Run, verdict: Verdict, message: str) -> None:

@@ -1,6 +1,7 @@
 """A human decides about what the policy doesn't allow by itself; who may not decide can't, whatever they try."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -9,9 +10,21 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_session, an_execution, restart_operator, wait_for
+from cluster_tools import (
+    SANDBOX,
+    SYSTEM,
+    Admin,
+    a_name,
+    a_sealed_execution,
+    a_secret,
+    a_session,
+    an_execution,
+    restart_operator,
+    wait_for,
+)
 
 from codeexec_api import Limits
+from codeexec_api.names import review_name
 from executor_client import ClusterRef, CodeExecutionClient
 
 pytestmark = pytest.mark.e2e
@@ -133,7 +146,8 @@ async def test_a_call_waits_runs_when_it_is_approved_and_says_who_approved_it(ma
     assert "podName" not in record["status"]
     async with client_of(approver) as client:
         waiting = await client.get(request.execution)
-        assert await client.read_code(waiting) == [b"print(6 * 7)"], "it came sealed, and the approver may read it"
+        code = await client.read_code(waiting)
+        assert code.blocks == (b"print(6 * 7)",), "it came sealed, and the approver may read it"
         await client.approve(waiting, reason="looked at")
     result = await running
     assert (result.exit_code, result.output) == (0, "42\n")
@@ -155,7 +169,7 @@ async def test_a_call_that_does_not_wait_tells_the_agent_and_runs_later(make_exe
     executor = make_executor(agent=a_name("leaves"), limits=Limits(**MORE), approval="return")
     left = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
     assert (left.exit_code, left.reason) == (1, "ApprovalRequired")
-    assert left.output.startswith("Not run yet: spec.limits.memory: 128Mi is not allowed by the policy")
+    assert left.output.startswith("Not run yet: a human has to approve spec.limits.memory=128Mi: `kubectl codeexec")
     async with client_of(approver) as client:
         await client.approve(await client.get(left.execution))
     result = await executor.result_of(left.execution)
@@ -368,6 +382,27 @@ def test_nobody_decides_in_the_name_of_another(admin, make_user, approver):
     claimed = {"spec": {"revoked": True, "revokedBy": approver.me}}
     assert f"spec.revokedBy must be {other.me}" in patch(other, "xapp", made, claimed)
     admin.wait_for_phase(name, "Succeeded")
+
+
+def test_nobody_shows_an_approver_other_code_than_what_runs(admin, make_user):
+    """By a Secret that stands, or comes, where an approver looks for the code."""
+    agent = make_user("agent")
+    name = a_name("swapped")
+    execution = a_sealed_execution(admin, name, "print('harmful')", requestedBy=agent.me, limits=MORE)
+    assert create(agent, execution) == ""
+    record = admin.wait_for_phase(name, "AwaitingApproval")
+    review = record["status"]["approval"]["codeSecret"]
+    assert review == review_name(name, record["metadata"]["uid"])
+    harmless = a_secret(review, {"block-0": b"print('harmless')"}, name)
+    assert "metadata.name must not end with -review" in create(agent, harmless)
+    shown = {"block-0": base64.b64encode(b"print('harmful')").decode()}
+    wait_for("the code that would run", lambda: admin.exists("secret", review, SANDBOX))
+    assert admin.get("secret", review)["data"] == shown
+    owned = a_secret(a_name("swapped"), {"block-0": b"x"}, name)
+    assert create(agent, owned) == "", "control: a payload as such"
+    owner = {"apiVersion": "v1", "kind": "Secret", "name": "other", "uid": record["metadata"]["uid"]}
+    owned["metadata"] |= {"name": a_name("swapped"), "ownerReferences": [owner]}
+    assert "metadata.ownerReferences must be empty" in create(agent, owned)
 
 
 def test_an_approval_is_for_one_execution_and_not_for_the_next_of_its_name(admin, approver):

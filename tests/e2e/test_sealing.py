@@ -10,6 +10,7 @@ from cluster_tools import (
     SANDBOX,
     Admin,
     a_name,
+    a_sealed_execution,
     a_session,
     age_the_sealing_key,
     an_execution,
@@ -18,22 +19,9 @@ from cluster_tools import (
     wait_for,
 )
 
-from codeexec_api import sealing
-
 pytestmark = pytest.mark.e2e
 
 LIMITS = {"cpu": "100m", "memory": "64Mi"}
-
-
-def sealed_execution(admin: Admin, name: str, code: str, *, sealed_for: str | None = None, **spec) -> dict:
-    """As a client of another make might create it, with the key that is published at this moment."""
-    published = admin.get("configmap", "codeexec-sealing-key")["data"]
-    payload = sealing.seal({"block-0": code.encode()}, published, SANDBOX, sealed_for or name)
-    block = {"language": "python", **announce(code.encode())}
-    made = an_execution(name, [block], **{"limits": LIMITS, **spec})
-    del made["spec"]["payloadRef"]
-    made["spec"]["sealedPayload"] = payload.dump()
-    return made
 
 
 def submit(user: Admin, execution: dict) -> None:
@@ -55,7 +43,7 @@ def test_what_was_sealed_for_another_execution_is_refused(admin, agent_kubeconfi
     """An agent reads a record of another one and tries to have its code run, to find out what it does."""
     agent = Admin(agent_kubeconfig)
     name, copy = a_name("author"), a_name("copycat")
-    submit(agent, sealed_execution(admin, name, "print('mine')", requestedBy=agent.me))
+    submit(agent, a_sealed_execution(admin, name, "print('mine')", requestedBy=agent.me))
     assert admin.wait_for_phase(name, "Succeeded")["status"]["stdout"]["text"] == "mine\n"  # the control
     stolen = agent.execution(name)["spec"]
     taken = {key: stolen[key] for key in ("blocks", "sealedPayload", "source", "requestedBy", "limits")}
@@ -68,7 +56,7 @@ def test_what_was_sealed_for_another_execution_is_refused(admin, agent_kubeconfi
 
 def test_other_code_than_is_announced_is_refused(admin):
     name = a_name("mismatch")
-    execution = sealed_execution(admin, name, "print('evil')     ")
+    execution = a_sealed_execution(admin, name, "print('evil')     ")
     execution["spec"]["blocks"][0] |= announce(b"print('announced')")
     submit(admin, execution)
     status = admin.wait_for_phase(name, "Denied")["status"]
@@ -78,7 +66,7 @@ def test_other_code_than_is_announced_is_refused(admin):
 
 def test_a_key_that_the_operator_does_not_have(admin):
     name = a_name("keyless")
-    execution = sealed_execution(admin, name, "print(1)")
+    execution = a_sealed_execution(admin, name, "print(1)")
     execution["spec"]["sealedPayload"]["keyName"] = "k20000101000000"
     submit(admin, execution)
     status = admin.wait_for_phase(name, "Denied")["status"]
@@ -88,7 +76,7 @@ def test_a_key_that_the_operator_does_not_have(admin):
 
 
 def test_it_is_sealed_or_in_a_secret_and_not_both(admin):
-    execution = sealed_execution(admin, a_name("both"), "print(1)")
+    execution = a_sealed_execution(admin, a_name("both"), "print(1)")
     dry = ("create", "--dry-run=server", "-f", "-")
     assert admin.try_kubectl(*dry, stdin=json.dumps(execution)).returncode == 0  # the control
     both = execution["spec"] | {"payloadRef": {"name": "both"}}
@@ -102,16 +90,16 @@ def test_after_a_day_there_is_another_key_and_the_old_one_still_opens(admin):
     session = a_name("session")
     admin.apply(a_session(session, limits=LIMITS))
     busy = a_name("busy")
-    submit(admin, sealed_execution(admin, busy, "import time; time.sleep(300)", sessionRef={"name": session}))
+    submit(admin, a_sealed_execution(admin, busy, "import time; time.sleep(300)", sessionRef={"name": session}))
     admin.wait_for_phase(busy, "Running")
-    waiting = sealed_execution(admin, early, "print('waited')", sessionRef={"name": session})
+    waiting = a_sealed_execution(admin, early, "print('waited')", sessionRef={"name": session})
     submit(admin, waiting)
-    under_way = sealed_execution(admin, late, "print('under way')")
+    under_way = a_sealed_execution(admin, late, "print('under way')")
     old = age_the_sealing_key(admin, timedelta(hours=25))
     restart_operator(admin)
     wait_for("another key", lambda: admin.get("configmap", "codeexec-sealing-key")["data"]["keyName"] != old)
     submit(admin, under_way)
-    submit(admin, sealed_execution(admin, new, "print('new')"))
+    submit(admin, a_sealed_execution(admin, new, "print('new')"))
     assert waiting["spec"]["sealedPayload"]["keyName"] == under_way["spec"]["sealedPayload"]["keyName"] == old
     outputs = [
         admin.wait_for_phase(one, "Succeeded", "Denied")["status"]["stdout"]["text"] for one in (early, late, new)

@@ -94,6 +94,9 @@ class Controller:
         for pool in self._pools.values():
             if pool.meta.namespace == namespace:
                 pool.policy_changed()
+        for execution in self._executions.values():  # a human may be asked for something else now, or not any more
+            if execution.meta.namespace == namespace:
+                execution.wake()
 
     async def on_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A sandbox pod was seen, changed or deleted."""

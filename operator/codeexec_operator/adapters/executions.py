@@ -280,17 +280,23 @@ class ExecutionWorker(PodWorker):
             await self.store_parts()
             plan = self._decide()
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
-        if start := next((action for action in plan.actions if isinstance(action, actions.StartCode)), None):
-            await self._start(start, status, [action for action in plan.actions if action is not start])
+        if any(isinstance(action, actions.StartCode) for action in plan.actions):
+            await self._start(plan)
             return
         jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in plan.actions]
         await all_of([*jobs, self._write_status(status)] if status else jobs)
 
-    async def _start(
-        self, start: actions.StartCode, status: CodeExecutionStatus | None, others: Sequence[actions.Action]
-    ) -> None:
-        if status:
-            await self._write_status(status)
+    async def _start(self, plan: Plan) -> None:
+        if self._seen.execution.status.approval:
+            await self._read_approvals()  # what is watched may be late, or have missed that one was deleted
+            plan = self._decide()
+        start = next((action for action in plan.actions if isinstance(action, actions.StartCode)), None)
+        if start is None:
+            await self._apply(plan)
+            return
+        others = [action for action in plan.actions if action is not start]
+        if isinstance(plan.status, CodeExecutionStatus):
+            await self._write_status(plan.status)
         self._seen = replace(self._seen, handed_over=True, transcript=Transcript(), payload=None)
         self.aside(self._tidy_up(others))
         if self._runner:
@@ -323,6 +329,8 @@ class ExecutionWorker(PodWorker):
         self._seen = replace(self._seen, execution=newest, payload=payload, recorded_at=now())
         self._tell(written)
         self.context.announcer.written(before, written)
+        if written.status.phase is Phase.APPROVED:  # its session may have ended meanwhile
+            self._seen = replace(self._seen, payload=None, session=None)
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None, transcript=Transcript())
             self._leave()
@@ -394,11 +402,16 @@ class ExecutionWorker(PodWorker):
             case actions.ReadApprovals():
                 await self._read_approvals()
             case actions.PublishCode(payload):
-                await self._try("the code can't be read before deciding", cluster.publish_code, execution, payload)
+                failure = "the code can't be read before deciding"
+                if not await self._try(failure, cluster.publish_code, execution, payload):
+                    self._seen = replace(self._seen, code_unreadable=True)
+                    self.wake()
             case actions.WithdrawCode():
                 await self._try("the code can still be read", cluster.withdraw_code, execution)
 
     async def _read_approvals(self) -> None:
+        """Anew. What is heard of meanwhile is newer than what is listed."""
+        self._approvals.clear()
         for raw in await self.context.cluster.list_approvals(self.meta.namespace, self.meta.name):
             if approval := understood(ExecutionApproval.parse, raw):
                 self.observe_approval(approval, deleted=False)

@@ -43,7 +43,10 @@ async def _quietly(namespace: str, work: Awaitable[None]) -> None:
 
 async def _sweep_payloads(cluster: Cluster, namespace: str, awaited: Callable[[str], set[str]]) -> None:
     found = await cluster.list_payloads(namespace)
-    for name, uid in orphaned_payloads(found, awaited(namespace), now()):
+    for name, uid, owner in orphaned_payloads(found, awaited(namespace), now()):
+        execution = await cluster.get_execution(namespace, owner) if owner else None
+        if execution and not execution.status.phase.terminal and not execution.status.started_at:
+            continue  # it waits, and was not heard of here yet
         await cluster.delete_payload(namespace, name, uid)
         logger.info("%s/%s: deleted a payload that no execution came for", namespace, name)
 

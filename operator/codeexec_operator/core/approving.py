@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from codeexec_api import (
     ApprovalStatus,
@@ -20,7 +21,7 @@ from codeexec_api import (
     judge,
     set_condition,
 )
-from codeexec_api.approval import EXPIRED
+from codeexec_api.approval import EXPIRED, decided
 from codeexec_api.names import review_name
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
 from codeexec_operator.core.findings import Ending
@@ -29,6 +30,8 @@ from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 from codeexec_operator.core.startup import MESSAGE_LENGTH
 
+_SHORT: Final = 512
+"""Characters that the grants may take in a message, so that what is behind them is there, too."""
 _CANCELLED = Ending(Event.CANCEL, None, "cancelled before anybody decided about it")
 
 
@@ -39,7 +42,10 @@ def ask(seen: Observed, policy: ExecutionPolicySpec, verdict: Verdict, now: date
     sealed = seen.execution.spec.sealed_payload is not None
     secret = review_name(meta.name, meta.uid) if sealed else ref.name if ref else ""
     asked = ApprovalStatus(grants=verdict.grants, requested_at=now, wait_until=until, code_secret=secret)
-    message = f"{verdict.message}: `kubectl codeexec approve {meta.name}`"
+    names = ", ".join(map(str, verdict.grants))
+    short = names if len(names) <= _SHORT else f"{len(verdict.grants)} things"
+    how = f"`kubectl codeexec approve {meta.name} --uid {meta.uid}`"
+    message = f"a human has to approve {short}: {how}. {verdict.message}"
     ending = Ending(Event.NEEDS_APPROVAL, None, message)
     status = moved(seen, now, ending, ConditionType.APPROVED, holds=False)
     return Plan(status=status.model_copy(update={"approval": asked}), actions=_publication(seen))
@@ -85,11 +91,13 @@ def _decision(seen: Observed, approvals: Sequence[ExecutionApproval], now: datet
     grants = () if isinstance(seen.policy, PolicyProblem) else evaluate(seen.execution.spec, seen.policy).grants
     ruling = judge(approvals, seen.execution, grants, now)
     known = before.model_copy(update={"grants": grants, "unused": ruling.unused})
-    if not grants:
+    if seen.code_unreadable:
+        known = known.model_copy(update={"code_secret": ""})
+    if not grants and not ruling.denied:
         message = "the policy was changed meanwhile, and allows it now"
         return _approve(_knowing(seen, known), now, Ending(Event.APPROVED, Reason.APPROVAL_NOT_NEEDED, message))
     if ruling.counts:
-        known = _decided(known, ruling.counts)
+        known = decided(known, ruling.counts)
         message = f"by {known.approver}{_because(known)}"
         if ruling.approved:
             return _approve(_knowing(seen, known), now, Ending(Event.APPROVED, None, f"approved {message}"))
@@ -106,16 +114,18 @@ def _decision(seen: Observed, approvals: Sequence[ExecutionApproval], now: datet
 def lapse(seen: Observed, now: datetime) -> Plan | None:
     """What to do if the approval doesn't count any more, or isn't known, and the code has not started yet."""
     approval = seen.execution.status.approval
-    if approval is None or approval.decision != "Approve":
+    if approval is None:
         return None
     if seen.approvals is None:
         return Plan(actions=(ReadApprovals(),))
     denied = judge(seen.approvals, seen.execution, approval.grants, now)
     if denied.denied and denied.counts:
-        heard = _decided(approval, denied.counts)
+        heard = decided(approval, denied.counts)
         message = f"denied by {heard.approver}{_because(heard)}, after it was approved. Nothing was run"
         return _end(_knowing(seen, heard), now, Ending(Event.REFUSED, Reason.APPROVAL_DENIED, message))
-    named = [one for one in seen.approvals if one.metadata.name == approval.name]
+    if approval.decision != "Approve":  # the policy was changed, and nobody had to decide any more
+        return None
+    named = [one for one in seen.approvals if (one.metadata.name, one.metadata.uid) == (approval.name, approval.uid)]
     ruling = judge(named, seen.execution, approval.grants, now)
     expired = approval.expires_at is not None and now >= approval.expires_at
     if ruling.approved and not expired:
@@ -142,19 +152,6 @@ def permits(seen: Observed, verdict: Verdict) -> bool:
     approval = seen.execution.status.approval
     granted = approval.grants if approval and approval.decision == "Approve" else ()
     return verdict.decision is not Decision.DENIED and set(verdict.grants) <= set(granted)
-
-
-def _decided(approval: ApprovalStatus, by: ExecutionApproval) -> ApprovalStatus:
-    return approval.model_copy(
-        update={
-            "name": by.metadata.name,
-            "decision": by.spec.decision,
-            "approver": by.spec.approver,
-            "reason": by.spec.reason,
-            "decided_at": by.metadata.creation_timestamp,
-            "expires_at": by.spec.expires_at,
-        }
-    )
 
 
 def _because(approval: ApprovalStatus) -> str:

@@ -196,6 +196,8 @@ class Observed:
     payload_read_at: datetime | None = None
     approvals: tuple[ExecutionApproval, ...] | None = None
     """Decisions about executions of this name; None if they were not read yet."""
+    code_unreadable: bool = False
+    """True if code that came sealed could not be put where whoever decides can read it."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """The pod of this execution alone; in a session there is none."""
     session: SessionView | None = None

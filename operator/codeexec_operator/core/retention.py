@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api.names import EXPIRES_ANNOTATION
+from codeexec_api.names import EXECUTION_LABEL, EXPIRES_ANNOTATION
 
 PAYLOAD_MAX_AGE: Final = timedelta(minutes=10)
 """Longer than any execution waits for a pod of its own to start."""
@@ -12,8 +12,8 @@ PAYLOAD_MAX_AGE: Final = timedelta(minutes=10)
 
 def orphaned_payloads(
     secrets: Iterable[Mapping[str, Any]], awaited: Container[str], now: datetime
-) -> list[tuple[str, str]]:
-    """Name and UID of each payload Secret that no execution will use any more.
+) -> list[tuple[str, str, str]]:
+    """Name and UID of each payload Secret that no execution known here will use, and name of its execution.
 
     Args:
         secrets: metadata of the payload Secrets that there are.
@@ -21,7 +21,7 @@ def orphaned_payloads(
         now: the time.
     """
     return [
-        (meta["name"], meta["uid"])
+        (meta["name"], meta["uid"], (meta.get("labels") or {}).get(EXECUTION_LABEL, ""))
         for meta in (secret["metadata"] for secret in secrets)
         if meta["name"] not in awaited and now - datetime.fromisoformat(meta["creationTimestamp"]) > PAYLOAD_MAX_AGE
     ]

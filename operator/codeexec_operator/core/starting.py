@@ -9,6 +9,7 @@ from codeexec_api import (
     ConditionType,
     Event,
     Reason,
+    Verdict,
     condition,
     evaluate,
     find_condition,
@@ -108,11 +109,9 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if plan := _without_payload(seen, now):
         return plan
     # The policy may be another one than when it got in line.
-    if isinstance(seen.policy, PolicyProblem):
-        return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
-    verdict = evaluate(spec, seen.policy)
-    if not permits(seen, verdict):
-        return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
+    verdict = _verdict(seen)
+    if isinstance(verdict, Ending):
+        return finish(seen, now, verdict)
     if not seen.pool_asked:  # after a restart of the operator, or when the pool serves it no more
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
     facts = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
@@ -136,8 +135,8 @@ def _stand_in_line(seen: Observed, pool: PoolView, now: datetime, timing: Timing
     execution = seen.execution
     leave_at, limit = None, execution.spec.queue_timeout_seconds
     if limit:
-        approval = execution.status.approval
-        since = (approval.decided_at if approval else None) or execution.metadata.creation_timestamp or now
+        approved = find_condition(execution.status.conditions, ConditionType.APPROVED)
+        since = approved.last_transition_time if approved else execution.metadata.creation_timestamp or now
         leave_at = since + timedelta(seconds=limit)
         if now >= leave_at:
             message = f"waited {limit} s for a pod, which is its spec.queueTimeoutSeconds; {_place(pool)}"
@@ -247,8 +246,21 @@ def _without_payload(seen: Observed, now: datetime) -> Plan | None:
     return None
 
 
+def _verdict(seen: Observed) -> Verdict | Ending:
+    """What the policy says now, together with the approval if there is one; or why it must not run any more."""
+    if isinstance(seen.policy, PolicyProblem):
+        return Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message)
+    verdict = evaluate(seen.execution.spec, seen.policy)
+    if not permits(seen, verdict):
+        return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
+    return verdict
+
+
 def _hand_over(seen: Observed, now: datetime) -> Plan:
-    """The sandbox is ready: record that the code goes in, then hand it over."""
+    """The sandbox is ready: record that the code goes in, then hand it over, if the policy still lets it."""
+    verdict = _verdict(seen)
+    if isinstance(verdict, Ending):
+        return finish(seen, now, verdict)
     payload = seen.payload if isinstance(seen.payload, Payload) else Payload()
     try:
         messages = build_messages(seen.execution, payload, stateful=is_stateful(seen))

@@ -471,17 +471,15 @@ class TestApprovable:
             (
                 within(memory="1Gi"),
                 "spec.limits.memory: 1Gi is not allowed by the policy "
-                "(allowed: at most 256Mi; with approval: at most 1Gi). A human has to approve this",
+                "(allowed: at most 256Mi; with approval: at most 1Gi)",
             ),
             (
                 {"timeoutSeconds": 31},
-                "spec.timeoutSeconds: 31 is not allowed by the policy "
-                "(allowed: at most 30; with approval: at most 60). A human has to approve this",
+                "spec.timeoutSeconds: 31 is not allowed by the policy (allowed: at most 30; with approval: at most 60)",
             ),
             (
                 {"runtimeClassName": "kata"},
-                "spec.runtimeClassName: kata is not allowed by the policy "
-                "(allowed: gvisor; with approval: kata). A human has to approve this",
+                "spec.runtimeClassName: kata is not allowed by the policy (allowed: gvisor; with approval: kata)",
             ),
         ],
     )
@@ -493,9 +491,24 @@ class TestApprovable:
         assert "61 is not allowed by the policy (allowed: at most 30; with approval: at most 60)" in message
         assert "ask the platform owner" in message
 
+    def test_a_time_limit_counts_for_blocks_only(self) -> None:
+        """Files of a session that are put, listed or fetched run no code."""
+        moved = asking(timeoutSeconds=61, blocks=[], payloadRef=None, sessionRef={"name": "work-1"})
+        assert evaluate(moved, strict(withApproval=APPROVABLE)).allowed
+
 
 class TestAgentRules:
     """The first rule that fits counts, alone."""
+
+    def test_a_claim_does_not_get_anybody_out_of_what_is_proven(self) -> None:
+        rules = [
+            {"agent": "newcomer", "maxTimeoutSeconds": 60},
+            {"requestedBy": "mallory", "maxTimeoutSeconds": 5},
+        ]
+        claims = asking(source={"agent": "newcomer"}, requestedBy="mallory", timeoutSeconds=6)
+        assert not evaluate(claims, strict(agentRules=rules)).allowed
+        honest = asking(source={"agent": "newcomer"}, requestedBy="other", timeoutSeconds=6)
+        assert evaluate(honest, strict(agentRules=rules)).allowed
 
     def test_the_first_that_fits_counts_alone(self) -> None:
         rules = [

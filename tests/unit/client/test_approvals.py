@@ -19,6 +19,7 @@ from executor_client import (
     NothingToDecide,
     Request,
     SourceBlock,
+    WorkspaceFile,
     prepare,
 )
 from executor_client.cli import main
@@ -71,6 +72,7 @@ class TestCalls:
         result = await call
         assert (result.exit_code, result.output) == (0, "ran\n")
         [told] = asked
+        assert told.uid == (await human.get(result.name)).metadata.uid
         assert (told.execution, told.requested_by, [str(one) for one in told.grants]) == (
             result.name,
             "fake-agent",
@@ -84,10 +86,11 @@ class TestCalls:
         client = fake.client()
         left = await client.execute(BLOCKS, request(ApprovalWait("return")))
         assert (left.exit_code, left.reason) == (1, "ApprovalRequired")
+        uid = (await human.get(left.name)).metadata.uid
         assert left.output == (
-            "Not run yet: spec.limits.memory: 512Mi is not allowed by the policy (allowed: at most 256Mi; with "
-            f"approval: at most 1Gi). A human has to approve this: `kubectl codeexec approve {left.name}`. "
-            "It runs as soon as that is done."
+            f"Not run yet: a human has to approve {ASKS}: `kubectl codeexec approve {left.name} --uid {uid}`. "
+            "spec.limits.memory: 512Mi is not allowed by the policy (allowed: at most 256Mi; with approval: at most "
+            "1Gi). It runs as soon as that is done."
         )
         await human.approve(await human.get(left.name))
         assert (await client.attach(left.name).result()).output == "ran\n"
@@ -167,6 +170,10 @@ class TestExecutor:
         assert (config["approval"], config["approval_timeout"]) == ("return", 5)
         assert "on_approval_request" not in config
 
+    def test_functions_are_checked_first_so_it_has_to_wait(self) -> None:
+        with pytest.raises(ValueError, match="functions need approval='wait'"):
+            KubernetesCodeExecutor(functions=[len], approval="return")
+
     @pytest.mark.parametrize("options", [{"approval": "never"}, {"approval_timeout": 0}])
     def test_wrong_settings_are_refused(self, options) -> None:
         with pytest.raises(ValueError, match=f"^{next(iter(options))} is"):
@@ -208,7 +215,14 @@ class TestDeciding:
                 await decide(denied)
 
     async def test_the_code_is_read_while_it_waits(self, fake, human) -> None:
-        assert await human.read_code(await human.get(await left_waiting(fake))) == [b"print(1)"]
+        code = await human.read_code(await human.get(await left_waiting(fake)))
+        assert (code.blocks, code.files) == ((b"print(1)",), {})
+
+    async def test_the_files_are_read_too_because_code_may_load_them(self, fake, human) -> None:
+        files = [WorkspaceFile("json.py", b"print('harm')")]
+        left = await fake.client().execute(BLOCKS, request(ApprovalWait("return")), files=files)
+        code = await human.read_code(await human.get(left.name))
+        assert code.files == {"json.py": b"print('harm')"}
 
     async def test_an_approval_is_revoked_while_its_execution_waits_for_its_turn(self) -> None:
         policy = POLICY.dump() | {"maxTimeoutSeconds": 60, "withApproval": {"maxTimeoutSeconds": 90}}
@@ -251,6 +265,22 @@ class TestCommands:
         shown = self.codeexec(fake, "approvals", name).stdout
         assert "\x1b" not in shown
         assert "\\x1b[2J" in shown
+
+    @pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2028", "\U000e0041", "\u00a0"])
+    def test_the_code_can_not_look_like_something_else(self, fake, hidden) -> None:
+        blocks = prepare([SourceBlock("python", f"print(1){hidden}")]).blocks
+        name = asyncio.run(fake.client().execute(blocks, request(ApprovalWait("return")))).name
+        shown = self.codeexec(fake, "approvals", name).stdout
+        assert hidden not in shown
+        assert f"print(1)\\u{ord(hidden):04x}" in shown
+
+    def test_files_are_shown_and_bytes_that_are_no_text_are_not(self, fake) -> None:
+        files = [WorkspaceFile("json.py", b"print('harm')"), WorkspaceFile("data", b"\xff")]
+        call = fake.client().execute(BLOCKS, request(ApprovalWait("return")), files=files)
+        shown = self.codeexec(fake, "approvals", asyncio.run(call).name).stdout
+        assert "--- file json.py, 13 B, 1 lines" in shown
+        assert "print('harm')" in shown
+        assert "(not shown: it is no text)" in shown
 
     def test_approve_lets_it_run_and_deny_does_not(self, fake) -> None:
         first, second = asyncio.run(left_waiting(fake)), asyncio.run(left_waiting(fake))

@@ -148,8 +148,11 @@ class TestAsking:
         asked = approval_of(result)
         assert (asked.grants, asked.decision, asked.unused) == (GRANTS, "", ())
         assert (asked.requested_at, asked.wait_until) == (NOW, WAIT_UNTIL)
-        assert written(result).message.startswith("spec.limits.memory: 2Gi is not allowed by the policy")
-        assert "kubectl codeexec approve run-1" in written(result).message
+        message = written(result).message
+        assert message.startswith(
+            "a human has to approve spec.limits.memory=2Gi: `kubectl codeexec approve run-1 --uid "
+        )
+        assert "spec.limits.memory: 2Gi is not allowed by the policy" in message
         assert conditions(result) == {"Approved": ("False", "ApprovalRequired")}
 
     def test_it_gets_no_pod_and_no_code_meanwhile(self) -> None:
@@ -294,6 +297,19 @@ class TestWaiting:
     def test_a_policy_that_is_not_valid_any_more_denies(self) -> None:
         result = plan(waiting(policy=PolicyProblem("images: Field required"), approvals=(an_approval(),)))
         assert outcome(result) == (Phase.DENIED, "PolicyInvalid")
+
+    def test_a_denial_counts_also_where_the_policy_was_widened(self) -> None:
+        denial = an_approval(decision="Deny")
+        assert outcome(plan(waiting(policy=WIDER, approvals=(denial,)))) == (Phase.DENIED, "ApprovalDenied")
+        observed = waiting(policy=WIDER)
+        later = plan(after(observed, plan(observed), approvals=(denial,)))
+        assert outcome(later) == (Phase.DENIED, "ApprovalDenied")
+
+    def test_that_the_code_can_not_be_read_is_on_record_once(self) -> None:
+        observed = waiting(code_unreadable=True)
+        result = plan(observed)
+        assert (outcome(result)[0], approval_of(result).code_secret) == (Phase.AWAITING_APPROVAL, "")
+        assert plan(after(observed, result)).status is None
 
     def test_a_policy_that_was_widened_needs_nobody(self) -> None:
         observed = waiting(policy=WIDER)
@@ -442,6 +458,13 @@ class TestLapse:
         assert written(result).started_at is None
         assert DeletePayload(SECRETS) in result.actions
         assert (DeletePod() in result.actions) == (place is starting)
+
+    @BEFORE_THE_CODE
+    @pytest.mark.parametrize("policy", [TIGHTER, PolicyProblem("images: Field required")])
+    def test_nothing_runs_that_the_policy_no_longer_lets_run(self, place: Any, policy: Any) -> None:
+        assert not starts(plan(place(policy=policy), 2))
+        reason = "PolicyInvalid" if isinstance(policy, PolicyProblem) else "PolicyViolation"
+        assert outcome(plan(starting(policy=policy), 2)) == (Phase.DENIED, reason)
 
     @BEFORE_THE_CODE
     def test_an_approval_that_still_holds_lets_it_go_on(self, place: Any) -> None:

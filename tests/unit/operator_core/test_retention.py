@@ -27,7 +27,7 @@ def aged(age: float) -> dict[str, Any]:
     ids=["new", "at the limit", "old", "old, while another is awaited", "old, but awaited"],
 )
 def test_old_payloads_that_nobody_awaits(secret: dict[str, Any], awaited: set[str], orphaned: bool) -> None:
-    assert orphaned_payloads([secret], awaited, NOW) == ([("run-1", SECRET_UID)] if orphaned else [])
+    assert orphaned_payloads([secret], awaited, NOW) == ([("run-1", SECRET_UID, "run-1")] if orphaned else [])
 
 
 def an_output(annotations: dict[str, str] | None) -> dict[str, Any]:
