@@ -436,13 +436,13 @@ class Permit(_Model):
 class ClaimSource(_Model):
     """A PersistentVolumeClaim of the sandbox namespace."""
 
-    claim_name: ObjectName
+    claim_name: ObjectName = Field(description="Name of the claim.")
 
 
 class ConfigMapSource(_Model):
     """A ConfigMap of the sandbox namespace."""
 
-    name: ObjectName
+    name: ObjectName = Field(description="Name of the ConfigMap.")
 
 
 class MountSource(_Model):
