@@ -130,6 +130,8 @@ def _show(execution: CodeExecution) -> None:
             "Message": status.message,
             "Code": status.code_digest,
             "Limits": f"{spec.timeout_seconds} s a block, cpu {spec.limits.cpu}, memory {spec.limits.memory}",
+            "Egress": ", ".join(map(str, spec.egress or ())),
+            "Mounts": ", ".join(map(str, spec.mounts or ())),
             "Waits until": show_time(asked.wait_until),
             "Decision": asked.decision,
             "Approver": asked.approver,
