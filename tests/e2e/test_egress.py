@@ -344,8 +344,8 @@ def test_the_policy_is_of_one_pod_and_goes_with_its_code(admin, policy, server):
     pod = record["status"]["podName"]
     made = admin.get("networkpolicy", pod)
     uid = record["metadata"]["uid"]
-    assert made["spec"]["podSelector"] == {"matchLabels": {"codeexec.dev/egress": uid}}
-    assert admin.pod(SANDBOX, pod)["metadata"]["labels"]["codeexec.dev/egress"] == uid
+    assert made["spec"]["podSelector"] == {"matchLabels": {"egress.codeexec.dev/execution": uid}}
+    assert admin.pod(SANDBOX, pod)["metadata"]["labels"]["egress.codeexec.dev/execution"] == uid
     assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == [uid]
     assert made["metadata"]["creationTimestamp"] <= admin.pod(SANDBOX, pod)["metadata"]["creationTimestamp"]
     admin.wait_for_phase(name, "Succeeded")
@@ -387,7 +387,7 @@ def test_a_compromised_operator_opens_and_closes_nothing_else(admin):
             ],
         },
         "spec": {
-            "podSelector": {"matchLabels": {"codeexec.dev/egress": "1-2"}},
+            "podSelector": {"matchLabels": {"egress.codeexec.dev/execution": "1-2"}},
             "policyTypes": ["Ingress", "Egress"],
             "egress": [{"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"port": 443, "protocol": "TCP"}]}],
         },
@@ -396,8 +396,8 @@ def test_a_compromised_operator_opens_and_closes_nothing_else(admin):
     worse = {
         "every pod": {"podSelector": {}},
         "another label": {"podSelector": {"matchLabels": {"app": "one"}}},
-        "a label more": {"podSelector": {"matchLabels": {"codeexec.dev/egress": "1-2", "app": "one"}}},
-        "another execution's pod": {"podSelector": {"matchLabels": {"codeexec.dev/egress": "3-4"}}},
+        "a label more": {"podSelector": {"matchLabels": {"egress.codeexec.dev/execution": "1-2", "app": "one"}}},
+        "another execution's pod": {"podSelector": {"matchLabels": {"egress.codeexec.dev/execution": "3-4"}}},
         "what comes in": {"ingress": [{}]},
         "only outwards": {"policyTypes": ["Egress"]},
         "everything": {"egress": [{}]},

@@ -303,7 +303,7 @@ def test_the_whole_network_policy() -> None:
             ],
         },
         "spec": {
-            "podSelector": {"matchLabels": {"codeexec.dev/egress": UID}},
+            "podSelector": {"matchLabels": {"egress.codeexec.dev/execution": UID}},
             "policyTypes": ["Ingress", "Egress"],
             "egress": [
                 {"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"port": 443, "protocol": "TCP"}]},
