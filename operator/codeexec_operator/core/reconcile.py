@@ -35,7 +35,7 @@ from codeexec_operator.core.record import finish, moved, with_status
 from codeexec_operator.core.starting import (
     is_stateful,
     needs_own_pod,
-    not_to_be_opened,
+    not_to_be_had,
     request_pod,
     seconds_to_run,
     session_over,
@@ -91,7 +91,7 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
     allowed = permits(seen, verdict)
     if not allowed and (verdict.decision is Decision.DENIED or seen.execution.status.phase is Phase.APPROVED):
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    if never := not_to_be_opened(seen):  # before anybody is asked to approve it
+    if never := not_to_be_had(seen):  # before anybody is asked to approve it
         return finish(seen, now, never)
     if ending := _missing(seen):
         created = seen.execution.metadata.creation_timestamp or now

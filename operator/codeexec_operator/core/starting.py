@@ -60,9 +60,13 @@ def needs_own_pod(spec: CodeExecutionSpec) -> bool:
     return bool(spec.egress or spec.mounts)
 
 
-def not_to_be_opened(seen: Observed) -> Ending | None:
-    """The refusal, if something is asked for that nobody can permit in this cluster."""
-    asked = seen.execution.spec.egress
+def not_to_be_had(seen: Observed) -> Ending | None:
+    """The refusal, if something is asked for that nobody can permit here."""
+    spec = seen.execution.spec
+    if spec.session_ref and needs_own_pod(spec):  # the CRD says so, too; the pod of a session would not hold to it
+        message = "spec.sessionRef: egress and mounts need a pod of the execution's own. Nothing was run"
+        return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, message)
+    asked = spec.egress
     if not asked:
         return None
     if any(one.cidr is not None for one in asked) and not seen.surroundings.nodes:

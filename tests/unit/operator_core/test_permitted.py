@@ -8,6 +8,7 @@ from factories import (
     AGENT,
     NOW,
     PAYLOAD,
+    SESSION_REF,
     SURROUNDINGS,
     TARGET,
     UID,
@@ -17,6 +18,7 @@ from factories import (
     a_raw_source,
     a_runner,
     a_sandbox,
+    a_view,
     an_approval,
     an_execution,
     seconds,
@@ -140,6 +142,13 @@ class TestStart:
         assert outcome(plan(seen(egress=[api_server], requestedBy=AGENT, policy=policy)))[0] is Phase.DENIED
         control = plan(seen(egress=[PERMIT], requestedBy=AGENT, policy=policy))
         assert outcome(control)[0] is Phase.AWAITING_APPROVAL
+
+    @pytest.mark.parametrize("asked", [{"egress": [PERMIT]}, {"mounts": [a_raw_mount()]}])
+    def test_a_session_has_neither_even_if_the_api_server_let_it_pass(self, asked: dict[str, Any]) -> None:
+        execution = an_execution(**asked, **SESSION_REF)
+        assert outcome(plan(seen(execution, session=a_view()))) == (Phase.DENIED, "PolicyViolation")
+        control = seen(an_execution(**SESSION_REF), session=a_view())
+        assert outcome(plan(control))[0] is Phase.RUNNING
 
     def test_where_the_nodes_are_not_known_no_address_is_opened(self) -> None:
         lost = replace(AROUND, nodes=())

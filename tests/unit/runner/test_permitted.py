@@ -101,6 +101,23 @@ def test_a_send_opens_no_connection(call: str, servers: tuple[int, int], run: An
 
 
 @knows_ports
+def test_a_connection_that_is_put_off_is_looked_at_when_it_is_asked_for(servers: tuple[int, int], run: Any) -> None:
+    """TCP_FASTOPEN_CONNECT lets `connect` return before anything is sent; Landlock has looked by then."""
+    permitted, other = servers
+    code = f"""
+def put_off(port):
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
+        one.setsockopt(socket.IPPROTO_TCP, 30, 1)
+        one.connect(("127.0.0.1", port))
+        one.send(b"x")
+        return one.recv(16).decode()
+print(*(attempt(lambda: put_off(port)) for port in ({permitted}, {other})), sep=", ")
+"""
+    assert outside(code) == "hello, hello\n"
+    assert run(PRELUDE + code, egress={"tcp": [permitted], "udp": []}).text() == f"hello, {DENIED}\n"
+
+
+@knows_ports
 def test_nobody_listens_on_a_port_of_their_choice(run: Any) -> None:
     code = "print(attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM).bind(('127.0.0.1', 0))))"
     assert outside(code) == "done\n"
