@@ -168,7 +168,7 @@ def _access(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator[_F
     for index, permit in enumerate(spec.egress or ()):
         field = f"spec.egress[{index}]"
         if fault := fault_of(permit):
-            yield Violation(field, str(permit), f"never: {fault}"), False
+            yield Violation(field, str(permit), f"none: {fault}"), False
         elif not any(covers(rule, permit) for rule in policy.egress):
             approvable = any(covers(rule, permit) for rule in more.egress)
             yield Violation(field, str(permit), _listed(policy.egress, more.egress)), approvable

@@ -186,7 +186,5 @@ class TestCommandLine:
         assert f"Egress: {PERMIT}, 192.0.2.7/32:443/TCP, a.b:1/TCP" in lines
         assert f"Mounts: {MOUNT}" in lines
         assert any(line.startswith("with approval spec.egress[1] 192.0.2.7/32:443/TCP") for line in lines)
-        assert any(
-            line.startswith("never spec.egress[2] a.b:1/TCP never: a NetworkPolicy can't name") for line in lines
-        )
+        assert any(line.startswith("never spec.egress[2] a.b:1/TCP none: a NetworkPolicy can't name") for line in lines)
         assert not any("spec.egress[0]" in line for line in lines)
