@@ -73,15 +73,15 @@ class Request:
     image: str | None = None
     runtime_class_name: str | None = None
     limits: Limits = field(default_factory=Limits)
+    executor: str = "executor_client"
+    approval: ApprovalWait = field(default_factory=ApprovalWait)
+    """What to do when a human has to approve what is asked for."""
     egress: Sequence[Permit | str] = ()
     """Ways out of the sandbox that are asked for, such as `10.1.2.3/32:443`; see `codeexec_api.permits.parse_permit`.
 
     Like mounts, these need a pod of the execution's own: there are none in a session."""
     mounts: Sequence[Mount | str] = ()
     """What code is to read besides its files, such as `pvc:data:/mnt/data`; see `codeexec_api.permits.parse_mount`."""
-    executor: str = "executor_client"
-    approval: ApprovalWait = field(default_factory=ApprovalWait)
-    """What to do when a human has to approve what is asked for."""
 
     def __post_init__(self) -> None:
         if self.image is not None:
