@@ -16,6 +16,7 @@ from codeexec_api import (
     EgressTarget,
     EgressVerdict,
     Event,
+    OpenedEgress,
     Phase,
     Reason,
     Verdict,
@@ -52,14 +53,14 @@ def moved(
     """An execution after an event, along the table of phases; `update` is for further fields of its status."""
     status = execution.status
     proof = status.egress_proof
-    if kind is ConditionType.FINISHED and proof and proof.verdict is not EgressVerdict.CLOSED:
+    if kind is ConditionType.FINISHED and proof and not proof.verdict.holds:
         message += _WARNING
     move = advance(status.phase, event)
     why = (reason or move.reason).value
     generation = execution.metadata.generation
     digest = execution.spec.code_digest
     conditions = set_condition(
-        _proof_conditions(status.conditions, update.get("egress_proof"), now, generation),
+        _proof_conditions(status.conditions, update.get("egress_proof"), now, generation, status.egress),
         condition(kind, holds=holds, reason=why, message=message, now=now, generation=generation),
     )
     if status.phase is Phase.AWAITING_APPROVAL and kind is ConditionType.FINISHED and event is not Event.CANCEL:
@@ -139,14 +140,22 @@ def moved_session(
     return session.model_copy(update={"status": status.model_copy(update=changes)})
 
 
-def proven(verdict: EgressVerdict, now: datetime) -> dict[str, Any]:
+def proven(verdict: EgressVerdict, now: datetime, *, permits: bool = False) -> dict[str, Any]:
     """What a status says of a pod that runs, once its network was tried."""
     closed = verdict is EgressVerdict.CLOSED
+    if closed and permits:
+        verdict = EgressVerdict.RESTRICTED
     target = EgressTarget(**_TARGET, refused=verdict is not EgressVerdict.OPEN, reachable=closed)
     return {
         "node_name": "fake-node",
         "image_id": FAKE_IMAGE,
-        "layers": ("UserNamespace", *(("NetworkPolicy",) if closed else ()), "Seccomp", "Landlock"),
+        "layers": (
+            "UserNamespace",
+            *(("NetworkPolicy",) if closed else ()),
+            "Seccomp",
+            "Landlock",
+            *(("LandlockPorts",) if permits else ()),
+        ),
         "egress_proof": EgressProof(verdict=verdict, checked_at=now, targets=(target,)),
     }
 
@@ -158,15 +167,21 @@ def proven_of(session: CodeSession) -> dict[str, Any]:
 
 
 def _proof_conditions(
-    conditions: tuple[Condition, ...], proof: EgressProof | None, now: datetime, generation: int
+    conditions: tuple[Condition, ...],
+    proof: EgressProof | None,
+    now: datetime,
+    generation: int,
+    opened: tuple[OpenedEgress, ...] = (),
 ) -> tuple[Condition, ...]:
     if proof is None:
         return conditions
+    listed = [f"{one.permit} without {', '.join(one.left_out)}" if one.left_out else one.permit for one in opened]
+    permitted = f"permitted: {', '.join(listed)}; " if proof.verdict is EgressVerdict.RESTRICTED else ""
     shown = condition(
         ConditionType.EGRESS_CLOSED,
-        holds=proof.verdict is EgressVerdict.CLOSED,
+        holds=proof.verdict.holds,
         reason=proof.verdict.value,
-        message=EGRESS_MESSAGES[proof.verdict],
+        message=permitted + EGRESS_MESSAGES[proof.verdict],
         now=now,
         generation=generation,
     )
@@ -175,6 +190,7 @@ def _proof_conditions(
 
 EGRESS_MESSAGES: Final = {
     EgressVerdict.CLOSED: "no answer inside the sandbox from: api-server 192.0.2.1:443/TCP",
+    EgressVerdict.RESTRICTED: "no answer inside the sandbox from: api-server 192.0.2.1:443/TCP",
     EgressVerdict.OPEN: "the network of the sandbox is open: api-server 192.0.2.1:443/TCP answered from inside the pod",
     EgressVerdict.UNPROVEN: "it can't be shown that the network of the sandbox is closed",
 }

@@ -50,6 +50,7 @@ from codeexec_api.names import (
     output_name,
     pod_name,
 )
+from codeexec_api.permits import opening
 from codeexec_api.v1alpha1 import ObjectMeta
 from executor_client.exceptions import CodeExecError
 from executor_client.testing import records
@@ -428,7 +429,10 @@ class Simulation:
         if session is None:
             self._logs[run.pod.name] = run.pod.log
             runtime_class = verdict.runtime_class_name or ""
-            facts = {"pod_name": run.pod.name, "image": verdict.image, "runtime_class_name": runtime_class}
+            facts: dict[str, Any] = {"pod_name": run.pod.name, "image": verdict.image}
+            facts["runtime_class_name"] = runtime_class
+            opened, _ = opening(self.executions[run.name].spec.egress or ())  # the policy has refused what can't be
+            facts |= {"egress": opened} if opened else {}
             self._move(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, **facts)
             self._start(run)
         else:
@@ -458,7 +462,8 @@ class Simulation:
         if session := self.session_of(run.name):
             proven = records.proven_of(self.sessions[session])
         else:
-            proven = records.proven(self.egress, self.now)
+            permits = bool(self.executions[run.name].spec.egress)
+            proven = records.proven(self.egress, self.now, permits=permits)
             if refusal := self._start_refusal():
                 event, reason, message = refusal
                 self._finish(run, event, message, reason, **(proven if event is Event.REFUSED else {}))

@@ -59,6 +59,7 @@ OPERATOR: Rights = {
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "executionapprovals"): {"list", "watch"},
     ("", "pods"): {"list", "watch", "create", "patch", "delete"},
+    ("networking.k8s.io", "networkpolicies"): {"create", "delete"},
     ("", "pods/attach"): {"get", "create"},
     ("", "secrets"): {"get", "list", "watch", "create", "delete"},
     ("", "configmaps"): {"create", "list", "delete"},

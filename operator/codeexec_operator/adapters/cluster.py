@@ -83,6 +83,7 @@ class Cluster:
         self._core = client.CoreV1Api(self._api)
         self._nodes = client.NodeV1Api(self._api)
         self._events = client.EventsV1Api(self._api)
+        self._networking = client.NetworkingV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._attach = client.CoreV1Api(self._sockets)
         self._reading_payloads = asyncio.Semaphore(_PAYLOADS)
@@ -385,6 +386,24 @@ class Cluster:
                 return _refusal(error)
             raise
         return None
+
+    async def create_network_policy(self, policy: Any) -> Fault | None:
+        """networkpolicies: create. A fault is a refusal for good; one of that name is the one that was asked for."""
+        namespace = policy["metadata"]["namespace"]
+        try:
+            await self._networking.create_namespaced_network_policy(namespace, policy, _request_timeout=_ANSWER_SECONDS)
+        except ApiException as error:
+            if error.status == 409 and "AlreadyExists" in str(error.body):
+                return None
+            if error.status in (400, 403, 422) and not _new_quota(error):
+                message = f"the API server refused the NetworkPolicy that spec.egress needs: {_message(error)}"
+                return Fault(Reason.EGRESS_NOT_ENFORCED, message)
+            raise
+        return None
+
+    async def delete_network_policy(self, namespace: str, name: str) -> None:
+        """networkpolicies: delete. One that is gone already is fine."""
+        await self._delete(self._networking.delete_namespaced_network_policy, name, namespace, {})
 
     async def list_pods(self, namespace: str, selector: str) -> list[Mapping[str, Any]]:
         """pods: list."""

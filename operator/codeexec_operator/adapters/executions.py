@@ -359,8 +359,8 @@ class ExecutionWorker(PodWorker):
                 await self._read_request()
             case actions.ReadApprovals() | actions.PublishCode() | actions.WithdrawCode():
                 await self._act_on_approval(action)
-            case actions.DeletePayload(secrets):
-                await all_of([self._delete_payload(name, uid) for name, uid in secrets])
+            case actions.DeletePayload() | actions.CloseEgress():
+                await self._put_away(action)
             case actions.AskPool(image, runtime_class_name):
                 self._ask_pool(Verdict(image, runtime_class_name))
             case actions.AdoptPod(patch):
@@ -374,6 +374,17 @@ class ExecutionWorker(PodWorker):
                     self._session.give_up(why)
             case _:
                 await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
+
+    async def _put_away(self, action: actions.DeletePayload | actions.CloseEgress) -> None:
+        """What doesn't succeed here is left to the sweeper and to the garbage collector."""
+        if isinstance(action, actions.DeletePayload):
+            await all_of([self._delete_payload(name, uid) for name, uid in action.secrets])
+            return
+        delete = self.context.cluster.delete_network_policy
+        name = pod_name(self.meta.name, self.meta.uid)
+        await self._try("its NetworkPolicy was not deleted", delete, self.meta.namespace, name)
+        self._seen = replace(self._seen, egress_closed=True)
+        self.wake()
 
     async def _read_request(self) -> None:
         cluster, spec, namespace = self.context.cluster, self._seen.execution.spec, self.meta.namespace

@@ -206,8 +206,10 @@ class PodWorker(Worker):
     async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
         """Carry out one of the actions that concern the pod; another one is not for here."""
         match action:
-            case actions.CreatePod(manifest):
-                fault = await self.context.cluster.create_pod(manifest)
+            case actions.CreatePod(manifest, network_policy):
+                cluster = self.context.cluster
+                fault = await cluster.create_network_policy(network_policy) if network_policy else None
+                fault = fault or await cluster.create_pod(manifest)
                 self.sandbox = replace(self.sandbox, requested=True, fault=fault)
                 self.wake()
             case actions.Attach():
