@@ -9,7 +9,9 @@ import pytest
 from factories import SURROUNDINGS, TARGET, a_policy, a_secret, an_execution
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
+from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import NodeView
@@ -71,6 +73,8 @@ class Played:
             timing=Timing(),
             version="1",
             telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
+            audit=AuditLog([self.execution.metadata.namespace], "1", Metrics([], "1"), lambda _: None),
+            announcer=SimpleNamespace(written=lambda *_: None),
         )
         register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: self.ended.set())
         return ExecutionWorker(context, self.execution, register)
