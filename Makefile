@@ -19,7 +19,7 @@ USER_KUBECONFIG := $(filter-out $(OWN_KUBECONFIG),$(KUBECONFIG))
 export KUBECONFIG := $(or $(USER_KUBECONFIG),$(OWN_KUBECONFIG))
 export PATH := $(PATH):$(shell $(CLUSTER)/tools.sh --bin)
 
-.PHONY: help venv cluster images sbom deploy demo test check e2e conformance parity bench bench-records load scan generate format clean kubeconfig
+.PHONY: help venv cluster images sbom deploy demo test check e2e conformance parity bench bench-records audit-picture load scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -91,6 +91,7 @@ check: venv ## Lint, types, import contracts, unit, contract and chart tests: al
 e2e: deploy sbom ## Prove that NetworkPolicy is enforced, then run the end-to-end tests
 	@echo "checking that the cluster enforces NetworkPolicy"
 	$(CLUSTER)/check.sh --kubeconfig "$$KUBECONFIG"
+	$(CLUSTER)/tools.sh chromium
 	$(BIN)/pytest tests/e2e tests/conformance tests/parity
 
 conformance: deploy ## Try every guarantee by attack code on the cluster, and write docs/security/conformance.md
@@ -105,6 +106,10 @@ bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in
 
 bench-records: deploy ## Measure a call and the operator without and with 10,000 records (JSON in .codeexec/records.json)
 	@$(BIN)/python -W ignore tests/bench/retained.py
+
+audit-picture: venv ## Write docs/audit-report.png, a page of `codeexec audit report`, by Chromium
+	@$(CLUSTER)/tools.sh chromium
+	$(BIN)/python tests/audit_scene.py docs/audit-report.png
 
 load: deploy ## Load the control plane: 75 executions/s for 10 s on 100 simulated nodes (a kind cluster that is yours alone)
 	@$(BIN)/python tests/scale/load.py

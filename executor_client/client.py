@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import asyncio_atexit
@@ -24,13 +24,16 @@ from codeexec_api import (
     ExecutionRef,
     Grant,
     Limits,
+    Mount,
     PayloadRef,
+    Permit,
     Phase,
     SessionRef,
     Source,
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import block_key, file_key, payload_name
+from codeexec_api.permits import parse_mount, parse_permit
 from executor_client import telemetry
 from executor_client.approvals import ApprovalWait, ReviewedCode
 from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size, count_parts, payload_of
@@ -62,7 +65,7 @@ class Request:
     """What every execution of a client has in common.
 
     Raises:
-        ValueError: the image is not named by digest; see `executor_client.images`.
+        ValueError: the image is not named by digest (see `executor_client.images`), or a permit or a mount is none.
     """
 
     agent: str
@@ -73,15 +76,42 @@ class Request:
     executor: str = "executor_client"
     approval: ApprovalWait = field(default_factory=ApprovalWait)
     """What to do when a human has to approve what is asked for."""
+    egress: Sequence[Permit | str] = ()
+    """Ways out of the sandbox that are asked for, such as `10.1.2.3/32:443`; see `codeexec_api.permits.parse_permit`.
+
+    Like mounts, these need a pod of the execution's own: there are none in a session."""
+    mounts: Sequence[Mount | str] = ()
+    """What code is to read besides its files, such as `pvc:data:/mnt/data`; see `codeexec_api.permits.parse_mount`."""
 
     def __post_init__(self) -> None:
         if self.image is not None:
             check_image(self.image)
+        object.__setattr__(self, "egress", tuple(_read(self.egress, parse_permit)))
+        object.__setattr__(self, "mounts", tuple(_read(self.mounts, parse_mount)))
+
+    def check_alone(self, session: str | None) -> None:
+        """Make sure that what is asked for can be had in this session.
+
+        Raises:
+            ValueError: it needs a pod of its own.
+        """
+        if session is not None and (self.egress or self.mounts):
+            raise ValueError(
+                "egress and mounts need a pod of the execution's own, and a session has none: run this without one, or "
+                "ask for neither"
+            )
 
     @property
     def source(self) -> Source:
         """Who asks, as the record says."""
         return Source(agent=self.agent, executor=self.executor)
+
+
+_Parsed = TypeVar("_Parsed", Permit, Mount)
+
+
+def _read(given: Sequence[_Parsed | str], parse: Callable[[str], _Parsed]) -> Iterator[_Parsed]:
+    yield from (parse(one) if isinstance(one, str) else one for one in given)
 
 
 _Record = TypeVar("_Record", CodeExecution, CodeSession)
@@ -159,7 +189,7 @@ class CodeExecutionClient:
                 raises stops the code and is raised here.
 
         Raises:
-            ValueError: blocks and files are too large.
+            ValueError: blocks and files are too large, or egress or mounts are asked for in a session.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
         check_size(blocks, files)
@@ -197,7 +227,7 @@ class CodeExecutionClient:
         """The same, but without waiting: the execution goes on whatever becomes of the caller.
 
         Raises:
-            ValueError: blocks and files are too large.
+            ValueError: blocks and files are too large, or egress or mounts are asked for in a session.
             CodeExecError: it could not be submitted; see `executor_client.exceptions`.
         """
         check_size(blocks, files)
@@ -228,6 +258,14 @@ class CodeExecutionClient:
             CodeExecError: see `executor_client.exceptions`.
         """
         return await _oldest_first((await self.connect()).list())
+
+    async def list_stored(self) -> list[Mapping[str, Any]]:
+        """All executions and sessions of the namespace as the API server has them, each with its `kind`.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return [one async for one in (await self.connect()).list_stored()]
 
     async def cancel(self, name: str) -> None:
         """Stop an execution. Nothing happens if it has ended.
@@ -399,6 +437,7 @@ class CodeExecutionClient:
             wait: return when the session is ready.
 
         Raises:
+            ValueError: the request has egress or mounts.
             CodeExecError: see `executor_client.exceptions`; with `wait` also if the session can't start.
         """
         session = self.new_session(
@@ -420,7 +459,12 @@ class CodeExecutionClient:
         max_lifetime_seconds: int = 28_800,
         stateful: bool = False,
     ) -> Session:
-        """A session that has its name but is not asked for yet: `Session.create` does that. Does no I/O."""
+        """A session that has its name but is not asked for yet: `Session.create` does that. Does no I/O.
+
+        Raises:
+            ValueError: the request has egress or mounts.
+        """
+        request.check_alone("")
         spec = CodeSessionSpec(
             source=request.source,
             limits=request.limits,
@@ -436,9 +480,11 @@ class CodeExecutionClient:
         """A session that exists already. Of `request`, limits, image and runtime class are replaced by the session's.
 
         Raises:
+            ValueError: the request has egress or mounts.
             NotFound: there is none of this name.
             CodeExecError: see `executor_client.exceptions`.
         """
+        request.check_alone(name)
         spec = (await self.get_session(name)).spec
         # Output is limited for each execution; the rest of the limits are the pod's.
         limits = spec.limits.model_copy(update={"output_bytes": request.limits.output_bytes})
@@ -479,6 +525,7 @@ class CodeExecutionClient:
         list_files: ListFiles,
         session: str | None,
     ) -> tuple[str, CodeExecutionSpec]:
+        request.check_alone(session)
         name = f"run-{secrets.token_hex(6)}"
         payload = payload_of(blocks, files)
         return name, CodeExecutionSpec(
@@ -492,6 +539,8 @@ class CodeExecutionClient:
             limits=request.limits,
             image=None if session else request.image,
             runtime_class_name=None if session else request.runtime_class_name,
+            egress=tuple(_read(request.egress, parse_permit)) or None,
+            mounts=tuple(_read(request.mounts, parse_mount)) or None,
             traceparent=telemetry.traceparent(),
         )
 

@@ -83,6 +83,8 @@ class KubernetesCodeExecutorConfig(BaseModel):
     functions_module: str = "functions"
     agent: str = "autogen"
     limits: dict[str, Any] = Field(default_factory=dict)
+    egress: list[str] = Field(default_factory=list)
+    mounts: list[str] = Field(default_factory=list)
     session: SessionMode = "per-executor"
     stateful: bool = False
     idle_timeout: int = 1800
@@ -115,6 +117,9 @@ class KubernetesCodeExecutor(
         functions_module: name of that module, a Python identifier.
         agent: name recorded as the source of the code.
         limits: ceilings of the pod, such as `Limits(memory="512Mi")`; default: those of `executor_client.Limits`.
+        egress: ways out of the sandbox, such as `10.1.2.3/32:443`, which the policy or a human has to allow; with
+            `session="per-call"` only.
+        mounts: what code is to read besides its files, such as `pvc:data:/mnt/data`; the same holds.
         session: `per-executor` for one workspace for all calls, `per-call` for a new pod for each.
         stateful: Python blocks share one interpreter, so that variables live on between calls.
         idle_timeout: seconds without a call after which the workspace is deleted.
@@ -128,7 +133,7 @@ class KubernetesCodeExecutor(
 
     Raises:
         ValueError: a number is out of range, functions_module is not an identifier, the image is not named by digest,
-            or settings contradict each other.
+            a permit or a mount is none, or settings contradict each other.
     """
 
     component_config_schema = KubernetesCodeExecutorConfig
@@ -150,6 +155,8 @@ class KubernetesCodeExecutor(
         functions_module: str = "functions",
         agent: str = "autogen",
         limits: Limits | None = None,
+        egress: Sequence[str] = (),
+        mounts: Sequence[str] = (),
         session: SessionMode = "per-executor",
         stateful: bool = False,
         idle_timeout: int = 1800,
@@ -174,6 +181,8 @@ class KubernetesCodeExecutor(
             raise ValueError(f"session is {session!r}, but must be 'per-executor' or 'per-call'")
         if stateful and session == "per-call":
             raise ValueError("stateful=True needs session='per-executor': variables live as long as a session")
+        if (egress or mounts) and session != "per-call":
+            raise ValueError("egress and mounts need session='per-call': they are one call's, in a pod of its own")
         if client and (namespace or kubeconfig or context):
             raise ValueError("give either client, or namespace, kubeconfig and context")
         self._config = KubernetesCodeExecutorConfig(
@@ -188,6 +197,8 @@ class KubernetesCodeExecutor(
             functions_module=functions_module,
             agent=agent,
             limits=limits.model_dump(exclude_defaults=True) if limits else {},
+            egress=list(egress),
+            mounts=list(mounts),
             session=session,
             stateful=stateful,
             idle_timeout=idle_timeout,
@@ -210,6 +221,8 @@ class KubernetesCodeExecutor(
             image=image,
             runtime_class_name=runtime_class_name,
             limits=limits or Limits(),
+            egress=tuple(egress),
+            mounts=tuple(mounts),
             executor="KubernetesCodeExecutor",
             approval=ApprovalWait(approval, approval_timeout, on_approval_request),
         )
@@ -442,7 +455,9 @@ class KubernetesCodeExecutor(
             check, file = self._check()
             files = (file,)
             if not self._functions_checked:
-                checked = await self._client.execute((check,), self._request, files=files, cancelled=cancelled)
+                # Whether the functions can be loaded is found out without what only the code was to have.
+                bare = replace(self._request, egress=(), mounts=())
+                checked = await self._client.execute((check,), bare, files=files, cancelled=cancelled)
                 if checked.phase in _NOT_RUN:
                     return checked
                 _demand_functions(checked)

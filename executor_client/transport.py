@@ -121,6 +121,9 @@ class ClusterTransport(Protocol):
     def list(self) -> AsyncGenerator[CodeExecution, None]:
         """All CodeExecutions of the namespace, in no particular order."""
 
+    def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
+        """All CodeExecutions and CodeSessions of the namespace as they are stored, each with its `kind`."""
+
     async def cancel(self, name: str) -> None:
         """Ask the operator to stop an execution."""
 
@@ -422,6 +425,17 @@ class Transport:
         """
         return self._list_objects(EXECUTION_KIND, EXECUTION_PLURAL, CodeExecution.parse)
 
+    async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
+        """All CodeExecutions and CodeSessions of the namespace as they are stored, each with its `kind`.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        for kind, plural in ((EXECUTION_KIND, EXECUTION_PLURAL), (SESSION_KIND, SESSION_PLURAL)):
+            async with aclosing(self._list_raw(kind, plural)) as items:
+                async for item in items:
+                    yield {**item, "kind": kind}
+
     async def cancel(self, name: str) -> None:
         """Ask the operator to stop an execution.
 
@@ -601,6 +615,11 @@ class Transport:
     async def _list_objects(
         self, kind: str, plural: str, parse: Callable[[Any], _Object]
     ) -> AsyncGenerator[_Object, None]:
+        async with aclosing(self._list_raw(kind, plural)) as items:
+            async for item in items:
+                yield parse(item)
+
+    async def _list_raw(self, kind: str, plural: str) -> AsyncGenerator[Mapping[str, Any], None]:
         following: dict[str, Any] = {}
         while True:
             with self._errors(f"list {kind}s"):
@@ -608,7 +627,7 @@ class Transport:
                     GROUP, VERSION, self.namespace, plural, limit=_PAGE, _request_timeout=_REQUEST_SECONDS, **following
                 )
             for item in page["items"]:
-                yield parse(item)
+                yield item
             if not (token := page["metadata"].get("continue")):
                 return
             following = {"_continue": token}

@@ -61,6 +61,15 @@ def a_raw_file(path: str = "data.txt", content: bytes = b"data", **changes: Any)
     return {"path": path, "sha256": hashlib.sha256(content).hexdigest(), "sizeBytes": len(content)} | changes
 
 
+def a_raw_source(name: str = "data", *, config_map: bool = False) -> dict[str, Any]:
+    """What is mounted, as it stands in YAML."""
+    return {"configMap": {"name": name}} if config_map else {"persistentVolumeClaim": {"claimName": name}}
+
+
+def a_raw_mount(name: str = "data", source: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"name": name, "mountPath": f"/mnt/{name}", **(source or a_raw_source())}
+
+
 def a_raw_spec(**changes: Any) -> dict[str, Any]:
     """The spec of a CodeExecution as it stands in YAML."""
     return {

@@ -368,6 +368,15 @@ async def an_image_that_is_not_allowed(stage: Stage) -> Any:
 
 
 @case()
+async def ways_out_and_mounts_that_the_policy_does_not_name(stage: Stage) -> Any:
+    asked = request(egress=("192.0.2.7:443", "pods{app=db}:5432"), mounts=("pvc:data:/mnt/data",))
+    result = await run(stage, ("sh", "true"), request=asked)
+    assert (result.phase, result.reason) == (Phase.DENIED, "PolicyViolation")
+    assert "spec.egress[1]: pods{app=db}:5432/TCP is not allowed" in result.message
+    return await both(stage, result)
+
+
+@case()
 async def nothing_to_do_outside_a_session(stage: Stage) -> Any:
     return await visible_error(stage.client.execute((), REQUEST))
 

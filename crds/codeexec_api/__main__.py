@@ -1,5 +1,6 @@
 """`python -m codeexec_api ROOT`: writes what is generated from the contract into the checkout at ROOT."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,7 +16,8 @@ def generate() -> dict[str, str]:
     """Path in the checkout to content, for every generated file."""
     files = {"docs/phases.md": to_markdown()}
     for name, crd in custom_resource_definitions().items():
-        text = _HEADER + yaml.safe_dump(crd, sort_keys=False, allow_unicode=True, width=110)
+        plain = json.loads(json.dumps(crd))  # what stands in two places is written out twice
+        text = _HEADER + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
         files[f"crds/{name}"] = text
         files[f"charts/codeexec/files/crds/{name}"] = text
     return files

@@ -34,6 +34,10 @@ def request_attributes(namespace: str | None, name: str, spec: CodeExecutionSpec
     }
     if namespace is not None:
         attributes["k8s.namespace.name"] = namespace
+    if spec.egress:
+        attributes["codeexec.egress.permits"] = [str(permit) for permit in spec.egress]
+    if spec.mounts:
+        attributes["codeexec.mounts"] = [str(mount) for mount in spec.mounts]
     if spec.session_ref:
         attributes["codeexec.session.name"] = spec.session_ref.name
     return attributes

@@ -15,7 +15,8 @@ class ConditionType(StrEnum):
     APPROVED = "Approved"
     """True: a human has approved what the policy does not allow by itself. False: nobody has, or one has denied it."""
     EGRESS_CLOSED = "EgressClosed"
-    """True: shown, before any code ran, that nothing leaves the sandbox. False: that could not be shown."""
+    """True: shown, before any code ran, that nothing leaves the sandbox (Closed), or nothing but what was permitted
+    (Restricted). False: that could not be shown."""
     READY = "Ready"
     """Of a session. True: executions can run in it. False: its pod could not be started, or it is over.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from codeexec_api.permits import allows, covers, fault_of
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import (
     AgentRule,
@@ -165,6 +166,23 @@ def _execution(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator
     if spec.blocks:  # else it limits nothing
         highest, approvable = policy.max_timeout_seconds, more.max_timeout_seconds
         yield from _above("spec.timeoutSeconds", spec.timeout_seconds, highest, approvable)
+    yield from _access(spec, policy)
+
+
+def _access(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator[_Found]:
+    """What is asked for beyond a sandbox that reaches nothing and holds nothing but its workspace."""
+    more = policy.with_approval
+    for index, permit in enumerate(spec.egress or ()):
+        field = f"spec.egress[{index}]"
+        if fault := fault_of(permit):
+            yield Violation(field, str(permit), f"none: {fault}"), False
+        elif not any(covers(rule, permit) for rule in policy.egress):
+            approvable = any(covers(rule, permit) for rule in more.egress)
+            yield Violation(field, str(permit), _listed(policy.egress, more.egress)), approvable
+    for index, mount in enumerate(spec.mounts or ()):
+        if not any(allows(rule, mount) for rule in policy.mounts):
+            sources, further = ([one.source for one in rules] for rules in (policy.mounts, more.mounts))
+            yield Violation(f"spec.mounts[{index}]", str(mount), _listed(sources, further)), mount.source in further
 
 
 def _session(spec: CodeSessionSpec, policy: ExecutionPolicySpec) -> Iterator[_Found]:
@@ -174,9 +192,12 @@ def _session(spec: CodeSessionSpec, policy: ExecutionPolicySpec) -> Iterator[_Fo
 
 def _among(field: str, found: str, allowed: Collection[str], approvable: Collection[str]) -> Iterator[_Found]:
     if found not in allowed:
-        text = ", ".join(allowed) or "none"
-        text += f"; with approval: {', '.join(approvable)}" if approvable else ""
-        yield Violation(field, found, text), found in approvable
+        yield Violation(field, found, _listed(allowed, approvable)), found in approvable
+
+
+def _listed(allowed: Collection[object], approvable: Collection[object]) -> str:
+    text = ", ".join(map(str, allowed)) or "none"
+    return f"{text}; with approval: {', '.join(map(str, approvable))}" if approvable else text
 
 
 def _above(field: str, found: int, highest: int, approvable: int | None) -> Iterator[_Found]:

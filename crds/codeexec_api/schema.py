@@ -19,7 +19,10 @@ from codeexec_api.v1alpha1 import (
     SandboxPool,
 )
 
-_DROPPED: Final = ("title", "additionalProperties", "$defs")
+_DROPPED: Final = ("title", "$defs")
+_NESTED: Final = ("items", "additionalProperties")
+_CLOSED: Final = {"additionalProperties": False}
+"""What is implied for an object; for a map it is the schema of the values."""
 
 
 def structural(model: type[BaseModel]) -> dict[str, Any]:
@@ -37,15 +40,17 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
         [variant] = [one for one in node["anyOf"] if one.get("type") != "null"]
         rest = {key: value for key, value in node.items() if key not in ("anyOf", "default")}
         return _merge(_convert(variant, definitions), _convert(rest, definitions))
-    result: dict[str, Any] = {key: value for key, value in node.items() if key not in _DROPPED}
+    result: dict[str, Any] = {
+        key: _convert(value, definitions) if key in _NESTED else value
+        for key, value in node.items()
+        if key not in _DROPPED and value is not _CLOSED.get(key, ...)
+    }
     if result.get("default", ...) in (None, "", []):
         del result["default"]
     if "const" in result:
         result["enum"] = [result.pop("const")]
     if "properties" in result:
         result["properties"] = {name: _convert(child, definitions) for name, child in result["properties"].items()}
-    if "items" in result:
-        result["items"] = _convert(result["items"], definitions)
     if result.get("x-kubernetes-int-or-string"):
         result.pop("type", None)
         result["anyOf"] = [{"type": "integer"}, {"type": "string"}]
@@ -79,7 +84,12 @@ _EXECUTION_COLUMNS: Final = [
     _column("Reason", ".status.reason", wide=True, text="Why the execution is in this phase"),
     _column("Requested-By", ".spec.requestedBy", wide=True, text="Who created it, as the API server knows them"),
     _column("Approver", ".status.approval.approver", wide=True, text="Who approved or denied it, if that was needed"),
-    _column("Egress", ".status.egressProof.verdict", wide=True, text="Whether the network was shown to be closed"),
+    _column(
+        "Egress",
+        ".status.egressProof.verdict",
+        wide=True,
+        text="Whether the network was shown to be closed, or restricted to what was permitted",
+    ),
     _column("Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty: the node's default"),
     _column("Session", ".spec.sessionRef.name", wide=True, text="Session; empty: a pod of its own"),
     _column("Pod", ".status.podName", wide=True, text="Sandbox pod"),

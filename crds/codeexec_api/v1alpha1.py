@@ -5,12 +5,13 @@ constraint where JSON schema has one, else as a CEL rule in `json_schema_extra`.
 errors); status is lenient, so that an older client can read what a newer operator wrote.
 """
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from codeexec_api.digests import code_digest
@@ -49,8 +50,15 @@ MAX_SESSION_SECONDS: Final = 7 * 86_400
 MAX_PIDS: Final = 32_768
 MAX_POOL_REPLICAS: Final = 10_000
 MAX_EGRESS_TARGETS: Final = 16
-MAX_GRANTS: Final = MAX_BLOCKS + 8
-"""A language for each block, and every other field that can be approved, once."""
+MAX_PERMITS: Final = 16
+"""Ways out of the network that one execution can ask for."""
+MAX_MOUNTS: Final = 8
+MAX_LEFT_OUT: Final = 256
+"""Ranges that are left out of what one permit opens."""
+MAX_LABEL: Final = 63
+"""Of a label's value, and here of its key, too."""
+MAX_GRANTS: Final = MAX_BLOCKS + 8 + MAX_PERMITS + MAX_MOUNTS
+"""A language for each block, each permit and each mount, and every other field that can be approved, once."""
 MAX_AGENT_RULES: Final = 64
 MAX_UNUSED_APPROVALS: Final = 8
 """Approvals that an execution's record names although they don't count."""
@@ -60,6 +68,10 @@ MAX_INLINE_BYTES: Final = 256 * 1024
 """Of each stream in the record itself: both have to fit, escaped, into one object of etcd (1.5 MiB)."""
 
 IMAGE_PATTERN: Final = r"^[a-z0-9][a-zA-Z0-9./:_-]{0,199}@sha256:[0-9a-f]{64}$"
+CIDR_PATTERN: Final = r"^[0-9a-fA-F:.]{2,45}/[0-9]{1,3}$"
+MOUNT_ROOT: Final = "/mnt"
+"""The folder below which everything is mounted that an execution asks for."""
+MOUNT_PATH_PATTERN: Final = rf"^{MOUNT_ROOT}/[a-z0-9]([-a-z0-9._]{{0,61}}[a-z0-9])?$"
 TRACEPARENT_PATTERN: Final = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 
@@ -205,8 +217,14 @@ class EgressVerdict(StrEnum):
     """What the egress proof has shown."""
 
     CLOSED = "Closed"
+    RESTRICTED = "Restricted"
     OPEN = "Open"
     UNPROVEN = "Unproven"
+
+    @property
+    def holds(self) -> bool:
+        """True if it was shown that nothing leaves the sandbox but what was permitted."""
+        return self in (EgressVerdict.CLOSED, EgressVerdict.RESTRICTED)
 
 
 class _Model(BaseModel):
@@ -327,6 +345,166 @@ class Limits(PodLimits):
     )
 
 
+def _label_keys(labels: dict[str, str]) -> dict[str, str]:
+    for key in labels:
+        if not 1 <= len(key) <= MAX_LABEL:
+            raise ValueError(f"the key {key!r} has {len(key)} characters; 1 to {MAX_LABEL} are allowed")
+    return labels
+
+
+class Selector(_Model):
+    """Selects pods or namespaces by their labels: those that have all of them."""
+
+    match_labels: Annotated[
+        dict[
+            str,
+            Annotated[str, Field(max_length=MAX_LABEL, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")],
+        ],
+        AfterValidator(_label_keys),
+    ] = Field(
+        min_length=1,
+        max_length=3,
+        description="Labels, each of them needed.",
+        json_schema_extra=_rules(
+            rule(
+                f"self.all(key, key.size() > 0 && key.size() <= {MAX_LABEL})",
+                f"keys must have 1 to {MAX_LABEL} characters",
+            )
+        ),
+    )
+
+    def __str__(self) -> str:
+        """Such as `{app=db,tier=one}`, in the order of the keys."""
+        return "{" + ",".join(f"{key}={value}" for key, value in sorted(self.match_labels.items())) + "}"
+
+
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Protocol = Literal["TCP", "UDP"]
+
+
+def _selected(pods: Selector | None, namespaces: Selector | None) -> str:
+    """Such as `namespaces{…},pods{…}`; without namespaces, pods of the sandbox namespace itself are meant."""
+    return ",".join(f"{name}{one}" for name, one in (("namespaces", namespaces), ("pods", pods)) if one)
+
+
+class Permit(_Model):
+    """One way out of the sandbox: to these addresses, or to these pods, by this port."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "(has(self.cidr) ? 1 : 0) + (has(self.host) ? 1 : 0) "
+                "+ (has(self.podSelector) || has(self.namespaceSelector) ? 1 : 0) == 1",
+                "there must be one of cidr, host, and podSelector or namespaceSelector or both",
+            )
+        )
+    )
+
+    cidr: str | None = Field(
+        None, max_length=49, pattern=CIDR_PATTERN, description="Addresses, such as 10.1.2.3/32 or 2001:db8::/64."
+    )
+    host: str | None = Field(
+        None,
+        min_length=1,
+        max_length=253,
+        pattern=r"^[A-Za-z0-9.*_-]+$",
+        description="Name of a host. Always denied: a NetworkPolicy can't name hosts. Ask for its addresses.",
+    )
+    pod_selector: Selector | None = Field(
+        None, description="Pods: of the selected namespaces, or of the sandbox namespace itself."
+    )
+    namespace_selector: Selector | None = Field(None, description="Namespaces: all their pods, or the selected ones.")
+    port: Port = Field(description="Port. Behind a Service, that of its pods.")
+    protocol: Protocol = Field("TCP", description="TCP or UDP.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        kinds = (self.cidr, self.host, self.pod_selector or self.namespace_selector)
+        if sum(one is not None for one in kinds) != 1:
+            raise ValueError("there must be one of cidr, host, and podSelector or namespaceSelector or both")
+        return self
+
+    def __str__(self) -> str:
+        """Exactly what is asked for, such as `10.1.2.3/32:443/TCP`; `permits.parse_permit` reads it."""
+        if self.cidr is None:
+            peer = self.host or _selected(self.pod_selector, self.namespace_selector)
+        else:
+            peer = f"[{self.cidr}]" if ":" in self.cidr else self.cidr
+        return f"{peer}:{self.port}/{self.protocol}"
+
+
+class ClaimSource(_Model):
+    """A PersistentVolumeClaim of the sandbox namespace."""
+
+    claim_name: ObjectName = Field(description="Name of the claim.")
+
+
+class ConfigMapSource(_Model):
+    """A ConfigMap of the sandbox namespace."""
+
+    name: ObjectName = Field(description="Name of the ConfigMap.")
+
+
+class MountSource(_Model):
+    """What can be mounted: one of these."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "has(self.persistentVolumeClaim) != has(self.configMap)",
+                "there must be one of persistentVolumeClaim and configMap",
+            )
+        )
+    )
+
+    persistent_volume_claim: ClaimSource | None = Field(
+        None, description="A PersistentVolumeClaim of the sandbox namespace."
+    )
+    config_map: ConfigMapSource | None = Field(None, description="A ConfigMap of the sandbox namespace.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.persistent_volume_claim is None) == (self.config_map is None):
+            raise ValueError("there must be one of persistentVolumeClaim and configMap")
+        return self
+
+    @property
+    def source(self) -> str:
+        """What is mounted, such as `pvc:data` or `configmap:settings`."""
+        if self.persistent_volume_claim:
+            return f"pvc:{self.persistent_volume_claim.claim_name}"
+        return f"configmap:{self.config_map.name if self.config_map else ''}"
+
+
+class Mount(MountSource):
+    """Something of the platform's that code can read, and can't write to."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=32,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        description="Tells the mounts of an execution apart.",
+    )
+    mount_path: str = Field(
+        max_length=len(MOUNT_ROOT) + 1 + MAX_LABEL,
+        pattern=MOUNT_PATH_PATTERN,
+        description=f"Where it is mounted: a folder in {MOUNT_ROOT}.",
+    )
+
+    def __str__(self) -> str:
+        """Exactly what is asked for, such as `pvc:data:/mnt/data`; `permits.parse_mount` reads it."""
+        return f"{self.source}:{self.mount_path}"
+
+
+def _each_once(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    for name in ("name", "mount_path"):
+        values = [getattr(one, name) for one in mounts]
+        if len(set(values)) < len(values):
+            raise ValueError(f"{to_camel(name)} must differ from mount to mount, but they are {', '.join(values)}")
+    return mounts
+
+
+_Mounts = Annotated[tuple[Mount, ...], Field(min_length=1, max_length=MAX_MOUNTS), AfterValidator(_each_once)]
 _OPTIONAL_SPEC_FIELDS: Final = (
     "requestedBy",
     "files",
@@ -338,6 +516,8 @@ _OPTIONAL_SPEC_FIELDS: Final = (
     "traceparent",
     "ttlSecondsAfterFinished",
     "queueTimeoutSeconds",
+    "egress",
+    "mounts",
 )
 
 
@@ -385,6 +565,11 @@ class CodeExecutionSpec(_Model):
             rule(
                 "!has(self.sessionRef) || (!has(self.image) && !has(self.runtimeClassName))",
                 "with a sessionRef, image and runtimeClassName are those of the session and must be absent",
+                field=".sessionRef",
+            ),
+            rule(
+                "!has(self.sessionRef) || (!has(self.egress) && !has(self.mounts))",
+                "with a sessionRef, egress and mounts must be absent: they need a pod of the execution's own",
                 field=".sessionRef",
             ),
         )
@@ -473,6 +658,26 @@ class CodeExecutionSpec(_Model):
         le=86_400,
         description="How long the execution may wait in the queue of a SandboxPool. Default: as long as it takes.",
         json_schema_extra=_immutable("queueTimeoutSeconds"),
+    )
+    egress: tuple[Permit, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_PERMITS,
+        description="Ways out of the sandbox, which otherwise has none. The policy has to allow each, or a human.",
+        json_schema_extra=_immutable("egress"),
+    )
+    mounts: _Mounts | None = Field(
+        None,
+        description="What code can read besides its workspace, and can't write to. The policy has to allow each, or a "
+        "human.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+        | _rules(
+            *_immutable("mounts")["x-kubernetes-validations"],
+            rule(
+                "self.all(one, self.exists_one(other, other.mountPath == one.mountPath))",
+                "mountPath must differ from mount to mount",
+            ),
+        ),
     )
     cancelled: bool = Field(
         False,
@@ -567,11 +772,23 @@ class EgressProof(_Status):
     """What was tried, before any code ran, to show that nothing leaves the sandbox."""
 
     verdict: EgressVerdict = Field(
-        description="Closed: no target answered the sandbox, while each answered the operator. Open: one answered the "
-        "sandbox. Unproven: one did not answer the operator either, or there was none, so nothing can be told."
+        description="Closed: no target answered the sandbox, while each answered the operator. Restricted: the same, "
+        "but what status.egress names was opened. Open: a target answered the sandbox. Unproven: one did not answer "
+        "the operator either, or there was none, so nothing can be told."
     )
     checked_at: datetime
     targets: tuple[EgressTarget, ...] = Field((), max_length=MAX_EGRESS_TARGETS)
+
+
+class OpenedEgress(_Status):
+    """A way out of the sandbox that was opened for its code."""
+
+    permit: str = Field(max_length=1024, description="Such as 10.1.2.3/32:443/TCP.")
+    left_out: tuple[Annotated[str, Field(max_length=49)], ...] = Field(
+        (),
+        max_length=MAX_LEFT_OUT,
+        description="Ranges in it that stay closed: the API server, nodes, name servers, and what is never permitted.",
+    )
 
 
 class Summary(_Status):
@@ -580,6 +797,15 @@ class Summary(_Status):
     languages: str = Field("", max_length=256)
     digest: str = Field("", max_length=12)
     duration: str = Field("", max_length=32)
+
+
+class AuditAnchor(_Status):
+    """Which line of the operator's audit log was written with this status; see `codeexec_api.audit`."""
+
+    chain: str = Field(pattern=r"^[0-9a-f]{32}$", description="Chain of one operator process and namespace.")
+    sequence: int = Field(ge=1, le=2**53, description="Number of the line in its chain, from 1 on.")
+    hash: Sha256
+    time: datetime = Field(description="When the line was written.")
 
 
 Conditions = Annotated[
@@ -605,16 +831,20 @@ class _SandboxStatus(_Status):
         (),
         max_length=8,
         description="What stood between the code and everything else, beyond the settings of the pod: UserNamespace, "
-        "NetworkPolicy (shown by egressProof), Seccomp and Landlock (around the code, inside the pod).",
+        "NetworkPolicy (shown by egressProof), Seccomp and Landlock (around the code, inside the pod), and "
+        "LandlockPorts (where something is permitted: TCP to these ports only).",
     )
     egress_proof: EgressProof | None = Field(None, description="Shows that the network was closed before code ran.")
+    audit: AuditAnchor | None = Field(
+        None, description="The line of the operator's audit log that tells of this status."
+    )
 
 
 class Grant(_Model):
     """One thing that is asked for beyond what the policy allows by itself: exactly this value of this field."""
 
     field: str = Field(min_length=1, max_length=128, description="Such as spec.limits.memory.")
-    value: str = Field(min_length=1, max_length=512, description="What is asked for, such as 4Gi.")
+    value: str = Field(min_length=1, max_length=1024, description="What is asked for, such as 4Gi.")
 
     def __str__(self) -> str:
         """Field and value, with an equals sign between them."""
@@ -684,6 +914,11 @@ class CodeExecutionStatus(_SandboxStatus):
         "deleted outputTTLSeconds of the policy after they were made; digests and sizes stay.",
     )
     pool_name: str = Field("", max_length=253, description="SandboxPool that the pod was taken from; empty: none.")
+    egress: tuple[OpenedEgress, ...] = Field(
+        (),
+        max_length=MAX_PERMITS,
+        description="What is opened for this execution, from its pod's creation to its end.",
+    )
     approval: ApprovalStatus | None = Field(None, description="Absent if the policy allowed it by itself.")
     operator_version: str = Field("", max_length=64)
     stdout: StreamStatus | None = None
@@ -897,6 +1132,61 @@ class SomeLimits(_Model):
     pids: int | None = Field(None, ge=1, le=MAX_PIDS)
 
 
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise ValueError(f"{error}; write a network such as 10.1.0.0/16, without bits behind its prefix") from error
+
+
+class EgressRule(_Model):
+    """Permits that may be asked for: to addresses in this range, or exactly these selectors, by these ports."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "has(self.cidr) != (has(self.podSelector) || has(self.namespaceSelector))",
+                "there must be one of cidr, and podSelector or namespaceSelector or both",
+            ),
+            rule(
+                "!has(self.endPort) || self.endPort >= self.port",
+                "must not be below port",
+                field=".endPort",
+            ),
+        )
+    )
+
+    cidr: Annotated[str, AfterValidator(_network)] | None = Field(
+        None, max_length=49, pattern=CIDR_PATTERN, description="Permits to this range, and to any part of it."
+    )
+    pod_selector: Selector | None = Field(None, description="Permits with exactly this podSelector.")
+    namespace_selector: Selector | None = Field(None, description="Permits with exactly this namespaceSelector.")
+    port: Port = Field(description="The port, or the first of several.")
+    end_port: Port | None = Field(None, description="The last of several ports.")
+    protocol: Protocol = Field("TCP", description="TCP or UDP.")
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if (self.cidr is None) == (self.pod_selector is None and self.namespace_selector is None):
+            raise ValueError("there must be one of cidr, and podSelector or namespaceSelector or both")
+        if self.end_port is not None and self.end_port < self.port:
+            raise ValueError(f"endPort is {self.end_port}, but must not be below port, {self.port}")
+        return self
+
+    def __str__(self) -> str:
+        """Such as `10.1.0.0/16:443-8443/TCP`."""
+        if self.cidr is None:
+            peer = _selected(self.pod_selector, self.namespace_selector)
+        else:
+            peer = f"[{self.cidr}]" if ":" in self.cidr else self.cidr
+        ports = f"{self.port}-{self.end_port}" if self.end_port else str(self.port)
+        return f"{peer}:{ports}/{self.protocol}"
+
+
+_EgressRules = Annotated[tuple[EgressRule, ...], Field(max_length=MAX_PERMITS)]
+_MountRules = Annotated[tuple[MountSource, ...], Field(max_length=MAX_PERMITS)]
+
+
 class Approvable(_Model):
     """What a human may approve beyond what is allowed. What is neither allowed nor named here is never granted."""
 
@@ -910,6 +1200,8 @@ class Approvable(_Model):
         description="Highest limits. What is absent can't be raised.",
         json_schema_extra={"default": {}},
     )
+    egress: _EgressRules = Field((), description="Further ways out of the sandbox.")
+    mounts: _MountRules = Field((), description="Further mounts.")
 
 
 class AgentRule(_Model):
@@ -938,6 +1230,8 @@ class AgentRule(_Model):
     max_timeout_seconds: int | None = Field(None, ge=1, le=MAX_TIMEOUT_SECONDS)
     max_blocks: int | None = Field(None, ge=1, le=MAX_BLOCKS)
     max_limits: SomeLimits | None = None
+    egress: _EgressRules | None = None
+    mounts: _MountRules | None = None
     with_approval: Approvable | None = None
 
 
@@ -971,6 +1265,13 @@ class ExecutionPolicySpec(_Model):
     )
     max_blocks: int = Field(32, ge=1, le=MAX_BLOCKS, description="Most blocks in one execution.")
     max_limits: PolicyLimits = Field(default_factory=PolicyLimits, description="Highest limits.")
+    egress: _EgressRules = Field(
+        (), description="Ways out of the sandbox that executions may ask for. Default: none; the network is closed."
+    )
+    mounts: _MountRules = Field(
+        (),
+        description="PersistentVolumeClaims and ConfigMaps that executions may have mounted, to read. None by default.",
+    )
     with_approval: Approvable = Field(
         default_factory=Approvable,
         description="What a human may approve beyond that. Default: nothing, so all else is denied.",

@@ -3,6 +3,7 @@
 import click
 
 from executor_client.cli.approvals import approvals, approve, deny, revoke
+from executor_client.cli.audit import audit
 from executor_client.cli.doctor import doctor
 from executor_client.cli.files import cp
 from executor_client.cli.manage import cancel, sessions
@@ -17,5 +18,5 @@ def main() -> None:
     """Run code in hardened pods of a Kubernetes cluster."""
 
 
-for _command in (run, logs, get, cp, cancel, sessions, approvals, approve, deny, revoke, policy, doctor):
+for _command in (run, logs, get, cp, cancel, sessions, approvals, approve, deny, revoke, policy, audit, doctor):
     main.add_command(_command)

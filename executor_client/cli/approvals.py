@@ -138,6 +138,8 @@ def _show(execution: CodeExecution) -> None:
             "Limits": f"{spec.timeout_seconds} s a block, cpu {spec.limits.cpu}, memory {spec.limits.memory}, "
             f"disk {spec.limits.ephemeral_storage}, {spec.limits.pids} processes",
             "Fetches": ", ".join(spec.artifacts.fetch),
+            "Egress": ", ".join(map(str, spec.egress or ())),
+            "Mounts": ", ".join(map(str, spec.mounts or ())),
             "Waits until": show_time(asked.wait_until),
             "Decision": asked.decision,
             "Approver": asked.approver,

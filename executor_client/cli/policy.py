@@ -64,7 +64,7 @@ def explain_command(cluster: Cluster, as_json: bool, file: Path, policy_file: Pa
     if as_json:
         echo_json(_as_dict(verdict))
     else:
-        _show(verdict)
+        _show(spec, verdict)
     sys.exit(_EXIT_CODES[verdict.decision])
 
 
@@ -98,12 +98,15 @@ def _documents(file: Path) -> list[Any]:
         raise click.ClickException(f"can't read {file}: {error}") from error
 
 
-def _show(verdict: Verdict) -> None:
+def _show(spec: CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec, verdict: Verdict) -> None:
+    asked = spec if isinstance(spec, CodeExecutionSpec) else None
     echo_fields(
         {
             "Verdict": verdict.decision.value,
             "Image": verdict.image,
             "Runtime class": verdict.runtime_class_name or "",
+            "Egress": ", ".join(map(str, (asked and asked.egress) or ())),
+            "Mounts": ", ".join(map(str, (asked and asked.mounts) or ())),
         }
     )
     rows = [("never", one.field, one.found, one.allowed) for one in verdict.violations]

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import click
 
-from codeexec_api import Limits, Phase
+from codeexec_api import Limits, Mount, Permit, Phase
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.paths import check_workspace_path
+from codeexec_api.permits import parse_mount, parse_permit
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
@@ -47,6 +48,22 @@ def _image(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param) from error
     return value
+
+
+def _permits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Permit, ...]:
+    """Ways out of the sandbox."""
+    try:
+        return tuple(map(parse_permit, values))
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
+def _mounts(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Mount, ...]:
+    """What code is to read besides its files."""
+    try:
+        return tuple(map(parse_mount, values))
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
 
 
 def _files(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[WorkspaceFile, ...]:
@@ -145,6 +162,21 @@ class _Job:
     help=f"Memory of the sandbox, files included; default: {Limits().memory}.",
 )
 @click.option(
+    "--egress",
+    multiple=True,
+    metavar="CIDR:PORT[/UDP]",
+    callback=_permits,
+    help="Way out of the sandbox, which the policy or a human has to allow, such as 10.1.2.3/32:443; can be repeated.",
+)
+@click.option(
+    "--mount",
+    "mounts",
+    multiple=True,
+    metavar="KIND:NAME:PATH",
+    callback=_mounts,
+    help="What the code is to read, such as pvc:data:/mnt/data or configmap:settings:/mnt/settings; can be repeated.",
+)
+@click.option(
     "--timeout",
     default=60,
     show_default=True,
@@ -187,6 +219,8 @@ def run(
     runtime_class: str | None,
     cpu: str | None,
     memory: str | None,
+    egress: tuple[Permit, ...],
+    mounts: tuple[Mount, ...],
     timeout: int,
     agent: str,
 ) -> None:
@@ -201,12 +235,16 @@ def run(
     asked = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value}
     if session_name and (image or runtime_class or asked):
         raise click.UsageError("--image, --runtime-class, --cpu and --memory are those of the session")
+    if (egress or mounts) and (session_name or new_session):
+        raise click.UsageError("--egress and --mount need a pod of the execution's own: there are none in a session")
     request = Request(
         agent=agent,
         timeout_seconds=timeout,
         image=image,
         runtime_class_name=runtime_class,
         limits=Limits.model_validate(asked),
+        egress=egress,
+        mounts=mounts,
         executor=PROGRAM,
     )
     job = _Job(_blocks(file, code, language), request, files, artifacts, session_name, new_session, stateful)

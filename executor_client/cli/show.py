@@ -116,6 +116,8 @@ def _show(execution: CodeExecution) -> None:
             "Code": status.code_digest,
             "Session": spec.session_ref.name if spec.session_ref else "",
             "Limits": f"{spec.timeout_seconds} s a block, cpu {spec.limits.cpu}, memory {spec.limits.memory}",
+            "Egress": ", ".join(map(str, spec.egress or ())),
+            "Mounts": ", ".join(map(str, spec.mounts or ())),
             "Pod": f"{status.pod_name} on {status.node_name}" if status.node_name else status.pod_name,
             "Image": status.image,
             "Runtime class": status.runtime_class_name,

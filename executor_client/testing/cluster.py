@@ -92,6 +92,11 @@ class FakeCluster:
         blocks = self._simulation.executions[name].spec.blocks
         return [self._simulation.payloads[name][block_key(index)] for index in range(len(blocks))]
 
+    @property
+    def audit_log(self) -> list[str]:
+        """Lines of the operator's log that make its audit log, as `codeexec audit verify` reads them."""
+        return list(self._simulation.audit_log)
+
     # --- time ---
 
     @property

@@ -15,6 +15,7 @@ from codeexec_api import (
     EgressTarget,
     EgressVerdict,
     Event,
+    OpenedEgress,
     Phase,
     Reason,
     advance,
@@ -27,7 +28,8 @@ from codeexec_api.names import block_key, file_key
 
 FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
 """The image of the fake's default policy."""
-_VERSION: Final = version("codeexec")
+VERSION: Final = version("codeexec")
+"""Of the operator that the fake plays."""
 _WARNING: Final = (
     "; warning: the network of the sandbox was not shown to be closed (see egressProof); "
     "the policy runs code all the same"
@@ -49,14 +51,14 @@ def moved(
     """An execution after an event, along the table of phases; `update` is for further fields of its status."""
     status = execution.status
     proof = status.egress_proof
-    if kind is ConditionType.FINISHED and proof and proof.verdict is not EgressVerdict.CLOSED:
+    if kind is ConditionType.FINISHED and proof and not proof.verdict.holds:
         message += _WARNING
     move = advance(status.phase, event)
     why = (reason or move.reason).value
     generation = execution.metadata.generation
     digest = execution.spec.code_digest
     conditions = set_condition(
-        _proof_conditions(status.conditions, update.get("egress_proof"), now, generation),
+        _proof_conditions(status.conditions, update.get("egress_proof"), now, generation, status.egress),
         condition(kind, holds=holds, reason=why, message=message, now=now, generation=generation),
     )
     if status.phase is Phase.AWAITING_APPROVAL and kind is ConditionType.FINISHED and event is not Event.CANCEL:
@@ -78,7 +80,7 @@ def moved(
         "message": message,
         "conditions": conditions,
         "observed_generation": generation,
-        "operator_version": _VERSION,
+        "operator_version": VERSION,
         "code_digest": digest,
         "summary": status.summary.model_copy(
             update={
@@ -129,21 +131,29 @@ def moved_session(
             ),
         ),
         "observed_generation": session.metadata.generation,
-        "operator_version": _VERSION,
+        "operator_version": VERSION,
         **({"ended_at": now} if move.phase.terminal else {}),
         **update,
     }
     return session.model_copy(update={"status": status.model_copy(update=changes)})
 
 
-def proven(verdict: EgressVerdict, now: datetime) -> dict[str, Any]:
+def proven(verdict: EgressVerdict, now: datetime, *, permits: bool = False) -> dict[str, Any]:
     """What a status says of a pod that runs, once its network was tried."""
     closed = verdict is EgressVerdict.CLOSED
+    if closed and permits:
+        verdict = EgressVerdict.RESTRICTED
     target = EgressTarget(**_TARGET, refused=verdict is not EgressVerdict.OPEN, reachable=closed)
     return {
         "node_name": "fake-node",
         "image_id": FAKE_IMAGE,
-        "layers": ("UserNamespace", *(("NetworkPolicy",) if closed else ()), "Seccomp", "Landlock"),
+        "layers": (
+            "UserNamespace",
+            *(("NetworkPolicy",) if closed else ()),
+            "Seccomp",
+            "Landlock",
+            *(("LandlockPorts",) if permits else ()),
+        ),
         "egress_proof": EgressProof(verdict=verdict, checked_at=now, targets=(target,)),
     }
 
@@ -155,15 +165,21 @@ def proven_of(session: CodeSession) -> dict[str, Any]:
 
 
 def _proof_conditions(
-    conditions: tuple[Condition, ...], proof: EgressProof | None, now: datetime, generation: int
+    conditions: tuple[Condition, ...],
+    proof: EgressProof | None,
+    now: datetime,
+    generation: int,
+    opened: tuple[OpenedEgress, ...] = (),
 ) -> tuple[Condition, ...]:
     if proof is None:
         return conditions
+    listed = [f"{one.permit} without {', '.join(one.left_out)}" if one.left_out else one.permit for one in opened]
+    permitted = f"permitted: {', '.join(listed)}; " if proof.verdict is EgressVerdict.RESTRICTED else ""
     shown = condition(
         ConditionType.EGRESS_CLOSED,
-        holds=proof.verdict is EgressVerdict.CLOSED,
+        holds=proof.verdict.holds,
         reason=proof.verdict.value,
-        message=EGRESS_MESSAGES[proof.verdict],
+        message=permitted + EGRESS_MESSAGES[proof.verdict],
         now=now,
         generation=generation,
     )
@@ -172,6 +188,7 @@ def _proof_conditions(
 
 EGRESS_MESSAGES: Final = {
     EgressVerdict.CLOSED: "no answer inside the sandbox from: api-server 192.0.2.1:443/TCP",
+    EgressVerdict.RESTRICTED: "no answer inside the sandbox from: api-server 192.0.2.1:443/TCP",
     EgressVerdict.OPEN: "the network of the sandbox is open: api-server 192.0.2.1:443/TCP answered from inside the pod",
     EgressVerdict.UNPROVEN: "it can't be shown that the network of the sandbox is closed",
 }

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from codeexec_api import (
     ApprovalStatus,
+    AuditAnchor,
     BlockStatus,
     CodeExecution,
     CodeExecutionSpec,
@@ -37,6 +38,7 @@ from codeexec_api import (
     judge,
 )
 from codeexec_api.approval import asking, by_whom, decided, question
+from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import (
     APPROVAL_PLURAL,
@@ -48,6 +50,7 @@ from codeexec_api.names import (
     output_name,
     pod_name,
 )
+from codeexec_api.permits import opening
 from codeexec_api.v1alpha1 import ObjectMeta
 from executor_client.exceptions import CodeExecError
 from executor_client.testing import records
@@ -117,6 +120,10 @@ class Simulation:
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = {}
         self._session_pods: dict[str, _Pod] = {}
+        self.audit_log: Final[list[str]] = []
+        """Lines of the operator's log that make its audit log."""
+        self._segment = Segment(uuid.uuid4().hex, namespace, records.VERSION)
+        self._tell(AuditEvent.OPERATOR_STARTED, {})
         self._logs: dict[str, Growing[tuple[datetime, bytes]]] = {}
 
     # --- what clients ask for ---
@@ -218,7 +225,7 @@ class Simulation:
         heard = asked.model_copy(update={"unused": ruling.unused})
         if not ruling.counts:
             status = execution.status.model_copy(update={"approval": heard})
-            self.executions.put(execution.model_copy(update={"status": status}))
+            self._write_execution(execution.model_copy(update={"status": status}))
             return
         heard = decided(heard, ruling.counts)
         message = by_whom(heard)
@@ -290,6 +297,23 @@ class Simulation:
             name=name, namespace=self.namespace, uid=str(uuid.uuid4()), generation=1, creation_timestamp=self.now
         )
 
+    # --- records, and the lines that tell of them ---
+
+    def _write_execution(self, after: CodeExecution) -> None:
+        anchor = self._tell(AuditEvent.STATUS_WRITE, of_a_write(self.executions[after.metadata.name].status, after))
+        status = after.status.model_copy(update={"audit": anchor})
+        self.executions.put(after.model_copy(update={"status": status}))
+
+    def _write_session(self, after: CodeSession) -> None:
+        anchor = self._tell(AuditEvent.STATUS_WRITE, of_a_write(self.sessions[after.metadata.name].status, after))
+        status = after.status.model_copy(update={"audit": anchor})
+        self.sessions.put(after.model_copy(update={"status": status}))
+
+    def _tell(self, event: AuditEvent, more: Mapping[str, Any]) -> AuditAnchor:
+        self._segment, line = self._segment.append(event, self.now, more)
+        self.audit_log.append(log_entry(line))
+        return line.anchor
+
     # --- the clock ---
 
     def advance(self, seconds: float) -> None:
@@ -360,7 +384,7 @@ class Simulation:
         return Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message
 
     def _move_session(self, name: str, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
-        self.sessions.put(records.moved_session(self.sessions[name], event, kind, message, self.now, **more))
+        self._write_session(records.moved_session(self.sessions[name], event, kind, message, self.now, **more))
 
     def _end_session(self, name: str, event: Event, message: str, reason: Reason | None = None, **more: Any) -> None:
         refused = self.sessions[name].status.phase is SessionPhase.PENDING and event is Event.REFUSED
@@ -404,7 +428,10 @@ class Simulation:
         if session is None:
             self._logs[run.pod.name] = run.pod.log
             runtime_class = verdict.runtime_class_name or ""
-            facts = {"pod_name": run.pod.name, "image": verdict.image, "runtime_class_name": runtime_class}
+            facts: dict[str, Any] = {"pod_name": run.pod.name, "image": verdict.image}
+            facts["runtime_class_name"] = runtime_class
+            opened, _ = opening(self.executions[run.name].spec.egress or ())  # the policy has refused what can't be
+            facts |= {"egress": opened} if opened else {}
             self._move(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, **facts)
             self._start(run)
         else:
@@ -434,7 +461,8 @@ class Simulation:
         if session := self.session_of(run.name):
             proven = records.proven_of(self.sessions[session])
         else:
-            proven = records.proven(self.egress, self.now)
+            permits = bool(self.executions[run.name].spec.egress)
+            proven = records.proven(self.egress, self.now, permits=permits)
             if refusal := self._start_refusal():
                 event, reason, message = refusal
                 self._finish(run, event, message, reason, **(proven if event is Event.REFUSED else {}))
@@ -542,7 +570,7 @@ class Simulation:
         }
 
     def _move(self, run: _Run, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
-        self.executions.put(records.moved(self.executions[run.name], event, kind, message, self.now, **more))
+        self._write_execution(records.moved(self.executions[run.name], event, kind, message, self.now, **more))
 
     def _finish(self, run: _Run, event: Event, message: str, reason: Reason | None = None, **more: Any) -> None:
         """End an execution, and let the next one of its session begin."""
@@ -562,7 +590,7 @@ class Simulation:
         if session.status.phase is SessionPhase.READY and first:
             if started:
                 used = {"last_used_at": self.now, "executions": session.status.executions + 1}
-                self.sessions.put(session.model_copy(update={"status": session.status.model_copy(update=used)}))
+                self._write_session(session.model_copy(update={"status": session.status.model_copy(update=used)}))
             if run.pod.queue:
                 self._start(run.pod.queue[0])
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from codeexec_api import (
     CodeExecution,
@@ -16,7 +16,7 @@ from codeexec_api import (
     ExecutionPolicy,
     Phase,
 )
-from codeexec_api.names import GROUP, MAX_EXECUTION_NAME
+from codeexec_api.names import EXECUTION_KIND, GROUP, MAX_EXECUTION_NAME, SESSION_KIND
 from codeexec_api.v1alpha1 import MAX_CODE_BYTES, MAX_PART_BYTES
 from executor_client.exceptions import CodeExecError, InvalidExecution, NotFound, OutputUnavailable
 from executor_client.testing.simulation import Simulation
@@ -104,6 +104,15 @@ class FakeTransport:
         for execution in self._simulation.executions.all():
             yield execution
 
+    async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
+        """The newest version of each record, as an API server would have it."""
+        self._simulation.check()
+        executions, sessions = self._simulation.executions.all(), self._simulation.sessions.all()
+        for kind, records in ((EXECUTION_KIND, executions), (SESSION_KIND, sessions)):
+            for record in records:
+                stored = record.model_dump(mode="json", by_alias=True, exclude_none=True)
+                yield {"kind": kind, **stored, "status": record.status.model_dump(mode="json", by_alias=True)}
+
     async def cancel(self, name: str) -> None:
         """Stop an execution."""
         self._simulation.check()
@@ -141,7 +150,7 @@ class FakeTransport:
         """
         self._simulation.check()
         _refuse("CodeSession", self.namespace, name, _name_problems(name))
-        return self._simulation.create_session(name, spec)
+        return self._simulation.create_session(name, spec.model_copy(update={"requested_by": self._user}))
 
     async def get_session(self, name: str) -> CodeSession:
         """The newest version of a record."""

@@ -23,7 +23,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # --- seccomp -------------------------------------------------------------------------------------------------------
 
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF, on 32-bit words
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = (
+    0x20,
+    0x54,
+    0x15,
+    0x35,
+    0x45,
+    0x06,
+)  # of classic BPF, on 32-bit words
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000  # system calls of x86-64's 32-bit twin have this bit
@@ -33,6 +40,9 @@ _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _NUMBERS = {
     "socket": (41, 198),
     "socketpair": (53, 199),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
     "clone": (56, 220),
     "clone3": (435, 435),
     "unshare": (272, 97),
@@ -70,7 +80,8 @@ _NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW… flag
 # System call: (error, conditions). It is refused when a condition holds: (argument, "is" | "is not" | "has", value);
 # without conditions always. Process numbers and flags are 32 bits wide; the kernel ignores the rest, and so do we.
 _REFUSED = {
-    # The network, in every family but AF_UNIX: also where a NetworkPolicy doesn't reach, such as AF_VSOCK.
+    # The network, in every family but AF_UNIX: also where a NetworkPolicy doesn't reach, such as AF_VSOCK. Where
+    # something is permitted, `_permitted_sockets` stands in the place of the first.
     "socket": (errno.EACCES, [(0, "is not", socket.AF_UNIX)]),
     "socketpair": (errno.EACCES, [(0, "is not", socket.AF_UNIX)]),
     # io_uring does what system calls do, past this filter. Programs fall back on ENOSYS.
@@ -115,8 +126,50 @@ _REFUSED = {
 }
 
 
-def seccomp_program(machine):
+_SOCKET_TYPE, _MSG_FASTOPEN = 0xF, 0x20000000
+_PROTOCOLS = {"tcp": (socket.SOCK_STREAM, (0, socket.IPPROTO_TCP)), "udp": (socket.SOCK_DGRAM, (0, socket.IPPROTO_UDP))}
+"""Where something is permitted: type of the sockets, and which protocols they may have. MPTCP, which Landlock doesn't
+look at, is none of them, nor are SCTP, UDP-Lite and pings."""
+
+# Sends that open a connection, past what looks at `connect`.
+_OPENING_SENDS = {
+    name: (errno.EPERM, [(argument, "has", _MSG_FASTOPEN)])
+    for name, argument in {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}.items()
+}
+
+
+def _permitted_sockets(kinds):
+    """What follows the number of the call: AF_UNIX passes, of the internet's families only these kinds."""
+    refuse, allow = (_RETURN, 0, 0, _ERRNO | errno.EACCES), (_RETURN, 0, 0, _ALLOW)
+    body = [
+        (_LOAD, 0, 0, _ARGUMENTS),
+        (_EQUAL, 0, 1, socket.AF_UNIX),
+        allow,
+        (_EQUAL, 2, 0, socket.AF_INET),
+        (_EQUAL, 1, 0, socket.AF_INET6),
+        refuse,
+    ]
+    for kind in kinds:
+        number, protocols = _PROTOCOLS[kind]
+        checks = [(_LOAD, 0, 0, _ARGUMENTS + 16)]
+        for protocol in protocols:
+            checks += [(_EQUAL, 0, 1, protocol), allow]
+        checks.append(refuse)
+        body += [
+            (_LOAD, 0, 0, _ARGUMENTS + 8),
+            (_AND, 0, 0, _SOCKET_TYPE),  # the rest are flags
+            (_EQUAL, 0, len(checks), number),
+            *checks,
+        ]
+    return [*body, refuse]
+
+
+def seccomp_program(machine, kinds=()):
     """The filter as a list of BPF instructions (code, jump if true, jump if false, constant).
+
+    Args:
+        machine: as uname says.
+        kinds: what is permitted, of "tcp" and "udp"; without any no socket but AF_UNIX can be had.
 
     Raises:
         OSError: the numbers of this machine's system calls are not known.
@@ -133,7 +186,12 @@ def seccomp_program(machine):
         (_AT_LEAST, 0, 1, _X32),
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
     ]
-    for name, (error, conditions) in _REFUSED.items():
+    refused = _REFUSED
+    if kinds:
+        sockets = _permitted_sockets(kinds)
+        program += [(_EQUAL, 0, len(sockets), _NUMBERS["socket"][column]), *sockets]
+        refused = {name: rule for name, rule in _REFUSED.items() if name != "socket"} | _OPENING_SENDS
+    for name, (error, conditions) in refused.items():
         verdict = (_RETURN, 0, 0, _ERRNO | error)
         body = [] if conditions else [verdict]
         for argument, relation, value in conditions:
@@ -149,11 +207,13 @@ def seccomp_program(machine):
 # --- Landlock ------------------------------------------------------------------------------------------------------
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
-_ASK_VERSION, _PATH_BENEATH = 1, 1
+_ASK_VERSION, _PATH_BENEATH, _NET_PORT = 1, 1, 2
 _WRITE_FILE, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 14, 1 << 15
 _MAKE_DEVICES = 1 << 6 | 1 << 11
 _ALL_WRITES = 0b0011_1111_1111_0010  # write, remove, make, and move between folders
-_BIND_AND_CONNECT_TCP = 0b11
+_BIND_AND_CONNECT_TCP, _CONNECT_TCP = 0b11, 0b10
+_KNOWS_PORTS = 4
+"""The first version that does."""
 
 
 def landlock_version():
@@ -161,8 +221,8 @@ def landlock_version():
     return max(0, _libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION)))
 
 
-def _landlock_ruleset(version):
-    """A descriptor of the ruleset: writes only where they are meant to go, and no TCP."""
+def _landlock_ruleset(version, ports):
+    """A descriptor of the ruleset: writes only where they are meant to go, and TCP to these ports only."""
     writes = _ALL_WRITES
     if version < 2:
         writes &= (1 << 13) - 1  # moves between folders: always refused by version 1
@@ -170,7 +230,9 @@ def _landlock_ruleset(version):
         writes |= _TRUNCATE
     if version >= 5:
         writes |= _IOCTL_DEV
-    attributes = struct.pack("QQ", writes, _BIND_AND_CONNECT_TCP) if version >= 4 else struct.pack("Q", writes)
+    attributes = (
+        struct.pack("QQ", writes, _BIND_AND_CONNECT_TCP) if version >= _KNOWS_PORTS else struct.pack("Q", writes)
+    )
     ruleset = _checked(_libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)))
     os.set_inheritable(ruleset, False)
     for paths, access in (
@@ -183,6 +245,9 @@ def _landlock_ruleset(version):
                 rule = struct.pack("=Qi", access, target)
                 _checked(_libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, ctypes.c_uint32(0)))
                 os.close(target)
+    for port in ports if version >= _KNOWS_PORTS else ():
+        rule = struct.pack("QQ", _CONNECT_TCP, port)
+        _checked(_libc.syscall(_ADD_RULE, ruleset, _NET_PORT, rule, ctypes.c_uint32(0)))
     return ruleset
 
 
@@ -190,15 +255,24 @@ def _landlock_ruleset(version):
 
 
 class Confinement:
-    """What a child process puts itself under before it becomes user code. Made once, by the runner."""
+    """What a child process puts itself under before it becomes user code. Made by the runner.
 
-    def __init__(self):
-        program = seccomp_program(platform.machine())
+    Args:
+        egress: what is permitted, {"tcp": [port, …], "udp": [port, …]}; None: nothing. Of UDP the ports are up to the
+            NetworkPolicy: no layer here knows them.
+    """
+
+    def __init__(self, egress=None):
+        egress = egress or {}
+        kinds = [kind for kind in _PROTOCOLS if egress.get(kind)]
+        self._permits = bool(kinds)
+        program = seccomp_program(platform.machine(), kinds)
         instructions = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
         self._instructions = ctypes.create_string_buffer(instructions, len(instructions))
         self._filter = struct.pack("HxxxxxxP", len(program), ctypes.addressof(self._instructions))
         version = landlock_version()
-        self._ruleset = _landlock_ruleset(version) if version else None
+        self._ruleset = _landlock_ruleset(version, egress.get("tcp", ())) if version else None
+        self._knows_ports = version >= _KNOWS_PORTS
 
     def apply(self, pids, file_bytes):
         """Confine the calling process and everything that it starts. Can't be undone.
@@ -234,13 +308,15 @@ class Confinement:
             os._exit(self._try())
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
             raise OSError(errno.ENOTSUP, "the seccomp filter could not be put on, or does not refuse sockets")
-        return ["Seccomp"] + (["Landlock"] if self._ruleset is not None else [])
+        layers = ["Seccomp"] + (["Landlock"] if self._ruleset is not None else [])
+        return layers + (["LandlockPorts"] if self._permits and self._knows_ports else [])
 
     def _try(self):
         with contextlib.suppress(OSError):
             self.apply(pids=1 << 20, file_bytes=1 << 40)
+            family = socket.AF_NETLINK if self._permits else socket.AF_INET
             try:
-                socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                socket.socket(family, socket.SOCK_DGRAM)
             except PermissionError:
                 return 0
         return 1

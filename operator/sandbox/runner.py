@@ -5,13 +5,14 @@ container and talks to it over stdin and stdout; nothing else may be written to 
 
 Environment: CODEEXEC_EGRESS_TARGETS, JSON: what must not answer, see `egress.py`. Code can't read it here.
 
-In:   {"report": true, "kernel": bool, "pids", "memoryBytes"}
+In:   {"report": true, "kernel": bool, "pids", "memoryBytes", "egress"?}
           asks for the first line below, between jobs; kernel: start the IPython kernel first, within these limits
           (it starts with the first cell otherwise)
       {"put": path, "data": base64, "append": bool}   a piece of a file, ahead of the job; append: of the one begun last
       {"id", "session": bool, "stateful": bool, "blocks": [{"path", "command": [...], "language", "code"}],
        "timeoutSeconds", "outputBytes", "memoryBytes", "pids",
-       "artifacts": {"list": "None"|"Changed"|"All", "fetch": [pattern...]}}   the job
+       "artifacts": {"list": "None"|"Changed"|"All", "fetch": [pattern...]}, "egress"?}   the job
+          egress: {"tcp": [port...], "udp": [port...]}, what is permitted; absent: no sockets, see `confinement.py`
       {"ping": any}    is answered between jobs
       {"cancel": id}   ends the job with this id; {"cancel": true} whichever runs
       {"ack": id}      ends the runner after a job that is of no session
@@ -88,6 +89,10 @@ class Pod:
         self.nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.standby = Standby(self.children, confinement, ENVIRONMENT, self.nothing)
 
+    def confinement_for(self, egress):
+        """What code is put under for which this is permitted."""
+        return Confinement(egress) if egress else self.confinement
+
     def start_kernel(self, pids, file_bytes, stopped):
         """See to it that a kernel runs. Returns whether one does, and what a failed start has written."""
         self.children.reap()
@@ -105,6 +110,7 @@ class Job:
     def __init__(self, job, pod):
         self.job = job
         self.pod = pod
+        self.confinement = pod.confinement_for(job.get("egress"))
         self.sequence = 0
         self.streams = [Stream(name, job["outputBytes"]) for name in ("stdout", "stderr")]
         self._standby = self._take_standby()
@@ -119,7 +125,8 @@ class Job:
         """The Python that waits, if the first block is for it; otherwise it must not be there while others run."""
         first = self.job["blocks"][0] if self.job["blocks"] else {}
         plain = first.get("command") == ["python3"] and not first["path"].startswith("-")
-        if plain and not self.job["stateful"]:
+        # It was confined before anything was permitted.
+        if plain and not self.job["stateful"] and not self.job.get("egress"):
             return self.pod.standby.take(self.job["pids"], self.job["memoryBytes"])
         self.pod.standby.drop()
         return None
@@ -230,7 +237,7 @@ class Job:
             children.forget(pid)
 
     def _confine(self):
-        self.pod.confinement.apply(pids=self.job["pids"], file_bytes=self.job["memoryBytes"])
+        self.confinement.apply(pids=self.job["pids"], file_bytes=self.job["memoryBytes"])
 
     def _prepare_kernel(self):
         kernel, commands = self.pod.kernel, self.pod.commands
@@ -334,8 +341,10 @@ def serve(pod, report):
     while (message := pod.commands.next()) is not None:
         if "report" in message:
             upload = workspace.Upload()  # whoever asks begins anew
-            send(ready=True, **report, kernel=_ready_kernel(message, pod))
-            if "pids" in message and not message.get("kernel"):
+            egress = message.get("egress")
+            layers = {"layers": pod.confinement_for(egress).layers()} if egress else {}
+            send(ready=True, **{**report, **layers}, kernel=_ready_kernel(message, pod))
+            if "pids" in message and not message.get("kernel") and not egress:
                 pod.standby.prepare(message["pids"], message["memoryBytes"])
         elif "put" in message:
             upload.put(message["put"], message["data"], message["append"])

@@ -26,6 +26,7 @@ APPROVER: Rights = {
     ("codeexec.dev", "executionapprovals"): {"create", "get", "list", "watch", "patch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "sandboxpools"): {"get", "list", "watch"},
+    ("", "events"): {"list"},
     ("", "secrets"): {"get"},
     ("", "configmaps"): {"get"},
     ("", "pods/log"): {"get"},
@@ -36,6 +37,7 @@ VIEWER: Rights = {
     ("codeexec.dev", "executionapprovals"): {"get", "list", "watch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "sandboxpools"): {"get", "list", "watch"},
+    ("", "events"): {"list"},
     ("", "configmaps"): {"get"},
     ("", "pods/log"): {"get"},
 }
@@ -57,9 +59,11 @@ OPERATOR: Rights = {
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "executionapprovals"): {"list", "watch"},
     ("", "pods"): {"list", "watch", "create", "patch", "delete"},
+    ("networking.k8s.io", "networkpolicies"): {"create", "delete"},
     ("", "pods/attach"): {"get", "create"},
     ("", "secrets"): {"get", "list", "watch", "create", "delete"},
     ("", "configmaps"): {"create", "list", "delete"},
+    ("events.k8s.io", "events"): {"create"},
 }
 OPERATOR_BY_NAME: NamedRights = {
     ("", "configmaps", "codeexec-sealing-key"): {"patch"},

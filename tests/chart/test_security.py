@@ -196,6 +196,41 @@ def test_every_sandbox_namespace_is_closed(values: Path) -> None:
     assert denials == [{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}] * len(sandboxes)
 
 
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_admission_knows_the_operator_by_its_account(values: Path) -> None:
+    """It is the only one that may have something mounted, and the one whose ways out are bounded."""
+    objects = render(values=values)
+    operator = pick(objects, "Deployment", _operator(objects))
+    name = operator["spec"]["template"]["spec"]["serviceAccountName"]
+    account = f"'system:serviceaccount:{operator['metadata']['namespace']}:{name}'"
+    policies = {
+        one["metadata"]["name"].rpartition("-")[2]: one["spec"]
+        for one in objects
+        if one["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert [one["expression"] for one in policies["egress"]["matchConditions"]] == [
+        f"request.userInfo.username == {account}"
+    ]
+    [volumes] = [
+        one
+        for one in policies["pods"]["validations"]
+        if "mount-" in one["expression"] and "emptyDir" in one["expression"]
+    ]
+    assert f"request.userInfo.username == {account}" in volumes["expression"]
+
+
+def test_who_may_open_the_network() -> None:
+    """Nobody but the operator makes a NetworkPolicy or deletes one, and nobody changes one."""
+    verbs = {
+        one["metadata"]["name"]: verbs
+        for one in render(values=FULL_VALUES)
+        if one["kind"] in ("Role", "ClusterRole")
+        for (group, kind), verbs in _both(one)[0].items()
+        if kind in ("networkpolicies", "*")
+    }
+    assert verbs == {"sandboxes-operator": {"create", "delete"}}
+
+
 def test_a_new_policy_restarts_the_operator() -> None:
     def checksum(*arguments: str) -> str:
         template = pick(render(*arguments), "Deployment", "codeexec-operator")["spec"]["template"]

@@ -32,6 +32,29 @@ REFUSED = {
     "yes for true": (["--set-string", "sandbox.createNamespaces=yes"], "/sandbox/createNamespaces'"),
     "unknown language": (["--set", "policy.languages={python,perl}"], "/policy/languages/1'"),
     "no language": (["--set-json", "policy.languages=[]"], "/policy/languages'"),
+    "egress as a switch": (["--set", "policy.egress=true"], "/policy/egress'"),
+    "egress to anywhere": (["--set", "policy.egress[0].port=443"], "/policy/egress/0'"),
+    "egress by any port": (["--set-string", "policy.egress[0].cidr=10.0.0.0/8"], "/policy/egress/0'"),
+    "egress to a host": (
+        ["--set", "policy.egress[0].host=example.org,policy.egress[0].port=443"],
+        "/policy/egress/0': additional properties 'host' not allowed",
+    ),
+    "egress to a bare address": (
+        ["--set", "policy.egress[0].cidr=10.1.2.3,policy.egress[0].port=443"],
+        "/policy/egress/0/cidr'",
+    ),
+    "approvable egress to every pod": (
+        ["--set-json", 'policy.withApproval.egress=[{"podSelector":{"matchLabels":{}},"port":443}]'],
+        "/policy/withApproval/egress/0/podSelector/matchLabels'",
+    ),
+    "folder of the nodes": (
+        ["--set", "policy.mounts[0].hostPath.path=/etc"],
+        "/policy/mounts/0': additional properties 'hostPath' not allowed",
+    ),
+    "mount of two things": (
+        ["--set", "policy.mounts[0].configMap.name=a,policy.mounts[0].persistentVolumeClaim.claimName=b"],
+        "/policy/mounts/0'",
+    ),
     "approval as a switch": (["--set", "policy.withApproval=true"], "/policy/withApproval'"),
     "nothing about approval": (["--set", "policy.withApproval=null"], "/policy': missing property 'withApproval'"),
     "unknown in what is approvable": (

@@ -2,7 +2,7 @@
 # Makes sure that command-line tools are there. kind, kubectl and helm are taken from
 # PATH where it has them; everything else is built from Go modules, once.
 #
-#   usage: tools.sh TOOL...     TOOL: kind kubectl helm helm-unittest kubeconform k8s-schemas syft
+#   usage: tools.sh TOOL...     TOOL: kind kubectl helm helm-unittest kubeconform k8s-schemas syft chromium
 #          tools.sh --bin       prints the folder to put in front of PATH
 #          tools.sh --schemas   prints the folder of the Kubernetes JSON schemas
 #          tools.sh --sbom-schemas   prints the folder of the CycloneDX JSON schemas
@@ -59,6 +59,14 @@ syft_tool() {
   install -D -m 644 -t "$SBOM_SCHEMAS" "$(module_dir "github.com/anchore/syft@$SYFT_VERSION")"/schema/cyclonedx/*.json
 }
 
+# Debian's, of course: it is no Go program.
+chromium_tool() {
+  for name in chromium chromium-browser google-chrome; do
+    if command -v "$name" >/dev/null; then return; fi
+  done
+  need_debian_packages chromium
+}
+
 # --- which of them are needed ------------------------------------------------------
 
 on_path() { type -aP "$1" | grep -qvF "$TOOLS/"; }
@@ -71,7 +79,7 @@ needs_build() { # TOOL
     kubectl) [[ ! -f $CACHE/stamps/kubernetes ]] && ! on_path kubectl ;;
     helm) ! on_path helm ;;
     helm-unittest | kubeconform | k8s-schemas | syft) true ;;
-    *) die "tools.sh knows no tool '$1', only: kind kubectl helm helm-unittest kubeconform k8s-schemas syft" ;;
+    *) die "tools.sh knows no tool '$1', only: kind kubectl helm helm-unittest kubeconform k8s-schemas syft chromium" ;;
   esac
 }
 
@@ -83,7 +91,11 @@ esac
 exec 1>&2 # callers capture standard output
 needed=()
 for tool in "$@"; do
-  if needs_build "$tool"; then needed+=("$tool"); fi
+  if [[ $tool == chromium ]]; then
+    chromium_tool
+  elif needs_build "$tool"; then
+    needed+=("$tool")
+  fi
 done
 if ((${#needed[@]} == 0)); then exit; fi
 command -v go >/dev/null || die "not found: ${needed[*]}; and neither is Go, to build them. Install Go 1.26 or newer (kind, kubectl and helm can be installed instead)"

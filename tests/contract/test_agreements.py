@@ -136,9 +136,10 @@ def test_the_full_example_has_every_field(kind: str, crd: str, left_out: set[str
 
 
 def test_every_grant_that_an_execution_can_need_fits_into_its_record_and_into_an_approval() -> None:
-    """One for the language of each block, and one for every other field that can be approved."""
-    others = len(v1alpha1.Approvable.model_fields) - len({"languages", "max_limits"})
-    most = v1alpha1.MAX_BLOCKS + others + len(v1alpha1.SomeLimits.model_fields)
+    """One for the language of each block, each permit and mount, and one for every other field that can be approved."""
+    listed = {"languages": v1alpha1.MAX_BLOCKS, "egress": v1alpha1.MAX_PERMITS, "mounts": v1alpha1.MAX_MOUNTS}
+    others = len(v1alpha1.Approvable.model_fields) - len({*listed, "max_limits"})
+    most = sum(listed.values()) + others + len(v1alpha1.SomeLimits.model_fields)
     assert most == v1alpha1.MAX_GRANTS
     status = schema_of("codeexecutions.yaml")["properties"]["status"]["properties"]["approval"]["properties"]
     approval = schema_of("executionapprovals.yaml")["properties"]["spec"]["properties"]

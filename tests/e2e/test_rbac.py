@@ -54,6 +54,7 @@ RESOURCES = {
     "apiextensions.k8s.io": "customresourcedefinitions",
     "certificates.k8s.io": "certificatesigningrequests certificatesigningrequests/approval",
     "coordination.k8s.io": "leases",
+    "events.k8s.io": "events",
     "node.k8s.io": "runtimeclasses",
     "*": "*",
 }
@@ -465,11 +466,12 @@ def _last_change(admin: Admin) -> datetime:
     return max(map(datetime.fromisoformat, times))
 
 
-def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool) -> str:
+def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Callable[..., None]) -> str:
     """An execution whose pod goes, and one whose pod is still there when the operator starts again: name of the latter.
 
     Besides, a session that ends, an execution that looks for one in vain, output that expires, a payload that is too
-    large to be held when it is seen, an execution that takes a pod of a pool, and a sealing key that is a day old.
+    large to be held when it is seen, an execution that takes a pod of a pool, one with a way out of the network, and a
+    sealing key that is a day old.
     """
     gone, kept, opened, lost = (a_name(what) for what in ("gone", "kept", "opened", "lost"))
     pool.ready(1)
@@ -478,6 +480,11 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool) -> str:
     assert admin.wait_for_phase(pooled, "Succeeded")["status"]["poolName"] == pool.name
     admin.kubectl("create", "-f", "-", stdin=json.dumps(a_session(opened, limits={"cpu": "100m"})))
     admin.submit(lost, "print(1)", sessionRef={"name": a_name("nowhere")})
+    permitted = {"podSelector": {"matchLabels": {"app": "nobody"}}, "port": 443}
+    put_policy(egress=[permitted])
+    way_out = a_name("way-out")
+    admin.submit(way_out, "print(1)", egress=[permitted])
+    admin.wait_for_phase(way_out, "Succeeded")
     admin.submit(kept, "print(1)", ttlSecondsAfterFinished=300)
     admin.submit(gone, "print('x' * 2_000_000)", ttlSecondsAfterFinished=0)
     admin.wait_for_phase(kept, "Succeeded")
@@ -513,12 +520,12 @@ def stranger(admin) -> Iterator[Account]:
 
 
 def test_the_operator_uses_each_of_its_rights_and_asks_for_no_other(
-    admin, calls_of, rules_of, stranger, kubeconfig_of, make_pool
+    admin, calls_of, rules_of, stranger, kubeconfig_of, make_pool, policy
 ):
     assert "Forbidden" in Admin(kubeconfig_of(*stranger)).try_kubectl("get", "configmaps", "-n", SANDBOX).stderr
     assert calls_of(stranger).refused == {("", "configmaps", "list")}, "control: the log shows what is refused"
 
-    kept = _make_the_operator_do_all_it_does(admin, make_pool(1))
+    kept = _make_the_operator_do_all_it_does(admin, make_pool(1), policy)
     taken_up = ("codeexec.dev", "codeexecutions", "get")
     wait_for("the operator to look up whose pod it finds", lambda: taken_up in calls_of(OPERATOR_ACCOUNT).allowed)
     admin.kubectl("-n", SANDBOX, "delete", "codeexecution", kept)

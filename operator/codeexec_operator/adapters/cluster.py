@@ -82,6 +82,8 @@ class Cluster:
         self._sockets = stream.WsApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._nodes = client.NodeV1Api(self._api)
+        self._events = client.EventsV1Api(self._api)
+        self._networking = client.NetworkingV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._attach = client.CoreV1Api(self._sockets)
         self._reading_payloads = asyncio.Semaphore(_PAYLOADS)
@@ -374,6 +376,24 @@ class Cluster:
             raise
         return None
 
+    async def create_network_policy(self, policy: Any) -> Fault | None:
+        """networkpolicies: create. A fault is a refusal for good; one of that name is the one that was asked for."""
+        namespace = policy["metadata"]["namespace"]
+        try:
+            await self._networking.create_namespaced_network_policy(namespace, policy, _request_timeout=_ANSWER_SECONDS)
+        except ApiException as error:
+            if error.status == 409 and "AlreadyExists" in str(error.body):
+                return None
+            if error.status in (400, 403, 422) and not _new_quota(error):
+                message = f"the API server refused the NetworkPolicy that spec.egress needs: {_message(error)}"
+                return Fault(Reason.EGRESS_NOT_ENFORCED, message)
+            raise
+        return None
+
+    async def delete_network_policy(self, namespace: str, name: str) -> None:
+        """networkpolicies: delete. One that is gone already is fine."""
+        await self._delete(self._networking.delete_namespaced_network_policy, name, namespace, {})
+
     async def list_pods(self, namespace: str, selector: str) -> list[Mapping[str, Any]]:
         """pods: list."""
         pages = _pages(self._core.list_namespaced_pod, namespace, label_selector=selector, limit=_PODS)
@@ -413,6 +433,15 @@ class Cluster:
         """runtimeclasses: list. Name of each RuntimeClass to the handler that it stands for."""
         classes = self._plain(await self._nodes.list_runtime_class())
         return {one["metadata"]["name"]: one["handler"] for one in classes["items"]}
+
+    async def create_event(self, event: Any) -> None:
+        """On events of events.k8s.io: create.
+
+        Raises:
+            ApiException: it was refused.
+        """
+        namespace = event["metadata"]["namespace"]
+        await self._events.create_namespaced_event(namespace, event, _request_timeout=_ANSWER_SECONDS)
 
     async def ready(self, namespace: str) -> None:
         """codeexecutions: list. Raises what the API server answers if the operator could not work."""

@@ -41,6 +41,7 @@ class Controller:
         execution = _news(worker, CodeExecution.parse, raw, deleted=deleted)
         if execution is None:
             return
+        self._context.audit.heard(execution.metadata.namespace, execution.status.audit)
         if worker:
             worker.observe_execution(execution)
         elif not execution.status.phase.terminal:
@@ -59,6 +60,7 @@ class Controller:
         session = _news(worker, CodeSession.parse, raw, deleted=deleted)
         if session is None:
             return
+        self._context.audit.heard(session.metadata.namespace, session.status.audit)
         if worker:
             worker.observe_session(session)
         else:

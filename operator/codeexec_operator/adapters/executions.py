@@ -313,13 +313,13 @@ class ExecutionWorker(PodWorker):
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         status = status.model_copy(update={"operator_version": self.context.version})
-        write = self.context.cluster.write_execution
+        before = self._seen.execution.status.phase
         try:
-            written = await write(self._seen.execution, status)
+            written = await self._record(status)
         except ApiException as error:
             if not status.stdout or error.status == 409 or "too large" not in str(error.body):
                 raise
-            written = await write(self._seen.execution, without_output(status))
+            written = await self._record(without_output(status))
         payload = self._seen.payload
         if isinstance(payload, Payload):
             queued = bool(written.status.pool_name) and not written.status.pod_name
@@ -328,6 +328,7 @@ class ExecutionWorker(PodWorker):
         newest = max(_lean(written), self._seen.execution, key=lambda one: int(one.metadata.resource_version))
         self._seen = replace(self._seen, execution=newest, payload=payload, recorded_at=now())
         self._tell(written)
+        self.context.announcer.written(before, written)
         if written.status.phase is Phase.APPROVED:  # its session may have ended meanwhile
             self._seen = replace(self._seen, payload=None, session=None)
         if written.status.phase.terminal:
@@ -336,13 +337,12 @@ class ExecutionWorker(PodWorker):
             self._over.set()
             if self._runner:
                 self.aside(self._acknowledge(self._runner))
-        logger.info(
-            "%s: %s (%s)",
-            self.name,
-            written.status.phase.value,
-            written.status.reason,
-            extra={"execution_uid": self.uid, "code_digest": written.status.code_digest},
-        )
+
+    async def _record(self, status: CodeExecutionStatus) -> CodeExecution:
+        """Write a status, and ahead of it the line that tells of it."""
+        before = self._seen.execution
+        after = before.model_copy(update={"status": status})
+        return await self.context.audit.record(before, after, self.context.cluster.write_execution)
 
     async def _acknowledge(self, runner: Connection) -> None:
         """A pod that ends takes the node's time."""
@@ -359,8 +359,8 @@ class ExecutionWorker(PodWorker):
                 await self._read_request()
             case actions.ReadApprovals() | actions.PublishCode() | actions.WithdrawCode():
                 await self._act_on_approval(action)
-            case actions.DeletePayload(secrets):
-                await all_of([self._delete_payload(name, uid) for name, uid in secrets])
+            case actions.DeletePayload() | actions.CloseEgress():
+                await self._put_away(action)
             case actions.AskPool(image, runtime_class_name):
                 self._ask_pool(Verdict(image, runtime_class_name))
             case actions.AdoptPod(patch):
@@ -374,6 +374,17 @@ class ExecutionWorker(PodWorker):
                     self._session.give_up(why)
             case _:
                 await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
+
+    async def _put_away(self, action: actions.DeletePayload | actions.CloseEgress) -> None:
+        """What doesn't succeed here is left to the sweeper and to the garbage collector."""
+        if isinstance(action, actions.DeletePayload):
+            await all_of([self._delete_payload(name, uid) for name, uid in action.secrets])
+            return
+        delete = self.context.cluster.delete_network_policy
+        name = pod_name(self.meta.name, self.meta.uid)
+        await self._try("its NetworkPolicy was not deleted", delete, self.meta.namespace, name)
+        self._seen = replace(self._seen, egress_closed=True)
+        self.wake()
 
     async def _read_request(self) -> None:
         cluster, spec, namespace = self.context.cluster, self._seen.execution.spec, self.meta.namespace

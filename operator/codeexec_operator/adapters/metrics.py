@@ -31,6 +31,8 @@ _NAMESPACE: Final = "sandbox_namespace"
 """Not `namespace`, which Prometheus gives to the pod that it asks."""
 
 SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED = "exported", "failed", "dropped"
+AUDIT_WRITTEN, AUDIT_FAILED = "written", "failed"
+EVENTS_POSTED, EVENTS_FAILED, EVENTS_DROPPED = "posted", "failed", "dropped"
 
 
 class Metrics:
@@ -75,6 +77,19 @@ class Metrics:
         self._spans = Counter("codeexec_spans", "Spans, by what became of them.", ["result"], registry=self.registry)
         for result in (SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED):
             self._spans.labels(result)
+        self._audit = Counter(
+            "codeexec_audit_lines",
+            "Lines of the audit log, by what became of them.",
+            ["result"],
+            registry=self.registry,
+        )
+        for result in (AUDIT_WRITTEN, AUDIT_FAILED):
+            self._audit.labels(result)
+        self._events = Counter(
+            "codeexec_events", "Kubernetes Events, by what became of them.", ["result"], registry=self.registry
+        )
+        for result in (EVENTS_POSTED, EVENTS_FAILED, EVENTS_DROPPED):
+            self._events.labels(result)
 
     def _histogram(self, what: str, text: str, *labels: str) -> Histogram:
         return Histogram(f"codeexec_execution_{what}_seconds", text, labels, buckets=_BUCKETS, registry=self.registry)
@@ -107,6 +122,14 @@ class Metrics:
     def spans(self, result: str, count: int) -> None:
         """Count spans. From any thread."""
         self._spans.labels(result).inc(count)
+
+    def audit_lines(self, result: str) -> None:
+        """Count a line of the audit log."""
+        self._audit.labels(result).inc()
+
+    def events(self, result: str) -> None:
+        """Count an Event."""
+        self._events.labels(result).inc()
 
     def show(self, census: Callable[[], Census]) -> None:
         """From now on tell what there is, too, as this says whenever Prometheus asks."""

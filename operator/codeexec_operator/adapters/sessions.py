@@ -1,6 +1,5 @@
 """Looks after one session: its pod, the connection to it, and whose turn it is."""
 
-import logging
 from bisect import insort_right
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +11,6 @@ from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.observed import ObservedSession, SessionView
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.session import decide_session
-
-logger = logging.getLogger(__name__)
 
 
 def _created(guest: Worker) -> str:
@@ -107,19 +104,13 @@ class SessionWorker(PodWorker):
     async def _write_status(self, status: CodeSessionStatus) -> None:
         status = status.model_copy(update={"operator_version": self.context.version})
         before = self._seen.session
-        written = await self.context.cluster.write_session(before, status)
+        after = before.model_copy(update={"status": status})
+        written = await self.context.audit.record(before, after, self.context.cluster.write_session)
         newest = max(written, self._seen.session, key=lambda one: int(one.metadata.resource_version))
         self._seen = replace(self._seen, session=newest)
-        if written.status.phase is not before.status.phase:
-            logger.info(
-                "%s: session %s (%s)",
-                self.name,
-                written.status.phase.value,
-                written.status.reason,
-                extra={"session_uid": written.metadata.uid},
-            )
-            if written.status.phase.terminal:
-                self.context.telemetry.session_over(written)
+        self.context.announcer.written(before.status.phase, written)
+        if written.status.phase is not before.status.phase and written.status.phase.terminal:
+            self.context.telemetry.session_over(written)
 
     async def _act(self, action: actions.Action) -> None:
         if isinstance(action, actions.ReadPolicy):

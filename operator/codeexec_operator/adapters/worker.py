@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from codeexec_api.names import pod_name
 from codeexec_api.v1alpha1 import ObjectMeta
+from codeexec_operator.adapters.announcer import Announcer
+from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
 from codeexec_operator.adapters.lookout import Lookout
@@ -62,6 +64,8 @@ class Context:
     version: str
     """Of the operator."""
     telemetry: Telemetry
+    audit: AuditLog
+    announcer: Announcer
 
 
 def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
@@ -157,6 +161,9 @@ class Worker(ABC):
             self.context.telemetry.metrics.retried(None)
             logger.warning("%s: no answer from the API server (%s); trying again", self.name, type(error).__name__)
             return Plan(wake_at=now() + _RETRY)
+        except AuditFailure as error:
+            logger.error("%s: %s; nothing is recorded or started until it can; trying again", self.name, error)
+            return Plan(wake_at=now() + _RETRY)
         except Exception:  # a bug must not leave an object without anybody who looks after it
             self.context.telemetry.metrics.unexpected()
             logger.exception("%s: unexpected; trying again", self.name)
@@ -199,8 +206,10 @@ class PodWorker(Worker):
     async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
         """Carry out one of the actions that concern the pod; another one is not for here."""
         match action:
-            case actions.CreatePod(manifest):
-                fault = await self.context.cluster.create_pod(manifest)
+            case actions.CreatePod(manifest, network_policy):
+                cluster = self.context.cluster
+                fault = await cluster.create_network_policy(network_policy) if network_policy else None
+                fault = fault or await cluster.create_pod(manifest)
                 self.sandbox = replace(self.sandbox, requested=True, fault=fault)
                 self.wake()
             case actions.Attach():

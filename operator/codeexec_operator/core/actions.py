@@ -42,6 +42,8 @@ class CreatePod:
     """Create the sandbox pod; a pod of that name which exists already is the same pod."""
 
     manifest: Mapping[str, Any]
+    network_policy: Mapping[str, Any] | None = None
+    """Opens what is permitted to the pod. Created before it; without it there is no pod."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class CancelCode:
 @dataclass(frozen=True)
 class DeletePod:
     """Delete the sandbox pod at once."""
+
+
+@dataclass(frozen=True)
+class CloseEgress:
+    """Delete the NetworkPolicy that has opened what was permitted."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,7 @@ Action = (
     | StartCode
     | CancelCode
     | DeletePod
+    | CloseEgress
     | GiveUpSession
     | AskPool
     | AdoptPod

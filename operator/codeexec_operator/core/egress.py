@@ -1,15 +1,15 @@
 """The proof that the network of a sandbox is closed: what the runner found inside, held against what was found outside.
 
 A target that nobody can reach proves nothing by not answering. So each target has to answer the operator, which is
-outside the sandbox, at about the same time.
+outside the sandbox, at about the same time. What is permitted never covers a target, so the proof is the same with it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from codeexec_api import EgressProof, EgressTarget, EgressVerdict
+from codeexec_api import EgressProof, EgressTarget, EgressVerdict, OpenedEgress
 
 FRESH: Final = timedelta(seconds=60)
 """How long ago the operator may have reached a target."""
@@ -40,7 +40,12 @@ class Target:
 
 
 def judge(
-    asked: Collection[Target], answered: Mapping[Target, bool], reached_at: Mapping[Target, datetime], now: datetime
+    asked: Collection[Target],
+    answered: Mapping[Target, bool],
+    reached_at: Mapping[Target, datetime],
+    now: datetime,
+    *,
+    opened: Sequence[OpenedEgress] = (),
 ) -> EgressProof:
     """What is shown by these observations.
 
@@ -49,12 +54,13 @@ def judge(
         answered: for each target that the runner tried, whether it answered.
         reached_at: when each target last answered the operator.
         now: the time of the judgement.
+        opened: what is permitted.
     """
     reachable = {target for target, when in reached_at.items() if now - when <= FRESH}
     if any(answered.values()):
         verdict = EgressVerdict.OPEN
     elif asked and reachable >= set(asked) == answered.keys():
-        verdict = EgressVerdict.CLOSED
+        verdict = EgressVerdict.RESTRICTED if opened else EgressVerdict.CLOSED
     else:
         verdict = EgressVerdict.UNPROVEN
     targets = tuple(
@@ -68,7 +74,7 @@ def judge(
     return EgressProof(verdict=verdict, checked_at=now, targets=targets)
 
 
-def explain(proof: EgressProof) -> str:
+def explain(proof: EgressProof, opened: Sequence[OpenedEgress] = ()) -> str:
     """The proof in a sentence or two: what was found, and what to do about it."""
 
     def named(targets: list[EgressTarget]) -> str:
@@ -76,8 +82,17 @@ def explain(proof: EgressProof) -> str:
 
     if proof.verdict is EgressVerdict.CLOSED:
         return f"no answer inside the sandbox from: {named(list(proof.targets))}"
+    if proof.verdict is EgressVerdict.RESTRICTED:
+        permitted = ", ".join(map(_opened, opened))
+        return f"permitted: {permitted}; no answer inside the sandbox from: {named(list(proof.targets))}"
     if proof.verdict is EgressVerdict.OPEN:
         answered = named([one for one in proof.targets if one.refused is False])
+        if opened:
+            return (
+                f"the network of the sandbox is open: {answered} answered from inside the pod, which nothing may "
+                f"permit. Either a permit opens it ({', '.join(map(_opened, opened))}), or something else does: see "
+                "whether an execution without spec.egress is shown to be closed"
+            )
         return (
             f"the network of the sandbox is open: {answered} answered from inside the pod. The namespace needs the "
             "NetworkPolicy codeexec-deny-all, which the chart installs, and the cluster a network plugin that enforces "
@@ -89,3 +104,7 @@ def explain(proof: EgressProof) -> str:
         f"operator did not reach {unreached or 'anything'} either. See to it that the operator may connect there "
         "(operator.networkPolicy of the chart, policies of the cluster), or look for the cause in its log"
     )
+
+
+def _opened(one: OpenedEgress) -> str:
+    return f"{one.permit} without {', '.join(one.left_out)}" if one.left_out else one.permit

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from codeexec_api import Condition, EgressProof, EgressVerdict, Event, Reason
+from codeexec_api import Condition, EgressProof, Event, Reason
 
 
 @dataclass(frozen=True)
@@ -26,5 +26,5 @@ class Proven:
 
     @property
     def closed(self) -> bool:
-        """True if it was shown that nothing leaves the sandbox."""
-        return self.proof.verdict is EgressVerdict.CLOSED
+        """True if it was shown that nothing leaves the sandbox but what was permitted."""
+        return self.proof.verdict.holds

@@ -211,6 +211,8 @@ class Observed:
     cut_off_at: datetime | None = None
     """When the connection ended over which that was done."""
     cancel_sent_at: datetime | None = None
+    egress_closed: bool = False
+    """True if this process has closed again what was opened for it."""
     transcript: Transcript = field(default_factory=Transcript)
 
     @property

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, CodeSession, PodLimits, Reason, SealedPayload
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeSession,
+    CodeSessionSpec,
+    PodLimits,
+    Reason,
+    SealedPayload,
+)
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key, payload_name
@@ -159,7 +167,16 @@ def _joined(parts: Sequence[Mapping[str, str]], key: str) -> bytes | None:
 def build_report_request(owner: CodeExecution | CodeSession) -> dict[str, Any]:
     """What makes the runner say what it has found out; in a stateful session it starts a kernel first."""
     stateful = isinstance(owner, CodeSession) and owner.spec.stateful
-    return {"report": True, "kernel": stateful, **_process_limits(owner.spec.limits)}
+    return {"report": True, "kernel": stateful, **_process_limits(owner.spec.limits), **_sockets(owner.spec)}
+
+
+def _sockets(spec: CodeExecutionSpec | CodeSessionSpec) -> dict[str, Any]:
+    """Which sockets code may have; without permits nothing is said of it, and it gets none."""
+    permits = (spec.egress or ()) if isinstance(spec, CodeExecutionSpec) else ()
+    if not permits:
+        return {}
+    ports = {protocol: sorted({one.port for one in permits if one.protocol == protocol}) for protocol in ("TCP", "UDP")}
+    return {"egress": {"tcp": ports["TCP"], "udp": ports["UDP"]}}
 
 
 def build_warm_up(limits: PodLimits) -> dict[str, Any]:
@@ -194,6 +211,7 @@ def build_messages(execution: CodeExecution, payload: Payload, *, stateful: bool
         "timeoutSeconds": spec.timeout_seconds,
         "outputBytes": spec.limits.output_bytes,
         **_process_limits(spec.limits),
+        **_sockets(spec),
         "artifacts": spec.artifacts.dump(),
     }
     puts = (

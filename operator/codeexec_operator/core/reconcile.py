@@ -18,6 +18,7 @@ from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core.actions import (
     AskPool,
     CancelCode,
+    CloseEgress,
     DeletePod,
     Forget,
     Plan,
@@ -31,6 +32,8 @@ from codeexec_operator.core.pool import MAX_RUN_SECONDS
 from codeexec_operator.core.record import finish, moved, with_status
 from codeexec_operator.core.starting import (
     is_stateful,
+    needs_own_pod,
+    not_to_be_had,
     request_pod,
     seconds_to_run,
     session_over,
@@ -86,6 +89,8 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
     allowed = permits(seen, verdict)
     if not allowed and seen.execution.status.phase is Phase.APPROVED:
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
+    if never := not_to_be_had(seen):  # before anybody is asked to approve it
+        return finish(seen, now, never)
     if ending := _missing(seen):
         created = seen.execution.metadata.creation_timestamp or now
         late = now >= created + timedelta(seconds=timing.payload_grace)
@@ -107,7 +112,7 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
         at_once = start_in_session(with_status(seen, accepted), now, timing)
         return at_once if at_once.status else Plan(status=accepted)
     facts = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
-    if not seen.pool_asked and seconds_to_run(spec, timing) <= MAX_RUN_SECONDS:
+    if not needs_own_pod(spec) and not seen.pool_asked and seconds_to_run(spec, timing) <= MAX_RUN_SECONDS:
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
     if pool := seen.pool:
         reason = Reason.POD_CLAIMED if pool.proven else Reason.WAITING_FOR_POOL
@@ -256,6 +261,8 @@ def _how_it_ended(event: Event, exit_code: int, timeout: int) -> str:
 def _retain(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """Keep the finished pod for its time, then delete it; the record stays."""
     sandbox = seen.sandbox
+    if seen.execution.status.egress and not seen.egress_closed:
+        return Plan(actions=(CloseEgress(),))
     if sandbox.pod is None or sandbox.gone:
         return Plan(actions=(Forget(),))
     ttl = seen.execution.spec.ttl_seconds_after_finished

@@ -8,7 +8,6 @@ from codeexec_api import (
     CodeExecutionStatus,
     CodeSessionStatus,
     ConditionType,
-    EgressVerdict,
     Event,
     OutputRef,
     Phase,
@@ -132,7 +131,7 @@ def _cleanup(seen: Observed) -> list[Action]:
 
 def egress_may_be_open(status: CodeExecutionStatus | CodeSessionStatus) -> bool:
     """True if the network was tried and not shown to be closed."""
-    return status.egress_proof is not None and status.egress_proof.verdict is not EgressVerdict.CLOSED
+    return status.egress_proof is not None and not status.egress_proof.verdict.holds
 
 
 def _exit_code(event: Event, last: int | None) -> int | None:

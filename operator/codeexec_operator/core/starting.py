@@ -14,6 +14,7 @@ from codeexec_api import (
     find_condition,
     set_condition,
 )
+from codeexec_api.permits import opening
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import (
@@ -32,17 +33,50 @@ from codeexec_operator.core.observed import Observed, PodLink, PoolView, Session
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, no_longer_queued
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
+from codeexec_operator.manifests.network_policy import build_network_policy
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
 _CANCELLED_BEFORE: Final = Ending(Event.CANCEL, None, "cancelled before the code started")
 
 
 def request_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
-    """Record the pod's name and make it."""
-    status = seen.execution.status
-    manifest = _manifest(seen, now, timing)
-    status = status.model_copy(update={"pod_name": manifest["metadata"]["name"]})
-    return Plan(status=status, actions=(CreatePod(manifest),))
+    """Record the pod's name, and what is opened for it, and make it."""
+    if seen.execution.spec.egress:
+        opened, _ = opening(seen.execution.spec.egress, seen.surroundings.reserved)
+        seen = knowing(seen, {"egress": opened})
+    create = _create(seen, now, timing)
+    status = seen.execution.status.model_copy(update={"pod_name": create.manifest["metadata"]["name"]})
+    return Plan(status=status, actions=(create,))
+
+
+def _create(seen: Observed, now: datetime, timing: Timing) -> CreatePod:
+    execution = seen.execution
+    policy = build_network_policy(execution, execution.status.egress) if execution.status.egress else None
+    return CreatePod(_manifest(seen, now, timing), policy)
+
+
+def needs_own_pod(spec: CodeExecutionSpec) -> bool:
+    """True if no pod of a pool or a session will do: those are made without permits and mounts."""
+    return bool(spec.egress or spec.mounts)
+
+
+def not_to_be_had(seen: Observed) -> Ending | None:
+    """The refusal, if something is asked for that nobody can permit here."""
+    spec = seen.execution.spec
+    if spec.session_ref and needs_own_pod(spec):  # the CRD says so, too; the pod of a session would not hold to it
+        message = "spec.sessionRef: egress and mounts need a pod of the execution's own. Nothing was run"
+        return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, message)
+    asked = spec.egress
+    if not asked:
+        return None
+    if any(one.cidr is not None for one in asked) and not seen.surroundings.nodes:
+        message = (
+            "spec.egress: the operator does not know the addresses of the nodes, which no permit may open; see its "
+            "log. No code was run"
+        )
+        return Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message)
+    _, refused = opening(asked, seen.surroundings.reserved)
+    return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, f"{refused}. Nothing was run") if refused else None
 
 
 def session_over(view: SessionView) -> Ending | None:
@@ -80,24 +114,34 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, ending)
     give_up_at = startup.give_up_at(seen.execution.status.conditions, now, timing)
     if now >= give_up_at:
-        return finish(seen, now, startup.late(seen.sandbox, timing))
+        return finish(seen, now, _late(seen, timing))
     if plan := _without_payload(seen, now):
         return plan
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
-        return Plan(actions=(CreatePod(_manifest(seen, now, timing)),), wake_at=give_up_at)
+        return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
     if plan := startup.connect(seen.sandbox, now, timing, give_up_at):
         return plan
     pod, ready = seen.sandbox.pod, seen.sandbox.runner.ready
     if pod is None or ready is None:  # `connect` has seen to it
         return Plan(wake_at=give_up_at)
-    proven = startup.prove(pod, ready, seen.surroundings, now, seen.execution.metadata.generation)
     status = seen.execution.status
+    generation = seen.execution.metadata.generation
+    proven = startup.prove(pod, ready, seen.surroundings, now, generation, status.egress)
     seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     if ending := startup.refuses(proven, seen.policy):
         return finish(seen, now, ending)
     if isinstance(seen.payload, HeldPayload):
         return Plan(actions=(ReadRequest(),))
     return _hand_over(seen, now)
+
+
+def _late(seen: Observed, timing: Timing) -> Ending:
+    """The pod did not become ready in time. Kubernetes says in no status of a pod that a ConfigMap is missing."""
+    ending = startup.late(seen.sandbox, timing)
+    if not seen.execution.spec.mounts:
+        return ending
+    sources = ", ".join(one.source for one in seen.execution.spec.mounts)
+    return replace(ending, message=f"{ending.message}; it mounts {sources}: see to it that they are there")
 
 
 def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:

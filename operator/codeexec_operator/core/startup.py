@@ -9,9 +9,9 @@ from codeexec_api import (
     Condition,
     ConditionType,
     EgressMode,
-    EgressVerdict,
     Event,
     ExecutionPolicySpec,
+    OpenedEgress,
     Reason,
     condition,
     find_condition,
@@ -137,15 +137,22 @@ def connect(sandbox: Sandbox, now: datetime, timing: Timing, give_up_at: datetim
     return None if runner.ready else Plan(wake_at=give_up_at)
 
 
-def prove(pod: PodView, ready: Readiness, surroundings: Surroundings, now: datetime, generation: int) -> Proven:
-    """What the runner's report shows about the pod."""
-    proof = judge(pod.egress_targets, ready.answered, surroundings.reached_at, now)
-    closed = proof.verdict is EgressVerdict.CLOSED
+def prove(
+    pod: PodView,
+    ready: Readiness,
+    surroundings: Surroundings,
+    now: datetime,
+    generation: int,
+    opened: Sequence[OpenedEgress] = (),
+) -> Proven:
+    """What the runner's report shows about the pod, for which this was opened."""
+    proof = judge(pod.egress_targets, ready.answered, surroundings.reached_at, now, opened=opened)
+    closed = proof.verdict.holds
     shown = condition(
         ConditionType.EGRESS_CLOSED,
         holds=closed,
         reason=proof.verdict.value,
-        message=explain(proof)[:MESSAGE_LENGTH],
+        message=explain(proof, opened)[:MESSAGE_LENGTH],
         now=now,
         generation=generation,
     )

@@ -1,10 +1,12 @@
 """What the operator knows of the cluster around the sandboxes: which targets answer, and which runtimes can do what."""
 
+import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from codeexec_api.permits import Reserved
 from codeexec_api.v1alpha1 import MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import FRESH, Target
 
@@ -23,12 +25,15 @@ class NodeView:
     """Linux, not cordoned, without a taint that keeps sandbox pods off."""
     user_namespace_handlers: frozenset[str]
     """Handlers of the container runtime that can give a pod its own user namespace; "" is the default one."""
+    addresses: frozenset[str] = frozenset()
+    """All its addresses."""
 
 
 def parse_node(raw: Mapping[str, Any]) -> NodeView:
     """From a node of the API server."""
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
-    internal = [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"]
+    addresses = status.get("addresses") or ()
+    internal = [one["address"] for one in addresses if one["type"] == "InternalIP"]
     endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
     keeping_off = [one for one in spec.get("taints") or () if one.get("effect") in ("NoSchedule", "NoExecute")]
     linux = (status.get("nodeInfo") or {}).get("operatingSystem", "linux") == "linux"
@@ -42,7 +47,16 @@ def parse_node(raw: Mapping[str, Any]) -> NodeView:
             for one in status.get("runtimeHandlers") or ()
             if (one.get("features") or {}).get("userNamespaces")
         ),
+        addresses=frozenset(one["address"] for one in addresses if one["type"] in ("InternalIP", "ExternalIP")),
     )
+
+
+def _single(address: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """The network of one address; None for a name, as some clusters give their API server."""
+    try:
+        return ipaddress.ip_network(address)
+    except ValueError:
+        return None
 
 
 def kubelet_targets(nodes: Iterable[NodeView]) -> list[Target]:
@@ -68,6 +82,15 @@ class Surroundings:
         # Well before FRESH is over: when the proof is judged, some seconds later, it has to have answered since.
         fresh = {target for target, when in self.reached_at.items() if now - when <= FRESH / 3}
         return (*self.required, *sorted(fresh - set(self.required)))[:MAX_EGRESS_TARGETS]
+
+    @property
+    def reserved(self) -> tuple[Reserved, ...]:
+        """Addresses that no permit opens: those of what every proof tries, and of all nodes."""
+        named = [(target.address, f"addresses of the {target.name}") for target in self.required]
+        named += [(address, "addresses of nodes") for node in self.nodes for address in sorted(node.addresses)]
+        return tuple(
+            (network, what) for address, what in dict(reversed(named)).items() if (network := _single(address))
+        )
 
     def user_namespace(self, runtime_class_name: str | None) -> bool:
         """True if every node that a pod of this class may land on can give it a user namespace of its own."""

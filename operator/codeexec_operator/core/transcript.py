@@ -28,7 +28,7 @@ from codeexec_api.v1alpha1 import (
 from codeexec_operator.core.egress import Target
 
 MAX_RUNS: Final = 1024
-LAYERS: Final = frozenset({"Seccomp", "Landlock"})
+LAYERS: Final = frozenset({"Seccomp", "Landlock", "LandlockPorts"})
 """What a runner can put around code."""
 MAX_LINE_BYTES: Final = 2 * 1024 * 1024
 PART_BYTES: Final = 640 * 1024

@@ -22,6 +22,8 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
+from codeexec_operator.adapters.announcer import Announcer
+from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.default_pool import make_default_pools
@@ -65,7 +67,21 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     policies, payloads = Policies(cluster, ours.default_policy()), Payloads(cluster)
     keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
     memo.telemetry = Telemetry(ours, version("codeexec"))
-    context = Context(cluster, lookout, policies, payloads, keys, Timing(), version("codeexec"), memo.telemetry)
+    metrics = memo.telemetry.metrics
+    memo.audit, announcer = AuditLog(ours.namespaces, version("codeexec"), metrics), Announcer(cluster, metrics)
+    context = Context(
+        cluster=cluster,
+        lookout=lookout,
+        policies=policies,
+        payloads=payloads,
+        sealing=keys,
+        timing=Timing(),
+        version=version("codeexec"),
+        telemetry=memo.telemetry,
+        audit=memo.audit,
+        announcer=announcer,
+    )
+    memo.audit.open()
     memo.controller = Controller(context)
     await keys.open()
     await lookout.open()
@@ -73,13 +89,20 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     memo.lookout = lookout
     memo.background = [
         asyncio.create_task(lookout.run()),
+        asyncio.create_task(memo.audit.run()),
+        asyncio.create_task(announcer.run()),
         asyncio.create_task(make_default_pools(cluster, ours.namespaces, ours.default_pool())),
         asyncio.create_task(policies.run(memo.controller.policy_changed)),
         *(asyncio.create_task(payloads.run(one, memo.controller.on_payload)) for one in ours.namespaces),
         asyncio.create_task(keys.run(memo.controller.awaited_keys)),
         asyncio.create_task(sweep(cluster, ours.namespaces, memo.controller.awaited_payloads)),
     ]
-    memo.health = await serve_health(ours.health_port, lambda: cluster.ready(ours.namespaces[0]))
+
+    async def ready() -> None:
+        memo.audit.check()
+        await cluster.ready(ours.namespaces[0])
+
+    memo.health = await serve_health(ours.health_port, ready)
 
 
 @kopf.on.cleanup()
@@ -89,6 +112,7 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
         task.cancel()
     await memo.lookout.close()
     await memo.controller.stop()
+    memo.audit.close()
     await memo.telemetry.close()
     await memo.health.cleanup()
 

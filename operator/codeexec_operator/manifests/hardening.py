@@ -4,9 +4,11 @@ Every setting that makes a sandbox a sandbox stands here and nowhere else. Toget
 standard `restricted`, and go beyond it where it stops (read-only root, no token, no environment, bounded volumes).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
+
+from codeexec_api import Mount
 
 SANDBOX_UID: Final = 65532
 """User of the code in a pod with a user namespace of its own: on the node it is another one for each pod."""
@@ -88,3 +90,23 @@ def volumes(memory_bytes: int) -> list[dict[str, Any]]:
 def volume_mounts() -> list[dict[str, Any]]:
     """Where the writable volumes are mounted."""
     return [{"name": name, "mountPath": path} for name, (path, _) in WRITABLE.items()]
+
+
+def read_only_volumes(mounts: Iterable[Mount]) -> list[dict[str, Any]]:
+    """The volumes that an execution asks for. A claim that is read-only keeps its owners and modes as they are."""
+    return [{"name": _mount_name(one), **_source(one)} for one in mounts]
+
+
+def read_only_mounts(mounts: Iterable[Mount]) -> list[dict[str, Any]]:
+    """Where they are mounted."""
+    return [{"name": _mount_name(one), "mountPath": one.mount_path, "readOnly": True} for one in mounts]
+
+
+def _mount_name(mount: Mount) -> str:
+    return f"mount-{mount.name}"
+
+
+def _source(mount: Mount) -> dict[str, Any]:
+    if mount.persistent_volume_claim:
+        return {"persistentVolumeClaim": {"claimName": mount.persistent_volume_claim.claim_name, "readOnly": True}}
+    return {"configMap": {"name": mount.config_map.name if mount.config_map else ""}}

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, CodeSession, PodLimits, SandboxPool
+from codeexec_api import CodeExecution, CodeSession, Mount, PodLimits, SandboxPool
 from codeexec_api.names import (
     API_VERSION,
+    EGRESS_LABEL,
     EXECUTION_KIND,
     EXECUTION_LABEL,
     MANAGED_BY,
@@ -58,11 +59,13 @@ def build_pod(
     """
     meta = owner.metadata
     session = isinstance(owner, CodeSession)
+    permitted = isinstance(owner, CodeExecution) and owner.spec.egress
+    labels = {MANAGED_BY_LABEL: MANAGED_BY, SESSION_LABEL if session else EXECUTION_LABEL: meta.name}
     metadata = {
         "name": pod_name(meta.name, meta.uid),
         "namespace": meta.namespace,
-        "labels": {MANAGED_BY_LABEL: MANAGED_BY, SESSION_LABEL if session else EXECUTION_LABEL: meta.name},
-        "ownerReferences": [_owner(SESSION_KIND if session else EXECUTION_KIND, meta)],
+        "labels": labels | ({EGRESS_LABEL: meta.uid} if permitted else {}),
+        "ownerReferences": [owner_reference(SESSION_KIND if session else EXECUTION_KIND, meta)],
     }
     return _pod(
         metadata,
@@ -73,6 +76,7 @@ def build_pod(
         runtime_class_name=runtime_class_name,
         user_namespace=user_namespace,
         egress_targets=egress_targets,
+        mounts=(owner.spec.mounts or ()) if isinstance(owner, CodeExecution) else (),
     )
 
 
@@ -103,7 +107,7 @@ def build_pool_pod(
         "name": name,
         "namespace": pool.metadata.namespace,
         "labels": {MANAGED_BY_LABEL: MANAGED_BY, POOL_LABEL: pool.metadata.name, TEMPLATE_LABEL: template},
-        "ownerReferences": [_owner(POOL_KIND, pool.metadata)],
+        "ownerReferences": [owner_reference(POOL_KIND, pool.metadata)],
     }
     return _pod(
         metadata,
@@ -128,13 +132,14 @@ def build_adoption(execution: CodeExecution, *, deadline_seconds: int | None) ->
     patch: dict[str, Any] = {
         "metadata": {
             "labels": {POOL_LABEL: None, EXECUTION_LABEL: meta.name},
-            "ownerReferences": [_owner(EXECUTION_KIND, meta)],
+            "ownerReferences": [owner_reference(EXECUTION_KIND, meta)],
         }
     }
     return patch | ({} if deadline_seconds is None else {"spec": {"activeDeadlineSeconds": deadline_seconds}})
 
 
-def _owner(kind: str, meta: ObjectMeta) -> dict[str, Any]:
+def owner_reference(kind: str, meta: ObjectMeta) -> dict[str, Any]:
+    """Has the garbage collector take what is made for an object when that is deleted."""
     return {"apiVersion": API_VERSION, "kind": kind, "name": meta.name, "uid": meta.uid, "controller": True}
 
 
@@ -148,6 +153,7 @@ def _pod(
     runtime_class_name: str | None,
     user_namespace: bool,
     egress_targets: Sequence[Mapping[str, Any]],
+    mounts: Sequence[Mount] = (),
 ) -> dict[str, Any]:
     identity = hardening.identity(user_of, user_namespace=user_namespace)
     resources = {"cpu": limits.cpu, "memory": limits.memory, "ephemeral-storage": limits.ephemeral_storage}
@@ -161,7 +167,7 @@ def _pod(
             **({"runtimeClassName": runtime_class_name} if runtime_class_name else {}),
             "activeDeadlineSeconds": deadline_seconds,
             "securityContext": deepcopy(dict(hardening.POD_SECURITY_CONTEXT)) | identity["securityContext"],
-            "volumes": hardening.volumes(int(parse_quantity(limits.memory))),
+            "volumes": hardening.volumes(int(parse_quantity(limits.memory))) + hardening.read_only_volumes(mounts),
             "containers": [
                 {
                     "name": SANDBOX_CONTAINER,
@@ -173,7 +179,7 @@ def _pod(
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": deepcopy(dict(hardening.CONTAINER_SECURITY_CONTEXT)),
                     "resources": {"requests": resources, "limits": resources},
-                    "volumeMounts": hardening.volume_mounts(),
+                    "volumeMounts": hardening.volume_mounts() + hardening.read_only_mounts(mounts),
                 }
             ],
         },

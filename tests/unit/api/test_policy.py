@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from factories import IMAGE, OTHER_IMAGE, a_policy, a_raw_block, a_spec
+from factories import IMAGE, OTHER_IMAGE, a_policy, a_raw_block, a_raw_mount, a_raw_source, a_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,9 @@ from codeexec_api.policy import policy_for
 from codeexec_api.v1alpha1 import (
     MAX_BLOCKS,
     MAX_GRANTS,
+    MAX_MOUNTS,
     MAX_OUTPUT_BYTES,
+    MAX_PERMITS,
     MAX_PIDS,
     MAX_SESSION_SECONDS,
     Approvable,
@@ -421,12 +423,19 @@ class TestApprovable:
         assert evaluate(asking(**BOUNDS[field][1]), strict()).decision is Decision.DENIED
 
     def test_as_many_grants_as_an_execution_can_need(self) -> None:
-        approvable = {**APPROVABLE, "maxBlocks": MAX_BLOCKS}
+        approvable = {
+            **APPROVABLE,
+            "maxBlocks": MAX_BLOCKS,
+            "egress": [{"cidr": "10.0.0.0/8", "port": 443}],
+            "mounts": [a_raw_source()],
+        }
         greedy = asking(
             image=OTHER_IMAGE,
             runtimeClassName="kata",
             blocks=[a_raw_block(language="sh")] * MAX_BLOCKS,
             timeoutSeconds=60,
+            egress=[{"cidr": "10.1.2.3/32", "port": 443}] * MAX_PERMITS,
+            mounts=[a_raw_mount(f"data-{number}") for number in range(MAX_MOUNTS)],
             **within(cpu="2", memory="1Gi", ephemeralStorage="1Gi", pids=512),
         )
         assert len(evaluate(greedy, strict(withApproval=approvable)).grants) == MAX_GRANTS

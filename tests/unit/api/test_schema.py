@@ -22,9 +22,11 @@ IMMUTABLE = {
     CodeExecution: {
         "artifacts",
         "blocks",
+        "egress",
         "files",
         "image",
         "limits",
+        "mounts",
         "payloadRef",
         "queueTimeoutSeconds",
         "requestedBy",
@@ -51,8 +53,10 @@ IMMUTABLE = {
 }
 OPTIONAL = {
     CodeExecution: {
+        "egress",
         "files",
         "image",
+        "mounts",
         "payloadRef",
         "queueTimeoutSeconds",
         "requestedBy",
@@ -93,8 +97,12 @@ def rules(schema: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("model", [CodeExecution, CodeSession, ExecutionApproval, ExecutionPolicy])
 def test_nothing_that_a_structural_schema_may_not_hold(model: type[BaseModel]) -> None:
     for path, node in nodes(structural(model)):
-        forbidden = {"$ref", "$defs", "title", "additionalProperties", "const", "allOf", "oneOf"} & set(node)
+        forbidden = {"$ref", "$defs", "title", "const", "allOf", "oneOf"} & set(node)
         assert not forbidden, path
+        if "additionalProperties" in node:  # a map
+            assert node["additionalProperties"]["type"] == "string", path
+            assert node["additionalProperties"]["maxLength"] * node["maxProperties"] < 1000, path
+            assert "properties" not in node, path
         assert node.get("type") in {"object", "array", "string", "integer", "boolean", None}, path
         assert node.get("default", "something") is not None, path
         if "x-kubernetes-int-or-string" in node:
@@ -156,6 +164,7 @@ def test_paths_stay_in_the_workspace(path: str) -> None:
         (".sealedPayload", ["!has(self.payloadRef) || !has(self.sealedPayload)"]),
         (".blocks", ["self.blocks.size() > 0 || has(self.sessionRef)"]),
         (".sessionRef", ["!has(self.sessionRef) ||", "!has(self.image)", "!has(self.runtimeClassName)"]),
+        (".sessionRef", ["!has(self.sessionRef) ||", "!has(self.egress)", "!has(self.mounts)"]),
     ],
 )
 def test_fields_of_an_execution_that_depend_on_each_other_have_a_rule(field: str, parts: list[str]) -> None:
@@ -176,6 +185,42 @@ def test_fields_of_an_execution_that_depend_on_each_other_have_a_rule(field: str
 def test_fields_of_an_approval_that_depend_on_each_other_have_a_rule(field: str, rule: str) -> None:
     entries = schema_at(".spec", ExecutionApproval)["x-kubernetes-validations"]
     assert rule in [one["rule"] for one in entries if one.get("fieldPath") == field]
+
+
+def every_text(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from ((path, node) for path, node in nodes(schema) if node.get("type") == "string" and "enum" not in node)
+
+
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        (CodeExecution, ".spec.egress"),
+        (CodeExecution, ".spec.mounts"),
+        *(
+            (ExecutionPolicy, f"{where}.{field}")
+            for where in (".spec", ".spec.withApproval", ".spec.agentRules[]")
+            for field in ("egress", "mounts")
+        ),
+    ],
+)
+def test_permits_and_mounts_are_bounded_in_all_that_they_hold(model: Model, field: str) -> None:
+    """The API server refuses a CRD whose rules could cost too much, and it reckons by these bounds."""
+    schema = schema_at(field, model)
+    assert schema["maxItems"] <= 16
+    assert all(node["maxLength"] <= 253 for _, node in every_text(schema))
+
+
+def test_what_is_one_of_several_kinds_has_a_rule_that_says_so() -> None:
+    assert any("== 1" in rule for rule in rules(schema_at(".spec.egress[]")))
+    one_of_two = "has(self.persistentVolumeClaim) != has(self.configMap)"
+    assert rules(schema_at(".spec.mounts[]")) == rules(schema_at(".spec.mounts[]", ExecutionPolicy)) == [one_of_two]
+    assert len(rules(schema_at(".spec.egress[]", ExecutionPolicy))) == 2
+
+
+def test_no_two_mounts_have_one_name_or_one_place() -> None:
+    schema = schema_at(".spec.mounts")
+    assert (schema["x-kubernetes-list-type"], schema["x-kubernetes-list-map-keys"]) == ("map", ["name"])
+    assert any("other.mountPath == one.mountPath" in rule for rule in rules(schema))
 
 
 def test_a_rule_for_some_agents_is_not_one_for_all() -> None:

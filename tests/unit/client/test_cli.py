@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -356,10 +357,18 @@ def test_version() -> None:
     assert "version" in CliRunner().invoke(main, ["--version"]).stdout
 
 
-@pytest.mark.parametrize("command", sorted(main.commands))
+def leaves(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    """Every command, by the words that call it."""
+    for name, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from leaves(command, *path, name)
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("command", list(leaves(main)), ids=" ".join)
 def test_each_command_explains_itself_and_takes_the_cluster(command) -> None:
-    arguments = ["policy", "explain"] if command == "policy" else [command]
-    text = CliRunner().invoke(main, [*arguments, "--help"]).stdout
+    text = CliRunner().invoke(main, [*command, "--help"]).stdout
     for option in ("--namespace", "--kubeconfig", "--context"):
         assert option in text
 

@@ -27,7 +27,9 @@ def surroundings(*nodes: dict[str, Any]) -> Surroundings:
 
 
 def test_a_node_is_parsed() -> None:
-    assert parse_node(a_node()) == NodeView("node-1", "172.18.0.2", 10250, True, frozenset({""}))
+    assert parse_node(a_node()) == NodeView(
+        "node-1", "172.18.0.2", 10250, True, frozenset({""}), frozenset({"172.18.0.2"})
+    )
 
 
 def test_a_node_that_says_nothing_can_do_nothing() -> None:

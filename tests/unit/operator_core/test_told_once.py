@@ -13,7 +13,9 @@ import pytest
 from factories import SURROUNDINGS, a_policy, an_execution
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
+from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.core.startup import Timing
 
 
@@ -31,6 +33,7 @@ class Played:
     worker: ExecutionWorker | None = None
     told: list[str] = field(default_factory=list)
     retries: list[int | None] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
     async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         self.execution = stored(seen, int(seen.metadata.resource_version) + 1, status=status)
@@ -61,6 +64,8 @@ class Played:
             timing=Timing(),
             version="1",
             telemetry=SimpleNamespace(execution_over=self.execution_over, metrics=metrics),
+            audit=AuditLog([self.execution.metadata.namespace], "1", Metrics([], "1"), self.lines.append),
+            announcer=SimpleNamespace(written=lambda *_: None),
         )
         register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: ended.set())
         self.worker = ExecutionWorker(context, self.execution, register)

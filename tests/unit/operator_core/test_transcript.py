@@ -201,7 +201,7 @@ def test_a_runner_reports_what_it_has_found_out() -> None:
     "changes",
     [
         {"layers": ["Magic"]},
-        {"layers": ["Seccomp"] * 3},
+        {"layers": ["Seccomp"] * 4},
         {"layers": None},
         {"egress": [{"name": "dns"}]},
         {"egress": [{**TARGET.dump(), "port": 0, "answered": False}]},

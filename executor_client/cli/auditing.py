@@ -1,0 +1,210 @@
+"""What the audit commands say of records: which are asked for, what happened to one when, and sums of all. Pure."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
+from codeexec_api.audit import AuditEvent
+from codeexec_api.audit_check import LogLine, audit_line
+from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
+
+Record = CodeExecution | CodeSession
+
+_REFUSALS = (Phase.DENIED, Phase.EXPIRED, SessionPhase.DENIED)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which records are asked for. None: all."""
+
+    agent: str | None = None
+    requested_by: str | None = None
+    approver: str | None = None
+    phase: str | None = None
+    since: datetime | None = None
+
+    def takes(self, record: Record) -> bool:
+        """True if it is asked for. `since` is held against the creation."""
+        created = record.metadata.creation_timestamp
+        return (
+            self.agent in (None, record.spec.source.agent)
+            and self.requested_by in (None, record.spec.requested_by)
+            and self.approver in (None, approver_of(record))
+            and self.phase in (None, record.status.phase.value)
+            and (self.since is None or created is None or created >= self.since)
+        )
+
+
+def kind_of(record: Record) -> str:
+    """Of its object."""
+    return EXECUTION_KIND if isinstance(record, CodeExecution) else SESSION_KIND
+
+
+def approver_of(record: Record) -> str:
+    """Who has decided about it; empty if nobody has."""
+    approval = record.status.approval if isinstance(record, CodeExecution) else None
+    return approval.approver if approval else ""
+
+
+def by_age(records: Iterable[Record]) -> list[Record]:
+    """Oldest first."""
+    return sorted(records, key=lambda one: (str(one.metadata.creation_timestamp), kind_of(one), one.metadata.name))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened to an execution or a session."""
+
+    at: datetime
+    what: str
+    detail: str = ""
+
+
+def timeline(record: Record) -> list[Moment]:
+    """What the record tells of, in order. Where times are the same, as things follow each other."""
+    spec, status = record.spec, record.status
+    moments: list[tuple[datetime | None, str, str]] = [
+        (
+            record.metadata.creation_timestamp,
+            "created",
+            f"by {spec.requested_by or 'nobody known'}, {spec.source.agent}",
+        )
+    ]
+    if isinstance(record, CodeExecution):
+        moments += _of_approval(record)
+    moments += [
+        (one.last_transition_time, f"{one.type}={one.status}", f"{one.reason}: {one.message}".removesuffix(": "))
+        for one in status.conditions
+    ]
+    if proof := status.egress_proof:
+        moments.append((proof.checked_at, "network tried", proof.verdict.value))
+    moments.append((status.started_at, "started", f"{status.pod_name} on {status.node_name}"))
+    ended = record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at
+    moments.append((ended, "ended", f"{status.phase.value} ({status.reason})"))
+    if anchor := status.audit:
+        moments.append((anchor.time, "last written", f"line {anchor.sequence} of chain {anchor.chain}"))
+    return sorted((Moment(at, what, detail) for at, what, detail in moments if at), key=lambda one: one.at)
+
+
+def _of_approval(record: CodeExecution) -> list[tuple[datetime | None, str, str]]:
+    approval = record.status.approval
+    if approval is None:
+        return []
+    decided = f"{approval.decision} by {approval.approver} ({approval.name}): {approval.reason}".removesuffix(": ")
+    return [
+        (approval.requested_at, "approval asked for", ", ".join(map(str, approval.grants))),
+        (approval.decided_at, "decided", decided),
+    ]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A line of the log that tells of a record."""
+
+    where: str
+    time: str
+    chain: str
+    sequence: int
+    said: str
+    digest: str
+
+
+def lines_about(record: Record, lines: Iterable[LogLine]) -> list[Told]:
+    """The lines of a log that tell of a record, in the order of the log. Whether they are true is for `verify`."""
+    found = []
+    for line in lines:
+        try:
+            body = audit_line(line.text) or {}
+            about = body.get("record", {})
+            if body.get("event") != AuditEvent.STATUS_WRITE or about.get("uid") != record.metadata.uid:
+                continue
+            said = f"{body['from']} to {about['phase']} ({about.get('reason', '')})"
+            found.append(Told(line.where, body["time"], body["chain"], body["sequence"], said, body["hash"]))
+        except (ValueError, KeyError, AttributeError):  # `verify` says what is wrong with it
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of all are so."""
+
+    name: str
+    count: int
+    percent: float
+    """Of the largest in its table."""
+
+
+@dataclass(frozen=True)
+class Decided:
+    """An execution that a human was asked about."""
+
+    name: str
+    requested_by: str
+    grants: str
+    decision: str
+    approver: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a report says of all records."""
+
+    executions: int
+    sessions: int
+    since: datetime | None
+    until: datetime | None
+    by_agent: Sequence[Share]
+    by_requester: Sequence[Share]
+    by_outcome: Sequence[Share]
+    refusals: Sequence[Share]
+    egress: Sequence[Share]
+    approvals: Sequence[Decided]
+
+
+def sum_up(records: Sequence[Record]) -> Sums:
+    """Sums of records; sessions count for requests, refusals and networks, too."""
+    executions = [one for one in records if isinstance(one, CodeExecution)]
+    created = [one.metadata.creation_timestamp for one in records if one.metadata.creation_timestamp]
+    refused = [one for one in records if one.status.phase in _REFUSALS]
+    return Sums(
+        executions=len(executions),
+        sessions=len(records) - len(executions),
+        since=min(created, default=None),
+        until=max(created, default=None),
+        by_agent=_shares(records, lambda one: one.spec.source.agent),
+        by_requester=_shares(records, lambda one: one.spec.requested_by or "not known"),
+        by_outcome=_shares(executions, lambda one: one.status.phase.value),
+        refusals=_shares(refused, lambda one: one.status.reason),
+        egress=_shares(records, _egress),
+        approvals=[decided for one in executions if (decided := _decided(one))],
+    )
+
+
+def _shares(records: Iterable[Record], key: Callable[[Record], str]) -> list[Share]:
+    counts: Mapping[str, int] = Counter(map(key, records))
+    most = max(counts.values(), default=1)
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    return [Share(name, count, 100 * count / most) for name, count in ordered]
+
+
+def _egress(record: Record) -> str:
+    proof = record.status.egress_proof
+    return proof.verdict.value if proof else "not tried: nothing ran"
+
+
+def _decided(execution: CodeExecution) -> Decided | None:
+    asked = execution.status.approval
+    if asked is None:
+        return None
+    return Decided(
+        name=execution.metadata.name,
+        requested_by=execution.spec.requested_by or "",
+        grants=", ".join(map(str, asked.grants)),
+        decision=asked.decision or execution.status.phase.value,
+        approver=asked.approver,
+        reason=asked.reason,
+    )

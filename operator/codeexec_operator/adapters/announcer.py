@@ -1,0 +1,67 @@
+"""Posts Events, so that `kubectl describe` tells what happened. Nobody waits for it, and nothing depends on it."""
+
+import asyncio
+import logging
+import platform
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.metrics import EVENTS_DROPPED, EVENTS_FAILED, EVENTS_POSTED, Metrics
+from codeexec_operator.core.announcements import Allowance, announce, build_event
+
+logger = logging.getLogger(__name__)
+
+_MOST_WAITING: Final = 250
+"""Events that wait to be posted; what comes on top is dropped."""
+_BURST: Final = 50
+_PER_SECOND: Final = 5.0
+"""Events in the long run at most: whoever may submit executions can make them happen."""
+_LOG_EVERY_SECONDS: Final = 60
+
+
+class Announcer:
+    """Takes what was written, and posts what is worth it, one after the other, at a bounded rate."""
+
+    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._instance = platform.node()
+        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_WAITING)
+        self._allowance = Allowance(_BURST, _PER_SECOND, time.monotonic())
+        self._silent_until = 0.0
+
+    def written(self, before: Phase | SessionPhase, record: CodeExecution | CodeSession) -> None:
+        """A status was written; `before` is the phase that the record had. Waits for nothing, and never raises."""
+        try:
+            if what := announce(before, record):
+                self._waiting.put_nowait(build_event(record, what, datetime.now(UTC), self._instance))
+        except asyncio.QueueFull:
+            self._metrics.events(EVENTS_DROPPED)
+        except Exception:
+            logger.exception("%s: not announced", record.metadata.name)
+
+    async def run(self) -> None:
+        """Post what comes, until cancelled."""
+        while True:
+            event = await self._waiting.get()
+            await asyncio.sleep(self._allowance.take(time.monotonic()))
+            try:
+                await self._cluster.create_event(event)
+                self._metrics.events(EVENTS_POSTED)
+            except (ApiException, *NETWORK_ERRORS) as error:
+                self._failed(error)
+            except Exception:  # a bug must not end the announcing for good
+                logger.exception("unexpected; going on with the next Event")
+
+    def _failed(self, error: Exception) -> None:
+        self._metrics.events(EVENTS_FAILED)
+        if time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + _LOG_EVERY_SECONDS
+            cause = getattr(error, "status", None) or type(error).__name__
+            logger.warning("an Event was not posted: %s; said once a minute at most", cause)

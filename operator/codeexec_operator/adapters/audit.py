@@ -1,0 +1,160 @@
+"""The operator's audit log: a line on standard output for each status that is written, ahead of it.
+
+What a line holds and how lines are chained is said by `codeexec_api.audit`. A line that can't be written is a status
+that is not written, and code that does not start: nothing happens without its line.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import AuditAnchor, CodeExecution, CodeExecutionStatus, CodeSession, CodeSessionStatus
+from codeexec_api.audit import (
+    MEMBER,
+    AuditEvent,
+    Line,
+    Segment,
+    log_entry,
+    of_a_failure,
+    of_a_write,
+    of_the_last_one,
+)
+from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.metrics import AUDIT_FAILED, AUDIT_WRITTEN, Metrics
+
+logger = logging.getLogger(__name__)
+
+_LISTED_SECONDS: Final = 60
+"""By then kopf has listed the records that were there before this process."""
+_STANDARD_OUTPUT: Final = 1
+_CUT_OFF: Final = " (cut off)\n"
+
+Record = TypeVar("Record", CodeExecution, CodeSession)
+Status = CodeExecutionStatus | CodeSessionStatus
+
+
+class AuditFailure(Exception):
+    """A line could not be written, so what it tells of did not happen."""
+
+
+class LogFile:
+    """Writes whole lines to a file descriptor, past all buffers, so that a failure is known at once."""
+
+    def __init__(self, descriptor: int = _STANDARD_OUTPUT) -> None:
+        self._descriptor = descriptor
+        self._torn = False
+
+    def __call__(self, line: str) -> None:
+        """Write one line.
+
+        Raises:
+            OSError: it was not written, or only a part of it, which the next one turns into no line at all.
+        """
+        data = f"{_CUT_OFF if self._torn else ''}{line}\n".encode()
+        self._torn = True
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+        self._torn = False
+
+
+class AuditLog:
+    """One chain for each sandbox namespace, from when this process starts until it ends.
+
+    Args:
+        namespaces: that the operator serves.
+        version: of the operator.
+        metrics: counts lines.
+        write: takes one line of text, or raises OSError.
+    """
+
+    def __init__(
+        self, namespaces: Sequence[str], version: str, metrics: Metrics, write: Callable[[str], None] | None = None
+    ) -> None:
+        self._write = write or LogFile()
+        self._metrics = metrics
+        self._segments = {one: Segment(secrets.token_hex(16), one, version) for one in namespaces}
+        self._earlier: dict[str, AuditAnchor] = {}
+        self._fault = ""
+
+    def open(self) -> None:
+        """Begin each chain.
+
+        Raises:
+            AuditFailure: the first lines can't be written.
+        """
+        for namespace in self._segments:
+            self._append(namespace, AuditEvent.OPERATOR_STARTED, {})
+
+    async def run(self) -> None:
+        """Tell, once, how far the chains before these went, as records say."""
+        await asyncio.sleep(_LISTED_SECONDS)
+        self.close()
+
+    def close(self) -> None:
+        """The same, now, if it was not told yet. That it could not be is logged and nothing more: it's an extra."""
+        try:
+            for namespace in tuple(self._earlier):
+                self._append(namespace, AuditEvent.CONTINUES, of_the_last_one(self._earlier[namespace]))
+                del self._earlier[namespace]
+        except AuditFailure as error:
+            logger.error("the audit log does not say which chain it continues: %s", error)
+
+    def heard(self, namespace: str, anchor: AuditAnchor | None) -> None:
+        """A record names this line."""
+        if anchor is None or anchor.chain == self._segments[namespace].chain:
+            return
+        newest = self._earlier.get(namespace)
+        if newest is None or anchor.time > newest.time:
+            self._earlier[namespace] = anchor
+
+    def check(self) -> None:
+        """Raise what the last line has failed with, if it has.
+
+        Raises:
+            AuditFailure: nothing can be written at present.
+        """
+        if self._fault:
+            raise AuditFailure(self._fault)
+
+    async def record(self, before: Record, after: Record, write: Callable[[Record, Any], Awaitable[Record]]) -> Record:
+        """Write a line, then the status, which says which line is its own. Returns the record as it was written.
+
+        Args:
+            before: the record as it was seen last.
+            after: the same with its new status.
+            write: sends that status; whatever it raises is raised here, and stands in the log, too.
+
+        Raises:
+            AuditFailure: the line could not be written; nothing was sent then.
+        """
+        line = self._append(after.metadata.namespace, AuditEvent.STATUS_WRITE, of_a_write(before.status, after))
+        try:
+            return await write(before, after.status.model_copy(update={MEMBER: line.anchor}))
+        except (ApiException, *NETWORK_ERRORS) as error:
+            self._failed(line, getattr(error, "status", None))
+            raise
+
+    def _failed(self, line: Line, answer: int | None) -> None:
+        try:
+            self._append(line.body["namespace"], AuditEvent.NOT_WRITTEN, of_a_failure(line, answer))
+        except AuditFailure as error:  # the worker tries again, and learns it then
+            logger.error("the audit log does not say that line %s was not written: %s", line.body["sequence"], error)
+
+    def _append(self, namespace: str, event: AuditEvent, more: Mapping[str, Any]) -> Line:
+        segment, line = self._segments[namespace].append(event, datetime.now(UTC), more)
+        try:
+            self._write(log_entry(line))
+        except OSError as error:
+            self._metrics.audit_lines(AUDIT_FAILED)
+            self._fault = f"the audit log can't be written ({error.strerror or type(error).__name__})"
+            raise AuditFailure(self._fault) from error
+        self._fault = ""
+        self._segments[namespace] = segment
+        self._metrics.audit_lines(AUDIT_WRITTEN)
+        return line

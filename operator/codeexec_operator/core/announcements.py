@@ -1,0 +1,165 @@
+"""What `kubectl describe` tells of an execution or a session as Events: what somebody has to know or to do.
+
+Nothing of the usual way: an execution that is accepted, runs and ends by itself is told of by its record alone. No
+Event holds code or output, or a text that could quote them.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from codeexec_api import CodeExecution, CodeSession, EgressVerdict, Phase, Reason, SessionPhase
+from codeexec_api.audit import in_utc
+from codeexec_api.names import API_VERSION, EXECUTION_KIND, GROUP, SESSION_KIND
+
+_NOTE_LENGTH: Final = 1024
+"""That the API server takes, in bytes."""
+_REASON_LENGTH: Final = 128
+_FROM_THE_CONTRACT: Final = frozenset(
+    {
+        Reason.POLICY_VIOLATION,
+        Reason.POLICY_INVALID,
+        Reason.APPROVAL_TIMEOUT,
+        Reason.APPROVAL_EXPIRED,
+        Reason.SESSION_NOT_FOUND,
+        Reason.SESSION_MISMATCH,
+        Reason.QUEUE_TIMEOUT,
+        Reason.IMAGE_PULL_FAILED,
+        Reason.QUOTA_EXCEEDED,
+        Reason.POD_REFUSED,
+        Reason.RUNTIME_CLASS_NOT_FOUND,
+        Reason.EGRESS_NOT_ENFORCED,
+        Reason.START_TIMEOUT,
+    }
+)
+"""Reasons whose message is made of limits, names of objects and what Kubernetes says of a pod, before any code ran."""
+_LOST: Final = {
+    Reason.POD_LOST: "its pod is gone",
+    Reason.OPERATOR_RESTARTED: "the operator was restarted while the code ran",
+}
+_SEE: Final = "see its status.message"
+
+
+class Allowance:
+    """How fast something may be done: a burst at once, and after that so many in each second."""
+
+    def __init__(self, burst: int, per_second: float, now: float) -> None:
+        self._burst, self._per_second = burst, per_second
+        self._left, self._since = float(burst), now
+
+    def take(self, now: float) -> float:
+        """Take one, and return in how many seconds it may be done. `now` is in seconds, on a clock that never jumps."""
+        self._left = min(self._burst, self._left + (now - self._since) * self._per_second) - 1
+        self._since = now
+        return max(0.0, -self._left / self._per_second)
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """An Event, without what it is about."""
+
+    reason: str
+    note: str
+    action: str
+    """What was being done: Approve, Start or Run."""
+    warning: bool = True
+
+
+def announce(before: Phase | SessionPhase, record: CodeExecution | CodeSession) -> Announcement | None:
+    """What is to be told of a status that was written; None if nothing is. `before` is the phase that it had."""
+    if record.status.phase is before:
+        return None
+    return _of_execution(record, before) if isinstance(record, CodeExecution) else _of_session(record)
+
+
+def build_event(about: CodeExecution | CodeSession, what: Announcement, now: datetime, instance: str) -> dict[str, Any]:
+    """The Event (events.k8s.io/v1) for `kubectl describe`; `instance` is the name of the operator's pod."""
+    meta = about.metadata
+    return {
+        "metadata": {"generateName": f"{meta.name}.", "namespace": meta.namespace},
+        # The client writes a time anew, and leaves out the microseconds of a whole second, which the API server wants.
+        "eventTime": in_utc(now.replace(microsecond=now.microsecond or 1)),
+        "reportingController": f"{GROUP}/operator",
+        "reportingInstance": instance[:_REASON_LENGTH],
+        "action": what.action,
+        "reason": what.reason,
+        "note": what.note.encode()[:_NOTE_LENGTH].decode(errors="ignore"),
+        "type": "Warning" if what.warning else "Normal",
+        "regarding": {
+            "apiVersion": API_VERSION,
+            "kind": EXECUTION_KIND if isinstance(about, CodeExecution) else SESSION_KIND,
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+        },
+    }
+
+
+def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> Announcement | None:
+    spec, status = record.spec, record.status
+    match status.phase:
+        case Phase.AWAITING_APPROVAL | Phase.APPROVED:
+            return _of_approval(record)
+        case Phase.RUNNING:
+            return _open_network(record)
+        case Phase.DENIED | Phase.EXPIRED:
+            return Announcement(status.reason, _why(record), "Start" if before is Phase.STARTING else "Accept")
+        case Phase.FAILED if status.started_at is None:
+            return Announcement(status.reason, _why(record), "Start")
+        case Phase.FAILED if status.reason != Reason.NON_ZERO_EXIT.value:
+            return Announcement(status.reason, f"the sandbox failed while the code ran: {_SEE}", "Run")
+        case Phase.TIMED_OUT:
+            note = f"its time was up (timeoutSeconds: {spec.timeout_seconds})"
+            return Announcement(status.reason, note, "Run")
+        case Phase.OUT_OF_MEMORY:
+            return Announcement(status.reason, f"the code took more than its memory ({spec.limits.memory})", "Run")
+        case Phase.LOST:
+            return Announcement(status.reason, f"{_lost(status.reason)}. It is not run again", "Run")
+    return None
+
+
+def _of_session(record: CodeSession) -> Announcement | None:
+    status = record.status
+    match status.phase:
+        case SessionPhase.READY:
+            return _open_network(record)
+        case SessionPhase.DENIED | SessionPhase.FAILED:
+            return Announcement(status.reason, _why(record), "Start")
+        case SessionPhase.LOST:
+            return Announcement(status.reason, f"{_lost(status.reason)}. What was in it is gone", "Run")
+    return None
+
+
+def _of_approval(record: CodeExecution) -> Announcement | None:
+    approval = record.status.approval
+    if approval is None:
+        return None
+    grants = ", ".join(map(str, approval.grants))
+    if record.status.phase is Phase.APPROVED:
+        note = f"{approval.approver} has approved {grants}"
+        return Announcement(Reason.APPROVED.value, note, "Approve", warning=False)
+    note = f"waits for somebody to approve or deny: {grants}"
+    return Announcement(Reason.APPROVAL_REQUIRED.value, note, "Approve", warning=False)
+
+
+def _open_network(record: CodeExecution | CodeSession) -> Announcement | None:
+    proof = record.status.egress_proof
+    if proof is None or proof.verdict is EgressVerdict.CLOSED:
+        return None
+    shown = f"the network of the sandbox was not shown to be closed ({proof.verdict.value})"
+    return Announcement(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}; the policy runs code all the same", "Start")
+
+
+def _why(record: CodeExecution | CodeSession) -> str:
+    """Why nothing runs."""
+    status = record.status
+    approval = record.status.approval if isinstance(record, CodeExecution) else None
+    if approval and status.reason == Reason.APPROVAL_DENIED.value:
+        return f"{approval.approver} has denied it"
+    if approval and status.reason == Reason.APPROVAL_REVOKED.value:
+        return f"the approval of {approval.approver} was revoked"
+    return status.message if status.reason in _FROM_THE_CONTRACT else f"nothing was run: {_SEE}"
+
+
+def _lost(reason: str) -> str:
+    return next((text for known, text in _LOST.items() if known.value == reason), _SEE)

@@ -1,0 +1,513 @@
+"""Audit lines: what they hold, and that no log and no record can be changed without it being found."""
+
+import copy
+import functools
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from factories import AGENT, APPROVER, NOW, UID, a_raw_block, a_raw_file, a_session, an_execution, seconds
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeexec_api import ApprovalStatus, CodeExecution, CodeSession, Grant, Phase, SessionPhase, StreamStatus
+from codeexec_api.audit import (
+    GENESIS,
+    AuditEvent,
+    Line,
+    Segment,
+    canonical,
+    digest,
+    facts_of,
+    of_a_failure,
+    of_a_write,
+    of_the_last_one,
+    status_digest,
+)
+from codeexec_api.audit_check import FindingKind, Verification, audit_line, read_log, verify
+
+Record = CodeExecution | CodeSession
+MARKER = "PLANTED-IN-CODE-AND-OUTPUT"
+
+
+def envelope(line: Line) -> str:
+    """As the operator's log has it."""
+    return json.dumps({"message": "audit", "severity": "info", "audit": line.body})
+
+
+@dataclass
+class World:
+    """An operator's log, and the records that it has written."""
+
+    logs: dict[str, list[str]] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict)
+    segments: dict[str, Segment] = field(default_factory=dict)
+    now: Any = NOW
+    starts: int = 0
+
+    def start(self, *namespaces: str) -> None:
+        """Another process."""
+        self.starts += 1
+        self.segments = {}
+        for one in namespaces or ("codeexec-sandbox",):
+            self.segments[one] = Segment(f"{self.starts:031x}{len(self.segments):x}", one, "1.2.3")
+            self.say(one, AuditEvent.OPERATOR_STARTED, {})
+            anchors = [record.status.audit for record in self.records.values() if record.metadata.namespace == one]
+            if known := [anchor for anchor in anchors if anchor]:
+                newest = max(known, key=lambda anchor: anchor.time)
+                self.say(one, AuditEvent.CONTINUES, of_the_last_one(newest))
+
+    def say(self, namespace: str, event: AuditEvent, more: Any) -> Line:
+        self.now += timedelta(milliseconds=1)
+        self.segments[namespace], line = self.segments[namespace].append(event, self.now, more)
+        self.logs.setdefault(f"log-{self.starts}", []).append(envelope(line))
+        return line
+
+    def write(self, record: Record, phase: Phase | SessionPhase, answer: int | None = 200, **changes: Any) -> Line:
+        """A status, which the API server takes or refuses; without an answer it is lost on the way."""
+        before = self.records.get(record.metadata.name, record)
+        status = before.status.model_copy(update={"phase": phase, "reason": phase.value, **changes})
+        after = before.model_copy(update={"status": status})
+        line = self.say(record.metadata.namespace, AuditEvent.STATUS_WRITE, of_a_write(before.status, after))
+        if answer == 200:
+            anchored = status.model_copy(update={"audit": line.anchor})
+            self.records[record.metadata.name] = before.model_copy(update={"status": anchored})
+        else:
+            self.say(record.metadata.namespace, AuditEvent.NOT_WRITTEN, of_a_failure(line, answer))
+        return line
+
+    def stored(self) -> list[dict[str, Any]]:
+        """The records as the API server has them: with defaults that nobody has written."""
+        found = []
+        for one in self.records.values():
+            kind = "CodeExecution" if isinstance(one, CodeExecution) else "CodeSession"
+            raw = {"kind": kind, **one.model_dump(mode="json", by_alias=True, exclude_none=True)}
+            raw["status"] = one.status.dump() | {"artifactsOmitted": 0, "observedGeneration": 0}
+            found.append(raw)
+        return found
+
+    def check(self, *, complete: bool = True, records: bool = True) -> Verification:
+        lines = [line for name, texts in self.logs.items() for line in read_log(name, texts)]
+        return verify(lines, self.stored() if records else None, namespace="codeexec-sandbox", complete=complete)
+
+
+def named(name: str, namespace: str = "codeexec-sandbox") -> CodeExecution:
+    made = an_execution(requestedBy=AGENT)
+    identity = {"name": name, "namespace": namespace, "uid": f"{UID[:-8]}{zlib.crc32(name.encode()):08x}"}
+    return made.model_copy(update={"metadata": made.metadata.model_copy(update=identity)})
+
+
+def a_world() -> World:
+    """A copy of the one below, to be changed."""
+    made = made_once()
+    return World({name: list(texts) for name, texts in made.logs.items()}, dict(made.records))
+
+
+@functools.cache
+def made_once() -> World:
+    """Two processes, two namespaces, a refused write, one that got lost, and lines of others in between."""
+    world = World()
+    world.start("codeexec-sandbox", "other")
+    for index in range(4):
+        one = named(f"run-{index}", "other" if index == 2 else "codeexec-sandbox")
+        world.write(one, Phase.RUNNING, 409 if index == 1 else 200)
+        if index == 1:
+            world.write(one, Phase.RUNNING)
+        world.logs["log-1"].append('{"message": "something else", "audit": true}')
+        if index:
+            world.write(one, Phase.SUCCEEDED, exit_code=0)
+    world.write(a_session(), SessionPhase.READY)
+    world.start("codeexec-sandbox", "other")
+    world.write(named("run-0"), Phase.LOST, None)
+    world.write(named("run-0"), Phase.LOST)
+    world.write(named("run-5"), Phase.DENIED)
+    world.write(named("run-6", "other"), Phase.DENIED)
+    return world
+
+
+def kinds(found: Verification) -> set[FindingKind]:
+    return {one.kind for one in found.findings}
+
+
+# --- what lines hold ---
+
+
+def test_the_canonical_form_is_the_one_that_the_documents_define() -> None:
+    assert (
+        canonical({"b": [1, True], "a": {"é": 'x"\n', "A": ""}}) == '{"a":{"A":"","é":"x\\"\\n"},"b":[1,true]}'.encode()
+    )
+
+
+def test_the_hash_of_a_line_is_of_all_of_it_but_the_hash() -> None:
+    segment, line = Segment("0" * 32, "sandbox", "1").append(AuditEvent.OPERATOR_STARTED, NOW, {})
+    assert (line.body["sequence"], line.body["previous"]) == (1, GENESIS)
+    assert line.body["hash"] == digest(line.body) == segment.head
+    _, second = segment.append(AuditEvent.CONTINUES, NOW, {})
+    assert second.body["previous"] == line.body["hash"]
+
+
+def test_a_line_tells_who_asked_for_what_and_what_became_of_it() -> None:
+    approval = ApprovalStatus(
+        grants=(Grant(field="spec.limits.memory", value="4Gi"),), decision="Approve", approver=APPROVER, name="ok"
+    )
+    record = an_execution(
+        phase=Phase.FAILED,
+        requestedBy=AGENT,
+        blocks=[a_raw_block(), a_raw_block(language="bash")],
+        files=[a_raw_file(f"{MARKER}.txt")],
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        status={"approval": approval, "exit_code": 3, "reason": "NonZeroExit", "message": MARKER},
+    )
+    facts = facts_of(record)
+    assert facts["approval"] == {
+        "grants": ["spec.limits.memory=4Gi"],
+        "decision": "Approve",
+        "approver": APPROVER,
+        "name": "ok",
+    }
+    assert (facts["requestedBy"], facts["agent"], facts["digest"]) == (AGENT, "tester", record.spec.code_digest)
+    assert (facts["languages"], facts["files"], facts["exitCode"]) == (["python", "bash"], 1, 3)
+    assert (facts["traceId"], facts["phase"]) == ("0af7651916cd43dd8448eb211c80319c", "Failed")
+    assert facts["limits"]["memory"] == record.spec.limits.memory
+
+
+def test_a_line_holds_no_code_no_output_and_no_name_of_a_file() -> None:
+    output = StreamStatus(text=MARKER, sha256="0" * 64, kept_bytes=9, total_bytes=9, truncated=False)
+    record = an_execution(
+        phase=Phase.FAILED,
+        blocks=[a_raw_block(filename=f"{MARKER}.py")],
+        files=[a_raw_file(f"{MARKER}.txt")],
+        artifacts={"fetch": [f"{MARKER}.csv"]},
+        source={"agent": "tester", "conversation": MARKER},
+        status={"message": MARKER, "stdout": output, "stderr": output},
+    )
+    assert MARKER in json.dumps(record.spec.dump()), "control"
+    _, line = Segment("0" * 32, "sandbox", "1").append(AuditEvent.STATUS_WRITE, NOW, of_a_write(record.status, record))
+    assert MARKER not in envelope(line)
+    assert line.body["record"]["stdoutBytes"] == 9
+
+
+def test_an_exit_code_of_nought_is_not_the_same_as_none() -> None:
+    assert facts_of(an_execution(phase=Phase.SUCCEEDED, status={"exit_code": 0}))["exitCode"] == 0
+    assert "exitCode" not in facts_of(an_execution(phase=Phase.DENIED))
+
+
+def test_defaults_that_the_api_server_adds_change_nothing_and_anything_else_does() -> None:
+    status = {"phase": "Failed", "blocks": [{"exitCode": 1}]}
+    added = {"phase": "Failed", "blocks": [{"exitCode": 1, "x": 0}], "artifacts": [], "audit": {"chain": "0"}, "y": ""}
+    assert status_digest(status) == status_digest(added)
+    assert status_digest(status) != status_digest(status | {"blocks": [{"exitCode": 2}]})
+
+
+def test_the_largest_line_is_not_cut_in_two_by_a_container_runtime() -> None:
+    """Which happens at 16 KiB. Names are as long as the schema allows, and of letters that take most room."""
+    grants = tuple(Grant(field=f"spec.blocks[{index}].language", value="javascript") for index in range(64))
+    image = "r" * 200 + "@sha256:" + "a" * 64
+    record = an_execution(
+        phase=Phase.FAILED,
+        blocks=[a_raw_block(language="javascript", sizeBytes=999_999) for _ in range(64)],
+        source={"agent": "é" * 128, "executor": "é" * 128},
+        requestedBy="u" * 512,
+        status={
+            "approval": ApprovalStatus(grants=grants, decision="Approve", approver="é" * 512, name="n" * 253),
+            "image": image,
+            "image_id": image,
+            "pod_name": "p" * 253,
+            "node_name": "n" * 253,
+            "pool_name": "p" * 253,
+        },
+    )
+    _, line = Segment("0" * 32, "s" * 63, "1").append(AuditEvent.STATUS_WRITE, NOW, of_a_write(record.status, record))
+    assert len(envelope(line).encode()) < 16 * 1024
+
+
+# --- honest logs ---
+
+
+def test_an_honest_log_verifies_and_agrees_with_the_records() -> None:
+    found = a_world().check()
+    assert (found.findings, found.notes, found.gone) == ((), (), ())
+    assert found.records == 7
+    assert [(one.namespace, one.first, one.last) for one in found.chains] == [
+        ("codeexec-sandbox", 1, 9),
+        ("codeexec-sandbox", 1, 6),
+        ("other", 1, 3),
+        ("other", 1, 3),
+    ]
+
+
+def test_logs_may_overlap_come_in_any_order_and_with_times_before_them() -> None:
+    world = a_world()
+    world.logs = {
+        "second": [f"2026-11-21T12:00:00Z stdout F {text}\n" for text in world.logs["log-2"]],
+        "first": world.logs["log-1"],
+        "again": world.logs["log-1"][2:9],
+    }
+    assert world.check().findings == ()
+
+
+def test_a_shipper_may_write_the_json_in_another_way() -> None:
+    world = a_world()
+    for texts in world.logs.values():
+        texts[:] = [json.dumps(json.loads(text), indent=None, sort_keys=True, ensure_ascii=False) for text in texts]
+    assert world.check().findings == ()
+
+
+def test_without_a_cluster_only_the_chains_are_checked() -> None:
+    found = a_world().check(records=False)
+    assert (found.findings, found.records) == ((), 0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"audit": 1}', '{"audit": {"chain": 1}}', "null", "[" * 100_000])
+def test_lines_of_others_are_ignored(text: str) -> None:
+    assert audit_line(text) is None
+    assert verify(read_log("log", [text + "audit"])).lines == 0
+
+
+# --- what was done to a log ---
+
+Numbers = st.integers(0, 10**6)
+
+
+def audit_lines(world: World, log: str) -> list[int]:
+    return [index for index, text in enumerate(world.logs[log]) if '"chain"' in text]
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        return [one for name, child in value.items() for one in leaves(child, (*path, name))]
+    if isinstance(value, list) and value:
+        return [one for index, child in enumerate(value) for one in leaves(child, (*path, index))]
+    return [path]
+
+
+def altered(body: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+    body = copy.deepcopy(body)
+    holder = body
+    for step in path[:-1]:
+        holder = holder[step]
+    old = holder[path[-1]]
+    holder[path[-1]] = old + 1 if isinstance(old, int) else [*old, "x"] if isinstance(old, list) else f"{old}x"
+    return body
+
+
+@given(st.sampled_from(["log-1", "log-2"]), Numbers, Numbers)
+def test_any_change_of_a_line_is_found(log: str, which: int, leaf: int) -> None:
+    world = a_world()
+    index = audit_lines(world, log)[which % len(audit_lines(world, log))]
+    outer = json.loads(world.logs[log][index])
+    paths = leaves(outer["audit"])
+    outer["audit"] = altered(outer["audit"], paths[leaf % len(paths)])
+    world.logs[log][index] = json.dumps(outer)
+    found = world.check()
+    assert found.findings
+    assert any(f"{log}:{index + 1}" in f"{one.where} {one.message}" for one in found.findings), "and where"
+
+
+@given(st.sampled_from(["log-1", "log-2"]), Numbers, Numbers)
+def test_a_changed_line_whose_hash_was_made_anew_is_found(log: str, which: int, leaf: int) -> None:
+    """Whoever changes a line can compute its hash; the next line, or a record, has the old one."""
+    world = a_world()
+    index = audit_lines(world, log)[which % len(audit_lines(world, log))]
+    outer = json.loads(world.logs[log][index])
+    paths = [path for path in leaves(outer["audit"]) if path != ("hash",)]
+    outer["audit"] = altered(outer["audit"], paths[leaf % len(paths)])
+    outer["audit"]["hash"] = digest(outer["audit"])
+    world.logs[log][index] = json.dumps(outer)
+    assert world.check().findings
+
+
+@given(st.sampled_from(["log-1", "log-2"]), Numbers)
+def test_a_dropped_line_is_found(log: str, which: int) -> None:
+    world = a_world()
+    del world.logs[log][audit_lines(world, log)[which % len(audit_lines(world, log))]]
+    assert FindingKind.MISSING in kinds(world.check())
+
+
+@given(st.sampled_from(["log-1", "log-2"]), Numbers, Numbers)
+def test_lines_that_have_changed_places_are_found(log: str, one: int, other: int) -> None:
+    world = a_world()
+    texts, places = world.logs[log], audit_lines(world, log)
+    first, second = places[one % len(places)], places[other % len(places)]
+    chains = {json.loads(texts[place])["audit"]["chain"] for place in (first, second)}
+    between = [
+        json.loads(texts[one])["audit"]["chain"] for one in places if min(first, second) < one < max(first, second)
+    ]
+    texts[first], texts[second] = texts[second], texts[first]
+    # Lines of two chains that have nothing of either between them are in no order.
+    told = first != second and (len(chains) == 1 or bool(chains & set(between)))
+    assert (FindingKind.REORDERED in kinds(world.check())) == told
+
+
+@given(st.sampled_from(["log-1", "log-2"]), Numbers, Numbers)
+def test_a_line_that_comes_twice_is_found(log: str, which: int, where: int) -> None:
+    world = a_world()
+    text = world.logs[log][audit_lines(world, log)[which % len(audit_lines(world, log))]]
+    world.logs[log].insert(where % (len(world.logs[log]) + 1), text)
+    assert kinds(world.check()) & {FindingKind.REPEATED, FindingKind.REORDERED}
+
+
+@given(st.sampled_from(["log-1", "log-2"]), Numbers)
+def test_an_invented_line_is_found(log: str, which: int) -> None:
+    """With a place, a predecessor and a hash that fit."""
+    world = a_world()
+    place = audit_lines(world, log)[which % len(audit_lines(world, log))]
+    before = json.loads(world.logs[log][place])["audit"]
+    segment = Segment(before["chain"], before["namespace"], "1.2.3", before["sequence"], before["hash"])
+    invented = an_execution(phase=Phase.SUCCEEDED)
+    _, line = segment.append(AuditEvent.STATUS_WRITE, NOW + seconds(60), of_a_write(invented.status, invented))
+    world.logs[log].insert(place + 1, envelope(line))
+    found = world.check()
+    last = before["sequence"] == max(one.last for one in a_world().check().chains if one.chain == before["chain"])
+    if last and before["namespace"] == "codeexec-sandbox":
+        assert found.gone == ("CodeExecution run-1",), (
+            "nothing follows that could contradict it, and there is no record"
+        )
+    elif not last:
+        assert FindingKind.CONFLICTING in kinds(found)
+
+
+def test_a_member_that_comes_twice_is_found() -> None:
+    world = a_world()
+    world.logs["log-1"][2] = world.logs["log-1"][2].replace('"phase": "', '"phase": "Denied", "phase": "')
+    assert FindingKind.UNREADABLE in kinds(world.check())
+
+
+def test_a_chain_that_was_cut_off_and_deleted_records_are_found_by_what_the_next_process_saw() -> None:
+    world = a_world()
+    for name in ("run-1", "run-3", "work-1"):
+        world.records.pop(name, None)
+    texts = world.logs["log-1"]
+    del texts[-2:]
+    assert FindingKind.MISSING in kinds(world.check(complete=False))
+
+
+def test_what_was_not_given_is_a_note_unless_the_logs_are_complete() -> None:
+    world = a_world()
+    del world.logs["log-1"]
+    found = world.check(complete=False)
+    assert found.findings == ()
+    assert {one.kind for one in found.notes} == {FindingKind.MISSING}
+    assert world.check(complete=True).findings
+
+
+def test_a_log_that_ends_early_is_a_note_where_records_are_newer() -> None:
+    world = a_world()
+    del world.logs["log-2"][-1]
+    found = world.check(complete=False)
+    assert found.findings == ()
+    assert "newer than the logs given" in " ".join(one.message for one in found.notes)
+
+
+def test_lines_of_a_newer_make_are_not_judged() -> None:
+    world = a_world()
+    world.logs["log-2"] = [text.replace('"format": 1', '"format": 2') for text in world.logs["log-2"]]
+    found = world.check(complete=False)
+    assert found.findings == ()
+    assert FindingKind.UNREADABLE in {one.kind for one in found.notes}
+
+
+# --- what was done to a record ---
+
+
+def tampered(change: Callable[[dict[str, Any]], None]) -> Verification:
+    world = a_world()
+    stored = world.stored()
+    change(next(one for one in stored if one["metadata"]["name"] == "run-1"))
+    lines = [line for name, texts in world.logs.items() for line in read_log(name, texts)]
+    return verify(lines, stored, namespace="codeexec-sandbox", complete=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (lambda one: one["status"].update(phase="Failed"), FindingKind.RECORD_CHANGED, 'phase is "Failed", but was'),
+        (lambda one: one["status"].update(exitCode=1), FindingKind.RECORD_CHANGED, "exitCode is 1, but was 0"),
+        (lambda one: one["status"].pop("exitCode"), FindingKind.RECORD_CHANGED, "exitCode is absent, but was 0"),
+        (lambda one: one["status"].update(message="all fine"), FindingKind.RECORD_CHANGED, "output or messages"),
+        (lambda one: one["spec"].update(requestedBy="root"), FindingKind.RECORD_CHANGED, 'requestedBy is "root"'),
+        (lambda one: one["spec"]["blocks"].clear(), FindingKind.RECORD_CHANGED, "digest is"),
+        (lambda one: one["status"].update(phase="Great"), FindingKind.RECORD_CHANGED, "no operator has written this"),
+        (lambda one: one["status"].pop("audit"), FindingKind.RECORD_UNANCHORED, "it names no line, but log-1:"),
+        (lambda one: one.pop("status"), FindingKind.RECORD_UNANCHORED, "it names no line, but log-1:"),
+        (lambda one: one["status"]["audit"].update(hash="0" * 64), FindingKind.RECORD_UNANCHORED, "another line"),
+        (
+            lambda one: one["status"]["audit"].update(time="2027-01-01T00:00:00Z"),
+            FindingKind.RECORD_UNANCHORED,
+            "another line",
+        ),
+        (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.MISSING, "its line is missing"),
+        (lambda one: one["status"]["audit"].update(chain="f" * 32), FindingKind.MISSING, "not in the logs given"),
+        (lambda one: one["metadata"].update(uid="other"), FindingKind.RECORD_UNANCHORED, "with another UID"),
+    ],
+)
+def test_a_record_that_was_changed_is_found(change: Callable[..., None], kind: FindingKind, text: str) -> None:
+    found = tampered(change)
+    assert kind in kinds(found)
+    assert any(one.where == "CodeExecution run-1" and text in one.message for one in found.findings), found.findings
+
+
+def test_a_record_that_was_set_back_to_what_it_was_before_is_found() -> None:
+    world = World()
+    world.start()
+    world.write(named("run-1"), Phase.RUNNING)
+    before = world.records["run-1"]
+    world.write(named("run-1"), Phase.FAILED, exit_code=3)
+    world.records["run-1"] = before
+    [finding] = world.check().findings
+    assert (finding.kind, finding.where) == (FindingKind.RECORD_OUTDATED, "CodeExecution run-1")
+    assert "it became Failed later" in finding.message
+
+
+def test_a_record_that_was_set_back_to_a_write_whose_answer_was_lost_is_found() -> None:
+    world = World()
+    world.start()
+    lost = world.write(named("run-1"), Phase.RUNNING, None)
+    status = named("run-1").status.model_copy(update={"phase": Phase.RUNNING, "reason": "Running"})
+    anchored = named("run-1").model_copy(update={"status": status.model_copy(update={"audit": lost.anchor})})
+    world.records["run-1"] = anchored
+    assert world.check().findings == (), "it was written all the same"
+    world.write(named("run-1"), Phase.FAILED)
+    assert world.check().findings == ()
+    world.records["run-1"] = anchored
+    assert kinds(world.check()) == {FindingKind.RECORD_OUTDATED}
+
+
+def test_a_write_that_was_refused_or_got_lost_is_no_later_status() -> None:
+    world = World()
+    world.start()
+    world.write(named("run-1"), Phase.RUNNING)
+    for answer in (409, None):
+        world.write(named("run-1"), Phase.FAILED, answer)
+        assert world.check().findings == ()
+
+
+def test_a_record_that_was_deleted_is_told_of() -> None:
+    world = a_world()
+    del world.records["run-3"]
+    found = world.check()
+    assert (found.findings, found.gone) == ((), ("CodeExecution run-3",))
+
+
+def test_a_record_of_an_operator_without_audit_lines_is_a_note() -> None:
+    world = a_world()
+    world.records["old"] = named("old").model_copy(update={"status": an_execution(phase=Phase.FAILED).status})
+    found = world.check(complete=False)
+    assert found.findings == ()
+    assert [(one.kind, one.where) for one in found.notes] == [(FindingKind.RECORD_UNANCHORED, "CodeExecution old")]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([200, 409, None]), st.booleans()), max_size=30))
+def test_whatever_an_operator_does_its_log_verifies(steps: Sequence[tuple[int, int | None, bool]]) -> None:
+    world = World()
+    world.start("codeexec-sandbox", "other")
+    for index, answer, restart in steps:
+        if restart:
+            world.start("codeexec-sandbox", "other")
+        world.write(named(f"run-{index}", "other" if index == 3 else "codeexec-sandbox"), Phase.RUNNING, answer)
+    found = world.check()
+    assert (found.findings, found.notes) == ((), ())

@@ -1,0 +1,185 @@
+"""Events: of what somebody has to know, none on the usual way, no more than a few each second, never with output."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from factories import APPROVER, NOW, a_raw_file, a_session, an_execution
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import (
+    ApprovalStatus,
+    CodeExecution,
+    EgressProof,
+    EgressVerdict,
+    Grant,
+    Phase,
+    Reason,
+    SessionPhase,
+    StreamStatus,
+)
+from codeexec_operator.adapters.announcer import _MOST_WAITING, Announcer
+from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.core.announcements import Allowance, Announcement, announce, build_event
+
+MARKER = "PLANTED-IN-CODE-AND-OUTPUT"
+ASKED = ApprovalStatus(grants=(Grant(field="spec.limits.memory", value="4Gi"),), approver=APPROVER)
+OPEN = EgressProof(verdict=EgressVerdict.OPEN, checked_at=NOW)
+CLOSED = EgressProof(verdict=EgressVerdict.CLOSED, checked_at=NOW)
+
+
+def told(before: Phase, phase: Phase, **status: Any) -> Announcement | None:
+    return announce(before, an_execution(phase=phase, status=status))
+
+
+@pytest.mark.parametrize(
+    ("before", "phase", "reason"),
+    [
+        (Phase.PENDING, Phase.STARTING, Reason.POD_REQUESTED),
+        (Phase.STARTING, Phase.RUNNING, Reason.CODE_STARTED),
+        (Phase.PENDING, Phase.RUNNING, Reason.CODE_STARTED),
+        (Phase.RUNNING, Phase.SUCCEEDED, Reason.COMPLETED),
+        (Phase.RUNNING, Phase.FAILED, Reason.NON_ZERO_EXIT),
+        (Phase.RUNNING, Phase.CANCELLED, Reason.CANCEL_REQUESTED),
+        (Phase.AWAITING_APPROVAL, Phase.AWAITING_APPROVAL, Reason.APPROVAL_REQUIRED),
+    ],
+)
+def test_the_usual_way_is_not_told(before: Phase, phase: Phase, reason: Reason) -> None:
+    assert told(before, phase, reason=reason.value, egress_proof=CLOSED) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "phase", "reason", "note", "warning"),
+    [
+        (Phase.PENDING, Phase.AWAITING_APPROVAL, "ApprovalRequired", "spec.limits.memory=4Gi", False),
+        (Phase.AWAITING_APPROVAL, Phase.APPROVED, "Approved", f"{APPROVER} has approved spec.limits", False),
+        (Phase.AWAITING_APPROVAL, Phase.DENIED, "ApprovalDenied", f"{APPROVER} has denied it", True),
+        (Phase.APPROVED, Phase.DENIED, "ApprovalRevoked", f"the approval of {APPROVER} was revoked", True),
+        (Phase.AWAITING_APPROVAL, Phase.EXPIRED, "ApprovalTimeout", "what is said", True),
+        (Phase.PENDING, Phase.DENIED, "PolicyViolation", "what is said", True),
+        (Phase.STARTING, Phase.DENIED, "EgressNotEnforced", "what is said", True),
+        (Phase.STARTING, Phase.FAILED, "ImagePullFailed", "what is said", True),
+        (Phase.PENDING, Phase.DENIED, "PayloadMismatch", "see its status.message", True),
+        (Phase.RUNNING, Phase.FAILED, "RunnerFailed", "see its status.message", True),
+        (Phase.RUNNING, Phase.TIMED_OUT, "DeadlineExceeded", "timeoutSeconds: 60", True),
+        (Phase.RUNNING, Phase.OUT_OF_MEMORY, "OutOfMemory", "256Mi", True),
+        (Phase.RUNNING, Phase.LOST, "OperatorRestarted", "the operator was restarted", True),
+        (Phase.STARTING, Phase.LOST, "PodLost", "its pod is gone", True),
+    ],
+)
+def test_what_somebody_has_to_know_is_told(before: Phase, phase: Phase, reason: str, note: str, warning: bool) -> None:
+    started = {} if before is Phase.RUNNING else {"started_at": None}
+    what = told(before, phase, reason=reason, message="what is said", approval=ASKED, **started)
+    assert what is not None
+    assert (what.reason, what.warning) == (reason, warning)
+    assert note in what.note
+
+
+def test_code_that_runs_although_its_network_may_be_open_is_told_of() -> None:
+    what = told(Phase.STARTING, Phase.RUNNING, reason="CodeStarted", egress_proof=OPEN)
+    assert what is not None
+    assert (what.reason, what.warning) == ("EgressNotEnforced", True)
+    assert announce(SessionPhase.STARTING, a_session(phase=SessionPhase.READY, status={"egress_proof": OPEN}))
+
+
+def test_sessions_tell_of_what_went_wrong_only() -> None:
+    for phase in (SessionPhase.DENIED, SessionPhase.FAILED, SessionPhase.LOST):
+        assert announce(SessionPhase.STARTING, a_session(phase=phase)), phase
+    assert announce(SessionPhase.READY, a_session(phase=SessionPhase.ENDED)) is None
+    assert announce(SessionPhase.STARTING, a_session(phase=SessionPhase.READY)) is None
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.COMPLETED])
+def test_no_event_of_code_that_ran_quotes_it(reason: Reason) -> None:
+    output = StreamStatus(text=MARKER, sha256="0" * 64, kept_bytes=9, total_bytes=9, truncated=False)
+    for phase in (one for one in Phase if one.terminal):
+        ran = an_execution(
+            phase=phase,
+            files=[a_raw_file(f"{MARKER}.txt")],
+            status={"reason": reason.value, "message": MARKER, "stdout": output, "started_at": NOW},
+        )
+        if phase in (Phase.DENIED, Phase.EXPIRED):
+            continue  # nothing has run then
+        what = announce(Phase.RUNNING, ran)
+        assert what is None or MARKER not in json.dumps(build_event(ran, what, NOW, "operator")), phase
+
+
+def test_an_event_is_about_its_record_and_no_longer_than_the_api_server_takes() -> None:
+    record = an_execution(phase=Phase.DENIED, status={"reason": "PolicyViolation", "message": "é" * 4000})
+    what = announce(Phase.PENDING, record)
+    assert what is not None
+    event = build_event(record, what, NOW, "x" * 300)
+    assert event["regarding"] == {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "CodeExecution",
+        "name": "run-1",
+        "namespace": "codeexec-sandbox",
+        "uid": record.metadata.uid,
+    }
+    assert (event["type"], event["eventTime"]) == ("Warning", "2026-11-21T12:00:00.000001Z")
+    assert len(event["note"].encode()) == 1024
+    assert len(event["reportingInstance"]) == 128
+
+
+def test_after_a_burst_there_are_so_many_in_each_second() -> None:
+    allowance = Allowance(3, 2.0, now=100.0)
+    assert [allowance.take(100.0) for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
+    assert allowance.take(102.0) == 0
+    assert allowance.take(200.0) == 0
+
+
+class Played:
+    """An API server that may refuse."""
+
+    def __init__(self) -> None:
+        self.posted: list[Any] = []
+        self.refuses = False
+
+    async def create_event(self, event: Any) -> None:
+        if self.refuses:
+            raise ApiException(status=403)
+        self.posted.append(event)
+
+
+def count(metrics: Metrics, result: str) -> float:
+    return metrics.registry.get_sample_value("codeexec_events_total", {"result": result}) or 0
+
+
+async def until(what: Any) -> None:
+    async with asyncio.timeout(5):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    played, metrics = Played(), Metrics([], "1")
+    cluster: Any = played
+    announcer = Announcer(cluster, metrics)
+    task = asyncio.create_task(announcer.run())
+    denied = an_execution(phase=Phase.DENIED, status={"reason": "PolicyViolation"})
+    played.refuses = True
+    for _ in range(3):
+        announcer.written(Phase.PENDING, denied)
+    await until(lambda: count(metrics, "failed") == 3)
+    played.refuses = False
+    announcer.written(Phase.PENDING, denied)
+    announcer.written(Phase.RUNNING, an_execution(phase=Phase.SUCCEEDED))
+    await until(lambda: count(metrics, "posted") == 1)
+    task.cancel()
+    assert [one["reason"] for one in played.posted] == ["PolicyViolation"]
+    assert [one.message for one in caplog.records] == ["an Event was not posted: 403; said once a minute at most"]
+
+
+async def test_what_is_too_much_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics([], "1")
+    nobody: Any = SimpleNamespace()
+    announcer = Announcer(nobody, metrics)
+    denied = an_execution(phase=Phase.DENIED)
+    for _ in range(_MOST_WAITING + 7):
+        announcer.written(Phase.PENDING, denied)
+    assert count(metrics, "dropped") == 7
+    broken: CodeExecution = denied.model_copy(update={"status": None})
+    announcer.written(Phase.PENDING, broken)
+    assert "not announced" in caplog.text

@@ -1,0 +1,134 @@
+"""The order in which a worker opens, starts and closes: what the API server hears, which is played here."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from factories import SURROUNDINGS, TARGET, a_policy, a_secret, an_execution
+
+from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
+from codeexec_operator.adapters.audit import AuditLog
+from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.surroundings import NodeView
+
+PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
+NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))
+REFUSED = Fault(Reason.EGRESS_NOT_ENFORCED, "the API server refused the NetworkPolicy")
+
+
+@dataclass
+class Played:
+    """An API server with one execution, which takes down what it is asked to make and to delete."""
+
+    execution: CodeExecution
+    fault: Fault | None = None
+    failures: int = 0
+    """How many times a policy can't be deleted, before it can."""
+    heard: list[str] = field(default_factory=list)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        version = str(int(seen.metadata.resource_version) + 1)
+        metadata = seen.metadata.model_copy(update={"resource_version": version})
+        self.execution = seen.model_copy(update={"status": status, "metadata": metadata})
+        return self.execution
+
+    async def create_network_policy(self, policy: Any) -> Fault | None:
+        await asyncio.sleep(0.01)
+        self.heard.append(f"create policy {policy['metadata']['name']}")
+        return self.fault
+
+    async def create_pod(self, pod: Any) -> None:
+        self.heard.append(f"create pod {pod['metadata']['name']}")
+
+    async def delete_pod(self, namespace: str, name: str) -> None:
+        self.heard.append(f"delete pod {name}")
+
+    async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
+        pass
+
+    async def delete_network_policy(self, namespace: str, name: str) -> None:
+        self.heard.append(f"delete policy {name}")
+        if self.failures:
+            self.failures -= 1
+            raise TimeoutError
+
+    def begin(self) -> ExecutionWorker:
+        metrics = SimpleNamespace(retried=lambda _: None, unexpected=lambda: self.heard.append("unexpected"))
+        policy = a_policy(egress=[PERMIT])
+
+        async def of(namespace: str) -> Any:
+            return policy
+
+        context: Any = SimpleNamespace(
+            cluster=self,
+            lookout=SimpleNamespace(view=replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,))),
+            policies=SimpleNamespace(default=policy, known=lambda _: policy, of=of),
+            payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret()),
+            timing=Timing(),
+            version="1",
+            telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
+            audit=AuditLog([self.execution.metadata.namespace], "1", Metrics([], "1"), lambda _: None),
+            announcer=SimpleNamespace(written=lambda *_: None),
+        )
+        register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: self.ended.set())
+        return ExecutionWorker(context, self.execution, register)
+
+    async def until(self, words: str) -> None:
+        async with asyncio.timeout(5):
+            while words not in self.heard:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def stopped(played: Played, worker: ExecutionWorker) -> None:
+    cancelled = played.execution.model_copy(
+        update={
+            "spec": played.execution.spec.model_copy(update={"cancelled": True}),
+            "metadata": played.execution.metadata.model_copy(update={"resource_version": "99"}),
+        }
+    )
+    worker.observe_execution(cancelled)
+    await played.until("delete policy run-1-0f8fad5b")
+    worker.observe_pod({"metadata": {"name": "run-1-0f8fad5b"}}, deleted=True)
+    await asyncio.wait_for(played.ended.wait(), 10)
+
+
+async def test_the_policy_is_there_before_the_pod_and_is_gone_after_it() -> None:
+    played = Played(an_execution(egress=[PERMIT]))
+    worker = played.begin()
+    await played.until("create pod run-1-0f8fad5b")
+    assert played.heard == ["create policy run-1-0f8fad5b", "create pod run-1-0f8fad5b"]
+    await stopped(played, worker)
+    assert "delete policy run-1-0f8fad5b" in played.heard[2:]
+
+
+async def test_without_a_policy_there_is_no_pod() -> None:
+    played = Played(an_execution(egress=[PERMIT]), fault=REFUSED)
+    played.begin()
+    await asyncio.wait_for(played.ended.wait(), 10)
+    assert "create pod run-1-0f8fad5b" not in played.heard
+    assert played.execution.status.reason == "EgressNotEnforced"
+    assert played.execution.status.started_at is None
+
+
+async def test_a_policy_that_can_not_be_deleted_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("codeexec_operator.adapters.executions._TRY_AGAIN_SECONDS", 0.01)
+    played = Played(an_execution(egress=[PERMIT]), failures=2)
+    worker = played.begin()
+    await played.until("create pod run-1-0f8fad5b")
+    await stopped(played, worker)
+    assert played.heard.count("delete policy run-1-0f8fad5b") == 3
+
+
+async def test_an_execution_without_permits_makes_and_deletes_none() -> None:
+    played = Played(an_execution())
+    worker = played.begin()
+    await played.until("create pod run-1-0f8fad5b")
+    worker.observe_deletion()
+    await asyncio.wait_for(played.ended.wait(), 5)
+    assert not [one for one in played.heard if "policy" in one]
