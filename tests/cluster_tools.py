@@ -67,7 +67,7 @@ class Admin:
         return done.stdout
 
     def apply(self, *objects: Mapping[str, Any]) -> None:
-        self.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
+        self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def exists(self, kind: str, name: str, namespace: str) -> bool:
         return self.try_kubectl("-n", namespace, "get", kind, name).returncode == 0

@@ -37,6 +37,7 @@ _LOST: Final = {
     Reason.POD_LOST: "its pod is gone",
     Reason.OPERATOR_RESTARTED: "the operator was restarted while the code ran",
 }
+_PERMITTED: Final = "EgressPermitted"
 _SEE: Final = "see its status.message"
 
 
@@ -76,7 +77,7 @@ def build_event(about: CodeExecution | CodeSession, what: Announcement, now: dat
     """The Event (events.k8s.io/v1) for `kubectl describe`; `instance` is the name of the operator's pod."""
     meta = about.metadata
     return {
-        "metadata": {"generateName": f"{meta.name}.", "namespace": meta.namespace},
+        "metadata": {"generateName": f"{meta.name}-", "namespace": meta.namespace},
         # The client writes a time anew, and leaves out the microseconds of a whole second, which the API server wants.
         "eventTime": in_utc(now.replace(microsecond=now.microsecond or 1)),
         "reportingController": f"{GROUP}/operator",
@@ -146,6 +147,11 @@ def _open_network(record: CodeExecution | CodeSession) -> Announcement | None:
     proof = record.status.egress_proof
     if proof is None or proof.verdict is EgressVerdict.CLOSED:
         return None
+    if proof.verdict is EgressVerdict.RESTRICTED:
+        permitted = (
+            ", ".join(one.permit for one in record.status.egress or ()) if isinstance(record, CodeExecution) else ""
+        )
+        return Announcement(_PERMITTED, f"the sandbox reaches nothing but {permitted}", "Start", warning=False)
     shown = f"the network of the sandbox was not shown to be closed ({proof.verdict.value})"
     return Announcement(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}; the policy runs code all the same", "Start")
 

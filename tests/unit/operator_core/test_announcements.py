@@ -15,6 +15,7 @@ from codeexec_api import (
     EgressProof,
     EgressVerdict,
     Grant,
+    OpenedEgress,
     Phase,
     Reason,
     SessionPhase,
@@ -82,6 +83,15 @@ def test_code_that_runs_although_its_network_may_be_open_is_told_of() -> None:
     assert what is not None
     assert (what.reason, what.warning) == ("EgressNotEnforced", True)
     assert announce(SessionPhase.STARTING, a_session(phase=SessionPhase.READY, status={"egress_proof": OPEN}))
+
+
+def test_what_code_may_reach_is_told_of_and_is_no_warning() -> None:
+    restricted = EgressProof(verdict=EgressVerdict.RESTRICTED, checked_at=NOW)
+    opened = (OpenedEgress(permit="10.1.2.3/32:443/TCP"),)
+    what = told(Phase.STARTING, Phase.RUNNING, reason="CodeStarted", egress_proof=restricted, egress=opened)
+    assert what is not None
+    assert (what.reason, what.warning) == ("EgressPermitted", False)
+    assert "nothing but 10.1.2.3/32:443/TCP" in what.note
 
 
 def test_sessions_tell_of_what_went_wrong_only() -> None:
