@@ -12,6 +12,7 @@ from executor_client.approvals import ApprovalRequest, ApprovalWait
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.client import ClusterRef, CodeExecutionClient, Request
 from executor_client.exceptions import (
+    AuditLogUnavailable,
     ClusterUnreachable,
     CodeExecError,
     ExecutionLost,
@@ -46,6 +47,7 @@ __all__ = [
     "ApprovalRequest",
     "ApprovalWait",
     "Artifact",
+    "AuditLogUnavailable",
     "ClusterRef",
     "ClusterUnreachable",
     "CodeExecError",

@@ -82,5 +82,9 @@ class LocalRunNotApproved(CodeExecError):
     """This machine is in production, and no human has approved of running code on it; nothing was run."""
 
 
+class AuditLogUnavailable(CodeExecError):
+    """The audit log of a local executor can't be written; nothing was run."""
+
+
 class OutputUnavailable(CodeExecError):
     """Large output or a fetched file is gone, or isn't what the record says."""

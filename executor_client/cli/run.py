@@ -18,6 +18,7 @@ from codeexec_api.paths import check_workspace_path
 from codeexec_api.permits import parse_mount, parse_permit
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
+from executor_client.approvals import ApprovalRequest, ApprovalWait
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
 from executor_client.cli.display import Printer, echo_json, one_line, report, size
@@ -226,7 +227,8 @@ def run(
 ) -> None:
     """Run FILE (or - for standard input) in a sandbox, and exit with the exit code of the code.
 
-    Its output appears as it comes. Ctrl-C stops the code in the cluster and exits with 130.
+    Its output appears as it comes. If a human has to approve it, that is said on stderr, and waited for. Ctrl-C stops
+    the code in the cluster and exits with 130.
     """
     if session_name and new_session:
         raise click.UsageError("give either --session or --new-session")
@@ -246,6 +248,7 @@ def run(
         egress=egress,
         mounts=mounts,
         executor=PROGRAM,
+        approval=ApprovalWait(notify=_tell),
     )
     job = _Job(_blocks(file, code, language), request, files, artifacts, session_name, new_session, stateful)
     printer = None if as_json else Printer()
@@ -258,6 +261,11 @@ def run(
         if sys.stderr.isatty():
             click.echo(_summary(result, job.made(result)), err=True)
     sys.exit(128 + stopped_by if stopped_by and result.phase is Phase.CANCELLED else result.exit_code)
+
+
+def _tell(request: ApprovalRequest) -> None:
+    until = f" (until {request.wait_until:%H:%M:%S} UTC)" if request.wait_until else ""
+    click.echo(f"codeexec: waiting{until}: {one_line(request.message)}", err=True)
 
 
 def _blocks(file: str | None, code: str | None, language: str | None) -> tuple[PreparedBlock, ...]:

@@ -22,7 +22,7 @@ from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 from pydantic import BaseModel, ConfigDict, Field
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, Event, ExecutionPolicySpec, Limits, Source, evaluate
+from codeexec_api import CodeExecution, CodeExecutionSpec, Event, ExecutionPolicySpec, Limits, Phase, Source, evaluate
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS, Approvable
 from executor_client import telemetry
@@ -38,15 +38,16 @@ from executor_client.autogen import (
     to_autogen,
 )
 from executor_client.blocks import PreparedBlock, check_size
-from executor_client.exceptions import FileTransferError, LocalSandboxUnavailable
+from executor_client.exceptions import FileTransferError, LocalRunNotApproved, LocalSandboxUnavailable
 from executor_client.functions import (
     UserFunction,
     check_program,
     module_source,
 )
 from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
+from executor_client.local.audit import LocalAuditLog
 from executor_client.local.plan import Machine, check_endpoint, plan
-from executor_client.local.record import BlockEnd, Happened, Output, denied, finished, unknown_here
+from executor_client.local.record import BlockEnd, Happened, Output, begun, denied, finished, lost, unknown_here
 from executor_client.local.supervised import Stop, run_block
 from executor_client.local.workspace import Workspace, delete
 from executor_client.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
@@ -110,8 +111,11 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         policy: what may be asked for; default: what `ExecutionPolicy` has by default. Images count for nothing here.
         endpoints: what code may open TCP connections to, as `host:port`; default: nothing.
         approval: a human's, for production. Never from a component's JSON.
+        audit_log: file that the same audit lines are appended to as the operator writes; default: none. What can't be
+            written down there doesn't run.
 
     Raises:
+        AuditLogUnavailable: audit_log can't be written.
         ValueError: a number is out of range, functions_module is not an identifier, or an endpoint is none.
         LocalSandboxUnavailable: this machine can't confine code.
         LocalRunNotApproved: this is production, and there is no approval that holds.
@@ -133,6 +137,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         policy: ExecutionPolicySpec | None = None,
         endpoints: Sequence[str] = (),
         approval: LocalApproval | None = None,
+        audit_log: str | Path | None = None,
     ) -> None:
         check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
@@ -151,6 +156,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         self._limits = limits or Limits()
         self._policy = policy
         self._approval = approval
+        self._audit = LocalAuditLog(Path(audit_log), _now) if audit_log else None
         self._functions = tuple(functions)
         self._folder = WorkDir(self.work_dir) if self.work_dir else None
         self._machine = _this_machine()
@@ -187,6 +193,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
                 can't be loaded.
             LocalRunNotApproved: this is production, and there is no approval that holds.
             LocalSandboxUnavailable: this machine can't confine code.
+            AuditLogUnavailable: the start can't be written down; nothing was run.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
         if not code_blocks:
@@ -201,12 +208,17 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         with telemetry.execution_span() as span:
             telemetry.describe_request(span, namespace=None, name=name, spec=spec)
             cancelled = event_of(cancellation_token)
-            demand_approval(os.environ, self._approval, _now())
-            if self._approval and signs_of_production(os.environ):
-                span.set_attribute("codeexec.approval.approver", self._approval.approver)
+            try:
+                demand_approval(os.environ, self._approval, _now())
+            except LocalRunNotApproved as error:
+                self._tell_the_end(Phase.PENDING, denied(name, spec, str(error)))
+                raise
+            if approver := self._approver():
+                span.set_attribute("codeexec.approval.approver", approver)
             code_file = keep_source(self._folder, prepared.blocks)
             if refusal := self._refusal(spec):
                 ran = _Ran(denied(name, spec, refusal))
+                self._tell_the_end(Phase.PENDING, ran.record)
             else:
                 job = partial(self._run, name, spec, prepared.blocks)
                 ran = await despite_cancellation(self._in_turn(job, name, spec, cancelled), cancellation_token)
@@ -215,6 +227,10 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         if self._folder:
             result = self._bring_back(self._folder, ran, result)
         return to_autogen(LocalCodeResult, result, code_file or ran.code_file, prepared.refusal)
+
+    def _approver(self) -> str:
+        """Who lets code run here although this is production; empty if it isn't."""
+        return self._approval.approver if self._approval and signs_of_production(os.environ) else ""
 
     def _specify(self, blocks: Sequence[PreparedBlock]) -> CodeExecutionSpec:
         return CodeExecutionSpec(
@@ -244,7 +260,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if future.cancelled():
-                return _Ran(finished(name, spec, Happened(Output(spec.limits.output_bytes))))
+                return self._never_ran(name, spec)
             stop.set()
             await asyncio.wait([waiting])
             raise
@@ -255,9 +271,29 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
 
     def _run(self, name: str, spec: CodeExecutionSpec, blocks: Sequence[PreparedBlock], stop: Stop) -> "_Ran":
         """Run an execution; in the executor's thread."""
-        happened = Happened(Output(spec.limits.output_bytes))
         if stop.is_set:
-            return _Ran(finished(name, spec, happened))
+            return self._never_ran(name, spec)
+        if self._audit:
+            self._audit.tell(Phase.PENDING, begun(name, spec, _now(), self._approver()))
+        try:
+            ran = self._run_blocks(name, spec, blocks, stop)
+        except BaseException:
+            self._tell_the_end(Phase.RUNNING, lost(name, spec))
+            raise
+        self._tell_the_end(Phase.RUNNING, ran.record)
+        return ran
+
+    def _never_ran(self, name: str, spec: CodeExecutionSpec) -> "_Ran":
+        ran = _Ran(finished(name, spec, Happened(Output(spec.limits.output_bytes))))
+        self._tell_the_end(Phase.PENDING, ran.record)
+        return ran
+
+    def _tell_the_end(self, before: Phase, record: CodeExecution) -> None:
+        if self._audit:
+            self._audit.tell_the_end(before, record)
+
+    def _run_blocks(self, name: str, spec: CodeExecutionSpec, blocks: Sequence[PreparedBlock], stop: Stop) -> "_Ran":
+        happened = Happened(Output(spec.limits.output_bytes))
         scratch = self._open()
         if self._functions and not scratch.has_functions and not self._load_functions(scratch, stop):
             return _Ran(finished(name, spec, happened))
@@ -343,10 +379,11 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         return kept
 
     def _to_config(self) -> LocalSandboxExecutorConfig:
-        if self._policy:
-            raise ValueError(
-                "an executor with a policy has no JSON: whoever loads that would have another policy; make it in code"
-            )
+        for name, value in (("a policy", self._policy), ("an audit log", self._audit)):
+            if value:
+                raise ValueError(
+                    f"an executor with {name} has no JSON: whoever loads that would have one without; make it in code"
+                )
         return self._config
 
     @classmethod

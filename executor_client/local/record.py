@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from codeexec_api import (
+    ApprovalStatus,
     ArtifactStatus,
     BlockStatus,
     CodeExecution,
@@ -113,6 +114,26 @@ class Happened:
         )
 
 
+def begun(name: str, spec: CodeExecutionSpec, now: datetime, approver: str) -> CodeExecution:
+    """The record of an execution whose code is about to run; `approver` has let it run in production, or is empty."""
+    status = CodeExecutionStatus(
+        phase=Phase.RUNNING,
+        reason=Reason.CODE_STARTED.value,
+        code_digest=spec.code_digest,
+        started_at=now,
+        layers=LAYERS,
+        approval=ApprovalStatus(decision="Approve", approver=approver) if approver else None,
+    )
+    return _record(name, spec, status)
+
+
+def lost(name: str, spec: CodeExecutionSpec) -> CodeExecution:
+    """The record of an execution that failed by something other than its code, which may have run in part."""
+    move = advance(Phase.RUNNING, Event.FAULT)
+    status = CodeExecutionStatus(phase=move.phase, reason=move.reason.value, code_digest=spec.code_digest)
+    return _record(name, spec, status)
+
+
 def finished(name: str, spec: CodeExecutionSpec, happened: Happened) -> CodeExecution:
     """The record of an execution that has ended; one in which no block ran was cancelled before."""
     end = happened.last
@@ -131,7 +152,7 @@ def finished(name: str, spec: CodeExecutionSpec, happened: Happened) -> CodeExec
         stdout=happened.output.status("stdout"),
         stderr=happened.output.status("stderr"),
     )
-    return CodeExecution(metadata=ObjectMeta(name=name), spec=spec, status=status)
+    return _record(name, spec, status)
 
 
 def denied(name: str, spec: CodeExecutionSpec, message: str) -> CodeExecution:
@@ -139,7 +160,11 @@ def denied(name: str, spec: CodeExecutionSpec, message: str) -> CodeExecution:
     status = CodeExecutionStatus(
         phase=Phase.DENIED, reason=Reason.POLICY_VIOLATION.value, message=message, code_digest=spec.code_digest
     )
-    return CodeExecution(metadata=ObjectMeta(name=name), spec=spec, status=status)
+    return _record(name, spec, status)
+
+
+def _record(name: str, spec: CodeExecutionSpec, status: CodeExecutionStatus) -> CodeExecution:
+    return CodeExecution(metadata=ObjectMeta(name=name, uid=name), spec=spec, status=status)
 
 
 def unknown_here(language: str, program: str, known: Sequence[str]) -> str:

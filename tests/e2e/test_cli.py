@@ -93,6 +93,18 @@ def test_output_comes_while_the_code_runs_and_ctrl_c_stops_it(start, admin):
     assert admin.phase(name) == "Cancelled"
 
 
+def test_what_waits_for_a_human_says_so_and_runs_when_one_has_approved_it(start, codeexec, kubeconfig, policy):
+    policy(maxLimits={"memory": "64Mi"}, withApproval={"maxLimits": {"memory": "256Mi"}})
+    process = start("run", "--memory", "128Mi", "-c", "print('approved')")
+    said = process.stderr.readline()
+    assert said.startswith("codeexec: waiting (until ")
+    name = said.split("`kubectl codeexec approve ")[1].split()[0]
+    done = CommandLine(kubeconfig)("approve", name)
+    assert done.returncode == 0, done.stderr
+    output, errors = process.communicate(timeout=60)
+    assert (output, errors, process.returncode) == ("approved\n", "", 0)
+
+
 def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
     agent = a_name("logs")
     code = "import time\nprint('so far', flush=True)\ntime.sleep(50)"

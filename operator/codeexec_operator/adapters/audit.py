@@ -6,7 +6,6 @@ that is not written, and code that does not start: nothing happens without its l
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from codeexec_api.audit import (
     of_a_write,
     of_the_last_one,
 )
+from codeexec_api.audit_file import LogFile
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.metrics import AUDIT_FAILED, AUDIT_WRITTEN, Metrics
 
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 _LISTED_SECONDS: Final = 60
 """By then kopf has listed the records that were there before this process."""
 _STANDARD_OUTPUT: Final = 1
-_CUT_OFF: Final = " (cut off)\n"
 
 Record = TypeVar("Record", CodeExecution, CodeSession)
 Status = CodeExecutionStatus | CodeSessionStatus
@@ -41,26 +40,6 @@ Status = CodeExecutionStatus | CodeSessionStatus
 
 class AuditFailure(Exception):
     """A line could not be written, so what it tells of did not happen."""
-
-
-class LogFile:
-    """Writes whole lines to a file descriptor, past all buffers, so that a failure is known at once."""
-
-    def __init__(self, descriptor: int = _STANDARD_OUTPUT) -> None:
-        self._descriptor = descriptor
-        self._torn = False
-
-    def __call__(self, line: str) -> None:
-        """Write one line.
-
-        Raises:
-            OSError: it was not written, or only a part of it, which the next one turns into no line at all.
-        """
-        data = f"{_CUT_OFF if self._torn else ''}{line}\n".encode()
-        self._torn = True
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-        self._torn = False
 
 
 class AuditLog:
@@ -76,7 +55,7 @@ class AuditLog:
     def __init__(
         self, namespaces: Sequence[str], version: str, metrics: Metrics, write: Callable[[str], None] | None = None
     ) -> None:
-        self._write = write or LogFile()
+        self._write = write or LogFile(_STANDARD_OUTPUT)
         self._metrics = metrics
         self._segments = {one: Segment(secrets.token_hex(16), one, version) for one in namespaces}
         self._earlier: dict[str, AuditAnchor] = {}

@@ -14,7 +14,8 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import AuditAnchor, CodeExecution, CodeExecutionStatus, Phase, SessionPhase
 from codeexec_api.audit import AuditEvent
 from codeexec_api.audit_check import Verification, read_log, verify
-from codeexec_operator.adapters.audit import AuditFailure, AuditLog, LogFile
+from codeexec_api.audit_file import LogFile
+from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.core.actions import Plan, StartCode
