@@ -1,5 +1,6 @@
 """Who may do what, as the API server answers: each role exactly its table, and the operator no more than it uses."""
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -32,6 +33,8 @@ from cluster_tools import (
     wait_for,
 )
 from kubernetes import client, config
+
+from executor_client import ApprovalWait, ClusterRef, CodeExecutionClient, Limits, Request, SourceBlock, prepare
 
 pytestmark = pytest.mark.e2e
 
@@ -470,8 +473,8 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Call
     """An execution whose pod goes, and one whose pod is still there when the operator starts again: name of the latter.
 
     Besides, a session that ends, an execution that looks for one in vain, output that expires, a payload that is too
-    large to be held when it is seen, an execution that takes a pod of a pool, one with a way out of the network, and a
-    sealing key that is a day old.
+    large to be held when it is seen, an execution that takes a pod of a pool, one with a way out of the network, one
+    that waits for a human, and a sealing key that is a day old.
     """
     gone, kept, opened, lost = (a_name(what) for what in ("gone", "kept", "opened", "lost"))
     pool.ready(1)
@@ -481,10 +484,15 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Call
     admin.kubectl("create", "-f", "-", stdin=json.dumps(a_session(opened, limits={"cpu": "100m"})))
     admin.submit(lost, "print(1)", sessionRef={"name": a_name("nowhere")})
     permitted = {"podSelector": {"matchLabels": {"app": "nobody"}}, "port": 443}
-    put_policy(egress=[permitted])
+    put_policy(egress=[permitted], maxTimeoutSeconds=60, withApproval={"maxTimeoutSeconds": 90})
     way_out = a_name("way-out")
     admin.submit(way_out, "print(1)", egress=[permitted])
     admin.wait_for_phase(way_out, "Succeeded")
+    waiting = asyncio.run(_ask_a_human(admin.kubeconfig))
+    assert admin.exists(
+        "secret", admin.wait_for_phase(waiting, "AwaitingApproval")["status"]["approval"]["codeSecret"], SANDBOX
+    )
+    admin.kubectl("-n", SANDBOX, "patch", "cex", waiting, "--type=merge", "-p", '{"spec":{"cancelled":true}}')
     admin.submit(kept, "print(1)", ttlSecondsAfterFinished=300)
     admin.submit(gone, "print('x' * 2_000_000)", ttlSecondsAfterFinished=0)
     admin.wait_for_phase(kept, "Succeeded")
@@ -508,6 +516,13 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Call
     gone_by_its_time = f"output {outputs[0]}, whose time is over, to be deleted"
     wait_for(gone_by_its_time, lambda: not admin.exists("configmap", outputs[0], SANDBOX), 90)
     return kept
+
+
+async def _ask_a_human(kubeconfig: str) -> str:
+    """Name of an execution whose code has come sealed, and that waits for approval."""
+    request = Request(timeout_seconds=90, limits=Limits(cpu="100m"), approval=ApprovalWait("return"))
+    async with CodeExecutionClient(ClusterRef(SANDBOX, kubeconfig)) as client:
+        return (await client.execute(prepare([SourceBlock("python", "print(1)")]).blocks, request)).name
 
 
 @pytest.fixture
