@@ -36,6 +36,8 @@ GENESIS: Final = "0" * 64
 """`previous` of the first line of a chain."""
 
 Facts: TypeAlias = dict[str, Any]
+_LISTED_CHARACTERS: Final = 3072
+"""Of all grants, all permits and all mounts that a line has: it has to be short enough for container runtimes."""
 _TRACE_ID: Final = slice(3, 35)
 _NOTHING: Final[tuple[Any, ...]] = (None, "", 0, False, [], {})
 
@@ -155,6 +157,8 @@ def _of_execution(record: CodeExecution) -> Facts:
         "filesBytes": sum(file.size_bytes for file in files),
         "timeoutSeconds": spec.timeout_seconds,
         "session": spec.session_ref.name if spec.session_ref else "",
+        "permits": _listed(spec.egress),
+        "mounts": _listed(spec.mounts),
         "pool": status.pool_name,
         "artifacts": len(status.artifacts),
         "finishedAt": in_utc(status.finished_at),
@@ -162,7 +166,7 @@ def _of_execution(record: CodeExecution) -> Facts:
     facts |= {f"{name}Bytes": stream.total_bytes for name, stream in streams.items() if stream}
     if approval := status.approval:
         asked: Facts = {
-            "grants": [str(grant) for grant in approval.grants],
+            "grants": _listed(approval.grants),
             "decision": approval.decision,
             "approver": approval.approver,
             "name": approval.name,
@@ -170,6 +174,14 @@ def _of_execution(record: CodeExecution) -> Facts:
         }
         facts["approval"] = {name: value for name, value in asked.items() if value}
     return facts
+
+
+def _listed(things: Sequence[object] | None) -> list[str]:
+    """Each by its text; the digest of all, where that is long."""
+    texts = list(map(str, things or ()))
+    if sum(map(len, texts)) <= _LISTED_CHARACTERS:
+        return texts
+    return [f"{len(texts)}, sha256 {hashlib.sha256(canonical(texts)).hexdigest()}"]
 
 
 def _of_session(record: CodeSession) -> Facts:

@@ -7,8 +7,9 @@ it. A note is something that can't be told.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -17,12 +18,19 @@ from pydantic import ValidationError
 
 from codeexec_api.audit import FORMAT, GENESIS, MEMBER, AuditEvent, digest, facts_of, in_utc, status_digest
 from codeexec_api.names import SESSION_KIND
+from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.v1alpha1 import AuditAnchor, CodeExecution, CodeSession
 
 _HEX: Final = {"chain": re.compile(r"[0-9a-f]{32}"), "previous": re.compile(r"[0-9a-f]{64}")}
 _HEX["hash"] = _HEX["previous"]
+_AHEAD: Final = timedelta(hours=1)
+"""That the operator's clock may be before the reader's."""
 _SHOWN: Final = 80
 """Characters of a value that a finding quotes."""
+
+
+_LAST: Final = frozenset(one.value for phases in (Phase, SessionPhase) for one in phases if one.terminal)
+"""Phases after which no status is written."""
 
 
 class FindingKind(StrEnum):
@@ -176,6 +184,7 @@ def verify(
     lines: Iterable[LogLine],
     records: Iterable[Mapping[str, Any]] | None = None,
     *,
+    now: datetime,
     namespace: str = "",
     complete: bool = False,
 ) -> Verification:
@@ -185,15 +194,18 @@ def verify(
         lines: of all logs, each log in its order. The order of the logs doesn't matter, and they may overlap.
         records: CodeExecutions and CodeSessions as the API server has them, each with its `kind`; None: no cluster is
             asked.
+        now: the reader's clock; nothing can have been written after that.
         namespace: where those records are.
         complete: nothing was left out of the logs, so what they don't have is a finding and no note.
     """
     found = _Found(complete)
     chains = _gather(lines, found)
     _check_chains(chains, found)
+    if not chains:
+        found.say(FindingKind.MISSING, "the logs", "there is no audit line in them that can be read")
     fine, gone = 0, tuple[str, ...]()
     if records is not None:
-        fine, gone = _Records(chains, found).check(records, namespace)
+        fine, gone = _Records(chains, found, in_utc(now + _AHEAD)).check(records, namespace)
     summaries = tuple(sorted(map(_summary, chains.values()), key=lambda one: (one.namespace, one.since, one.chain)))
     return Verification(tuple(found.findings), tuple(found.notes), summaries, found.lines, fine, gone)
 
@@ -284,7 +296,7 @@ def _malformed(body: Mapping[str, Any]) -> str:
             return f"audit.{name} is no text"
     record = body.get("record", {})
     texts = [record.get(name) for name in ("kind", "name", "uid", "phase")] if isinstance(record, dict) else [None]
-    if body["event"] == AuditEvent.STATUS_WRITE and not all(isinstance(one, str) for one in texts):
+    if (record or body["event"] == AuditEvent.STATUS_WRITE) and not all(isinstance(one, str) for one in texts):
         return "audit.record doesn't name a record"
     return ""
 
@@ -361,8 +373,8 @@ def _summary(chain: _Chain) -> ChainSummary:
 class _Records:
     """Holds records against the lines that tell of them."""
 
-    def __init__(self, chains: Mapping[str, _Chain], found: _Found) -> None:
-        self._chains, self._found = chains, found
+    def __init__(self, chains: Mapping[str, _Chain], found: _Found, latest: str) -> None:
+        self._chains, self._found, self._latest = chains, found, latest
         self._until = max((line.body["time"] for chain in chains.values() for line in chain.values()), default="")
         self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
         """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed."""
@@ -398,7 +410,7 @@ class _Records:
         if anchor is None:
             self._unanchored(where, record, raw.get("status") or {})
             return False
-        line = self._line_of(where, anchor)
+        line = self._line_of(where, anchor, self._told.get(record.metadata.uid, ()))
         return line is not None and self._agrees(where, record, raw["status"], line)
 
     def _unanchored(self, where: str, record: CodeExecution | CodeSession, status: Mapping[str, Any]) -> None:
@@ -410,15 +422,21 @@ class _Records:
             message = "it names no line: an operator without audit lines has written it, or somebody else"
             self._found.wonder(FindingKind.RECORD_UNANCHORED, where, message)
 
-    def _line_of(self, where: str, anchor: AuditAnchor) -> ReadLine | None:
-        """The line that a record names; None if it isn't there, which is said."""
+    def _line_of(self, where: str, anchor: AuditAnchor, told: Sequence[ReadLine]) -> ReadLine | None:
+        """The line that a record names; None if it isn't there, which is said. `told` are those that tell of it."""
         chain = self._chains.get(anchor.chain, {})
         line = chain.get(anchor.sequence)
         named = f"line {anchor.sequence} of chain {anchor.chain}"
         if line is None:
             inside = chain and min(chain) < anchor.sequence < max(chain)
             cut_off = chain and anchor.sequence > max(chain) and in_utc(anchor.time) <= self._until
-            if inside or cut_off:
+            if told and (told[-1].record["phase"] in _LAST or in_utc(anchor.time) <= told[-1].body["time"]):
+                message = f"it names {named}, which is not there, but {told[-1].where} tells last that it became "
+                self._found.say(FindingKind.RECORD_UNANCHORED, where, f"{message}{told[-1].record['phase']}")
+            elif in_utc(anchor.time) > self._latest:
+                message = f"it names {named}, of {in_utc(anchor.time)}: that has not come yet"
+                self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
+            elif inside or cut_off:
                 self._found.say(FindingKind.MISSING, where, f"its line is missing: {named}")
             elif chain and anchor.sequence > max(chain):
                 self._found.wonder(FindingKind.MISSING, where, f"it is newer than the logs given: {named}")

@@ -22,18 +22,25 @@ NEVER: Final[tuple[Reserved, ...]] = tuple(
         ("0.0.0.0/8", "addresses of the pod itself"),
         ("127.0.0.0/8", "loopback addresses"),
         ("169.254.0.0/16", "link-local addresses, where clouds have their metadata"),
+        ("100.100.100.200/32", "the metadata of a cloud"),
+        ("168.63.129.16/32", "the metadata of a cloud"),
         ("224.0.0.0/3", "multicast and reserved addresses"),
         ("::/128", "the address of the pod itself"),
         ("::1/128", "the loopback address"),
         ("::ffff:0:0/96", "IPv4 addresses written as IPv6"),
         ("64:ff9b::/96", "IPv4 addresses behind a translation"),
-        ("fd00:ec2::254/128", "the metadata of a cloud"),
+        ("64:ff9b:1::/48", "IPv4 addresses behind a translation"),
+        ("2002::/16", "IPv4 addresses behind a translation"),
+        ("fd00:ec2::/32", "the metadata of a cloud"),
+        ("fd20:ce::254/128", "the metadata of a cloud"),
         ("fe80::/10", "link-local addresses"),
         ("ff00::/8", "multicast addresses"),
     )
 )
 """What no policy and no approval opens, in any cluster. What a cluster adds, the operator sees: see `open_up`."""
 
+_MAPPED: Final = ipaddress.ip_network("::ffff:0:0/96")
+"""What a socket sends there is IPv4, and judged as that; a NetworkPolicy takes no such range."""
 _LABEL_KEY: Final = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )
@@ -167,7 +174,7 @@ def open_up(network: Network, reserved: Iterable[Reserved]) -> Opening:
             return Opening(refused=f"{what} ({one}) are never permitted")
         if _within(one, network):
             inside.append(one)
-    left_out = tuple(map(str, ipaddress.collapse_addresses(inside)))
+    left_out = tuple(map(str, ipaddress.collapse_addresses(one for one in inside if one != _MAPPED)))
     if str(network) in left_out:
         return Opening(refused="all of it is never permitted")
     if len(left_out) > MAX_LEFT_OUT:

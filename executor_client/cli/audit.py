@@ -13,7 +13,7 @@ from codeexec_api.audit_check import Finding, LogLine, Verification, read_log, v
 from executor_client.cli import auditing
 from executor_client.cli.auditing import Asked, Record
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
-from executor_client.cli.display import as_list, as_object, echo_fields, echo_json, echo_table
+from executor_client.cli.display import as_list, as_object, echo_fields, echo_json, echo_table, one_line
 from executor_client.cli.show import show_time
 from executor_client.client import CodeExecutionClient
 from executor_client.exceptions import NotFound
@@ -115,7 +115,7 @@ def verify_command(cluster: Cluster, as_json: bool, logs: tuple[str, ...], no_cl
     """
     lines = list(_read(logs))  # before the records: what is in the log then is in the records, too
     records = None if no_cluster else cluster.run(lambda client: client.list_stored())
-    found = verify(lines, records, namespace=cluster.ref.namespace, complete=complete)
+    found = verify(lines, records, namespace=cluster.ref.namespace, now=now(), complete=complete)
     if as_json:
         echo_json(_as_dict(found))
     else:
@@ -137,7 +137,8 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
     chosen = Asked(**asked)
 
     async def work(client: CodeExecutionClient) -> tuple[list[Record], Verification | None]:
-        checked = verify(lines, await client.list_stored(), namespace=cluster.ref.namespace) if logs else None
+        stored = await client.list_stored() if logs else ()
+        checked = verify(lines, stored, namespace=cluster.ref.namespace, now=now()) if logs else None
         return await _records(client, chosen), checked
 
     records, checked = cluster.run(work)
@@ -226,7 +227,7 @@ def _show_verification(found: Verification, *, with_records: bool) -> None:
     _show_list("FINDING", found.findings, len(found.findings))
     _show_list("CAN'T BE TOLD", found.notes, _SHOWN)
     if found.gone:
-        names = ", ".join(found.gone[:_SHOWN]) + (" …" if len(found.gone) > _SHOWN else "")
+        names = ", ".join(map(one_line, found.gone[:_SHOWN])) + (" …" if len(found.gone) > _SHOWN else "")
         click.echo(f"not in the cluster any more, though the log tells of them: {len(found.gone)}: {names}\n")
     click.echo(f"{_many(found.lines, 'audit line')} in {_many(len(found.chains), 'chain')}")
     if with_records:

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from errno import ESTALE
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,8 @@ class LocalAuditLog:
     """One chain in a file, which others may append to as well.
 
     Args:
-        path: of the file; it is created, for its owner only, or appended to. Not followed if it is a link.
+        path: of the file; it is created, for its owner only, or appended to. Not followed if it is a link. It must stay
+            there: what was moved or replaced is not written to.
         clock: gives the time.
 
     Raises:
@@ -41,7 +43,7 @@ class LocalAuditLog:
         except OSError as error:
             raise self._unavailable(error) from error
         weakref.finalize(self, os.close, descriptor)
-        self._write = LogFile(descriptor)
+        self._descriptor, self._write = descriptor, LogFile(descriptor)
         self._lock = threading.Lock()
         self._segment = Segment(secrets.token_hex(16), NAMESPACE, version("codeexec"))
         self._append(AuditEvent.OPERATOR_STARTED, {})
@@ -65,6 +67,8 @@ class LocalAuditLog:
         with self._lock:
             segment, line = self._segment.append(event, self._clock(), more)
             try:
+                if not os.path.samestat(os.fstat(self._descriptor), self._path.lstat()):
+                    raise FileNotFoundError(ESTALE, "another file has taken its place")
                 self._write(log_entry(line))
             except OSError as error:
                 raise self._unavailable(error) from error

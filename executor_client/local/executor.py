@@ -116,7 +116,8 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
 
     Raises:
         AuditLogUnavailable: audit_log can't be written.
-        ValueError: a number is out of range, functions_module is not an identifier, or an endpoint is none.
+        ValueError: a number is out of range, functions_module is not an identifier, an endpoint is none, or audit_log
+            is in work_dir.
         LocalSandboxUnavailable: this machine can't confine code.
         LocalRunNotApproved: this is production, and there is no approval that holds.
     """
@@ -156,7 +157,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         self._limits = limits or Limits()
         self._policy = policy
         self._approval = approval
-        self._audit = LocalAuditLog(Path(audit_log), _now) if audit_log else None
+        self._audit = LocalAuditLog(_beside(work_dir, audit_log), _now) if audit_log else None
         self._functions = tuple(functions)
         self._folder = WorkDir(self.work_dir) if self.work_dir else None
         self._machine = _this_machine()
@@ -432,6 +433,20 @@ def _command(language: str, machine: Machine) -> tuple[str, ...]:
 def _this_machine() -> Machine:
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
     return Machine(python=sys.executable, prefixes=tuple(prefixes), home=Path.home().resolve())
+
+
+def _beside(work_dir: str | Path | None, audit_log: str | Path) -> Path:
+    """Where the audit log is.
+
+    Raises:
+        ValueError: it is in work_dir, from where code gets files, and to where it puts its own.
+    """
+    path = Path(audit_log)
+    if work_dir and path.resolve().is_relative_to(Path(work_dir).resolve()):
+        raise ValueError(
+            f"audit_log is {str(path)!r}, but must not be in work_dir ({str(work_dir)!r}): code puts files there"
+        )
+    return path
 
 
 def _demand_platform() -> None:

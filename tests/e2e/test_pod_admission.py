@@ -558,7 +558,9 @@ def test_every_rule_has_a_pod_that_breaks_it(admin):
     """Two rules name no field of their own: the tests of fields that are not listed, and of changes, are theirs."""
     rules = admin.get("validatingadmissionpolicy", POLICY)["spec"]["validations"]
     named = {rule["message"].split()[0] for rule in rules if "message" in rule}
-    assert named - {field for field, _ in WEAKER.values()} == {"spec.runtimeClassName"}, "which has tests of its own"
+    assert named - {field for field, _ in WEAKER.values()} == {"spec.runtimeClassName", "metadata.labels"}, (
+        "which have tests of their own"
+    )
     assert len(rules) - 2 == len([rule for rule in rules if "message" in rule])
 
 
@@ -689,6 +691,13 @@ def test_running_pod_is_not_changed_to_have(core, guarded, unguarded, running, s
     assert _is_ours(guarded.patch(running(guarded), patch, subresource), guarded, field)
     sandbox = Place(core, SANDBOX)
     assert f"'{POLICY}'" in sandbox.patch(running(sandbox), patch, subresource)
+
+
+def test_running_pod_does_not_get_the_label_that_opens_the_network_of_another(guarded, unguarded, running):
+    patch = {"metadata": {"labels": {"egress.codeexec.dev/execution": "1-2"}}}
+    assert unguarded.patch(running(unguarded), patch) == "", "positive control"
+    assert "egress.codeexec.dev/execution must not change" in guarded.patch(running(guarded), patch)
+    assert guarded.patch(running(guarded), {"metadata": {"labels": {"app": "other"}}}) == "", "other labels may"
 
 
 def test_deadline_of_a_running_pod_can_be_lowered(guarded, running):

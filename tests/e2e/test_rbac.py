@@ -520,7 +520,7 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Call
 
 async def _ask_a_human(kubeconfig: str) -> str:
     """Name of an execution whose code has come sealed, and that waits for approval."""
-    request = Request(timeout_seconds=90, limits=Limits(cpu="100m"), approval=ApprovalWait("return"))
+    request = Request(agent="tester", timeout_seconds=90, limits=Limits(cpu="100m"), approval=ApprovalWait("return"))
     async with CodeExecutionClient(ClusterRef(SANDBOX, kubeconfig)) as client:
         return (await client.execute(prepare([SourceBlock("python", "print(1)")]).blocks, request)).name
 

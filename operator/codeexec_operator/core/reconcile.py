@@ -261,7 +261,8 @@ def _how_it_ended(event: Event, exit_code: int, timeout: int) -> str:
 def _retain(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """Keep the finished pod for its time, then delete it; the record stays."""
     sandbox = seen.sandbox
-    if seen.execution.status.egress and not seen.egress_closed:
+    asked = seen.execution.spec.egress and (sandbox.requested or sandbox.pod)  # and nothing is on record of it
+    if (seen.execution.status.egress or asked) and not seen.egress_closed:
         return Plan(actions=(CloseEgress(),))
     if sandbox.pod is None or sandbox.gone:
         return Plan(actions=(Forget(),))

@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 from codeexec_api.permits import Reserved
@@ -26,7 +27,8 @@ class NodeView:
     user_namespace_handlers: frozenset[str]
     """Handlers of the container runtime that can give a pod its own user namespace; "" is the default one."""
     addresses: frozenset[str] = frozenset()
-    """All its addresses."""
+    """All its addresses that are known: those in its status, and the first ones of its pods' network, where it has its
+    own, if it has one there."""
 
 
 def parse_node(raw: Mapping[str, Any]) -> NodeView:
@@ -47,8 +49,18 @@ def parse_node(raw: Mapping[str, Any]) -> NodeView:
             for one in status.get("runtimeHandlers") or ()
             if (one.get("features") or {}).get("userNamespaces")
         ),
-        addresses=frozenset(one["address"] for one in addresses if one["type"] in ("InternalIP", "ExternalIP")),
+        addresses=frozenset(
+            [one["address"] for one in addresses if one["type"] in ("InternalIP", "ExternalIP")]
+            + [address for pods in spec.get("podCIDRs") or () for address in _first_addresses(pods)]
+        ),
     )
+
+
+def _first_addresses(network: str) -> list[str]:
+    try:
+        return [str(one) for one in islice(ipaddress.ip_network(network), 2)]
+    except ValueError:
+        return []
 
 
 def _single(address: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

@@ -14,7 +14,16 @@ from factories import AGENT, APPROVER, NOW, UID, a_raw_block, a_raw_file, a_sess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api import ApprovalStatus, CodeExecution, CodeSession, Grant, Phase, SessionPhase, StreamStatus
+from codeexec_api import (
+    ApprovalStatus,
+    AuditAnchor,
+    CodeExecution,
+    CodeSession,
+    Grant,
+    Phase,
+    SessionPhase,
+    StreamStatus,
+)
 from codeexec_api.audit import (
     GENESIS,
     AuditEvent,
@@ -92,7 +101,8 @@ class World:
 
     def check(self, *, complete: bool = True, records: bool = True) -> Verification:
         lines = [line for name, texts in self.logs.items() for line in read_log(name, texts)]
-        return verify(lines, self.stored() if records else None, namespace="codeexec-sandbox", complete=complete)
+        stored = self.stored() if records else None
+        return verify(lines, stored, now=self.now, namespace="codeexec-sandbox", complete=complete)
 
 
 def named(name: str, namespace: str = "codeexec-sandbox") -> CodeExecution:
@@ -203,15 +213,27 @@ def test_defaults_that_the_api_server_adds_change_nothing_and_anything_else_does
     assert status_digest(status) != status_digest(status | {"blocks": [{"exitCode": 2}]})
 
 
+def a_long_permit(port: int) -> dict[str, Any]:
+    labels = {f"{'k' * 60}{index}": "v" * 63 for index in range(3)}
+    return {"podSelector": {"matchLabels": labels}, "port": port + 1}
+
+
 def test_the_largest_line_is_not_cut_in_two_by_a_container_runtime() -> None:
     """Which happens at 16 KiB. Names are as long as the schema allows, and of letters that take most room."""
+    permits = [a_long_permit(index) for index in range(16)]
     grants = tuple(Grant(field=f"spec.blocks[{index}].language", value="javascript") for index in range(64))
+    grants += tuple(Grant(field=f"spec.egress[{index}]", value="v" * 1024) for index in range(16))
     image = "r" * 200 + "@sha256:" + "a" * 64
     record = an_execution(
         phase=Phase.FAILED,
         blocks=[a_raw_block(language="javascript", sizeBytes=999_999) for _ in range(64)],
         source={"agent": "é" * 128, "executor": "é" * 128},
         requestedBy="u" * 512,
+        egress=permits,
+        mounts=[
+            {"name": f"m{index}", "mountPath": f"/mnt/{'p' * 60}{index}", "configMap": {"name": "n" * 253}}
+            for index in range(8)
+        ],
         status={
             "approval": ApprovalStatus(grants=grants, decision="Approve", approver="é" * 512, name="n" * 253),
             "image": image,
@@ -262,10 +284,24 @@ def test_without_a_cluster_only_the_chains_are_checked() -> None:
     assert (found.findings, found.records) == ((), 0)
 
 
+@pytest.mark.parametrize("record", [{"x": 1}, [1], "x", {"kind": "a", "name": "b", "phase": "c", "uid": ["d"]}])
+@pytest.mark.parametrize("event", ["OperatorStarted", "StatusWrite"])
+def test_a_line_whose_record_is_none_is_a_finding(event: str, record: Any) -> None:
+    world = a_world()
+    body = json.loads(world.logs["log-1"][-1])["audit"] | {"event": event, "record": record}
+    for more in ({}, {"hash": digest(body)}):
+        world.logs["log-9"] = [json.dumps({"audit": body | more})]
+        assert FindingKind.UNREADABLE in kinds(world.check())
+
+
+def test_logs_without_any_line_that_can_be_read_prove_nothing() -> None:
+    assert kinds(verify([], now=NOW)) == {FindingKind.MISSING}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"audit": 1}', '{"audit": {"chain": 1}}', "null", "[" * 100_000])
 def test_lines_of_others_are_ignored(text: str) -> None:
     assert audit_line(text) is None
-    assert verify(read_log("log", [text + "audit"])).lines == 0
+    assert verify(read_log("log", [text + "audit"]), now=NOW).lines == 0
 
 
 # --- what was done to a log ---
@@ -414,12 +450,12 @@ def test_lines_of_a_newer_make_are_not_judged() -> None:
 # --- what was done to a record ---
 
 
-def tampered(change: Callable[[dict[str, Any]], None]) -> Verification:
+def tampered(change: Callable[[dict[str, Any]], None], *, complete: bool = True) -> Verification:
     world = a_world()
     stored = world.stored()
     change(next(one for one in stored if one["metadata"]["name"] == "run-1"))
     lines = [line for name, texts in world.logs.items() for line in read_log(name, texts)]
-    return verify(lines, stored, namespace="codeexec-sandbox", complete=True)
+    return verify(lines, stored, now=world.now, namespace="codeexec-sandbox", complete=complete)
 
 
 @pytest.mark.parametrize(
@@ -440,15 +476,48 @@ def tampered(change: Callable[[dict[str, Any]], None]) -> Verification:
             FindingKind.RECORD_UNANCHORED,
             "another line",
         ),
-        (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.MISSING, "its line is missing"),
-        (lambda one: one["status"]["audit"].update(chain="f" * 32), FindingKind.MISSING, "not in the logs given"),
+        (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.RECORD_UNANCHORED, "tells last that"),
+        (lambda one: one["status"]["audit"].update(chain="f" * 32), FindingKind.RECORD_UNANCHORED, "tells last that"),
+        (
+            lambda one: one["status"]["audit"].update(sequence=10**6, time="2099-01-01T00:00:00Z"),
+            FindingKind.RECORD_UNANCHORED,
+            "tells last that it became",
+        ),
         (lambda one: one["metadata"].update(uid="other"), FindingKind.RECORD_UNANCHORED, "with another UID"),
     ],
 )
-def test_a_record_that_was_changed_is_found(change: Callable[..., None], kind: FindingKind, text: str) -> None:
-    found = tampered(change)
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_record_that_was_changed_is_found(
+    change: Callable[..., None], kind: FindingKind, text: str, complete: bool
+) -> None:
+    found = tampered(change, complete=complete)
     assert kind in kinds(found)
     assert any(one.where == "CodeExecution run-1" and text in one.message for one in found.findings), found.findings
+
+
+def test_a_line_that_a_record_names_and_nobody_can_have_written_yet_is_found() -> None:
+    world = World()
+    world.start()
+    world.write(named("run-1"), Phase.RUNNING)
+    record = world.records["run-1"]
+    for hours, findings in ((0.5, set()), (2, {FindingKind.RECORD_UNANCHORED})):
+        anchor = AuditAnchor(chain="f" * 32, sequence=9, hash="0" * 64, time=world.now + timedelta(hours=hours))
+        world.records["run-1"] = record.model_copy(
+            update={"status": record.status.model_copy(update={"audit": anchor})}
+        )
+        assert kinds(world.check(complete=False)) == findings
+
+
+def test_what_an_execution_may_reach_and_read_is_in_its_lines_and_can_not_be_changed() -> None:
+    raw = {
+        "egress": [{"cidr": "10.1.2.3/32", "port": 443}],
+        "mounts": [{"name": "data", "mountPath": "/mnt/data", "persistentVolumeClaim": {"claimName": "payroll"}}],
+    }
+    record = an_execution(**raw)
+    facts = facts_of(record)
+    assert (facts["permits"], facts["mounts"]) == (["10.1.2.3/32:443/TCP"], ["pvc:payroll:/mnt/data"])
+    without = record.model_copy(update={"spec": record.spec.model_copy(update={"mounts": None})})
+    assert facts_of(without) != facts
 
 
 def test_a_record_that_was_set_back_to_what_it_was_before_is_found() -> None:

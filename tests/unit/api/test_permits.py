@@ -270,6 +270,14 @@ class TestVerdict:
             ({"cidr": "999.1.2.3/32", "port": 443}, "999.1.2.3"),
             ({"cidr": "169.254.169.254/32", "port": 80}, "link-local"),
             ({"cidr": "127.0.0.1/32", "port": 80}, "loopback"),
+            *(
+                ({"cidr": cidr, "port": 80}, "the metadata of a cloud")
+                for cidr in ("168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::23/128", "fd20:ce::254/128")
+            ),
+            *(
+                ({"cidr": cidr, "port": 80}, "behind a translation")
+                for cidr in ("64:ff9b::a9fe:a9fe/128", "64:ff9b:1::a9fe:a9fe/128", "2002:a9fe:a9fe::/48")
+            ),
             ({"cidr": "::ffff:169.254.169.254/128", "port": 80}, "IPv4 addresses written as IPv6"),
             ({"podSelector": {"matchLabels": {"a b": "c"}}, "port": 80}, "no key of a label"),
         ],
@@ -297,7 +305,21 @@ class TestOpening:
         found = open_up(
             ipaddress.ip_network("0.0.0.0/0"), (*NEVER, (ipaddress.ip_network("10.96.0.1"), "the API server"))
         )
-        assert found.left_out == ("0.0.0.0/8", "10.96.0.1/32", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")
+        assert found.left_out == (
+            "0.0.0.0/8",
+            "10.96.0.1/32",
+            "100.100.100.200/32",
+            "127.0.0.0/8",
+            "168.63.129.16/32",
+            "169.254.0.0/16",
+            "224.0.0.0/3",
+        )
+
+    def test_leaves_out_only_what_kubernetes_takes_for_ipv6(self) -> None:
+        """The API server reads a range of IPv4 that is written as IPv6 as one of IPv4, and refuses the policy."""
+        left_out = [ipaddress.IPv6Network(one) for one in open_up(ipaddress.ip_network("::/0"), NEVER).left_out]
+        assert ipaddress.ip_network("fe80::/10") in left_out
+        assert not any(one.network_address.ipv4_mapped for one in left_out)
 
     @given(networks, st.lists(networks, max_size=6))
     def test_opens_no_reserved_address(self, text: str, reserved: list[str]) -> None:

@@ -152,12 +152,23 @@ def test_a_record_that_an_administrator_has_changed_is_found(log) -> None:
     assert "exitCode is 0, but was 3" in done.stdout
 
 
-def test_without_any_log_all_can_not_be_told(codeexec, tmp_path: Path) -> None:
+def test_a_log_without_audit_lines_is_no_proof(codeexec, tmp_path: Path) -> None:
     empty = tmp_path / "empty.log"
     empty.write_text("")
     done = codeexec("verify", str(empty))
-    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "ok: 0 findings, 13 things that can't be told")
-    assert codeexec("verify", str(empty), "--complete").exit_code == 1
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "FAILED: 1 finding, 13 things that can't be told")
+    assert codeexec("verify", str(empty), "--no-cluster").exit_code == 1
+
+
+def test_a_log_can_not_control_the_terminal_of_who_checks_it(fake, log) -> None:
+    body = json.loads(log.read_text().splitlines()[-1])["audit"]
+    record = body["record"] | {"uid": "another", "name": "\x1b[2J\x1b[Hok: 0 findings\n\x1b[8m"}
+    log.write_text(f"{log.read_text()}{json.dumps({'audit': body | {'chain': 'f' * 32, 'record': record}})}\n")
+    call = ["audit", "verify", str(log)]
+    done = CliRunner().invoke(main, call, obj=lambda ref: fake.client(), color=True)
+    assert "not in the cluster any more" in done.stdout, "control: it is shown"
+    assert "\x1b[2J" not in done.stdout
+    assert "\x1b[8m" not in done.stdout
 
 
 def test_a_log_that_is_not_there_is_an_error(codeexec, tmp_path: Path) -> None:

@@ -115,6 +115,26 @@ def test_a_place_that_can_not_be_written_is_refused_at_once(make: Any, tmp_path:
     assert not (tmp_path / "elsewhere").exists()
 
 
+async def test_a_file_that_another_one_has_replaced_is_not_written_to(make: Any, run: Any, log: Path) -> None:
+    executor = make(audit_log=log)
+    other = log.with_name("other")
+    other.write_text("forged")
+    other.replace(log)
+    with pytest.raises(AuditLogUnavailable, match="another file has taken its place"):
+        await run(executor, "print(1)")
+    assert log.read_text() == "forged"
+    log.unlink()
+    with pytest.raises(AuditLogUnavailable, match="No such file"):
+        await run(executor, "print(1)")
+
+
+def test_it_is_not_where_code_puts_files(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "work")
+    for path in (tmp_path / "work/audit.log", tmp_path / "work/../work/a/audit.log", tmp_path / "link/audit.log"):
+        with pytest.raises(ValueError, match="must not be in work_dir"):
+            make(audit_log=path, work_dir=tmp_path / "work")
+
+
 async def test_code_can_not_write_to_it(make: Any, run: Any, log: Path) -> None:
     executor = make(audit_log=log)
     result = await run(executor, f"open({str(log)!r}, 'a').write('mine')")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +43,7 @@ class Log:
 
     def verify(self, *records: CodeExecution) -> Verification:
         stored = [{"kind": "CodeExecution", **one.model_dump(mode="json", by_alias=True)} for one in records]
-        return verify(read_log("log", self.lines), stored, namespace=BOX, complete=True)
+        return verify(read_log("log", self.lines), stored, now=datetime.now(UTC), namespace=BOX, complete=True)
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_a_line_that_was_torn_is_none_and_the_next_one_is_whole(monkeypatch: pyt
     text = os.read(there, 10**6).decode()
     os.close(there)
     assert text.count("(cut off)") == 1
-    found = verify(read_log("log", text.splitlines()), complete=True)
+    found = verify(read_log("log", text.splitlines()), now=datetime.now(UTC), complete=True)
     assert (found.findings, found.lines) == ((), 1)
 
 

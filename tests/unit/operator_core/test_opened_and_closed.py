@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from factories import SURROUNDINGS, TARGET, a_policy, a_secret, an_execution
+from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
 from codeexec_operator.adapters.audit import AuditLog
@@ -29,13 +30,23 @@ class Played:
     fault: Fault | None = None
     failures: int = 0
     """How many times a policy can't be deleted, before it can."""
+    conflicts: int = 0
+    """How many statuses are refused, because the execution was cancelled at that moment."""
     heard: list[str] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         version = str(int(seen.metadata.resource_version) + 1)
+        if self.conflicts:
+            self.conflicts -= 1
+            self.execution = as_cancelled(seen, version)
+            await self.until("create pod run-1-0f8fad5b")
+            raise ApiException(status=409)
         metadata = seen.metadata.model_copy(update={"resource_version": version})
         self.execution = seen.model_copy(update={"status": status, "metadata": metadata})
+        return self.execution
+
+    async def get_execution(self, namespace: str, name: str) -> CodeExecution:
         return self.execution
 
     async def create_network_policy(self, policy: Any) -> Fault | None:
@@ -85,14 +96,14 @@ class Played:
                 await asyncio.sleep(0.01)
 
 
+def as_cancelled(execution: CodeExecution, version: str) -> CodeExecution:
+    spec = execution.spec.model_copy(update={"cancelled": True})
+    metadata = execution.metadata.model_copy(update={"resource_version": version})
+    return execution.model_copy(update={"spec": spec, "metadata": metadata})
+
+
 async def stopped(played: Played, worker: ExecutionWorker) -> None:
-    cancelled = played.execution.model_copy(
-        update={
-            "spec": played.execution.spec.model_copy(update={"cancelled": True}),
-            "metadata": played.execution.metadata.model_copy(update={"resource_version": "99"}),
-        }
-    )
-    worker.observe_execution(cancelled)
+    worker.observe_execution(as_cancelled(played.execution, "99"))
     await played.until("delete policy run-1-0f8fad5b")
     worker.observe_pod({"metadata": {"name": "run-1-0f8fad5b"}}, deleted=True)
     await asyncio.wait_for(played.ended.wait(), 10)
@@ -105,6 +116,15 @@ async def test_the_policy_is_there_before_the_pod_and_is_gone_after_it() -> None
     assert played.heard == ["create policy run-1-0f8fad5b", "create pod run-1-0f8fad5b"]
     await stopped(played, worker)
     assert "delete policy run-1-0f8fad5b" in played.heard[2:]
+
+
+async def test_the_policy_goes_though_nothing_is_on_record_of_it() -> None:
+    played = Played(an_execution(egress=[PERMIT]), conflicts=1)
+    worker = played.begin()
+    await played.until("delete policy run-1-0f8fad5b")
+    worker.observe_pod({"metadata": {"name": "run-1-0f8fad5b"}}, deleted=True)
+    await asyncio.wait_for(played.ended.wait(), 10)
+    assert (played.execution.status.phase, played.execution.status.egress) == ("Cancelled", ())
 
 
 async def test_without_a_policy_there_is_no_pod() -> None:

@@ -32,6 +32,17 @@ def test_a_node_is_parsed() -> None:
     )
 
 
+def test_a_node_answers_at_the_first_addresses_of_its_pods_network_too() -> None:
+    node = a_node(spec={"podCIDRs": ["10.244.1.0/24", "fd00:10:244:1::/64", "none"]})
+    assert parse_node(node).addresses == {
+        "172.18.0.2",
+        "10.244.1.0",
+        "10.244.1.1",
+        "fd00:10:244:1::",
+        "fd00:10:244:1::1",
+    }
+
+
 def test_a_node_that_says_nothing_can_do_nothing() -> None:
     view = parse_node({"metadata": {"name": "bare"}})
     assert (view.address, view.kubelet_port, view.user_namespace_handlers) == ("", 0, frozenset())
