@@ -22,6 +22,7 @@ from codeexec_api.v1alpha1 import (
     AuditAnchor,
     CodeExecution,
     CodeExecutionStatus,
+    CodeFinding,
     CodeSession,
     CodeSessionStatus,
     EgressProof,
@@ -36,6 +37,7 @@ GENESIS: Final = "0" * 64
 """`previous` of the first line of a chain."""
 
 Facts: TypeAlias = dict[str, Any]
+_FINDINGS: Final = 6
 _TRACE_ID: Final = slice(3, 35)
 _NOTHING: Final[tuple[Any, ...]] = (None, "", 0, False, [], {})
 
@@ -157,6 +159,7 @@ def _of_execution(record: CodeExecution) -> Facts:
         "session": spec.session_ref.name if spec.session_ref else "",
         "pool": status.pool_name,
         "artifacts": len(status.artifacts),
+        "codeFindings": _found(status.code_findings),
         "finishedAt": in_utc(status.finished_at),
     }
     facts |= {f"{name}Bytes": stream.total_bytes for name, stream in streams.items() if stream}
@@ -170,6 +173,12 @@ def _of_execution(record: CodeExecution) -> Facts:
         }
         facts["approval"] = {name: value for name, value in asked.items() if value}
     return facts
+
+
+def _found(findings: Sequence[CodeFinding]) -> list[str]:
+    """The first of them, since a line has no room for all; the status, whose digest is in the line, has all."""
+    named = [f"{one.action.value}: {one}" for one in findings[:_FINDINGS]]
+    return [*named, f"{len(findings) - _FINDINGS} more"] if len(findings) > _FINDINGS else named
 
 
 def _of_session(record: CodeSession) -> Facts:
