@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,20 @@ from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 from pydantic import BaseModel, ConfigDict, Field
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, Event, ExecutionPolicySpec, Limits, Source, evaluate
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeFinding,
+    Decision,
+    Event,
+    ExecutionPolicySpec,
+    Limits,
+    Source,
+    evaluate,
+)
+from codeexec_api.code_rules import find
 from codeexec_api.languages import LANGUAGES
+from codeexec_api.policy import policy_for
 from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS, Approvable
 from executor_client import telemetry
 from executor_client.autogen import (
@@ -38,6 +50,7 @@ from executor_client.autogen import (
     to_autogen,
 )
 from executor_client.blocks import PreparedBlock, check_size
+from executor_client.code_reading import read_code
 from executor_client.exceptions import FileTransferError, LocalSandboxUnavailable
 from executor_client.functions import (
     UserFunction,
@@ -55,6 +68,7 @@ from executor_client.work_dir import Stamp, WorkDir
 _MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
 """Policies are about images, too, and must name one; here there is none."""
+_NOBODY: Final = "a human would have to approve it, and nobody can be asked where code runs on the caller's machine"
 
 
 class LocalCodeResult(SandboxCodeResult):
@@ -205,11 +219,13 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             if self._approval and signs_of_production(os.environ):
                 span.set_attribute("codeexec.approval.approver", self._approval.approver)
             code_file = keep_source(self._folder, prepared.blocks)
-            if refusal := self._refusal(spec):
+            refusal, findings = await asyncio.to_thread(self._judge, spec, prepared.blocks)
+            if refusal:
                 ran = _Ran(denied(name, spec, refusal))
             else:
                 job = partial(self._run, name, spec, prepared.blocks)
                 ran = await despite_cancellation(self._in_turn(job, name, spec, cancelled), cancellation_token)
+            ran = ran.knowing(findings)
             telemetry.describe_outcome(span, ran.record)
         result = ran.result()
         if self._folder:
@@ -224,12 +240,14 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             limits=self._limits,
         )
 
-    def _refusal(self, spec: CodeExecutionSpec) -> str:
-        """What the policy has against it, in words, or nothing."""
+    def _judge(self, spec: CodeExecutionSpec, blocks: Sequence[PreparedBlock]) -> tuple[str, tuple[CodeFinding, ...]]:
+        """What the policy has against it, in words, or nothing; and what its rules for code have found."""
         policy = self._policy or ExecutionPolicySpec(images=(_NO_IMAGE,))
         policy = policy.model_copy(update={"with_approval": Approvable()})  # nobody is asked here
-        verdict = evaluate(spec, policy)
-        return "" if verdict.allowed else verdict.message
+        reading = read_code(spec, policy, [block.content for block in blocks])
+        verdict = evaluate(spec, policy, reading)
+        asks = f"{_NOBODY}: {verdict.message}" if verdict.decision is Decision.NEEDS_APPROVAL else verdict.message
+        return "" if verdict.allowed else asks, find(spec, policy_for(spec, policy).code_rules, reading)
 
     async def _in_turn(
         self, job: Callable[[Stop], "_Ran"], name: str, spec: CodeExecutionSpec, cancelled: asyncio.Event
@@ -367,6 +385,11 @@ class _Ran:
 
     def result(self) -> ExecutionResult:
         return result_of(self.record, self.contents)
+
+    def knowing(self, findings: tuple[CodeFinding, ...]) -> "_Ran":
+        """The same, with what was found in the code."""
+        status = self.record.status.model_copy(update={"code_findings": findings})
+        return replace(self, record=self.record.model_copy(update={"status": status}))
 
 
 async def _stop_when(cancelled: asyncio.Event, stop: Stop, future: Future[Any]) -> None:
