@@ -94,7 +94,7 @@ def test_control_without_rules_the_same_code_runs_and_nothing_is_found(admin, po
         assert (status["phase"], findings(status)) == ("Succeeded", [])
 
 
-def test_what_is_noted_runs_and_is_seen_with_kubectl_and_with_codeexec(admin, ruled):
+def test_what_is_noted_runs_and_is_seen_with_kubectl(admin, ruled):
     name = a_name("noted")
     admin.submit(name, "import json", "import os.path as p; print(p.sep)", limits=LIMITS)
     status = admin.wait_for_phase(name, "Succeeded", "Denied")["status"]
