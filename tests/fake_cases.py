@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, CodeSession, Limits, PayloadRef, Phase
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeSession,
+    ExecutionPolicySpec,
+    Limits,
+    PayloadRef,
+    Phase,
+)
 from executor_client import (
     CodeExecError,
     CodeExecutionClient,
@@ -28,7 +36,7 @@ from executor_client import (
     WorkspaceFile,
     prepare,
 )
-from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
+from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 Script = Callable[[FakeBlock], FakeOutcome]
 
@@ -46,12 +54,13 @@ class Stage(Protocol):
 
 
 class FakeStage:
-    def __init__(self, script: Mapping[str, FakeOutcome | Script]) -> None:
+    def __init__(self, script: Mapping[str, FakeOutcome | Script], policy: Mapping[str, Any] | None = None) -> None:
         def run(block: FakeBlock) -> FakeOutcome:
             outcome = script[block.code]
             return outcome if isinstance(outcome, FakeOutcome) else outcome(block)
 
-        self.fake = FakeCluster(run=run)
+        governing = ExecutionPolicySpec.model_validate({"images": (FAKE_IMAGE,), **(policy or {})})
+        self.fake = FakeCluster(run=run, policy=governing)
         self.client = self.fake.client()
 
     async def lose_pod(self, name: str) -> None:
@@ -66,16 +75,18 @@ class Case:
     name: str
     play: Callable[[Stage], Awaitable[Any]]
     script: Mapping[str, FakeOutcome | Script]
+    policy: Mapping[str, Any]
+    """What the namespace's own policy says, besides its image; empty: the default one counts."""
 
 
 CASES: list[Case] = []
 
 
 def case(
-    script: Mapping[str, FakeOutcome | Script] | None = None,
+    script: Mapping[str, FakeOutcome | Script] | None = None, policy: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[[Stage], Awaitable[Any]]], Any]:
     def add(play: Callable[[Stage], Awaitable[Any]]) -> Any:
-        CASES.append(Case(play.__name__, play, script or {}))
+        CASES.append(Case(play.__name__, play, script or {}, policy or {}))
         return play
 
     return add
@@ -134,6 +145,8 @@ def visible_record(record: CodeExecution) -> dict[str, Any]:
         "egress": status.egress_proof and status.egress_proof.verdict.value,
         "pod": (anonymous(status.pod_name), bool(status.node_name), bool(status.image), bool(status.image_id)),
         "version": status.operator_version,
+        "code": [one.dump() for one in status.code_findings],
+        "grants": [str(one) for one in status.approval.grants] if status.approval else None,
         "cancelled": record.spec.cancelled,
     }
 
@@ -374,6 +387,53 @@ async def ways_out_and_mounts_that_the_policy_does_not_name(stage: Stage) -> Any
     assert (result.phase, result.reason) == (Phase.DENIED, "PolicyViolation")
     assert "spec.egress[1]: pods{app=db}:5432/TCP is not allowed" in result.message
     return await both(stage, result)
+
+
+CODE_RULES = {
+    "codeRules": [
+        {"action": "Deny", "imports": ["ctypes"]},
+        {"action": "NeedApproval", "imports": ["socket", "os.path"]},
+        {"action": "Note", "imports": ["os"]},
+    ]
+}
+NOTED, HARMLESS = "import os\nprint(os.sep)", "print('import ctypes')"
+
+
+@case({NOTED: FakeOutcome(stdout="/\n"), HARMLESS: FakeOutcome(stdout="import ctypes\n")}, policy=CODE_RULES)
+async def code_that_is_noted_runs(stage: Stage) -> Any:
+    result = await run(stage, ("python", NOTED), ("python", HARMLESS))
+    assert (result.exit_code, result.output) == (0, "/\nimport ctypes\n")
+    record = await stage.client.get(result.name)
+    assert [one.dump() for one in record.status.code_findings] == [
+        {"found": "import os", "action": "Note", "places": ["spec.blocks[0]"], "count": 1}
+    ]
+    return await both(stage, result)
+
+
+@case(policy=CODE_RULES)
+async def code_that_is_denied_does_not(stage: Stage) -> Any:
+    seen = []
+    for code in ("import os, ctypes.util as x", "__import__('ctypes')", "!ls", "print 'two'"):
+        result = await run(stage, ("sh", "true"), ("python", code), ("python", code))
+        assert (result.phase, result.exit_code, result.blocks) == (Phase.DENIED, 1, ())
+        seen.append(await both(stage, result))
+    files = await run(stage, ("sh", "true"), files=[WorkspaceFile("pkg/a.py", b"from ctypes import *")])
+    assert files.message.startswith("spec.files[0]: import ctypes is not allowed by the policy")
+    return [*seen, await both(stage, files)]
+
+
+@case(policy=CODE_RULES)
+async def code_that_needs_approval_waits(stage: Stage) -> Any:
+    execution = await stage.client.submit(blocks(("python", "import socket"), ("python", "import os.path")), REQUEST)
+    await phase(stage, execution, Phase.AWAITING_APPROVAL)
+    record = await stage.client.get(execution.name)
+    await execution.cancel()
+    assert [str(one) for one in record.status.approval.grants] == [  # type: ignore[union-attr]
+        "spec.blocks[1]=import os.path",
+        "spec.blocks[0]=import socket",
+    ]
+    waiting = visible_record(record)
+    return waiting | {"message": re.sub("--uid [^`]+", "--uid UID", waiting["message"])}
 
 
 @case()

@@ -37,7 +37,7 @@ GENESIS: Final = "0" * 64
 
 Facts: TypeAlias = dict[str, Any]
 _LISTED_CHARACTERS: Final = 3072
-"""Of all grants, all permits and all mounts that a line has: it has to be short enough for container runtimes."""
+"""Of each list of texts that a line has: it has to be short enough for container runtimes."""
 _TRACE_ID: Final = slice(3, 35)
 _NOTHING: Final[tuple[Any, ...]] = (None, "", 0, False, [], {})
 
@@ -161,6 +161,7 @@ def _of_execution(record: CodeExecution) -> Facts:
         "mounts": _listed(spec.mounts),
         "pool": status.pool_name,
         "artifacts": len(status.artifacts),
+        "codeFindings": _listed([f"{one.action.value}: {one}" for one in status.code_findings]),
         "finishedAt": in_utc(status.finished_at),
     }
     facts |= {f"{name}Bytes": stream.total_bytes for name, stream in streams.items() if stream}

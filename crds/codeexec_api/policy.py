@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from codeexec_api.code_rules import Reading, demanded, find
 from codeexec_api.permits import allows, covers, fault_of
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import (
     AgentRule,
     Approvable,
+    CodeAction,
     CodeExecutionSpec,
     CodeSessionSpec,
     ExecutionPolicySpec,
@@ -85,11 +87,17 @@ class Verdict:
         )
 
 
-def evaluate(spec: Request, policy: ExecutionPolicySpec) -> Verdict:
-    """Hold a request against a policy. Pure and total: it lists all that is not allowed, and raises nothing."""
+def evaluate(spec: Request, policy: ExecutionPolicySpec, reading: Reading | None = None) -> Verdict:
+    """Hold a request against a policy. Pure and total: it lists all that is not allowed, and raises nothing.
+
+    Args:
+        spec: what is asked for.
+        policy: what governs its namespace.
+        reading: what is known of its code. Where rules for code count, code of which nothing is known is unreadable.
+    """
     policy = policy_for(spec, policy)
     image = spec.image or policy.images[0]
-    found = (*_sandbox(spec, policy, image), *_particular(spec, policy))
+    found = (*_sandbox(spec, policy, image), *_particular(spec, policy, reading))
     return Verdict(
         image=image,
         runtime_class_name=spec.runtime_class_name or policy.runtime_class_name,
@@ -104,6 +112,12 @@ def policy_for(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpe
     if isinstance(spec, CodeExecutionSpec):
         return policy
     return policy.model_copy(update={"with_approval": Approvable()})  # nothing but executions waits for a decision
+
+
+def without_code_rules(policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
+    """The policy for a request whose code nobody has, so that nothing is said of it."""
+    rules = tuple(one.model_copy(update={"code_rules": None}) for one in policy.agent_rules)
+    return policy.model_copy(update={"code_rules": (), "agent_rules": rules})
 
 
 def _with_rule(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
@@ -133,10 +147,11 @@ _Found = tuple[Violation, bool]
 """What is not allowed, and whether a human may approve it."""
 
 
-def _particular(spec: Request, policy: ExecutionPolicySpec) -> Iterator[_Found]:
+def _particular(spec: Request, policy: ExecutionPolicySpec, reading: Reading | None) -> Iterator[_Found]:
     """What is asked for besides the pod."""
     if isinstance(spec, CodeExecutionSpec):
         yield from _execution(spec, policy)
+        yield from _code(spec, policy, reading)
     elif isinstance(spec, CodeSessionSpec):
         yield from _session(spec, policy)
 
@@ -167,6 +182,14 @@ def _execution(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator
         highest, approvable = policy.max_timeout_seconds, more.max_timeout_seconds
         yield from _above("spec.timeoutSeconds", spec.timeout_seconds, highest, approvable)
     yield from _access(spec, policy)
+
+
+def _code(spec: CodeExecutionSpec, policy: ExecutionPolicySpec, reading: Reading | None) -> Iterator[_Found]:
+    """What rules for code have against it."""
+    for one in find(spec, policy.code_rules, reading):
+        if one.action is not CodeAction.NOTE:
+            violation = Violation(one.places[0], str(one), demanded(one, policy.code_rules))
+            yield violation, one.action is CodeAction.NEED_APPROVAL
 
 
 def _access(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator[_Found]:

@@ -57,8 +57,15 @@ MAX_LEFT_OUT: Final = 256
 """Ranges that are left out of what one permit opens."""
 MAX_LABEL: Final = 63
 """Of a label's value, and here of its key, too."""
-MAX_GRANTS: Final = MAX_BLOCKS + 8 + MAX_PERMITS + MAX_MOUNTS
-"""A language for each block, each permit and each mount, and every other field that can be approved, once."""
+MAX_CODE_RULES: Final = 3
+"""One for each action."""
+MAX_IMPORTS: Final = 32
+"""Modules of one rule for code."""
+MAX_CODE_GRANTS: Final = MAX_IMPORTS + 1
+"""Each module that takes approval, and code that can't be read."""
+MAX_CODE_FINDINGS: Final = MAX_CODE_RULES * MAX_IMPORTS + 1
+MAX_GRANTS: Final = MAX_BLOCKS + 8 + MAX_PERMITS + MAX_MOUNTS + MAX_CODE_GRANTS
+"""A language for each block, each permit and each mount, every other field that can be approved, once, and code."""
 MAX_AGENT_RULES: Final = 64
 MAX_UNUSED_APPROVALS: Final = 8
 """Approvals that an execution's record names although they don't count."""
@@ -69,6 +76,7 @@ MAX_INLINE_BYTES: Final = 256 * 1024
 
 IMAGE_PATTERN: Final = r"^[a-z0-9][a-zA-Z0-9./:_-]{0,199}@sha256:[0-9a-f]{64}$"
 CIDR_PATTERN: Final = r"^[0-9a-fA-F:.]{2,45}/[0-9]{1,3}$"
+MODULE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 MOUNT_ROOT: Final = "/mnt"
 """The folder below which everything is mounted that an execution asks for."""
 MOUNT_PATH_PATTERN: Final = rf"^{MOUNT_ROOT}/[a-z0-9]([-a-z0-9._]{{0,61}}[a-z0-9])?$"
@@ -211,6 +219,22 @@ class EgressMode(StrEnum):
     """No code runs."""
     WARN = "Warn"
     """Code runs, and the record says that the network may be open."""
+
+
+class CodeAction(StrEnum):
+    """What is done about code that a rule fits, from the mildest to the strictest."""
+
+    NOTE = "Note"
+    """It runs, and the record says so."""
+    NEED_APPROVAL = "NeedApproval"
+    """A human decides."""
+    DENY = "Deny"
+    """It doesn't run."""
+
+    @property
+    def severity(self) -> int:
+        """More is stricter."""
+        return list(CodeAction).index(self)
 
 
 class EgressVerdict(StrEnum):
@@ -886,6 +910,23 @@ class ApprovalStatus(_Status):
     )
 
 
+class CodeFinding(_Status):
+    """Something in the code that a rule of the policy is about. Names what the rule names, and nothing of the code."""
+
+    found: str = Field(
+        max_length=128, description="Such as import os, by the name in the rule; or that Python can't be read."
+    )
+    action: CodeAction
+    places: tuple[Annotated[str, Field(max_length=32)], ...] = Field(
+        max_length=4, description="Blocks and files that it is in, such as spec.blocks[0]; the first four."
+    )
+    count: int = Field(ge=1, le=MAX_BLOCKS + MAX_FILES, description="In how many it is.")
+
+    def __str__(self) -> str:
+        """What was found, and in how many blocks and files besides the first."""
+        return f"{self.found} (and in {self.count - 1} more)" if self.count > 1 else self.found
+
+
 class CodeExecutionStatus(_SandboxStatus):
     """What happened. Written by the operator only."""
 
@@ -918,6 +959,11 @@ class CodeExecutionStatus(_SandboxStatus):
         (),
         max_length=MAX_PERMITS,
         description="What is opened for this execution, from its pod's creation to its end.",
+    )
+    code_findings: tuple[CodeFinding, ...] = Field(
+        (),
+        max_length=MAX_CODE_FINDINGS,
+        description="What codeRules of the policy have found in the code, the strictest first.",
     )
     approval: ApprovalStatus | None = Field(None, description="Absent if the policy allowed it by itself.")
     operator_version: str = Field("", max_length=64)
@@ -1183,6 +1229,35 @@ class EgressRule(_Model):
         return f"{peer}:{ports}/{self.protocol}"
 
 
+class CodeRule(_Model):
+    """What is done about Python code that imports one of some modules."""
+
+    imports: tuple[Annotated[str, Field(max_length=64, pattern=MODULE_PATTERN)], ...] = Field(
+        min_length=1,
+        max_length=MAX_IMPORTS,
+        description="Modules, such as os, which os.path belongs to, too. Python files and blocks are looked at.",
+    )
+    action: CodeAction = Field(
+        description="Note: it runs, and the record says so. NeedApproval: a human decides. Deny: it doesn't run. The "
+        "strictest one counts, also for Python that can't be read."
+    )
+
+
+def _each_action_once(rules: tuple[CodeRule, ...]) -> tuple[CodeRule, ...]:
+    actions = [one.action.value for one in rules]
+    if len(set(actions)) < len(actions):
+        raise ValueError(f"action must differ from rule to rule, but they are {', '.join(actions)}: join their imports")
+    return rules
+
+
+_CodeRules = Annotated[
+    tuple[CodeRule, ...],
+    Field(
+        max_length=MAX_CODE_RULES,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["action"]},
+    ),
+    AfterValidator(_each_action_once),
+]
 _EgressRules = Annotated[tuple[EgressRule, ...], Field(max_length=MAX_PERMITS)]
 _MountRules = Annotated[tuple[MountSource, ...], Field(max_length=MAX_PERMITS)]
 
@@ -1232,6 +1307,7 @@ class AgentRule(_Model):
     max_limits: SomeLimits | None = None
     egress: _EgressRules | None = None
     mounts: _MountRules | None = None
+    code_rules: _CodeRules | None = None
     with_approval: Approvable | None = None
 
 
@@ -1271,6 +1347,11 @@ class ExecutionPolicySpec(_Model):
     mounts: _MountRules = Field(
         (),
         description="PersistentVolumeClaims and ConfigMaps that executions may have mounted, to read. None by default.",
+    )
+    code_rules: _CodeRules = Field(
+        (),
+        description="What is done about Python code by what it imports: advice, which code can get round, and no "
+        "isolation. None by default.",
     )
     with_approval: Approvable = Field(
         default_factory=Approvable,

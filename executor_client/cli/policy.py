@@ -1,6 +1,9 @@
 """`codeexec policy explain`: what the policy says of a request, before it is made."""
 
+import base64
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +12,9 @@ import pydantic
 import yaml
 
 from codeexec_api import (
+    CodeAction,
     CodeExecutionSpec,
+    CodeFinding,
     CodeSessionSpec,
     Decision,
     ExecutionPolicySpec,
@@ -17,11 +22,16 @@ from codeexec_api import (
     Verdict,
     evaluate,
 )
-from codeexec_api.names import EXECUTION_KIND, POLICY_KIND, POOL_KIND, SESSION_KIND
+from codeexec_api.code_rules import find, parts, unread
+from codeexec_api.digests import sha256_hex
+from codeexec_api.names import EXECUTION_KIND, PAYLOAD_SECRET_TYPE, POLICY_KIND, POOL_KIND, SESSION_KIND
+from codeexec_api.policy import policy_for, without_code_rules
 from executor_client.cli.common import Cluster, cluster_options, explain, output_option
 from executor_client.cli.display import echo_fields, echo_json, echo_table
+from executor_client.code_reading import read_code
 
-_SPECS: Final[dict[str, type[CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec]]] = {
+_Spec = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
+_SPECS: Final[dict[str, type[_Spec]]] = {
     EXECUTION_KIND: CodeExecutionSpec,
     SESSION_KIND: CodeSessionSpec,
     POOL_KIND: SandboxPoolSpec,
@@ -42,9 +52,19 @@ def policy() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="ExecutionPolicy, or its spec, instead of that of the namespace.",
 )
+@click.option(
+    "--code",
+    "code_files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="File with the content of a block or file that the execution announces, for rules about code. Not needed for "
+    "what is in a payload Secret in FILE. Can be repeated.",
+)
 @output_option
 @cluster_options
-def explain_command(cluster: Cluster, as_json: bool, file: Path, policy_file: Path | None) -> None:
+def explain_command(
+    cluster: Cluster, as_json: bool, file: Path, policy_file: Path | None, code_files: tuple[Path, ...]
+) -> None:
     """Hold the CodeExecution, CodeSession or SandboxPool in FILE (YAML) against the policy.
 
     Exits with 0 if it is allowed, 3 if a human has to approve it, and 4 if it is denied.
@@ -60,15 +80,16 @@ def explain_command(cluster: Cluster, as_json: bool, file: Path, policy_file: Pa
                 "counts, which is in the ConfigMap of the operator: give its policy.yaml by --policy"
             )
         governing = raw
-    verdict = evaluate(spec, governing)
+    asked = _hold(spec, governing, _contents(file, spec, code_files))
+    verdict = asked.verdict
     if as_json:
-        echo_json(_as_dict(verdict))
+        echo_json(_as_dict(asked))
     else:
-        _show(spec, verdict)
+        _show(spec, asked)
     sys.exit(_EXIT_CODES[verdict.decision])
 
 
-def _request(file: Path) -> CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec:
+def _request(file: Path) -> _Spec:
     documents = [one for one in _documents(file) if isinstance(one, dict) and one.get("kind") in _SPECS]
     if len(documents) != 1:
         raise click.ClickException(f"{file} must hold one {', '.join(_SPECS)}, but holds {len(documents)}")
@@ -76,6 +97,56 @@ def _request(file: Path) -> CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpe
         return _SPECS[documents[0]["kind"]].model_validate(documents[0].get("spec"))
     except pydantic.ValidationError as error:
         raise click.ClickException(f"{file}: {explain(error)}") from error
+
+
+@dataclass(frozen=True)
+class _Answer:
+    verdict: Verdict
+    findings: tuple[CodeFinding, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Blocks and files that rules for code are about, whose content isn't there."""
+
+
+def _hold(spec: _Spec, governing: ExecutionPolicySpec, contents: Mapping[str, bytes]) -> _Answer:
+    """The policy's answer. Without all the code, nothing is said of any of it."""
+    rules = policy_for(spec, governing).code_rules
+    if not isinstance(spec, CodeExecutionSpec) or not unread(spec, rules, None):
+        return _Answer(evaluate(spec, governing))
+    if missing := tuple(place for place, sha256 in parts(spec) if sha256 not in contents):
+        return _Answer(evaluate(spec, without_code_rules(governing)), missing=missing)
+    files = spec.files or ()
+    blocks, others = ([contents.get(one.sha256, b"") for one in some] for some in (spec.blocks, files))
+    reading = read_code(spec, governing, blocks, others)
+    return _Answer(evaluate(spec, governing, reading), find(spec, rules, reading))
+
+
+def _contents(file: Path, spec: _Spec, code_files: tuple[Path, ...]) -> dict[str, bytes]:
+    """What there is of the code, by its digest: of payload Secrets in the same file, and of files that were named."""
+    secrets = [one for one in _documents(file) if isinstance(one, dict) and one.get("type") == PAYLOAD_SECRET_TYPE]
+    known: set[str] = set()
+    if isinstance(spec, CodeExecutionSpec):
+        known = {one.sha256 for one in spec.blocks} | {one.sha256 for one in spec.files or ()}
+    found = {sha256_hex(one): one for secret in secrets for one in _values(file, secret)}
+    for path in code_files:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise click.ClickException(f"can't read {path}: {error}") from error
+        if sha256_hex(content) not in known:
+            raise click.ClickException(
+                f"--code {path}: it has sha256 {sha256_hex(content)}, and no block or file in {file} announces that; "
+                "give a file with exactly the bytes that are to run"
+            )
+        found[sha256_hex(content)] = content
+    return found
+
+
+def _values(file: Path, secret: Mapping[str, Any]) -> list[bytes]:
+    try:
+        data = [base64.b64decode(one, validate=True) for one in (secret.get("data") or {}).values()]
+        return data + [one.encode() for one in (secret.get("stringData") or {}).values()]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise click.ClickException(f"{file}: a payload Secret whose data is not base64: {error}") from error
 
 
 def _policy(raw: Any, name: str) -> ExecutionPolicySpec:
@@ -98,7 +169,8 @@ def _documents(file: Path) -> list[Any]:
         raise click.ClickException(f"can't read {file}: {error}") from error
 
 
-def _show(spec: CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec, verdict: Verdict) -> None:
+def _show(spec: _Spec, answer: _Answer) -> None:
+    verdict = answer.verdict
     asked = spec if isinstance(spec, CodeExecutionSpec) else None
     echo_fields(
         {
@@ -107,16 +179,22 @@ def _show(spec: CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec, verdict: 
             "Runtime class": verdict.runtime_class_name or "",
             "Egress": ", ".join(map(str, (asked and asked.egress) or ())),
             "Mounts": ", ".join(map(str, (asked and asked.mounts) or ())),
+            "Code": f"codeRules were not looked at: give the code of {', '.join(answer.missing)} by --code"
+            if answer.missing
+            else "",
         }
     )
     rows = [("never", one.field, one.found, one.allowed) for one in verdict.violations]
     rows += [("with approval", one.field, one.found, one.allowed) for one in verdict.beyond]
+    noted = [one for one in answer.findings if one.action is CodeAction.NOTE]
+    rows += [("and noted", one.places[0], str(one), "") for one in noted]
     if rows:
         click.echo()
         echo_table(("IS ALLOWED", "FIELD", "FOUND", "THE POLICY ALLOWS"), rows)
 
 
-def _as_dict(verdict: Verdict) -> dict[str, Any]:
+def _as_dict(answer: _Answer) -> dict[str, Any]:
+    verdict = answer.verdict
     return {
         "decision": verdict.decision.value,
         "image": verdict.image,
@@ -124,5 +202,6 @@ def _as_dict(verdict: Verdict) -> dict[str, Any]:
         "violations": [vars(one) for one in verdict.violations],
         "needsApproval": [vars(one) for one in verdict.beyond],
         "grants": [grant.dump() for grant in verdict.grants],
+        "codeFindings": None if answer.missing else [one.dump() for one in answer.findings],
         "message": verdict.message,
     }

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from codeexec_api import ArtifactStatus, BlockStatus, CodeExecution, Condition, EgressProof, Phase
+from codeexec_api import ArtifactStatus, BlockStatus, CodeExecution, CodeFinding, Condition, EgressProof, Phase
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.display import (
     Printer,
@@ -128,6 +128,7 @@ def _show(execution: CodeExecution) -> None:
     )
     show_conditions(status.conditions)
     _show_blocks(execution, status.blocks)
+    _show_findings(status.code_findings)
     show_egress(status.egress_proof)
     _show_artifacts(status.artifacts, status.artifacts_omitted)
 
@@ -171,6 +172,16 @@ def _show_blocks(execution: CodeExecution, ended: tuple[BlockStatus, ...]) -> No
         rows.append((str(index), block.language, *outcome, size(block.size_bytes), block.sha256[:12]))
     click.echo()
     echo_table(("BLOCK", "LANGUAGE", "ENDED", "EXIT", "DURATION", "SIZE", "DIGEST"), rows)
+
+
+def _show_findings(findings: tuple[CodeFinding, ...]) -> None:
+    if findings:
+        click.echo()
+        rows = (
+            (one.found, one.action.value, ", ".join(one.places) + (", …" if one.count > len(one.places) else ""))
+            for one in findings
+        )
+        echo_table(("FOUND IN THE CODE", "ACTION", "WHERE"), rows)
 
 
 def _show_artifacts(artifacts: tuple[ArtifactStatus, ...], omitted: int) -> None:

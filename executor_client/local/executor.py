@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,21 @@ from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 from pydantic import BaseModel, ConfigDict, Field
 
-from codeexec_api import CodeExecution, CodeExecutionSpec, Event, ExecutionPolicySpec, Limits, Phase, Source, evaluate
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeFinding,
+    Decision,
+    Event,
+    ExecutionPolicySpec,
+    Limits,
+    Phase,
+    Source,
+    evaluate,
+)
+from codeexec_api.code_rules import find
 from codeexec_api.languages import LANGUAGES
+from codeexec_api.policy import policy_for
 from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS, Approvable
 from executor_client import telemetry
 from executor_client.autogen import (
@@ -38,6 +51,7 @@ from executor_client.autogen import (
     to_autogen,
 )
 from executor_client.blocks import PreparedBlock, check_size
+from executor_client.code_reading import read_code
 from executor_client.exceptions import FileTransferError, LocalRunNotApproved, LocalSandboxUnavailable
 from executor_client.functions import (
     UserFunction,
@@ -47,7 +61,7 @@ from executor_client.functions import (
 from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
 from executor_client.local.audit import LocalAuditLog
 from executor_client.local.plan import Machine, check_endpoint, plan
-from executor_client.local.record import BlockEnd, Happened, Output, begun, denied, finished, lost, unknown_here
+from executor_client.local.record import Asked, BlockEnd, Happened, Output, begun, denied, finished, lost, unknown_here
 from executor_client.local.supervised import Stop, run_block
 from executor_client.local.workspace import Workspace, delete
 from executor_client.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
@@ -56,6 +70,7 @@ from executor_client.work_dir import Stamp, WorkDir
 _MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
 """Policies are about images, too, and must name one; here there is none."""
+_NOBODY: Final = "a human would have to approve it, and nobody can be asked where code runs on the caller's machine"
 
 
 class LocalCodeResult(SandboxCodeResult):
@@ -205,24 +220,26 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         if not prepared.blocks:
             return LocalCodeResult(exit_code=1, output=prepared.refusal)
         check_size(prepared.blocks, ())
-        name, spec = f"local-{secrets.token_hex(6)}", self._specify(prepared.blocks)
+        asked = Asked(f"local-{secrets.token_hex(6)}", self._specify(prepared.blocks))
         with telemetry.execution_span() as span:
-            telemetry.describe_request(span, namespace=None, name=name, spec=spec)
+            telemetry.describe_request(span, namespace=None, name=asked.name, spec=asked.spec)
             cancelled = event_of(cancellation_token)
             try:
                 demand_approval(os.environ, self._approval, _now())
             except LocalRunNotApproved as error:
-                self._tell_the_end(Phase.PENDING, denied(name, spec, str(error)))
+                self._tell_the_end(Phase.PENDING, denied(asked, str(error)))
                 raise
             if approver := self._approver():
                 span.set_attribute("codeexec.approval.approver", approver)
             code_file = keep_source(self._folder, prepared.blocks)
-            if refusal := self._refusal(spec):
-                ran = _Ran(denied(name, spec, refusal))
+            refusal, findings = await asyncio.to_thread(self._judge, asked.spec, prepared.blocks)
+            asked = replace(asked, findings=findings)
+            if refusal:
+                ran = _Ran(denied(asked, refusal))
                 self._tell_the_end(Phase.PENDING, ran.record)
             else:
-                job = partial(self._run, name, spec, prepared.blocks)
-                ran = await despite_cancellation(self._in_turn(job, name, spec, cancelled), cancellation_token)
+                job = partial(self._run, asked, prepared.blocks)
+                ran = await despite_cancellation(self._in_turn(job, asked, cancelled), cancellation_token)
             telemetry.describe_outcome(span, ran.record)
         result = ran.result()
         if self._folder:
@@ -241,16 +258,16 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             limits=self._limits,
         )
 
-    def _refusal(self, spec: CodeExecutionSpec) -> str:
-        """What the policy has against it, in words, or nothing."""
+    def _judge(self, spec: CodeExecutionSpec, blocks: Sequence[PreparedBlock]) -> tuple[str, tuple[CodeFinding, ...]]:
+        """What the policy has against it, in words, or nothing; and what its rules for code have found."""
         policy = self._policy or ExecutionPolicySpec(images=(_NO_IMAGE,))
         policy = policy.model_copy(update={"with_approval": Approvable()})  # nobody is asked here
-        verdict = evaluate(spec, policy)
-        return "" if verdict.allowed else verdict.message
+        reading = read_code(spec, policy, [block.content for block in blocks])
+        verdict = evaluate(spec, policy, reading)
+        asks = f"{_NOBODY}: {verdict.message}" if verdict.decision is Decision.NEEDS_APPROVAL else verdict.message
+        return "" if verdict.allowed else asks, find(spec, policy_for(spec, policy).code_rules, reading)
 
-    async def _in_turn(
-        self, job: Callable[[Stop], "_Ran"], name: str, spec: CodeExecutionSpec, cancelled: asyncio.Event
-    ) -> "_Ran":
+    async def _in_turn(self, job: Callable[[Stop], "_Ran"], asked: Asked, cancelled: asyncio.Event) -> "_Ran":
         """Do a job in the thread of this executor, when its turn has come; it may be cancelled before."""
         stop = Stop()
         self._stops.add(stop)
@@ -261,7 +278,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if future.cancelled():
-                return self._never_ran(name, spec)
+                return self._never_ran(asked)
             stop.set()
             await asyncio.wait([waiting])
             raise
@@ -270,22 +287,22 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             self._stops.discard(stop)
             future.add_done_callback(lambda _: stop.close())
 
-    def _run(self, name: str, spec: CodeExecutionSpec, blocks: Sequence[PreparedBlock], stop: Stop) -> "_Ran":
+    def _run(self, asked: Asked, blocks: Sequence[PreparedBlock], stop: Stop) -> "_Ran":
         """Run an execution; in the executor's thread."""
         if stop.is_set:
-            return self._never_ran(name, spec)
+            return self._never_ran(asked)
         if self._audit:
-            self._audit.tell(Phase.PENDING, begun(name, spec, _now(), self._approver()))
+            self._audit.tell(Phase.PENDING, begun(asked, _now(), self._approver()))
         try:
-            ran = self._run_blocks(name, spec, blocks, stop)
+            ran = self._run_blocks(asked, blocks, stop)
         except BaseException:
-            self._tell_the_end(Phase.RUNNING, lost(name, spec))
+            self._tell_the_end(Phase.RUNNING, lost(asked))
             raise
         self._tell_the_end(Phase.RUNNING, ran.record)
         return ran
 
-    def _never_ran(self, name: str, spec: CodeExecutionSpec) -> "_Ran":
-        ran = _Ran(finished(name, spec, Happened(Output(spec.limits.output_bytes))))
+    def _never_ran(self, asked: Asked) -> "_Ran":
+        ran = _Ran(finished(asked, Happened(Output(asked.spec.limits.output_bytes))))
         self._tell_the_end(Phase.PENDING, ran.record)
         return ran
 
@@ -293,11 +310,11 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         if self._audit:
             self._audit.tell_the_end(before, record)
 
-    def _run_blocks(self, name: str, spec: CodeExecutionSpec, blocks: Sequence[PreparedBlock], stop: Stop) -> "_Ran":
-        happened = Happened(Output(spec.limits.output_bytes))
+    def _run_blocks(self, asked: Asked, blocks: Sequence[PreparedBlock], stop: Stop) -> "_Ran":
+        happened = Happened(Output(asked.spec.limits.output_bytes))
         scratch = self._open()
         if self._functions and not scratch.has_functions and not self._load_functions(scratch, stop):
-            return _Ran(finished(name, spec, happened))
+            return _Ran(finished(asked, happened))
         sent = self._upload(scratch, blocks)
         workspace = scratch.workspace
         before = workspace.survey()
@@ -312,7 +329,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         happened.artifacts, happened.artifacts_omitted, files = workspace.changed(before, sources)
         scratch.sent |= sent
         code_file = str(workspace.files / blocks[0].file)
-        return _Ran(finished(name, spec, happened), happened.output.contents(), files, code_file, scratch)
+        return _Ran(finished(asked, happened), happened.output.contents(), files, code_file, scratch)
 
     def _open(self) -> _Scratch:
         if self._scratch is None:

@@ -15,6 +15,7 @@ from codeexec_api import (
     CodeExecution,
     CodeExecutionSpec,
     CodeExecutionStatus,
+    CodeFinding,
     Event,
     Phase,
     Reason,
@@ -34,6 +35,16 @@ _BLOCK_REASONS: Final = {
     Event.DEADLINE: Reason.DEADLINE_EXCEEDED.value,
     Event.CANCEL: "Cancelled",
 }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be run, or isn't."""
+
+    name: str
+    spec: CodeExecutionSpec
+    findings: tuple[CodeFinding, ...] = ()
+    """What the policy's rules for code have found."""
 
 
 @dataclass(frozen=True)
@@ -114,35 +125,33 @@ class Happened:
         )
 
 
-def begun(name: str, spec: CodeExecutionSpec, now: datetime, approver: str) -> CodeExecution:
+def begun(asked: Asked, now: datetime, approver: str) -> CodeExecution:
     """The record of an execution whose code is about to run; `approver` has let it run in production, or is empty."""
     status = CodeExecutionStatus(
         phase=Phase.RUNNING,
         reason=Reason.CODE_STARTED.value,
-        code_digest=spec.code_digest,
         started_at=now,
         layers=LAYERS,
         approval=ApprovalStatus(decision="Approve", approver=approver) if approver else None,
     )
-    return _record(name, spec, status)
+    return _record(asked, status)
 
 
-def lost(name: str, spec: CodeExecutionSpec) -> CodeExecution:
+def lost(asked: Asked) -> CodeExecution:
     """The record of an execution that failed by something other than its code, which may have run in part."""
     move = advance(Phase.RUNNING, Event.FAULT)
-    status = CodeExecutionStatus(phase=move.phase, reason=move.reason.value, code_digest=spec.code_digest)
-    return _record(name, spec, status)
+    status = CodeExecutionStatus(phase=move.phase, reason=move.reason.value)
+    return _record(asked, status)
 
 
-def finished(name: str, spec: CodeExecutionSpec, happened: Happened) -> CodeExecution:
+def finished(asked: Asked, happened: Happened) -> CodeExecution:
     """The record of an execution that has ended; one in which no block ran was cancelled before."""
     end = happened.last
     move = advance(Phase.RUNNING, end.event) if end else advance(Phase.PENDING, Event.CANCEL)
     status = CodeExecutionStatus(
         phase=move.phase,
         reason=move.reason.value,
-        message=_how_it_ended(end, spec),
-        code_digest=spec.code_digest,
+        message=_how_it_ended(end, asked.spec),
         exit_code=_EXIT_CODES.get(end.event, end.exit_code) if end else None,
         started_at=happened.blocks[0].started_at if happened.blocks else None,
         blocks=tuple(happened.blocks),
@@ -152,19 +161,18 @@ def finished(name: str, spec: CodeExecutionSpec, happened: Happened) -> CodeExec
         stdout=happened.output.status("stdout"),
         stderr=happened.output.status("stderr"),
     )
-    return _record(name, spec, status)
+    return _record(asked, status)
 
 
-def denied(name: str, spec: CodeExecutionSpec, message: str) -> CodeExecution:
+def denied(asked: Asked, message: str) -> CodeExecution:
     """The record of an execution that the policy does not allow."""
-    status = CodeExecutionStatus(
-        phase=Phase.DENIED, reason=Reason.POLICY_VIOLATION.value, message=message, code_digest=spec.code_digest
-    )
-    return _record(name, spec, status)
+    status = CodeExecutionStatus(phase=Phase.DENIED, reason=Reason.POLICY_VIOLATION.value, message=message)
+    return _record(asked, status)
 
 
-def _record(name: str, spec: CodeExecutionSpec, status: CodeExecutionStatus) -> CodeExecution:
-    return CodeExecution(metadata=ObjectMeta(name=name, uid=name), spec=spec, status=status)
+def _record(asked: Asked, status: CodeExecutionStatus) -> CodeExecution:
+    known = status.model_copy(update={"code_digest": asked.spec.code_digest, "code_findings": asked.findings})
+    return CodeExecution(metadata=ObjectMeta(name=asked.name, uid=asked.name), spec=asked.spec, status=known)
 
 
 def unknown_here(language: str, program: str, known: Sequence[str]) -> str:

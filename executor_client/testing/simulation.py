@@ -18,6 +18,7 @@ from codeexec_api import (
     BlockStatus,
     CodeExecution,
     CodeExecutionSpec,
+    CodeFinding,
     CodeSession,
     CodeSessionSpec,
     ConditionType,
@@ -39,6 +40,7 @@ from codeexec_api import (
 )
 from codeexec_api.approval import asking, by_whom, decided, question
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
+from codeexec_api.code_rules import Reading, find
 from codeexec_api.languages import LANGUAGES, default_file_name
 from codeexec_api.names import (
     APPROVAL_PLURAL,
@@ -51,7 +53,9 @@ from codeexec_api.names import (
     pod_name,
 )
 from codeexec_api.permits import opening
+from codeexec_api.policy import policy_for, without_code_rules
 from codeexec_api.v1alpha1 import ObjectMeta
+from executor_client.code_reading import read_code
 from executor_client.exceptions import CodeExecError
 from executor_client.testing import records
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script, StreamName, Workspace
@@ -85,6 +89,8 @@ class _Run:
     pod: _Pod
     blocks: list[BlockStatus] = field(default_factory=list)
     bytes_before: tuple[int, int] = (0, 0)
+    reading: Reading | None = None
+    findings: tuple[CodeFinding, ...] = ()
     endless_since: datetime | None = None
     """When the block began that runs now, and does not end by itself."""
 
@@ -233,7 +239,8 @@ class Simulation:
             self._finish(self._runs[name], Event.REFUSED, f"denied {message}. Nothing was run", approval=heard)
             return
         self._move(self._runs[name], Event.APPROVED, ConditionType.APPROVED, f"approved {message}", approval=heard)
-        self._enter(self._runs[name], evaluate(execution.spec, self._policy), f"approved by {heard.approver}")
+        run = self._runs[name]
+        self._enter(run, evaluate(execution.spec, self._policy, run.reading), f"approved by {heard.approver}")
 
     def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
         """Take a session, and start it, and what waits for it. Returns its first version.
@@ -406,11 +413,12 @@ class Simulation:
     # --- executions ---
 
     def _accept(self, run: _Run) -> None:
-        execution = self.executions[run.name]
-        verdict, session = evaluate(execution.spec, self._policy), self.session_of(run.name)
+        execution, session = self.executions[run.name], self.session_of(run.name)
+        problem = records.payload_mismatch(execution.spec, run.payload)
+        verdict = evaluate(execution.spec, without_code_rules(self._policy)) if problem else self._look_at(run)
         if verdict.decision is Decision.DENIED:
             self._finish(run, Event.REFUSED, verdict.message, Reason.POLICY_VIOLATION)
-        elif problem := records.payload_mismatch(execution.spec, run.payload):
+        elif problem:
             self._finish(run, Event.REFUSED, problem, Reason.PAYLOAD_MISMATCH)
         elif session is not None and session not in self.sessions:
             return  # it may still come
@@ -421,6 +429,15 @@ class Simulation:
             asked = asking(execution, verdict.grants, self.now, until)
             message = question(execution, verdict)
             self._move(run, Event.NEEDS_APPROVAL, ConditionType.APPROVED, message, holds=False, approval=asked)
+
+    def _look_at(self, run: _Run) -> Verdict:
+        """What the policy says of it and of its code; what was found goes into the record."""
+        spec = self.executions[run.name].spec
+        blocks = [run.payload[block_key(index)] for index in range(len(spec.blocks))]
+        files = [run.payload[file_key(index)] for index in range(len(spec.files or ()))]
+        run.reading = read_code(spec, self._policy, blocks, files)
+        run.findings = find(spec, policy_for(spec, self._policy).code_rules, run.reading)
+        return evaluate(spec, self._policy, run.reading)
 
     def _enter(self, run: _Run, verdict: Verdict, message: str) -> None:
         """It may run."""
@@ -570,6 +587,7 @@ class Simulation:
         }
 
     def _move(self, run: _Run, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
+        more = {"code_findings": run.findings, **more}
         self._write_execution(records.moved(self.executions[run.name], event, kind, message, self.now, **more))
 
     def _finish(self, run: _Run, event: Event, message: str, reason: Reason | None = None, **more: Any) -> None:

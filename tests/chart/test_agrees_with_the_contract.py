@@ -10,10 +10,10 @@ from chart.helm import CHART, ROOT, render
 from chart.rights import AGENT, cells
 from pydantic import BaseModel
 
-from codeexec_api import ExecutionPolicySpec, Limits, PodLimits, SandboxPoolSpec
+from codeexec_api import CodeAction, CodeRule, ExecutionPolicySpec, Limits, PodLimits, SandboxPoolSpec
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import MAX_AGENT_RULES, AgentRule, Approvable, PolicyLimits, SomeLimits
+from codeexec_api.v1alpha1 import MAX_AGENT_RULES, MAX_CODE_RULES, AgentRule, Approvable, PolicyLimits, SomeLimits
 from executor_client.cli import diagnosis
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -99,6 +99,14 @@ def test_rules_and_what_is_approvable_have_the_fields_of_the_model(model: type[B
 
 def test_there_may_be_as_many_rules_as_in_the_model() -> None:
     assert POLICY["agentRules"]["maxItems"] == MAX_AGENT_RULES
+
+
+def test_rules_for_code_are_those_of_the_model() -> None:
+    here, model = SCHEMA["definitions"]["codeRules"], CodeRule.model_json_schema(by_alias=True)
+    imports, known = here["items"]["properties"]["imports"], model["properties"]["imports"]
+    assert here["maxItems"] == MAX_CODE_RULES == len(CodeAction)
+    assert here["items"]["properties"]["action"]["enum"] == list(CodeAction)
+    assert {key: known[key] for key in ("minItems", "maxItems", "items")} | {"type": "array"} == imports
 
 
 def test_languages_are_those_of_the_model() -> None:

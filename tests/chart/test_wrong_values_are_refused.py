@@ -55,6 +55,17 @@ REFUSED = {
         ["--set", "policy.mounts[0].configMap.name=a,policy.mounts[0].persistentVolumeClaim.claimName=b"],
         "/policy/mounts/0'",
     ),
+    "code rules as a switch": (["--set", "policy.codeRules=true"], "/policy/codeRules'"),
+    "nothing about code": (["--set", "policy.codeRules=null"], "/policy': missing property 'codeRules'"),
+    "code rule without an action": (["--set", "policy.codeRules[0].imports={os}"], "/policy/codeRules/0'"),
+    "code rule that warns": (
+        ["--set-json", 'policy.codeRules=[{"imports":["os"],"action":"Warn"}]'],
+        "/policy/codeRules/0/action'",
+    ),
+    "code rule with a pattern": (
+        ["--set-json", 'policy.agentRules=[{"agent":"a","codeRules":[{"imports":["os.*"],"action":"Note"}]}]'],
+        "/policy/agentRules/0/codeRules/0/imports/0'",
+    ),
     "approval as a switch": (["--set", "policy.withApproval=true"], "/policy/withApproval'"),
     "nothing about approval": (["--set", "policy.withApproval=null"], "/policy': missing property 'withApproval'"),
     "unknown in what is approvable": (

@@ -131,15 +131,15 @@ def test_the_full_example_has_every_field(kind: str, crd: str, left_out: set[str
     assert set(schema) - set(example) == left_out
     for field in set(example) & NESTED:
         assert set(example[field]) == set(schema[field]["properties"]), field
-    for field in set(example) & {"agentRules", "grants"}:
+    for field in set(example) & {"agentRules", "grants", "codeRules"}:
         assert set(example[field][0]) == set(schema[field]["items"]["properties"]), field
 
 
 def test_every_grant_that_an_execution_can_need_fits_into_its_record_and_into_an_approval() -> None:
-    """One for the language of each block, each permit and mount, and one for every other field that can be approved."""
+    """One for the language of each block, each permit, mount, module and unreadable code, and every other field."""
     listed = {"languages": v1alpha1.MAX_BLOCKS, "egress": v1alpha1.MAX_PERMITS, "mounts": v1alpha1.MAX_MOUNTS}
     others = len(v1alpha1.Approvable.model_fields) - len({*listed, "max_limits"})
-    most = sum(listed.values()) + others + len(v1alpha1.SomeLimits.model_fields)
+    most = sum(listed.values()) + others + len(v1alpha1.SomeLimits.model_fields) + v1alpha1.MAX_IMPORTS + 1
     assert most == v1alpha1.MAX_GRANTS
     status = schema_of("codeexecutions.yaml")["properties"]["status"]["properties"]["approval"]["properties"]
     approval = schema_of("executionapprovals.yaml")["properties"]["spec"]["properties"]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 
 import pytest
 from cluster_tools import SANDBOX, Admin
@@ -40,7 +41,9 @@ async def real(agent_kubeconfig: str, admin: Admin) -> AsyncIterator[RealStage]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_the_fake_does_as_the_cluster_does(case: Case, real: RealStage):
+async def test_the_fake_does_as_the_cluster_does(case: Case, real: RealStage, policy):
+    if case.policy:
+        await asyncio.to_thread(partial(policy, **case.policy))
     on_the_cluster = await case.play(real)
-    on_the_fake = await case.play(FakeStage(case.script))
+    on_the_fake = await case.play(FakeStage(case.script, case.policy))
     assert on_the_fake == on_the_cluster

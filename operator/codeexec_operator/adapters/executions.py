@@ -22,14 +22,16 @@ from codeexec_api import (
     Reason,
     Verdict,
 )
+from codeexec_api.code_rules import Inquiry, Reading, unread
 from codeexec_api.names import pod_name, review_name
+from codeexec_api.policy import policy_for
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
 from codeexec_operator.adapters.pools import ClaimedPod, PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now, understood
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed import Observed, PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed import Observed, PolicyProblem, PoolView, Sandbox, SessionView
 from codeexec_operator.core.payload import (
     HeldPayload,
     Payload,
@@ -394,6 +396,7 @@ class ExecutionWorker(PodWorker):
             payload = open_payload(self._seen.execution, spec.sealed_payload, self.context.sealing.ring)
         elif spec.payload_ref:
             payload = verify_payload(self._seen.execution, await self._read_payload(spec.payload_ref))
+        reading = await self._read_code(payload, policy) if isinstance(payload, Payload) else self._seen.reading
         queued = self._seen.execution.status.pool_name and not self._claimed
         if queued and isinstance(payload, Payload):  # after a restart of the operator: there may be many
             payload = hold(payload, waits=True)
@@ -402,8 +405,16 @@ class ExecutionWorker(PodWorker):
             if session:
                 self._register.adopt_session(session)
                 self._seen = replace(self._seen, session=SessionView(session))
-        self._seen = replace(self._seen, payload=payload, payload_read_at=now(), policy=policy)
+        self._seen = replace(self._seen, payload=payload, payload_read_at=now(), policy=policy, reading=reading)
         self.wake()
+
+    async def _read_code(self, payload: Payload, policy: ExecutionPolicySpec | PolicyProblem) -> Reading | None:
+        """What is known of the code, of which more is found out only if a rule asks for that."""
+        spec, known = self._seen.execution.spec, self._seen.reading
+        rules = () if isinstance(policy, PolicyProblem) else policy_for(spec, policy).code_rules
+        if not unread(spec, rules, known):
+            return known
+        return await self.context.reader.read(Inquiry(spec, payload.blocks, payload.files, rules))
 
     async def _act_on_approval(
         self, action: actions.ReadApprovals | actions.PublishCode | actions.WithdrawCode

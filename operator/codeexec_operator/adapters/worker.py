@@ -21,6 +21,7 @@ from codeexec_api.v1alpha1 import ObjectMeta
 from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.payloads import Payloads
@@ -60,6 +61,7 @@ class Context:
     policies: Policies
     payloads: Payloads
     sealing: SealingKeys
+    reader: CodeReader
     timing: Timing
     version: str
     """Of the operator."""

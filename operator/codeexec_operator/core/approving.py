@@ -20,10 +20,12 @@ from codeexec_api import (
     set_condition,
 )
 from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question
+from codeexec_api.code_rules import find, unread
+from codeexec_api.policy import policy_for, without_code_rules
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Observed, PolicyProblem
-from codeexec_operator.core.payload import Payload, PayloadProblem
+from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 from codeexec_operator.core.startup import MESSAGE_LENGTH
 
@@ -69,10 +71,27 @@ def consult(seen: Observed) -> Verdict | Ending:
     """What the policy says now; an end if it is not valid, or denies what nobody can approve."""
     if isinstance(seen.policy, PolicyProblem):
         return Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message)
-    verdict = evaluate(seen.execution.spec, seen.policy)
+    # A payload that is none ends the execution by itself, so nothing is said of its code.
+    policy = without_code_rules(seen.policy) if isinstance(seen.payload, PayloadProblem) else seen.policy
+    verdict = evaluate(seen.execution.spec, policy, seen.reading)
     if verdict.decision is Decision.DENIED:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
     return verdict
+
+
+def look_at_code(seen: Observed) -> Observed | Plan:
+    """The same, with what rules for code have found in the record; or how to find that out.
+
+    Rules may come, or list more, while an execution waits. Then its code is read again, and looked at.
+    """
+    if isinstance(seen.policy, PolicyProblem) or not isinstance(seen.payload, Payload | HeldPayload):
+        return seen
+    spec = seen.execution.spec
+    rules = policy_for(spec, seen.policy).code_rules
+    if unread(spec, rules, seen.reading):
+        return Plan(actions=(ReadRequest(),))
+    found = find(spec, rules, seen.reading)
+    return seen if found == seen.execution.status.code_findings else knowing(seen, {"code_findings": found})
 
 
 def _decision(seen: Observed, verdict: Verdict, approvals: Sequence[ExecutionApproval], now: datetime) -> Plan:

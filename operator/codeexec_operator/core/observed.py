@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, ExecutionPolicy, ExecutionPolicySpec, Reason
+from codeexec_api.code_rules import Reading
 from codeexec_api.names import POLICY_NAME, SANDBOX_CONTAINER
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.findings import Proven
@@ -194,6 +195,8 @@ class Observed:
     surroundings: Surroundings = field(default_factory=Surroundings)
     payload: Payload | HeldPayload | PayloadProblem | None = None
     payload_read_at: datetime | None = None
+    reading: Reading | None = None
+    """What is known of its Python code; None if no rule has asked for that. It says itself which code it is of."""
     approvals: tuple[ExecutionApproval, ...] | None = None
     """Decisions about executions of this name; None if they were not read yet."""
     code_unreadable: bool = False

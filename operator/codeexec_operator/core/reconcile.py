@@ -24,7 +24,15 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadRequest,
 )
-from codeexec_operator.core.approving import ask, awake_at_expiry, consult, lapse, permits, wait_for_decision
+from codeexec_operator.core.approving import (
+    ask,
+    awake_at_expiry,
+    consult,
+    lapse,
+    look_at_code,
+    permits,
+    wait_for_decision,
+)
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Observed, PolicyProblem, Sandbox, SessionView
 from codeexec_operator.core.payload import PayloadProblem
@@ -58,13 +66,16 @@ def decide(seen: Observed, now: datetime, timing: Timing) -> Plan:
     phase = seen.execution.status.phase
     if phase.terminal:
         return _retain(seen, now, timing)
+    if phase is Phase.RUNNING:
+        return _supervise(seen, now, timing)
+    looked = look_at_code(seen)
+    if isinstance(looked, Plan):
+        return looked
     if phase is Phase.PENDING:
-        return _accept(seen, now, timing)
+        return _accept(looked, now, timing)
     if phase is Phase.AWAITING_APPROVAL:
-        return wait_for_decision(seen, now)
-    if phase in (Phase.APPROVED, Phase.STARTING):
-        return lapse(seen, now) or awake_at_expiry(seen, _begin(seen, now, timing))
-    return _supervise(seen, now, timing)
+        return wait_for_decision(looked, now)
+    return lapse(looked, now) or awake_at_expiry(looked, _begin(looked, now, timing))
 
 
 def _begin(seen: Observed, now: datetime, timing: Timing) -> Plan:

@@ -25,6 +25,7 @@ from codeexec_api.names import (
 from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.default_pool import make_default_pools
 from codeexec_operator.adapters.health import serve_health
@@ -75,6 +76,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         policies=policies,
         payloads=payloads,
         sealing=keys,
+        reader=CodeReader(),
         timing=Timing(),
         version=version("codeexec"),
         telemetry=memo.telemetry,

@@ -18,6 +18,7 @@ from codeexec_api import (
     ApprovalStatus,
     AuditAnchor,
     CodeExecution,
+    CodeFinding,
     CodeSession,
     Grant,
     Phase,
@@ -38,6 +39,7 @@ from codeexec_api.audit import (
     status_digest,
 )
 from codeexec_api.audit_check import FindingKind, Verification, audit_line, read_log, verify
+from codeexec_api.v1alpha1 import MAX_CODE_GRANTS
 
 Record = CodeExecution | CodeSession
 MARKER = "PLANTED-IN-CODE-AND-OUTPUT"
@@ -185,6 +187,20 @@ def test_a_line_tells_who_asked_for_what_and_what_became_of_it() -> None:
     assert facts["limits"]["memory"] == record.spec.limits.memory
 
 
+def test_a_line_tells_what_was_found_in_the_code_as_far_as_there_is_room() -> None:
+    def listed(count: int, name: str = "m") -> list[str]:
+        found = tuple(
+            CodeFinding(found=f"import {name}{index}", action="Note", places=("spec.blocks[0]",), count=index + 1)
+            for index in range(count)
+        )
+        return facts_of(an_execution(status={"code_findings": found})).get("codeFindings", [])
+
+    assert listed(0) == []
+    assert listed(2) == ["Note: import m0", "Note: import m1 (and in 1 more)"]
+    assert len(listed(33)) == 33
+    assert [one[:11] for one in listed(66, "m" * 50)] == ["66, sha256 "]
+
+
 def test_a_line_holds_no_code_no_output_and_no_name_of_a_file() -> None:
     output = StreamStatus(text=MARKER, sha256="0" * 64, kept_bytes=9, total_bytes=9, truncated=False)
     record = an_execution(
@@ -223,6 +239,11 @@ def test_the_largest_line_is_not_cut_in_two_by_a_container_runtime() -> None:
     permits = [a_long_permit(index) for index in range(16)]
     grants = tuple(Grant(field=f"spec.blocks[{index}].language", value="javascript") for index in range(64))
     grants += tuple(Grant(field=f"spec.egress[{index}]", value="v" * 1024) for index in range(16))
+    found = tuple(
+        CodeFinding(found=f"import {'m' * 62}{index:02}", action="NeedApproval", places=("spec.blocks[63]",), count=128)
+        for index in range(MAX_CODE_GRANTS)
+    )
+    grants += tuple(Grant(field=one.places[0], value=str(one)) for one in found)
     image = "r" * 200 + "@sha256:" + "a" * 64
     record = an_execution(
         phase=Phase.FAILED,
@@ -236,6 +257,7 @@ def test_the_largest_line_is_not_cut_in_two_by_a_container_runtime() -> None:
         ],
         status={
             "approval": ApprovalStatus(grants=grants, decision="Approve", approver="é" * 512, name="n" * 253),
+            "code_findings": found,
             "image": image,
             "image_id": image,
             "pod_name": "p" * 253,

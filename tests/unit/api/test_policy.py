@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from factories import IMAGE, OTHER_IMAGE, a_policy, a_raw_block, a_raw_mount, a_raw_source, a_spec
+from factories import CODE, IMAGE, OTHER_IMAGE, a_policy, a_raw_block, a_raw_mount, a_raw_source, a_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +18,12 @@ from codeexec_api import (
     SandboxPoolSpec,
     evaluate,
 )
+from codeexec_api.code_rules import Inquiry
 from codeexec_api.policy import policy_for
 from codeexec_api.v1alpha1 import (
     MAX_BLOCKS,
     MAX_GRANTS,
+    MAX_IMPORTS,
     MAX_MOUNTS,
     MAX_OUTPUT_BYTES,
     MAX_PERMITS,
@@ -432,13 +434,19 @@ class TestApprovable:
         greedy = asking(
             image=OTHER_IMAGE,
             runtimeClassName="kata",
-            blocks=[a_raw_block(language="sh")] * MAX_BLOCKS,
+            blocks=[a_raw_block(language="sh", filename="tool.py")] * MAX_BLOCKS,
             timeoutSeconds=60,
             egress=[{"cidr": "10.1.2.3/32", "port": 443}] * MAX_PERMITS,
             mounts=[a_raw_mount(f"data-{number}") for number in range(MAX_MOUNTS)],
             **within(cpu="2", memory="1Gi", ephemeralStorage="1Gi", pids=512),
         )
-        assert len(evaluate(greedy, strict(withApproval=approvable)).grants) == MAX_GRANTS
+        code = [{"action": "NeedApproval", "imports": [f"module{number}" for number in range(MAX_IMPORTS)]}]
+        policy = strict(withApproval=approvable, codeRules=code)
+        inquiry = Inquiry(greedy, [CODE] * MAX_BLOCKS, (), policy.code_rules)
+        reading = inquiry.reading(
+            f"{list(range(MAX_IMPORTS))}\n".encode()
+        )  # of the first block; of the others, nothing
+        assert len(evaluate(greedy, policy, reading).grants) == MAX_GRANTS
 
     @pytest.mark.parametrize(
         ("field", "spec"),

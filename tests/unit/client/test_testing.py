@@ -25,7 +25,7 @@ from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutc
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_case(case: Case):
-    await case.play(FakeStage(case.script))
+    await case.play(FakeStage(case.script, case.policy))
 
 
 def always(**outcome) -> FakeCluster:

@@ -371,6 +371,41 @@ async def test_functions_can_be_imported(make: Any, run: Any) -> None:
     assert "def double" in executor.format_functions_for_prompt()
 
 
+@pytest.mark.parametrize(
+    ("action", "code", "said"),
+    [
+        ("Deny", "import ctypes", "spec.blocks[0]: import ctypes is not allowed by the policy"),
+        ("Deny", "%ls", "spec.blocks[0]: unreadable Python is not allowed by the policy"),
+        (
+            "NeedApproval",
+            "import ctypes",
+            "nobody can be asked where code runs on the caller's machine: spec.blocks[0]",
+        ),
+    ],
+)
+async def test_rules_for_code_count_here_too(make: Any, run: Any, action: str, code: str, said: str) -> None:
+    rules = [{"action": action, "imports": ["ctypes"]}]
+    executor = make(policy=ExecutionPolicySpec.model_validate({"images": [IMAGE], "codeRules": rules}), timeout=20)
+    assert (await run(executor, "print('ran')", "python")).output == "ran\n", "control"
+    result = await run(executor, code, "python")
+    assert (result.exit_code, result.reason) == (1, "PolicyViolation")
+    assert said in result.output
+
+
+async def test_what_a_rule_only_notes_runs_and_is_on_the_span(
+    make: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(telemetry, "_TRACER", provider.get_tracer("test"))
+    rules = [{"action": "Note", "imports": ["os"]}]
+    executor = make(policy=ExecutionPolicySpec.model_validate({"images": [IMAGE], "codeRules": rules}), timeout=20)
+    assert (await run(executor, "import os; print(os.sep)", "python")).output == "/\n"
+    [span] = exporter.get_finished_spans()
+    assert span.attributes
+    assert span.attributes["codeexec.code.findings"] == ("Note: import os",)
+
+
 async def test_the_policy_counts_here_too(make: Any, run: Any) -> None:
     policy = ExecutionPolicySpec(
         images=(IMAGE,), languages=("python",), max_timeout_seconds=10, max_limits=PolicyLimits(memory="64Mi")

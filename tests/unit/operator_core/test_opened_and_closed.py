@@ -6,11 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import SURROUNDINGS, TARGET, a_policy, a_secret, an_execution
+from factories import SURROUNDINGS, TARGET, a_policy, a_raw_block, a_secret, an_execution
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
 from codeexec_operator.adapters.audit import AuditLog
+from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.core.observed import Fault
@@ -28,6 +29,7 @@ class Played:
 
     execution: CodeExecution
     fault: Fault | None = None
+    secret: Any = field(default_factory=a_secret)
     failures: int = 0
     """How many times a policy can't be deleted, before it can."""
     conflicts: int = 0
@@ -69,9 +71,9 @@ class Played:
             self.failures -= 1
             raise TimeoutError
 
-    def begin(self) -> ExecutionWorker:
+    def begin(self, policy: ExecutionPolicySpec | None = None) -> ExecutionWorker:
         metrics = SimpleNamespace(retried=lambda _: None, unexpected=lambda: self.heard.append("unexpected"))
-        policy = a_policy(egress=[PERMIT])
+        policy = policy or a_policy(egress=[PERMIT])
 
         async def of(namespace: str) -> Any:
             return policy
@@ -80,7 +82,8 @@ class Played:
             cluster=self,
             lookout=SimpleNamespace(view=replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,))),
             policies=SimpleNamespace(default=policy, known=lambda _: policy, of=of),
-            payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret()),
+            payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
+            reader=CodeReader(),
             timing=Timing(),
             version="1",
             telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
@@ -152,3 +155,22 @@ async def test_an_execution_without_permits_makes_and_deletes_none() -> None:
     worker.observe_deletion()
     await asyncio.wait_for(played.ended.wait(), 5)
     assert not [one for one in played.heard if "policy" in one]
+
+
+CODE_RULES = [{"action": "Deny", "imports": ["os"]}, {"action": "Note", "imports": ["json"]}]
+
+
+@pytest.mark.parametrize(
+    ("code", "phase"), [(b"import os", Phase.DENIED), (b"!ls", Phase.DENIED), (b"import json", None)]
+)
+async def test_code_is_read_before_there_is_a_pod(code: bytes, phase: Phase | None) -> None:
+    played = Played(an_execution(blocks=[a_raw_block(code)]), secret=a_secret([code]))
+    worker = played.begin(a_policy(codeRules=CODE_RULES))
+    if phase is None:
+        await played.until("create pod run-1-0f8fad5b")
+        worker.observe_deletion()
+    await asyncio.wait_for(played.ended.wait(), 10)
+    assert played.heard == (["create pod run-1-0f8fad5b"] if phase is None else [])
+    [found] = played.execution.status.code_findings
+    assert found.action == ("Note" if phase is None else "Deny")
+    assert played.execution.status.phase is (phase or Phase.STARTING)

@@ -1,0 +1,312 @@
+"""Rules for code on a real cluster: what is noted, asked about and denied; and that it is advice, and no isolation."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from cluster_tools import (
+    SANDBOX,
+    SYSTEM,
+    Admin,
+    a_name,
+    a_sealed_execution,
+    a_secret,
+    a_session,
+    an_execution,
+    announce,
+    wait_for,
+)
+
+from executor_client import ClusterRef, CodeExecutionClient, Limits
+
+pytestmark = pytest.mark.e2e
+
+LIMITS = {"cpu": "100m", "memory": "64Mi"}
+RULES = {"Deny": ["ctypes"], "NeedApproval": ["socket", "subprocess"], "Note": ["os"]}
+GETS_ROUND = "getattr(__builtins__, '__imp' + 'ort__')"
+
+
+def rules(**actions: list[str]) -> list[dict[str, Any]]:
+    return [{"action": action, "imports": modules} for action, modules in actions.items()]
+
+
+@pytest.fixture
+def ruled(policy) -> Callable[..., None]:
+    """Puts a policy with these rules into the namespace, and others if it is called."""
+
+    def put(**actions: list[str]) -> None:
+        policy(codeRules=rules(**actions))
+
+    put(**RULES)
+    return put
+
+
+@pytest.fixture(scope="module")
+def approver(admin: Admin, kubeconfig_of) -> Admin:
+    name = a_name("approver")
+    admin.kubectl("-n", SANDBOX, "create", "serviceaccount", name)
+    account = f"--serviceaccount={SANDBOX}:{name}"
+    admin.kubectl("-n", SANDBOX, "create", "rolebinding", name, "--role=codeexec-approver", account)
+    user = Admin(kubeconfig_of(SANDBOX, name))
+    wait_for("the binding to count", lambda: not user.try_kubectl("-n", SANDBOX, "get", "cex").returncode)
+    return user
+
+
+@pytest.fixture
+def session(admin: Admin) -> Iterator[str]:
+    name = a_name("ruled")
+    admin.apply(a_session(name, limits=LIMITS))
+    yield name
+    admin.kubectl("-n", SANDBOX, "delete", "codesession", name, "--wait=false")
+
+
+def approve(user: Admin, record: dict[str, Any]) -> None:
+    async def decide() -> None:
+        async with CodeExecutionClient(ClusterRef(SANDBOX, user.kubeconfig)) as client:
+            await client.approve(await client.get(record["metadata"]["name"]))
+
+    asyncio.run(decide())
+
+
+def ended(admin: Admin, code: str, *more: str, **spec: Any) -> dict[str, Any]:
+    """The status of an execution that has ended."""
+    name = a_name("gate")
+    admin.submit(name, code, *more, **{"limits": LIMITS, **spec})
+    return admin.wait_for_phase(name, "Succeeded", "Failed", "Denied", "Lost", "TimedOut")["status"]
+
+
+def findings(status: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [(one["found"], one["action"], *one["places"]) for one in status.get("codeFindings", ())]
+
+
+# --- what is noted, and the control ---------------------------------------------------------------------------------
+
+
+def test_control_without_rules_the_same_code_runs_and_nothing_is_found(admin, policy):
+    policy()
+    for code in ("import ctypes", "import os, socket, subprocess"):
+        status = ended(admin, code)
+        assert (status["phase"], findings(status)) == ("Succeeded", [])
+
+
+def test_what_is_noted_runs_and_is_seen_with_kubectl(admin, ruled):
+    name = a_name("noted")
+    admin.submit(name, "import json", "import os.path as p; print(p.sep)", limits=LIMITS)
+    status = admin.wait_for_phase(name, "Succeeded", "Denied")["status"]
+    assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "/\n")
+    assert findings(status) == [("import os", "Note", "spec.blocks[1]")]
+    described = admin.kubectl("-n", SANDBOX, "describe", "cex", name)
+    assert "import os" in described
+
+
+def test_it_is_in_the_operator_s_log(admin, ruled):
+    name = a_name("logged")
+    admin.submit(name, "import os", limits=LIMITS)
+    admin.wait_for_phase(name, "Succeeded")
+    log = admin.kubectl("-n", SYSTEM, "logs", "deployment/codeexec-operator", "--since=2m")
+    lines = [
+        json.loads(line)["audit"] for line in log.splitlines() if f'"name":"{name}"' in line and '"audit":{' in line
+    ]
+    assert lines
+    assert all(line["record"]["codeFindings"] == ["Note: import os"] for line in lines)
+
+
+# --- what is denied -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import ctypes", "from ctypes.util import find_library", "import importlib as i; i.import_module('ctypes')"],
+)
+def test_what_is_denied_does_not_run(admin, ruled, code):
+    status = ended(admin, "print('first')", code)
+    assert (status["phase"], status["reason"]) == ("Denied", "PolicyViolation")
+    assert status["message"].startswith("spec.blocks[1]: import ctypes is not allowed by the policy")
+    assert findings(status) == [("import ctypes", "Deny", "spec.blocks[1]")]
+    assert not {"podName", "startedAt"} & status.keys()
+
+
+@pytest.mark.parametrize("code", ["!ls", "%run other.py", "print 'two'", "(" * 50_000, "x = 1\x00", "-" * 50_000 + "1"])
+def test_what_can_not_be_read_is_denied_as_the_strictest_rule_says(admin, ruled, code):
+    status = ended(admin, code)
+    assert (status["phase"], findings(status)) == ("Denied", [("unreadable Python", "Deny", "spec.blocks[0]")])
+    assert "podName" not in status
+
+
+def test_a_megabyte_of_hostile_code_does_not_disturb_the_operator(admin, ruled):
+    """It goes on with others, and with the same process as before."""
+
+    def restarts() -> list[int]:
+        pods = json.loads(admin.kubectl("-n", SYSTEM, "get", "pods", "-o", "json"))["items"]
+        return [one["restartCount"] for pod in pods for one in pod["status"].get("containerStatuses", ())]
+
+    before, names = restarts(), [a_name("hostile") for _ in range(4)]
+    for name, code in zip(names, ("(" * 999_000, "a\n" * 499_000, "1," * 499_000, "-" * 999_000 + "1"), strict=True):
+        admin.submit(name, code, limits=LIMITS)
+    assert ended(admin, "print('meanwhile')")["stdout"]["text"] == "meanwhile\n"
+    for name in names:
+        status = admin.wait_for_phase(name, "Denied", "Succeeded", "Failed")["status"]
+        assert (status["phase"], findings(status)) == ("Denied", [("unreadable Python", "Deny", "spec.blocks[0]")])
+    assert restarts() == before
+
+
+def test_files_that_can_be_imported_are_looked_at(admin, ruled):
+    name, code, module = a_name("files"), b"import helper", b"import ctypes"
+    payload = {"block-0": code, "file-0": module, "file-1": module}
+    files = [{"path": path, **announce(module)} for path in ("helper.txt", "pkg/helper.py")]
+    admin.submit(name, code.decode(), payload=payload, files=files, limits=LIMITS)
+    status = admin.wait_for_phase(name, "Denied", "Succeeded", "Failed")["status"]
+    assert findings(status) == [("import ctypes", "Deny", "spec.files[1]")]
+    assert status["phase"] == "Denied"
+
+
+def test_other_languages_are_not_looked_at(admin, ruled):
+    """Which is why `languages` is what forbids them: bash starts Python."""
+    name, code = a_name("bash"), b"python3 -c 'import ctypes; print(1)'"
+    block = {"language": "bash", **announce(code)}
+    admin.apply(a_secret(name, {"block-0": code}), an_execution(name, [block], limits=LIMITS))
+    status = admin.wait_for_phase(name, "Denied", "Succeeded", "Failed")["status"]
+    assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "1\n")
+
+
+# --- what a human decides about -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "payloadRef"])
+def test_what_needs_approval_waits_and_runs_when_it_is_given(admin, ruled, approver, sealed):
+    name, code = a_name("asks"), "import socket; print('ran')"
+    if sealed:
+        admin.kubectl("create", "-f", "-", stdin=json.dumps(a_sealed_execution(admin, name, code, limits=LIMITS)))
+    else:
+        admin.submit(name, code, limits=LIMITS)
+    record = admin.wait_for_phase(name, "AwaitingApproval", "Denied", "Succeeded")
+    assert record["status"]["phase"] == "AwaitingApproval"
+    assert "podName" not in record["status"]
+    assert record["status"]["approval"]["grants"] == [{"field": "spec.blocks[0]", "value": "import socket"}]
+    approve(approver, record)
+    status = admin.wait_for_phase(name, "Succeeded", "Denied", "Expired")["status"]
+    assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "ran\n")
+    assert findings(status) == [("import socket", "NeedApproval", "spec.blocks[0]")]
+
+
+def test_an_approval_of_something_else_does_not_count(admin, ruled, approver):
+    name = a_name("other")
+    admin.submit(name, "import socket, subprocess", limits=LIMITS)
+    record = admin.wait_for_phase(name, "AwaitingApproval")
+    meta, until = record["metadata"], datetime.now(UTC) + timedelta(minutes=10)
+    one = {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "ExecutionApproval",
+        "metadata": {"name": name, "namespace": SANDBOX, "labels": {"codeexec.dev/execution": name}},
+        "spec": {
+            "executionRef": {"name": name, "uid": meta["uid"], "requestedBy": record["spec"]["requestedBy"]},
+            "decision": "Approve",
+            "grants": [{"field": "spec.blocks[0]", "value": "import socket"}],
+            "approver": approver.me,
+            "expiresAt": until.isoformat().replace("+00:00", "Z"),
+        },
+    }
+    approver.kubectl("create", "-f", "-", stdin=json.dumps(one))
+
+    def unused() -> list[str]:
+        return [one["reason"] for one in admin.execution(name)["status"]["approval"].get("unused", ())]
+
+    wait_for("the approval to be found wanting", lambda: unused() == ["OtherGrants"])
+    assert admin.phase(name) == "AwaitingApproval"
+
+
+def test_rules_that_grow_while_it_waits_count(admin, ruled, approver):
+    name = a_name("grows")
+    admin.submit(name, "import socket, json", limits=LIMITS)
+    record = admin.wait_for_phase(name, "AwaitingApproval")
+    ruled(NeedApproval=["socket"], Deny=["json"])
+    status = admin.wait_for_phase(name, "Denied")["status"]
+    assert findings(status)[0] == ("import json", "Deny", "spec.blocks[0]")
+    assert record["status"]["approval"]["grants"] == [{"field": "spec.blocks[0]", "value": "import socket"}]
+
+
+# --- sessions and pools ---------------------------------------------------------------------------------------------
+
+
+def test_in_a_session_each_execution_is_looked_at(admin, ruled, session, approver):
+    spec = {"sessionRef": {"name": session}}
+    assert ended(admin, "import os; open('note', 'w').write('left')", **spec)["phase"] == "Succeeded"
+    assert ended(admin, "import ctypes", **spec)["phase"] == "Denied"
+    asks = a_name("asks")
+    admin.submit(asks, "import socket; print(open('note').read())", limits=LIMITS, **spec)
+    approve(approver, admin.wait_for_phase(asks, "AwaitingApproval"))
+    status = admin.wait_for_phase(asks, "Succeeded", "Denied")["status"]
+    assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "left\n")
+
+
+async def test_code_is_looked_at_before_it_gets_a_pod_of_a_pool(make_pool, make_executor, admin, ruled):
+    pool = make_pool(1)
+    await asyncio.to_thread(pool.ready, 1)
+    executor = make_executor(limits=Limits(cpu="100m", memory="96Mi"), timeout=30)
+    denied = await executor.execute_code_blocks([CodeBlock("import ctypes", "python")], CancellationToken())
+    assert (denied.exit_code, denied.reason) == (1, "PolicyViolation")
+    assert "podName" not in admin.execution(denied.execution)["status"]
+    ran = await executor.execute_code_blocks([CodeBlock("import os; print(1)", "python")], CancellationToken())
+    status = admin.execution(ran.execution)["status"]
+    assert (ran.output, status["poolName"]) == ("1\n", pool.name)
+    assert findings(status) == [("import os", "Note", "spec.blocks[0]")]
+
+
+# --- who ------------------------------------------------------------------------------------------------------------
+
+
+def test_rules_of_an_agent_replace_the_others(admin, policy):
+    policy(codeRules=rules(Deny=["os"]), agentRules=[{"requestedBy": admin.me, "codeRules": rules(Note=["os"])}])
+    status = ended(admin, "import os")
+    assert (status["phase"], findings(status)) == ("Succeeded", [("import os", "Note", "spec.blocks[0]")])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        rules(Warn=["os"]),
+        rules(Deny=[]),
+        rules(Deny=["os.*"]),
+        [*rules(Deny=["os"]), *rules(Deny=["socket"])],
+        rules(Deny=[f"m{number}" for number in range(33)]),
+    ],
+)
+def test_what_is_no_rule_is_refused_by_the_api_server(admin, wrong):
+    spec = {"images": [f"a@sha256:{'0' * 64}"], "codeRules": wrong}
+    policy = {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "ExecutionPolicy",
+        "metadata": {"name": "default", "namespace": SANDBOX},
+    }
+    dry = ("create", "--dry-run=server", "-f", "-")
+    control = policy | {"spec": spec | {"codeRules": rules(**RULES)}}
+    assert admin.try_kubectl(*dry, stdin=json.dumps(control)).returncode == 0
+    assert "codeRules" in admin.try_kubectl(*dry, stdin=json.dumps(policy | {"spec": spec})).stderr
+
+
+# --- advice, and no isolation ---------------------------------------------------------------------------------------
+
+
+def test_code_that_wants_to_gets_round_it_and_is_still_held_by_the_sandbox(admin, ruled):
+    """It imports what is denied, and nobody finds anything. Then it can do no more than any code in a sandbox."""
+    ruled(Deny=["os", "socket", "ctypes"])
+    code = f"""
+load = {GETS_ROUND}
+os, socket = load('os'), load('socket')
+print(os.getuid() != 0, os.path.exists('/var/run/secrets/kubernetes.io'))
+try:
+    socket.create_connection(('10.96.0.1', 443), 3)
+except OSError as error:
+    print('held:', type(error).__name__)
+"""
+    status = ended(admin, code)
+    assert (status["phase"], findings(status)) == ("Succeeded", [])
+    first, second = status["stdout"]["text"].splitlines()
+    assert first == "True False"
+    assert second.startswith("held: "), "no socket can be had"
+    assert status["egressProof"]["verdict"] == "Closed"
