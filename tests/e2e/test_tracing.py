@@ -90,7 +90,7 @@ def spans_of(collector) -> Callable[[str], Spans]:
         named = [one for one in spans if one["attributes"].get("codeexec.execution.name") == execution]
         if not named:
             return []
-        assert len(named) == 1, named
+        assert len(named) == 1, json.dumps(named, indent=1)
         [root] = named
         return [one for one in spans if one["trace"] == root["trace"]]
 

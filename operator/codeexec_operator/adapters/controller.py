@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, PodLimits, SandboxPool, Verdict
@@ -19,6 +19,7 @@ from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
 _TURN_SECONDS: Final = 10
 """How long those who got what can't be shared evenly have it: about what a pod takes to start."""
 
+_Owner = TypeVar("_Owner", CodeExecution, CodeSession)
 _Parsed = TypeVar("_Parsed", CodeExecution, CodeSession, SandboxPool)
 
 
@@ -31,6 +32,8 @@ class Controller:
         self._by_name: dict[tuple[str, str], ExecutionWorker] = {}
         self._sessions: dict[str, SessionWorker] = {}
         self._pools: dict[str, PoolWorker] = {}
+        self._forgotten = 0
+        """How many executions and sessions nobody looks after any more."""
         self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._forget_execution)
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
@@ -120,13 +123,21 @@ class Controller:
         """Start a worker for the owner of a pod, whatever its phase is."""
         labels, cluster = meta["labels"], self._context.cluster
         if SESSION_LABEL in labels:
-            session = await cluster.get_session(meta["namespace"], labels[SESSION_LABEL])
+            session = await self._ask(lambda: cluster.get_session(meta["namespace"], labels[SESSION_LABEL]))
             if session and session.metadata.uid == uid and uid not in self._sessions:
                 self._start_session(session)
             return
-        execution = await cluster.get_execution(meta["namespace"], labels[EXECUTION_LABEL])
+        execution = await self._ask(lambda: cluster.get_execution(meta["namespace"], labels[EXECUTION_LABEL]))
         if execution and execution.metadata.uid == uid and uid not in self._executions:
             self._start_execution(execution)
+
+    async def _ask(self, read: Callable[[], Awaitable[_Owner | None]]) -> _Owner | None:
+        """What the API server has. Not as it was before a worker has written its end meanwhile, and is gone."""
+        while True:
+            before = self._forgotten
+            found = await read()
+            if before == self._forgotten:
+                return found
 
     def _start_execution(self, execution: CodeExecution) -> None:
         worker = ExecutionWorker(self._context, execution, self._register)
@@ -174,12 +185,14 @@ class Controller:
         return share - sum(one.starting for one in here)
 
     def _forget_execution(self, worker: ExecutionWorker) -> None:
+        self._forgotten += 1
         del self._executions[worker.uid]
         key = (worker.meta.namespace, worker.meta.name)
         if self._by_name[key] is worker:  # else one of the same name has come since
             del self._by_name[key]
 
     def _forget_session(self, worker: SessionWorker) -> None:
+        self._forgotten += 1
         del self._sessions[worker.meta.uid]
 
     def on_payload(self, namespace: str, execution: str) -> None:

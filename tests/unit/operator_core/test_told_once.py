@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from factories import SURROUNDINGS, a_policy, an_execution
+from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
+from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.audit import AuditLog
+from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.core.startup import Timing
@@ -34,8 +37,12 @@ class Played:
     told: list[str] = field(default_factory=list)
     retries: list[int | None] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the API server answers who asks for the execution."""
 
     async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        if seen.metadata.resource_version != self.execution.metadata.resource_version:
+            raise ApiException(status=409)
         self.execution = stored(seen, int(seen.metadata.resource_version) + 1, status=status)
         if self.loses_answers:
             raise TimeoutError
@@ -49,14 +56,22 @@ class Played:
     def execution_over(self, execution: CodeExecution, seen_at: datetime) -> None:
         self.told.append(execution.status.phase.value)
 
-    def begin(self, ended: asyncio.Event) -> ExecutionWorker:
+    async def get_execution(self, namespace: str, name: str) -> CodeExecution:
+        found = self.execution
+        await self.answers.wait()
+        return found
+
+    async def delete_pod(self, namespace: str, name: str) -> None:
+        pass
+
+    def context(self) -> Any:
         metrics = SimpleNamespace(retried=self.retries.append, unexpected=lambda: self.told.append("unexpected"))
         policy = a_policy()
 
         async def of(namespace: str) -> Any:
             return policy
 
-        context: Any = SimpleNamespace(
+        return SimpleNamespace(
             cluster=self,
             lookout=SimpleNamespace(view=SURROUNDINGS),
             policies=SimpleNamespace(default=policy, known=lambda _: policy, of=of),
@@ -67,8 +82,10 @@ class Played:
             audit=AuditLog([self.execution.metadata.namespace], "1", Metrics([], "1"), self.lines.append),
             announcer=SimpleNamespace(written=lambda *_: None),
         )
+
+    def begin(self, ended: asyncio.Event) -> ExecutionWorker:
         register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: ended.set())
-        self.worker = ExecutionWorker(context, self.execution, register)
+        self.worker = ExecutionWorker(self.context(), self.execution, register)
         return self.worker
 
 
@@ -97,3 +114,28 @@ async def test_never_of_what_was_over_before_this_process_came(phase: Phase) -> 
     worker.observe_execution(stored(played.execution, 8))
     await asyncio.wait_for(ended.wait(), 5)
     assert played.told == []
+
+
+async def test_once_when_its_pod_is_seen_while_its_end_is_written() -> None:
+    """After a restart of the operator: the record was asked for on account of the pod, and is older than its end."""
+    played = Played(an_execution(phase=Phase.RUNNING))
+    controller = Controller(played.context())
+    meta = played.execution.metadata
+    owner = {"kind": "CodeExecution", "name": meta.name, "uid": meta.uid, "controller": True}
+    labels = {EXECUTION_LABEL: meta.name}
+    pod = {"metadata": {"name": "pod", "namespace": meta.namespace, "ownerReferences": [owner], "labels": labels}}
+    seen = asyncio.create_task(controller.on_pod(pod, deleted=False))
+    await asyncio.sleep(0)
+    controller.on_execution(played.execution.model_dump(mode="json", by_alias=True), deleted=False)
+
+    async def quiet() -> None:
+        async with asyncio.timeout(5):
+            while controller.census().executions or not played.told:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    await quiet()
+    played.answers.set()
+    await seen
+    await quiet()
+    assert (played.execution.status.phase, played.told) == (Phase.LOST, ["Lost"])
+    assert len([line for line in played.lines if "StatusWrite" in line]) == 1
