@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,8 @@ from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
 _TURN_SECONDS: Final = 10
 """How long those who got what can't be shared evenly have it: about what a pod takes to start."""
 
+_REMEMBERED: Final = 10_000
+"""Objects that were let go of, of which something may be heard that is older than their end."""
 _Owner = TypeVar("_Owner", CodeExecution, CodeSession)
 _Parsed = TypeVar("_Parsed", CodeExecution, CodeSession, SandboxPool)
 
@@ -32,15 +34,16 @@ class Controller:
         self._by_name: dict[tuple[str, str], ExecutionWorker] = {}
         self._sessions: dict[str, SessionWorker] = {}
         self._pools: dict[str, PoolWorker] = {}
-        self._forgotten = 0
-        """How many executions and sessions nobody looks after any more."""
+        self._ended: OrderedDict[str, int] = OrderedDict()
+        """Resource versions, by UID, at which executions and sessions were let go of lately."""
         self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._forget_execution)
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution was seen, changed or deleted."""
-        worker = self._executions.get(raw["metadata"]["uid"])
-        if worker and not deleted and worker.version >= int(raw["metadata"]["resourceVersion"]):
-            return  # most are what was written here
+        uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
+        worker = self._executions.get(uid)
+        if not deleted and version <= (worker.version if worker else self._ended.get(uid, 0)):
+            return  # most are what was written here, and some are late
         execution = _news(worker, CodeExecution.parse, raw, deleted=deleted)
         if execution is None:
             return
@@ -123,21 +126,25 @@ class Controller:
         """Start a worker for the owner of a pod, whatever its phase is."""
         labels, cluster = meta["labels"], self._context.cluster
         if SESSION_LABEL in labels:
-            session = await self._ask(lambda: cluster.get_session(meta["namespace"], labels[SESSION_LABEL]))
+            session = await self._ask(uid, lambda: cluster.get_session(meta["namespace"], labels[SESSION_LABEL]))
             if session and session.metadata.uid == uid and uid not in self._sessions:
                 self._start_session(session)
             return
-        execution = await self._ask(lambda: cluster.get_execution(meta["namespace"], labels[EXECUTION_LABEL]))
+        execution = await self._ask(uid, lambda: cluster.get_execution(meta["namespace"], labels[EXECUTION_LABEL]))
         if execution and execution.metadata.uid == uid and uid not in self._executions:
             self._start_execution(execution)
 
-    async def _ask(self, read: Callable[[], Awaitable[_Owner | None]]) -> _Owner | None:
+    async def _ask(self, uid: str, read: Callable[[], Awaitable[_Owner | None]]) -> _Owner | None:
         """What the API server has. Not as it was before a worker has written its end meanwhile, and is gone."""
         while True:
-            before = self._forgotten
             found = await read()
-            if before == self._forgotten:
+            if found is None or int(found.metadata.resource_version) >= self._ended.get(uid, 0):
                 return found
+
+    def _let_go(self, uid: str, version: int) -> None:
+        self._ended[uid] = version
+        while len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
 
     def _start_execution(self, execution: CodeExecution) -> None:
         worker = ExecutionWorker(self._context, execution, self._register)
@@ -147,7 +154,9 @@ class Controller:
         self._sessions[session.metadata.uid] = SessionWorker(self._context, session, self._forget_session)
 
     def _adopt_session(self, session: CodeSession) -> None:
-        if not session.status.phase.terminal and session.metadata.uid not in self._sessions:
+        uid = session.metadata.uid
+        late = int(session.metadata.resource_version) < self._ended.get(uid, 0)
+        if not session.status.phase.terminal and uid not in self._sessions and not late:
             self._start_session(session)
 
     def _find_session(self, namespace: str, name: str) -> SessionWorker | None:
@@ -185,14 +194,14 @@ class Controller:
         return share - sum(one.starting for one in here)
 
     def _forget_execution(self, worker: ExecutionWorker) -> None:
-        self._forgotten += 1
+        self._let_go(worker.uid, worker.version)
         del self._executions[worker.uid]
         key = (worker.meta.namespace, worker.meta.name)
         if self._by_name[key] is worker:  # else one of the same name has come since
             del self._by_name[key]
 
     def _forget_session(self, worker: SessionWorker) -> None:
-        self._forgotten += 1
+        self._let_go(worker.meta.uid, worker.version)
         del self._sessions[worker.meta.uid]
 
     def on_payload(self, namespace: str, execution: str) -> None:

@@ -31,9 +31,14 @@ class SessionWorker(PodWorker):
         self._forget = forget
         super().__init__(context, session.metadata)
 
+    @property
+    def version(self) -> int:
+        """Resource version of what is known here."""
+        return int(self._seen.session.metadata.resource_version)
+
     def observe_session(self, session: CodeSession) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
-        if int(session.metadata.resource_version) > int(self._seen.session.metadata.resource_version):
+        if int(session.metadata.resource_version) > self.version:
             self._seen = replace(self._seen, session=session)
             self.wake()
 

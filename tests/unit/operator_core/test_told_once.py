@@ -116,6 +116,24 @@ async def test_never_of_what_was_over_before_this_process_came(phase: Phase) -> 
     assert played.told == []
 
 
+async def quiet(played: Played, controller: Controller) -> None:
+    async with asyncio.timeout(5):
+        while controller.census().executions or not played.told:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_once_when_it_is_heard_of_late() -> None:
+    """Kopf holds events for a moment: this one is older than the end, and nobody looks after it any more."""
+    played = Played(an_execution(phase=Phase.RUNNING))
+    played.answers.set()
+    controller = Controller(played.context())
+    raw = played.execution.model_dump(mode="json", by_alias=True)
+    for _ in range(2):
+        controller.on_execution(raw, deleted=False)
+        await quiet(played, controller)
+    assert (played.execution.status.phase, played.told) == (Phase.LOST, ["Lost"])
+
+
 async def test_once_when_its_pod_is_seen_while_its_end_is_written() -> None:
     """After a restart of the operator: the record was asked for on account of the pod, and is older than its end."""
     played = Played(an_execution(phase=Phase.RUNNING))
@@ -126,16 +144,11 @@ async def test_once_when_its_pod_is_seen_while_its_end_is_written() -> None:
     pod = {"metadata": {"name": "pod", "namespace": meta.namespace, "ownerReferences": [owner], "labels": labels}}
     seen = asyncio.create_task(controller.on_pod(pod, deleted=False))
     await asyncio.sleep(0)
-    controller.on_execution(played.execution.model_dump(mode="json", by_alias=True), deleted=False)
-
-    async def quiet() -> None:
-        async with asyncio.timeout(5):
-            while controller.census().executions or not played.told:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-    await quiet()
+    raw = played.execution.model_dump(mode="json", by_alias=True)
+    controller.on_execution(raw, deleted=False)
+    await quiet(played, controller)
     played.answers.set()
     await seen
-    await quiet()
+    await quiet(played, controller)
     assert (played.execution.status.phase, played.told) == (Phase.LOST, ["Lost"])
     assert len([line for line in played.lines if "StatusWrite" in line]) == 1
