@@ -98,6 +98,29 @@ def kubeconfig_of(admin: Admin, kubeconfig: str, tmp_path_factory) -> Callable[[
     return make
 
 
+@pytest.fixture(scope="module")
+def make_user(admin: Admin, kubeconfig_of) -> Callable[..., Admin]:
+    """Makes users with one of the chart's roles, or with several."""
+
+    def make(*roles: str) -> Admin:
+        name = a_name("-".join(roles))
+        admin.kubectl("-n", SANDBOX, "create", "serviceaccount", name)
+        for role in roles:
+            account = f"--serviceaccount={SANDBOX}:{name}"
+            admin.kubectl("-n", SANDBOX, "create", "rolebinding", f"{name}-{role}", f"--role=codeexec-{role}", account)
+        user = Admin(kubeconfig_of(SANDBOX, name))
+        wait_for("the binding to count", lambda: not user.try_kubectl("-n", SANDBOX, "get", "cex").returncode)
+        return user
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def approver(make_user: Callable[..., Admin]) -> Admin:
+    """Somebody who may decide, and nothing else."""
+    return make_user("approver")
+
+
 @pytest.fixture(scope="session")
 def agent_kubeconfig(kubeconfig_of) -> str:
     return kubeconfig_of(SANDBOX, "codeexec-agent")

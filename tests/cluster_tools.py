@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -188,6 +188,33 @@ def helm(kubeconfig: str, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def an_approval(execution: dict[str, Any], by: str, **changes: Any) -> dict[str, Any]:
+    """That of an execution that waits for it, by this user; `changes` are of its spec."""
+    meta = execution["metadata"]
+    until = datetime.now(UTC) + timedelta(minutes=10)
+    return {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "ExecutionApproval",
+        "metadata": {
+            "name": a_name(meta["name"]),
+            "namespace": SANDBOX,
+            "labels": {"codeexec.dev/execution": meta["name"]},
+        },
+        "spec": {
+            "executionRef": {
+                "name": meta["name"],
+                "uid": meta["uid"],
+                "requestedBy": execution["spec"]["requestedBy"],
+            },
+            "decision": "Approve",
+            "grants": execution["status"]["approval"]["grants"],
+            "approver": by,
+            "expiresAt": until.isoformat().replace("+00:00", "Z"),
+            **changes,
+        },
+    }
 
 
 def restart_operator(admin: Admin) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from cluster_fixtures import ControlPod
-from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, wait_for
+from cluster_tools import SANDBOX, TERMINAL, Admin, a_name
 from conformance.network_attacks import (
     SOCKETS,
     ask_dns,
@@ -78,7 +78,7 @@ async def test_what_was_granted_is_all_that_is_reached(attack, addresses, policy
     assert reached.output == f"{PORT}\n", "what was granted is reached"
 
 
-async def test_without_a_grant_nothing_is_opened(control, admin, kubeconfig_of, policy, server, permit):
+async def test_without_a_grant_nothing_is_opened(control, admin, approver, policy, server, permit):
     """What the policy leaves to approval is reached once a human has approved it; what it does not name is denied."""
     policy(withApproval={"egress": [permit]})
     code = REACH.format(address=(server.ip, PORT))
@@ -88,17 +88,11 @@ async def test_without_a_grant_nothing_is_opened(control, admin, kubeconfig_of, 
     assert admin.wait_for_phase(other, *TERMINAL)["status"]["reason"] == "PolicyViolation"
     waiting = admin.wait_for_phase(name, "AwaitingApproval")["status"]
     assert "podName" not in waiting
-    human = a_name("human")
-    admin.kubectl("-n", SANDBOX, "create", "serviceaccount", human)
-    binding = ("--role=codeexec-approver", f"--serviceaccount={SANDBOX}:{human}")
-    admin.kubectl("-n", SANDBOX, "create", "rolebinding", human, *binding)
-    approver = Admin(kubeconfig_of(SANDBOX, human))
-    wait_for("the binding to count", lambda: not approver.try_kubectl("-n", SANDBOX, "get", "cex").returncode)
     async with CodeExecutionClient(ClusterRef(SANDBOX, approver.kubeconfig)) as client:
         await client.approve(await client.get(name), valid=timedelta(minutes=5))
     status = admin.wait_for_phase(name, *TERMINAL)["status"]
     control.succeeded("with the approval of a human the same code reached it", status["stdout"]["text"] == f"{PORT}\n")
-    assert status["approval"]["approver"] == f"system:serviceaccount:{SANDBOX}:{human}"
+    assert status["approval"]["approver"] == approver.me
 
 
 @pytest.mark.parametrize("target", ["api", "kubelet", "metadata"])

@@ -18,6 +18,7 @@ from cluster_tools import (
     a_sealed_execution,
     a_secret,
     a_session,
+    an_approval,
     an_execution,
     restart_operator,
     wait_for,
@@ -46,28 +47,6 @@ def strict(policy) -> Callable[..., None]:
     return put
 
 
-@pytest.fixture(scope="module")
-def make_user(admin, kubeconfig_of) -> Callable[[str], Admin]:
-    """Makes users with one of the chart's roles, or with several."""
-
-    def make(*roles: str) -> Admin:
-        name = a_name("-".join(roles))
-        admin.kubectl("-n", SANDBOX, "create", "serviceaccount", name)
-        for role in roles:
-            account = f"--serviceaccount={SANDBOX}:{name}"
-            admin.kubectl("-n", SANDBOX, "create", "rolebinding", f"{name}-{role}", f"--role=codeexec-{role}", account)
-        user = Admin(kubeconfig_of(SANDBOX, name))
-        wait_for("the binding to count", lambda: not user.try_kubectl("-n", SANDBOX, "get", "cex").returncode)
-        return user
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def approver(make_user) -> Admin:
-    return make_user("approver")
-
-
 def client_of(user: Admin) -> CodeExecutionClient:
     return CodeExecutionClient(ClusterRef(SANDBOX, user.kubeconfig))
 
@@ -76,32 +55,6 @@ def submit(admin: Admin, name: str, code: str = "print('ran')", **spec: Any) -> 
     """The record of an execution that waits for approval."""
     admin.submit(name, code, **{"limits": MORE, **spec})
     return admin.wait_for_phase(name, "AwaitingApproval")
-
-
-def an_approval(execution: dict[str, Any], by: str, **changes: Any) -> dict[str, Any]:
-    meta = execution["metadata"]
-    until = datetime.now(UTC) + timedelta(minutes=10)
-    return {
-        "apiVersion": "codeexec.dev/v1alpha1",
-        "kind": "ExecutionApproval",
-        "metadata": {
-            "name": a_name(meta["name"]),
-            "namespace": SANDBOX,
-            "labels": {"codeexec.dev/execution": meta["name"]},
-        },
-        "spec": {
-            "executionRef": {
-                "name": meta["name"],
-                "uid": meta["uid"],
-                "requestedBy": execution["spec"]["requestedBy"],
-            },
-            "decision": "Approve",
-            "grants": execution["status"]["approval"]["grants"],
-            "approver": by,
-            "expiresAt": until.isoformat().replace("+00:00", "Z"),
-            **changes,
-        },
-    }
 
 
 def create(user: Admin, thing: dict[str, Any]) -> str:

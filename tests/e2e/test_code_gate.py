@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from cluster_tools import (
     a_sealed_execution,
     a_secret,
     a_session,
+    an_approval,
     an_execution,
     announce,
     wait_for,
@@ -44,17 +44,6 @@ def ruled(policy) -> Callable[..., None]:
 
     put(**RULES)
     return put
-
-
-@pytest.fixture(scope="module")
-def approver(admin: Admin, kubeconfig_of) -> Admin:
-    name = a_name("approver")
-    admin.kubectl("-n", SANDBOX, "create", "serviceaccount", name)
-    account = f"--serviceaccount={SANDBOX}:{name}"
-    admin.kubectl("-n", SANDBOX, "create", "rolebinding", name, "--role=codeexec-approver", account)
-    user = Admin(kubeconfig_of(SANDBOX, name))
-    wait_for("the binding to count", lambda: not user.try_kubectl("-n", SANDBOX, "get", "cex").returncode)
-    return user
 
 
 @pytest.fixture
@@ -198,20 +187,8 @@ def test_an_approval_of_something_else_does_not_count(admin, ruled, approver):
     name = a_name("other")
     admin.submit(name, "import socket, subprocess", limits=LIMITS)
     record = admin.wait_for_phase(name, "AwaitingApproval")
-    meta, until = record["metadata"], datetime.now(UTC) + timedelta(minutes=10)
-    one = {
-        "apiVersion": "codeexec.dev/v1alpha1",
-        "kind": "ExecutionApproval",
-        "metadata": {"name": name, "namespace": SANDBOX, "labels": {"codeexec.dev/execution": name}},
-        "spec": {
-            "executionRef": {"name": name, "uid": meta["uid"], "requestedBy": record["spec"]["requestedBy"]},
-            "decision": "Approve",
-            "grants": [{"field": "spec.blocks[0]", "value": "import socket"}],
-            "approver": approver.me,
-            "expiresAt": until.isoformat().replace("+00:00", "Z"),
-        },
-    }
-    approver.kubectl("create", "-f", "-", stdin=json.dumps(one))
+    wrong = [{"field": "spec.blocks[0]", "value": "import socket"}]
+    approver.kubectl("create", "-f", "-", stdin=json.dumps(an_approval(record, approver.me, grants=wrong)))
 
     def unused() -> list[str]:
         return [one["reason"] for one in admin.execution(name)["status"]["approval"].get("unused", ())]

@@ -4,13 +4,12 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from datetime import UTC, datetime, timedelta
 from socket import SHUT_RDWR, create_server
 from typing import Any
 
 import pytest
 from cluster_fixtures import ControlPod
-from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, an_execution, wait_for
+from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, an_approval, an_execution, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -109,36 +108,6 @@ def addresses(admin: Admin, server: ControlPod, unprotected_pod: ControlPod) -> 
 
     wait_for("control: everything to answer an unprotected pod", all_reached, 30)
     return found | {"metadata": METADATA}
-
-
-@pytest.fixture
-def approver(admin: Admin, kubeconfig_of) -> Admin:
-    name = a_name("approver")
-    admin.kubectl("-n", SANDBOX, "create", "serviceaccount", name)
-    binding = ("--role=codeexec-approver", f"--serviceaccount={SANDBOX}:{name}")
-    admin.kubectl("-n", SANDBOX, "create", "rolebinding", name, *binding)
-    user = Admin(kubeconfig_of(SANDBOX, name))
-    wait_for("the binding to count", lambda: not user.try_kubectl("-n", SANDBOX, "get", "cex").returncode)
-    return user
-
-
-def decide(approver: Admin, record: dict[str, Any], grants: Any = None) -> None:
-    meta = record["metadata"]
-    spec = {
-        "executionRef": {"name": meta["name"], "uid": meta["uid"], "requestedBy": record["spec"]["requestedBy"]},
-        "decision": "Approve",
-        "grants": grants or record["status"]["approval"]["grants"],
-        "approver": approver.me,
-        "expiresAt": (datetime.now(UTC) + timedelta(minutes=10)).isoformat().replace("+00:00", "Z"),
-    }
-    labels = {"codeexec.dev/execution": meta["name"]}
-    thing = {
-        "apiVersion": "codeexec.dev/v1alpha1",
-        "kind": "ExecutionApproval",
-        "metadata": {"name": a_name(meta["name"]), "namespace": SANDBOX, "labels": labels},
-        "spec": spec,
-    }
-    approver.kubectl("create", "-f", "-", stdin=json.dumps(thing))
 
 
 # --- what is open ---------------------------------------------------------------------------------------------------
@@ -316,14 +285,15 @@ def test_what_needs_approval_is_opened_by_exactly_that(admin, policy, server, ad
     assert not json.loads(
         admin.kubectl("-n", SANDBOX, "get", "networkpolicies", "-l", "codeexec.dev/execution", "-o", "json")
     )["items"]
-    decide(approver, second, grants=first["status"]["approval"]["grants"])
+    wrong = an_approval(second, approver.me, grants=first["status"]["approval"]["grants"])
+    approver.kubectl("create", "-f", "-", stdin=json.dumps(wrong))
 
     def not_counted() -> bool:
         approval = admin.execution(second["metadata"]["name"])["status"]["approval"]
         return "OtherGrants" in [one["reason"] for one in approval.get("unused", ())]
 
     wait_for("an approval of another permit not to count", not_counted)
-    decide(approver, first)
+    approver.kubectl("create", "-f", "-", stdin=json.dumps(an_approval(first, approver.me)))
     found = output(admin.wait_for_phase(first["metadata"]["name"], *TERMINAL, seconds=120))
     assert {name for name, outcome in found.items() if outcome == "reached"} == {"permitted port"}
     assert admin.phase(second["metadata"]["name"]) == "AwaitingApproval"
