@@ -167,6 +167,7 @@ async def _is_created(opened: OpenSession) -> bool:
     """Wait for whoever is creating the session; False if that failed, or if the one who does it is gone."""
     waiting = asyncio.wrap_future(opened.created)
     try:
-        return await asyncio.wait_for(asyncio.shield(waiting), _CREATION_SECONDS)
+        async with asyncio.timeout(_CREATION_SECONDS):
+            return await asyncio.shield(waiting)
     except TimeoutError:
         return False

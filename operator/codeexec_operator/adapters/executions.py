@@ -309,7 +309,8 @@ class ExecutionWorker(PodWorker):
     async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
         """What is to be done once code has started, but not beside code that takes no time, nor beside its result."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._over.wait(), _CHORES_SECONDS)
+            async with asyncio.timeout(_CHORES_SECONDS):
+                await self._over.wait()
             await asyncio.sleep(_RESULT_SECONDS)
         await all_of([self._act(action) for action in chores])
 

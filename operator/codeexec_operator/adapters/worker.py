@@ -175,7 +175,8 @@ class Worker(ABC):
     async def _sleep(self, wake_at: datetime | None) -> None:
         seconds = None if wake_at is None else max(0.0, (wake_at - now()).total_seconds())
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` forgets a cancellation that comes with what it waits for
+                await self._wake.wait()
 
     @property
     def name(self) -> str:
