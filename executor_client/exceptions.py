@@ -15,6 +15,7 @@
     │   └── FileMissing(FileNotFoundError)   there is no such file
     ├── LocalSandboxUnavailable         this machine can't confine code; there is no way to run it all the same
     ├── LocalRunNotApproved             this machine is in production, and no human has approved of running code on it
+    ├── AuditLogUnavailable             the audit log of a local executor can't be written; nothing was run
     └── OutputUnavailable               large output or a fetched file is gone, or isn't what the record says
 
 What the code itself does (exit codes, timeouts, running out of memory) is never an exception but a result; so is a
