@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -25,6 +25,8 @@ _HEX: Final = {"chain": re.compile(r"[0-9a-f]{32}"), "previous": re.compile(r"[0
 _HEX["hash"] = _HEX["previous"]
 _AHEAD: Final = timedelta(hours=1)
 """That the operator's clock may be before the reader's."""
+_DYING: Final = timedelta(minutes=1)
+"""Within that before its end a process may have told of what it could not write any more."""
 _SHOWN: Final = 80
 """Characters of a value that a finding quotes."""
 
@@ -430,7 +432,7 @@ class _Records:
         if line is None:
             inside = chain and min(chain) < anchor.sequence < max(chain)
             cut_off = chain and anchor.sequence > max(chain) and in_utc(anchor.time) <= self._until
-            if told and (told[-1].record["phase"] in _LAST or in_utc(anchor.time) <= told[-1].body["time"]):
+            if told and self._contradicts(told[-1], anchor, given=bool(chain)):
                 message = f"it names {named}, which is not there, but {told[-1].where} tells last that it became "
                 self._found.say(FindingKind.RECORD_UNANCHORED, where, f"{message}{told[-1].record['phase']}")
             elif in_utc(anchor.time) > self._latest:
@@ -447,6 +449,22 @@ class _Records:
             self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
             return None
         return line
+
+    def _contradicts(self, told: ReadLine, anchor: AuditAnchor, *, given: bool) -> bool:
+        """True if the newest line of a record rules out that it names a later one, which isn't there.
+
+        Args:
+            told: that line.
+            anchor: what the record names.
+            given: there are lines of that chain. If not, the record may be the work of a later process: one whose clock
+                is behind, or that came after one which has died before it could write what it had told of.
+        """
+        last = told.record["phase"] in _LAST
+        if given:
+            return last or in_utc(anchor.time) <= told.body["time"]
+        chain = self._chains[told.body["chain"]]
+        until = max(_moment(line.body["time"]) for line in chain.values())
+        return last and until - _moment(told.body["time"]) > _DYING
 
     def _agrees(
         self, where: str, record: CodeExecution | CodeSession, status: Mapping[str, Any], line: ReadLine
@@ -475,6 +493,13 @@ class _Records:
     def _order(self, line: ReadLine) -> tuple[int, int]:
         """By which lines of all chains follow each other: clocks may be set back."""
         return (self._ages[line.body["chain"]], line.body["sequence"])
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:  # somebody has changed it
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def _refused(chain: _Chain) -> set[int]:

@@ -22,7 +22,8 @@ WALL_SECONDS: Final = 10.0
 """How long the child process may take. Its CPU time is limited more tightly; this is for a machine that is busy."""
 _LISTED: Final = 8
 _PLACES: Final = 4
-_SUFFIX: Final = ".py"
+_SUFFIXES: Final = (".py", ".pyc", ".so")
+"""Of what can be imported. What is no text can't be read, and counts as that."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ def parts(spec: CodeExecutionSpec) -> tuple[Part, ...]:
 
 def _all_parts(spec: CodeExecutionSpec) -> Iterator[tuple[str, str, bool]]:
     for index, block in enumerate(spec.blocks):
-        read = block.language == "python" or (block.filename or "").endswith(_SUFFIX)
+        read = block.language == "python" or (block.filename or "").endswith(_SUFFIXES)
         yield f"spec.blocks[{index}]", block.sha256, read
     for index, file in enumerate(spec.files or ()):
-        yield f"spec.files[{index}]", file.sha256, file.path.endswith(_SUFFIX)
+        yield f"spec.files[{index}]", file.sha256, file.path.endswith(_SUFFIXES)
 
 
 def _digest(of: Iterable[Part]) -> str:
@@ -179,6 +180,10 @@ class Inquiry:
     def _named(self, line: bytes) -> list[str]:
         """Modules of one line; the empty name if it says that there is nothing to say, or isn't what was asked for."""
         try:
-            return [self._modules[index] for index in json.loads(line)]
-        except (ValueError, TypeError, IndexError, RecursionError):
+            told = json.loads(line)
+        except (ValueError, RecursionError):
             return [""]
+        if not isinstance(told, list) or not all(type(one) is int for one in told):
+            return [""]
+        proper = told == sorted(set(told)) and all(0 <= one < len(self._modules) for one in told)
+        return [self._modules[index] for index in told] if proper else [""]

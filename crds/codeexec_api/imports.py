@@ -150,6 +150,7 @@ def _confine() -> None:
     """From here on: no file, no socket, no process, and not much time or memory."""
     for encoding in _ENCODINGS:
         _parse(f"# coding: {encoding}".encode())  # each is a file, which is opened now
+    _parse("ö".encode())  # the same for names that are not ASCII
     os.nice(10)
     try:
         import resource

@@ -36,7 +36,7 @@ class LocalAuditLog:
     """
 
     def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
-        self._path, self._clock = path, clock
+        self._path, self._clock = path.absolute(), clock
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(path, flags, 0o600)

@@ -1,10 +1,12 @@
 """`python -m codeexec_operator`: read the settings, then let kopf run the handlers."""
 
+import ctypes
 import logging
 import os
 import platform
 import resource
 import sys
+from typing import Final
 
 import kopf
 import uvloop
@@ -13,6 +15,8 @@ from pydantic import ValidationError
 
 from codeexec_operator.handlers import events  # noqa: F401  (registers the handlers)
 from codeexec_operator.settings import Settings
+
+_PR_SET_DUMPABLE: Final = 4
 
 
 def main() -> None:
@@ -27,6 +31,7 @@ def main() -> None:
     logging.getLogger().setLevel(settings.log_level)
     for chatty in ("kopf.objects", "kopf.activities"):  # a line for each event that a handler has passed on
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    _close_memory()
     _allow_many_connections()
     # kopf names itself after this; else it asks for the name of the user, and the uid of the image has none.
     os.environ.setdefault("POD_ID", platform.node())
@@ -37,6 +42,12 @@ def main() -> None:
         standalone=True,
         memo=kopf.Memo(settings=settings),
     )
+
+
+def _close_memory() -> None:
+    """Not dumpable: other processes of the same user, such as the one that reads code, can't read what is in here."""
+    if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        sys.exit("codeexec operator: prctl(PR_SET_DUMPABLE) failed")
 
 
 def _allow_many_connections() -> None:

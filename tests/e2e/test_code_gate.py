@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -287,3 +288,15 @@ except OSError as error:
     assert first == "True False"
     assert second.startswith("held: "), "no socket can be had"
     assert status["egressProof"]["verdict"] == "Closed"
+
+
+def test_nobody_reads_the_memory_of_the_operator(admin):
+    """Not even a process of its own user in its own container, as the one that reads code is."""
+    look = "import sys; print(len(open(f'/proc/{sys.argv[1]}/environ', 'rb').read()) > 0)"
+
+    def read(process: str) -> subprocess.CompletedProcess[str]:
+        words = ("python3", "-I", "-c", look, process)
+        return admin.try_kubectl("-n", SYSTEM, "exec", "deployment/codeexec-operator", "--", *words)
+
+    assert read("self").stdout == "True\n", "control"
+    assert "PermissionError" in read("1").stderr

@@ -7,37 +7,60 @@ the interpreter. The child limits itself before it reads anything (`codeexec_api
 import asyncio
 import logging
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Iterable
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 from codeexec_api.code_rules import WALL_SECONDS, Inquiry, Reading
 
 logger = logging.getLogger(__name__)
 
+_END_SECONDS: Final = 0.2
+
 
 class CodeReader:
-    """Reads code of one execution after the other, so that no more memory is taken than that of one child."""
+    """Reads code of one execution after the other, so that no more memory is taken than that of one child.
+
+    Whoever wants code read takes a `turn` before it has the code, so that no more of it waits in memory, either.
+    Namespaces take turns.
+    """
 
     def __init__(self) -> None:
-        self._turn = asyncio.Semaphore(1)
+        self._turn = asyncio.Lock()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @asynccontextmanager
+    async def turn(self, namespace: str) -> AsyncIterator[None]:
+        """The time in which code of this namespace can be read."""
+        async with self._turns[namespace], self._turn:  # so each namespace has one in the line that all stand in
+            yield
 
     async def read(self, inquiry: Inquiry) -> Reading:
-        """What there is to say of this code. What the child doesn't tell in time counts as unreadable.
+        """What there is to say of this code, in a turn. What the child doesn't tell in time counts as unreadable.
 
         Raises:
             OSError: no child could be started.
         """
-        async with self._turn:
-            process = await asyncio.create_subprocess_exec(
-                *inquiry.command(), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}, cwd="/"
-            )
-            try:
-                answer = await _ask(process, inquiry)
-            finally:
+        process = await asyncio.create_subprocess_exec(
+            *inquiry.command(), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}, cwd="/"
+        )
+        try:
+            answer = await _ask(process, inquiry)
+            await _end_by_itself(process)
+        finally:
+            if process.returncode is None:
                 with suppress(ProcessLookupError):
                     process.kill()
-                await process.communicate()  # to the end of its pipes, which asyncio waits for
+            await process.communicate()  # to the end of its pipes, which asyncio waits for
         return inquiry.reading(answer)
+
+
+async def _end_by_itself(process: Process) -> None:
+    """A child that has told all ends at once; to kill it then would make asyncio complain."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_SECONDS):
+            await process.wait()
 
 
 async def _ask(process: Process, inquiry: Inquiry) -> bytes:

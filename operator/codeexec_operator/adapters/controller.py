@@ -19,6 +19,8 @@ from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
 _TURN_SECONDS: Final = 10
 """How long those who got what can't be shared evenly have it: about what a pod takes to start."""
 
+_TRIES: Final = 3
+_TRY_AGAIN_SECONDS: Final = 0.2
 _REMEMBERED: Final = 10_000
 """Objects that were let go of, of which something may be heard that is older than their end."""
 _Owner = TypeVar("_Owner", CodeExecution, CodeSession)
@@ -136,10 +138,13 @@ class Controller:
 
     async def _ask(self, uid: str, read: Callable[[], Awaitable[_Owner | None]]) -> _Owner | None:
         """What the API server has. Not as it was before a worker has written its end meanwhile, and is gone."""
-        while True:
+        for _ in range(_TRIES):
             found = await read()
             if found is None or int(found.metadata.resource_version) >= self._ended.get(uid, 0):
                 return found
+            await asyncio.sleep(_TRY_AGAIN_SECONDS)
+        del self._ended[uid]  # the API server has gone back to what it was
+        return found
 
     def _let_go(self, uid: str, version: int) -> None:
         self._ended[uid] = version

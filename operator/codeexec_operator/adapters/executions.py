@@ -12,6 +12,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import (
     CodeExecution,
+    CodeExecutionSpec,
     CodeExecutionStatus,
     CodeSession,
     ExecutionApproval,
@@ -22,7 +23,7 @@ from codeexec_api import (
     Reason,
     Verdict,
 )
-from codeexec_api.code_rules import Inquiry, Reading, unread
+from codeexec_api.code_rules import Inquiry, Reading
 from codeexec_api.names import pod_name, review_name
 from codeexec_api.policy import policy_for
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
@@ -31,6 +32,7 @@ from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now, understood
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
+from codeexec_operator.core.approving import to_be_read
 from codeexec_operator.core.observed import Observed, PolicyProblem, PoolView, Sandbox, SessionView
 from codeexec_operator.core.payload import (
     HeldPayload,
@@ -391,15 +393,21 @@ class ExecutionWorker(PodWorker):
 
     async def _read_request(self) -> None:
         cluster, spec, namespace = self.context.cluster, self._seen.execution.spec, self.meta.namespace
-        policy = await self.context.policies.of(namespace)
-        payload: Payload | HeldPayload | PayloadProblem = Payload()
-        if spec.sealed_payload:
-            payload = open_payload(self._seen.execution, spec.sealed_payload, self.context.sealing.ring)
-        elif spec.payload_ref:
-            payload = verify_payload(self._seen.execution, await self._read_payload(spec.payload_ref))
-        reading = await self._read_code(payload, policy) if isinstance(payload, Payload) else self._seen.reading
-        queued = self._seen.execution.status.pool_name and not self._claimed
-        if queued and isinstance(payload, Payload):  # after a restart of the operator: there may be many
+        policy, reading = await self.context.policies.of(namespace), self._seen.reading
+        payload: Payload | HeldPayload | PayloadProblem
+        if to_be_read(self._seen, policy):
+            async with self.context.reader.turn(namespace):
+                if self.deleted:
+                    return
+                payload = await self._open_payload(spec)
+                if isinstance(payload, Payload) and to_be_read(self._seen, policy):  # it may be cancelled by now
+                    reading = await self._read_code(payload, policy)
+        else:
+            payload = await self._open_payload(spec)
+        status = self._seen.execution.status
+        asks = status.phase is Phase.AWAITING_APPROVAL and spec.payload_ref is not None
+        queued = bool(status.pool_name) and not self._claimed
+        if (asks or queued) and isinstance(payload, Payload):  # after a restart of the operator: there may be many
             payload = hold(payload, waits=True)
         if spec.session_ref and self._session is None:
             session = await cluster.get_session(namespace, spec.session_ref.name)
@@ -409,12 +417,19 @@ class ExecutionWorker(PodWorker):
         self._seen = replace(self._seen, payload=payload, payload_read_at=now(), policy=policy, reading=reading)
         self.wake()
 
+    async def _open_payload(self, spec: CodeExecutionSpec) -> Payload | PayloadProblem:
+        if spec.sealed_payload:
+            return open_payload(self._seen.execution, spec.sealed_payload, self.context.sealing.ring)
+        if spec.payload_ref:
+            return verify_payload(self._seen.execution, await self._read_payload(spec.payload_ref))
+        return Payload()
+
     async def _read_code(self, payload: Payload, policy: ExecutionPolicySpec | PolicyProblem) -> Reading | None:
-        """What is known of the code, of which more is found out only if a rule asks for that."""
-        spec, known = self._seen.execution.spec, self._seen.reading
-        rules = () if isinstance(policy, PolicyProblem) else policy_for(spec, policy).code_rules
-        if not unread(spec, rules, known):
-            return known
+        """What there is to say of the code for the rules that count."""
+        if isinstance(policy, PolicyProblem):
+            return self._seen.reading
+        spec = self._seen.execution.spec
+        rules = policy_for(spec, policy).code_rules
         return await self.context.reader.read(Inquiry(spec, payload.blocks, payload.files, rules))
 
     async def _act_on_approval(

@@ -11,6 +11,7 @@ from codeexec_api import (
     Decision,
     Event,
     ExecutionApproval,
+    ExecutionPolicySpec,
     Phase,
     Reason,
     Verdict,
@@ -87,11 +88,23 @@ def look_at_code(seen: Observed) -> Observed | Plan:
     if isinstance(seen.policy, PolicyProblem) or not isinstance(seen.payload, Payload | HeldPayload):
         return seen
     spec = seen.execution.spec
-    rules = policy_for(spec, seen.policy).code_rules
-    if unread(spec, rules, seen.reading):
+    if to_be_read(seen, seen.policy):
         return Plan(actions=(ReadRequest(),))
+    rules = policy_for(spec, seen.policy).code_rules
+    if unread(spec, rules, seen.reading):  # and it will not run in any case
+        return replace(seen, policy=without_code_rules(seen.policy))
     found = find(spec, rules, seen.reading)
     return seen if found == seen.execution.status.code_findings else knowing(seen, {"code_findings": found})
+
+
+def to_be_read(seen: Observed, policy: ExecutionPolicySpec | PolicyProblem) -> bool:
+    """True if rules for code ask for its code, of which too little is known, and it may run but for them."""
+    spec = seen.execution.spec
+    if isinstance(policy, PolicyProblem) or spec.cancelled:
+        return False
+    if not unread(spec, policy_for(spec, policy).code_rules, seen.reading):
+        return False
+    return evaluate(spec, without_code_rules(policy)).decision is not Decision.DENIED
 
 
 def _decision(seen: Observed, verdict: Verdict, approvals: Sequence[ExecutionApproval], now: datetime) -> Plan:

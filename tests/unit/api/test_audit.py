@@ -499,7 +499,6 @@ def tampered(change: Callable[[dict[str, Any]], None], *, complete: bool = True)
             "another line",
         ),
         (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.RECORD_UNANCHORED, "tells last that"),
-        (lambda one: one["status"]["audit"].update(chain="f" * 32), FindingKind.RECORD_UNANCHORED, "tells last that"),
         (
             lambda one: one["status"]["audit"].update(sequence=10**6, time="2099-01-01T00:00:00Z"),
             FindingKind.RECORD_UNANCHORED,
@@ -528,6 +527,40 @@ def test_a_line_that_a_record_names_and_nobody_can_have_written_yet_is_found() -
             update={"status": record.status.model_copy(update={"audit": anchor})}
         )
         assert kinds(world.check(complete=False)) == findings
+
+
+@pytest.mark.parametrize(("seconds", "findings"), [(61, {FindingKind.RECORD_UNANCHORED}), (1, set())])
+def test_a_record_that_names_a_chain_that_is_not_there_is_found_when_its_own_went_on(
+    seconds: int, findings: set[FindingKind]
+) -> None:
+    world = World()
+    world.start()
+    world.write(named("run-1"), Phase.FAILED)
+    world.now += timedelta(seconds=seconds)
+    world.write(named("run-2"), Phase.RUNNING)
+    record = world.records["run-1"]
+    anchor = AuditAnchor(chain="f" * 32, sequence=9, hash="0" * 64, time=world.now)
+    status = record.status.model_copy(update={"audit": anchor, "phase": Phase.SUCCEEDED})
+    world.records["run-1"] = record.model_copy(update={"status": status})
+    found = world.check(complete=False)
+    assert kinds(found) == findings
+    assert findings or "not in the logs given" in found.notes[0].message
+
+
+def test_a_process_that_died_before_it_could_write_what_it_has_told_is_honest() -> None:
+    """The next one has recorded something else, and its log is not given."""
+    world = World()
+    world.start()
+    world.write(named("run-1"), Phase.RUNNING)
+    running = world.records["run-1"]
+    world.write(named("run-1"), Phase.SUCCEEDED)
+    world.records["run-1"] = running
+    world.start()
+    world.now -= timedelta(seconds=90)  # the clock of another node
+    world.write(running, Phase.LOST)
+    assert kinds(world.check()) == set()
+    del world.logs["log-2"]
+    assert kinds(world.check(complete=False)) == set()
 
 
 def test_what_an_execution_may_reach_and_read_is_in_its_lines_and_can_not_be_changed() -> None:

@@ -106,6 +106,13 @@ def test_files_are_looked_at() -> None:
 # --- what comes of it -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["h.pyc", "deep/h.so"])
+def test_what_can_be_imported_and_is_no_text_can_not_be_read(name: str) -> None:
+    assert found(govern(Deny="os"), b"import h", files={name: b"\xcb\r\r\n\x00\x00"}) == [
+        (UNREADABLE, "Deny", "spec.files[0]")
+    ]
+
+
 @pytest.mark.parametrize("action", DECISIONS)
 @pytest.mark.parametrize("code", [IMPORTS_OS, BROKEN])
 def test_each_action(action: str, code: bytes) -> None:
@@ -230,7 +237,25 @@ def test_a_reading_of_other_code_or_for_other_modules_counts_for_nothing() -> No
 
 @pytest.mark.parametrize(
     "said",
-    [b"", b"null", b"[0", b"[7]", b"{}x", b"0", b"true", b'["os"]', b"[0.5]", b"[" * 100_000, b"\xff", b"[[0]]"],
+    [
+        b"",
+        b"null",
+        b"[0",
+        b"[7]",
+        b"{}x",
+        b"0",
+        b"true",
+        b'["os"]',
+        b"[0.5]",
+        b"[" * 100_000,
+        b"\xff",
+        b"[[0]]",
+        b"[0,0]",
+        b"[-1]",
+        b"[true]",
+        b"{}",
+        b'""',
+    ],
     ids=lambda one: repr(one[:10]),
 )
 def test_an_answer_that_is_none_means_unreadable(said: bytes) -> None:

@@ -128,6 +128,14 @@ async def test_a_file_that_another_one_has_replaced_is_not_written_to(make: Any,
         await run(executor, "print(1)")
 
 
+async def test_it_stays_where_it_was(make: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    executor = make(audit_log="audit.log")
+    monkeypatch.chdir("/")
+    await run(executor, "print(1)")
+    assert len(phases(tmp_path / "audit.log")) == 2
+
+
 def test_it_is_not_where_code_puts_files(make: Any, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "work")
     for path in (tmp_path / "work/audit.log", tmp_path / "work/../work/a/audit.log", tmp_path / "link/audit.log"):

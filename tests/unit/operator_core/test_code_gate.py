@@ -123,6 +123,15 @@ def test_code_is_read_before_anything_else(action: str) -> None:
     assert plan(seen(policy=govern(action), reading=None)) == Plan(actions=(ReadRequest(),))
 
 
+def test_what_will_not_run_in_any_case_is_not_read() -> None:
+    cancelled = status_of(plan(seen(spec={"cancelled": True}, reading=None)))
+    assert (cancelled.phase, findings(cancelled)) == (Phase.CANCELLED, [])
+    too_long = status_of(plan(seen(spec={"timeout_seconds": 86_400}, reading=None)))
+    assert (too_long.phase, too_long.reason) == (Phase.DENIED, "PolicyViolation")
+    assert "spec.timeoutSeconds" in too_long.message
+    assert "Python" not in too_long.message, "nobody has looked"
+
+
 def test_without_rules_or_without_python_nothing_is_read() -> None:
     assert started(plan(seen(policy=a_policy(), reading=None)))
     assert findings(status_of(plan(seen(policy=a_policy())))) == []
@@ -267,8 +276,26 @@ async def test_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(code_reader, "_ask", counted)
     reader = CodeReader()
-    await asyncio.gather(*(reader.read(inquiry(IMPORTS_OS)) for _ in range(4)))
+
+    async def in_turn() -> None:
+        async with reader.turn("here"):
+            await reader.read(inquiry(IMPORTS_OS))
+
+    await asyncio.gather(*(in_turn() for _ in range(4)))
     assert most == 1
+
+
+async def test_namespaces_take_turns() -> None:
+    reader, order = CodeReader(), []
+
+    async def take(namespace: str) -> None:
+        async with reader.turn(namespace):
+            order.append(namespace)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(take("many") for _ in range(5)), take("one"))
+    assert order[:2] == ["many", "one"]
+    assert len(order) == 6
 
 
 async def test_a_child_that_takes_too_long_is_killed_and_what_it_has_not_told_is_unreadable(

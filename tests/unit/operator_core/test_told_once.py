@@ -152,3 +152,19 @@ async def test_once_when_its_pod_is_seen_while_its_end_is_written() -> None:
     await quiet(played, controller)
     assert (played.execution.status.phase, played.told) == (Phase.LOST, ["Lost"])
     assert len([line for line in played.lines if "StatusWrite" in line]) == 1
+
+
+async def test_what_the_api_server_has_gone_back_to_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its store was taken from a copy while the operator ran."""
+    monkeypatch.setattr("codeexec_operator.adapters.controller._TRY_AGAIN_SECONDS", 0)
+    played = Played(an_execution(phase=Phase.RUNNING))
+    played.answers.set()
+    controller = Controller(played.context())
+    meta = played.execution.metadata
+    controller._let_go(meta.uid, int(meta.resource_version) + 100)
+    owner = {"kind": "CodeExecution", "name": meta.name, "uid": meta.uid, "controller": True}
+    labels = {EXECUTION_LABEL: meta.name}
+    pod = {"metadata": {"name": "pod", "namespace": meta.namespace, "ownerReferences": [owner], "labels": labels}}
+    await asyncio.wait_for(controller.on_pod(pod, deleted=False), 5)
+    await quiet(played, controller)
+    assert played.told == ["Lost"]
