@@ -102,7 +102,7 @@ def elsewhere(admin):
         "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "codeexec-agent"},
         "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": name}],
     }
-    admin.apply({"apiVersion": "v1", "kind": "List", "items": [account, binding]})
+    admin.apply(account, binding)
     yield name
     admin.kubectl("-n", SANDBOX, "delete", "rolebinding", name)
     admin.kubectl("delete", "namespace", name, "--wait=false")

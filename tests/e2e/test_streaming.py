@@ -153,7 +153,7 @@ def client_without_logs(admin: Admin, kubeconfig_of) -> Iterator[CodeExecutionCl
         "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SANDBOX}],
     }
-    admin.apply({"apiVersion": "v1", "kind": "List", "items": [account, role, binding]})
+    admin.apply(account, role, binding)
     yield CodeExecutionClient(ClusterRef(kubeconfig=kubeconfig_of(SANDBOX, name)))
     admin.kubectl("-n", SANDBOX, "delete", f"serviceaccount/{name}", f"role/{name}", f"rolebinding/{name}")
 
