@@ -143,7 +143,7 @@ class Controller:
             if found is None or int(found.metadata.resource_version) >= self._ended.get(uid, 0):
                 return found
             await asyncio.sleep(_TRY_AGAIN_SECONDS)
-        del self._ended[uid]  # the API server has gone back to what it was
+        self._ended.pop(uid, None)  # the API server has gone back to what it was
         return found
 
     def _let_go(self, uid: str, version: int) -> None:
