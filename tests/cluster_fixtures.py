@@ -171,7 +171,7 @@ def make_control_pod(admin: Admin) -> Iterator[Callable[..., ControlPod]]:
     wait_for("its service account", lambda: admin.exists("serviceaccount", "default", namespace))
 
     def make(name: str, container: dict[str, Any], **spec: Any) -> ControlPod:
-        container = {"name": "main", "image": image(), "resources": {"requests": {"cpu": "50m"}}, **container}
+        container = {"name": "main", "image": image(), "resources": {"requests": {"cpu": "10m"}}, **container}
         admin.apply(
             {
                 "apiVersion": "v1",
