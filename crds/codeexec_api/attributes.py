@@ -59,7 +59,7 @@ def outcome_attributes(execution: CodeExecution) -> Attributes:
         "codeexec.artifacts.count": len(status.artifacts),
     }
     if status.code_findings:
-        attributes["codeexec.code.findings"] = [f"{one.action.value}: {one}" for one in status.code_findings]
+        attributes["codeexec.code.findings"] = [one.told for one in status.code_findings]
     if execution.spec.requested_by:
         attributes["codeexec.requested_by"] = execution.spec.requested_by
     if status.approval:

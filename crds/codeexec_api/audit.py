@@ -161,7 +161,7 @@ def _of_execution(record: CodeExecution) -> Facts:
         "mounts": _listed(spec.mounts),
         "pool": status.pool_name,
         "artifacts": len(status.artifacts),
-        "codeFindings": _listed([f"{one.action.value}: {one}" for one in status.code_findings]),
+        "codeFindings": _listed([one.told for one in status.code_findings]),
         "finishedAt": in_utc(status.finished_at),
     }
     facts |= {f"{name}Bytes": stream.total_bytes for name, stream in streams.items() if stream}

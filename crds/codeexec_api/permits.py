@@ -16,9 +16,11 @@ Network = IPv4Network | IPv6Network
 Reserved = tuple[Network, str]
 """Addresses that nobody can permit, and what they are."""
 
+_MAPPED: Final = ipaddress.ip_network("::ffff:0:0/96")
+"""What a socket sends there is IPv4, and judged as that; a NetworkPolicy takes no such range."""
 NEVER: Final[tuple[Reserved, ...]] = tuple(
-    (ipaddress.ip_network(text), what)
-    for text, what in (
+    (ipaddress.ip_network(network), what)
+    for network, what in (
         ("0.0.0.0/8", "addresses of the pod itself"),
         ("127.0.0.0/8", "loopback addresses"),
         ("169.254.0.0/16", "link-local addresses, where clouds have their metadata"),
@@ -27,7 +29,7 @@ NEVER: Final[tuple[Reserved, ...]] = tuple(
         ("224.0.0.0/3", "multicast and reserved addresses"),
         ("::/128", "the address of the pod itself"),
         ("::1/128", "the loopback address"),
-        ("::ffff:0:0/96", "IPv4 addresses written as IPv6"),
+        (_MAPPED, "IPv4 addresses written as IPv6"),
         ("64:ff9b::/96", "IPv4 addresses behind a translation"),
         ("64:ff9b:1::/48", "IPv4 addresses behind a translation"),
         ("2002::/16", "IPv4 addresses behind a translation"),
@@ -39,8 +41,6 @@ NEVER: Final[tuple[Reserved, ...]] = tuple(
 )
 """What no policy and no approval opens, in any cluster. What a cluster adds, the operator sees: see `open_up`."""
 
-_MAPPED: Final = ipaddress.ip_network("::ffff:0:0/96")
-"""What a socket sends there is IPv4, and judged as that; a NetworkPolicy takes no such range."""
 _LABEL_KEY: Final = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )

@@ -926,6 +926,11 @@ class CodeFinding(_Status):
         """What was found, and in how many blocks and files besides the first."""
         return f"{self.found} (and in {self.count - 1} more)" if self.count > 1 else self.found
 
+    @property
+    def told(self) -> str:
+        """The same behind the rule's action, as audit lines and spans have it."""
+        return f"{self.action.value}: {self}"
+
 
 class CodeExecutionStatus(_SandboxStatus):
     """What happened. Written by the operator only."""
