@@ -68,6 +68,8 @@ from executor_client.proxies import bypasses_proxy
 _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240
 _RECONNECT_SECONDS: Final = 0.5
+_HANG_UP_SECONDS: Final = 1
+"""How long who goes away waits for the answer to a watch that is just being opened, to drop its connection."""
 _PASSING: Final = (429, 500, 503, 504)
 """What the API server answers while it, or a CRD that is being replaced, is not ready."""
 _OUTAGE_SECONDS: Final = 30
@@ -709,8 +711,9 @@ class Transport:
         try:
             response: aiohttp.ClientResponse = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            with suppress(Exception):
-                _drop(await opening)
+            with suppress(Exception):  # also that it isn't answered: the other side may be gone without a word
+                async with asyncio.timeout(_HANG_UP_SECONDS):
+                    _drop(await opening)
             raise
         return response
 

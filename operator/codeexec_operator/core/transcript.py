@@ -221,6 +221,8 @@ class Transcript:
             self._take_end(frame)
         elif "fault" in frame:
             self.fault = FileFault(str(frame["fault"]["message"])[:1000])
+        else:
+            self.fail("a frame of no known kind")
 
     def _take_output(self, name: StreamName, text: str) -> None:
         if not text:

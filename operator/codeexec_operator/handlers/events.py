@@ -53,7 +53,7 @@ class _NoDifferences(kopf.DiffBaseStorage):
         """Nothing is kept."""
 
 
-@kopf.on.startup()
+@kopf.on.startup(backoff=1)
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     """Connect, and serve the health endpoints."""
     settings.posting.enabled = False
