@@ -5,12 +5,13 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
 STATE=$ROOT/.codeexec
 CACHE=${CODEEXEC_KIND_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/codeexec-kind}
-mkdir -p "$STATE" "$CACHE"/{bin,logs,stamps,work}
+mkdir -p "$STATE" "$CACHE"/{bin,locks,logs,stamps,work}
 CACHE=$(cd "$CACHE" && pwd)
 TOOLS=$CACHE/bin # kind, kubectl, helm and so on, and nothing that Docker could mistake for its own
 WORK=$CACHE/work
 PATH=$TOOLS:$PATH
-export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" GOBIN=$TOOLS
+# Nothing here is debugged, and programs are linked without debug information: compiled without, they take a tenth less.
+export CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -gcflags=all=-dwarf=false" GOBIN=$TOOLS
 
 CLUSTER=codeexec
 NODE=$CLUSTER-control-plane
@@ -57,6 +58,9 @@ stop_jobs() {
 }
 trap stop_jobs EXIT
 
+# script NAME ARGUMENT...: runs another of these scripts, which ends with us.
+script() { setpriv --pdeathsig TERM -- "$HERE/$1" "${@:2}"; }
+
 # key_of STEP INPUT...: hash of the step's function and of its inputs. An input is a
 # path below this folder or any other string.
 key_of() {
@@ -75,16 +79,36 @@ key_of() {
   } | sha256sum | cut -c1-16
 }
 
-# step NAME INPUT...: runs function NAME unless it has run with these inputs.
+# exclusively NAME COMMAND...: waits until no other script is at it. What the command leaves running must close the
+# file descriptor "lock".
+exclusively() {
+  local lock name=$1
+  shift
+  exec {lock}>"$CACHE/locks/$name"
+  flock --nonblock "$lock" || { say "  $name: another script is at it, waiting" && flock "$lock"; }
+  "$@"
+  exec {lock}>&-
+}
+
+# step NAME INPUT...: runs function NAME unless it has run with these inputs. Scripts that run at the same time and need
+# the same step run it once.
 step() {
-  local name=$1 key start=$SECONDS
+  local key
   key=$(key_of "$@")
-  if [[ -f $CACHE/stamps/$name && $(<"$CACHE/stamps/$name") == "$key" ]]; then return; fi
-  rm -f "$CACHE/stamps/$name"
-  say "  $name: started"
-  run "$name" "$name"
-  printf '%s\n' "$key" >"$CACHE/stamps/$name"
-  say "  $name: done in $((SECONDS - start)) s"
+  if is_done "$1" "$key"; then return; fi
+  exclusively "$1" new_step "$1" "$key"
+}
+
+is_done() { [[ -f $CACHE/stamps/$1 && $(<"$CACHE/stamps/$1") == "$2" ]]; } # NAME KEY
+
+new_step() { # NAME KEY
+  local start=$SECONDS
+  if is_done "$@"; then return; fi
+  rm -f "$CACHE/stamps/$1"
+  say "  $1: started"
+  run "$1" "$1"
+  printf '%s\n' "$2" >"$CACHE/stamps/$1"
+  say "  $1: done in $((SECONDS - start)) s"
 }
 
 stamp() { cat "$CACHE/stamps/$1"; } # key of a finished step, as input of another
@@ -116,9 +140,14 @@ need_debian_packages() {
   done
   if ((${#missing[@]} == 0)); then return; fi
   [[ $(id -u) == 0 ]] || die "Debian packages are missing, and only root can install them: apt-get install ${missing[*]}"
-  say "  installing Debian packages: ${missing[*]}"
+  exclusively apt install_debian_packages "${missing[@]}"
+}
+
+install_debian_packages() {
+  say "  installing Debian packages: $*"
+  run apt-repair dpkg --configure -a # what an interrupted installation has left
   run apt-update apt-get update -qq
-  run apt-install env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  run apt-install env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --fix-broken --no-install-recommends "$@"
 }
 
 debian_mirror() {
@@ -145,6 +174,11 @@ remove_stale_pid_file() { # FILE PROGRAM
 # Uses the Docker daemon that answers; starts one of our own where none does.
 ensure_docker() {
   if docker version >/dev/null 2>&1; then return; fi
+  exclusively docker start_docker
+}
+
+start_docker() {
+  if docker version >/dev/null 2>&1; then return; fi
   [[ $(uname) == Linux && $(id -u) == 0 ]] || die "Docker does not answer ('docker version' shows why): install it, start it, or join its group"
   need_debian_packages docker.io iptables python3
   local dir=$CACHE/docker
@@ -159,7 +193,7 @@ ensure_docker() {
   remove_stale_pid_file /var/run/docker/containerd/containerd.pid containerd
   say "  starting dockerd (log: $dir/dockerd.log)"
   # From a subshell: it is not a job of this script and outlives it.
-  (setsid dockerd --config-file "$dir/daemon.json" >"$dir/dockerd.log" 2>&1 </dev/null &)
+  (setsid dockerd --config-file "$dir/daemon.json" >"$dir/dockerd.log" 2>&1 </dev/null {lock}>&- &)
   local limit=$((SECONDS + 60))
   until docker version >/dev/null 2>&1; do
     if ((SECONDS > limit)); then
@@ -193,12 +227,14 @@ registry_way() {
 ensure_registry() {
   docker network inspect kind >/dev/null 2>&1 || die "there is no cluster yet: run make cluster"
   if ! docker container inspect $REGISTRY_CONTAINER >/dev/null 2>&1; then
-    local way image=$OFFICIAL_REGISTRY_IMAGE
+    local way create=(docker create --name "$REGISTRY_CONTAINER" --network kind --publish "127.0.0.1:${REGISTRY_HOST##*:}:5000")
     way=$(registry_way)
-    if [[ $way == none ]]; then image=$BUILT_REGISTRY_IMAGE; fi
-    run registry-container docker create --name $REGISTRY_CONTAINER --network kind \
-      --publish "127.0.0.1:${REGISTRY_HOST##*:}:5000" "$image" serve /etc/registry.yaml
-    docker cp "$HERE/docker/registry.yaml" $REGISTRY_CONTAINER:/etc/registry.yaml >/dev/null 2>&1
+    if [[ $way == none ]]; then
+      run registry-container "${create[@]}" "$BUILT_REGISTRY_IMAGE"
+    else
+      run registry-container "${create[@]}" "$OFFICIAL_REGISTRY_IMAGE" serve /etc/registry.yaml
+      docker cp "$HERE/docker/registry.yaml" $REGISTRY_CONTAINER:/etc/registry.yaml >/dev/null 2>&1
+    fi
   fi
   docker start $REGISTRY_CONTAINER >/dev/null ||
     die "the container $REGISTRY_CONTAINER does not start: is port ${REGISTRY_HOST##*:} in use?"

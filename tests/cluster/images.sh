@@ -4,15 +4,19 @@
 #
 #   usage: images.sh                              to the test cluster's registry
 #          images.sh --push-to REGISTRY/PREFIX    to a registry of yours
+#          images.sh --build-only                 pushes nothing: for who has no cluster yet
 set -euo pipefail
 # shellcheck source=tests/cluster/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 prefix=$REGISTRY_HOST/codeexec
+build_only="" reference=""
 if [[ ${1:-} == --push-to && -n ${2:-} ]]; then
   prefix=${2%/}
+elif [[ ${1:-} == --build-only ]]; then
+  build_only=yes
 elif (($# > 0)); then
-  die "usage: images.sh [--push-to REGISTRY/PREFIX]"
+  die "usage: images.sh [--push-to REGISTRY/PREFIX | --build-only]"
 fi
 VENV=$ROOT/.venv/bin
 for tool in uv hatchling; do
@@ -82,8 +86,8 @@ build() { # NAME IMAGE
   fi
 }
 
-# publish NAME PATH...: builds and pushes unless that has been done for the same
-# files; sets "reference" to the image by digest.
+# publish NAME PATH...: builds unless that has been done for the same files, and pushes;
+# sets "reference" to the image by digest.
 publish() {
   local name=$1 image
   shift
@@ -92,6 +96,7 @@ publish() {
     say "  $name image: building"
     run "$name-image" build "$name" "$image"
   fi
+  if [[ -n $build_only ]]; then return; fi
   run "$name-push" docker push "$image"
   reference=$(sed -n 's/.*digest: \(sha256:[0-9a-f]*\).*/\1/p' "$CACHE/logs/$name-push.log")
   [[ -n $reference ]] || die "docker push told no digest for $image: see $CACHE/logs/$name-push.log"
@@ -100,7 +105,7 @@ publish() {
 
 ensure_docker
 way=$(registry_way)
-if [[ $prefix == "$REGISTRY_HOST"/* ]]; then ensure_registry; fi
+if [[ -z $build_only && $prefix == "$REGISTRY_HOST"/* ]]; then ensure_registry; fi
 case $(docker version --format '{{.Server.Arch}}') in
   arm64) platform=aarch64-manylinux_2_28 ;;
   *) platform=x86_64-manylinux_2_28 ;;
@@ -117,5 +122,6 @@ publish operator operator/Dockerfile operator/codeexec_operator crds/codeexec_ap
 operator=$reference
 publish sandbox operator/sandbox requirements/sandbox.txt
 sandbox=$reference
+if [[ -n $build_only ]]; then say "The images are built after $SECONDS s" && exit; fi
 printf 'OPERATOR_IMAGE=%s\nSANDBOX_IMAGE=%s\n' "$operator" "$sandbox" >"$STATE/images.env"
 say "The images are ready after $SECONDS s: $STATE/images.env"

@@ -9,8 +9,9 @@
 set -euo pipefail
 # shellcheck source=tests/cluster/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-BIN=$CACHE/node-bin
-mkdir -p "$BIN"
+# shellcheck source=tests/cluster/kubernetes.sh
+source "$HERE/kubernetes.sh"
+BIN=$NODE_BIN
 export GOBIN=$BIN DOCKER_BUILDKIT=0
 
 # edit FILE SED-SCRIPT: changes a copied file; fails if nothing changes.
@@ -37,18 +38,8 @@ node_base() {
   : >"$root/etc/machine-id"
 }
 
-kubernetes() {
-  local version=k8s.io/component-base/version flags="-s -w" package
-  for package in $version k8s.io/client-go/pkg/version; do
-    flags+=" -X $package.gitVersion=$KUBERNETES_VERSION -X $package.gitMajor=1"
-    flags+=" -X $package.gitMinor=$(cut -d. -f2 <<<"$KUBERNETES_VERSION")"
-    flags+=" -X $package.gitTreeState=clean -X $package.gitCommit=$KUBERNETES_VERSION"
-  done
-  cd "$HERE/kubernetes"
-  go build -ldflags "$flags" -o "$BIN/hyperkube" .
-  ln -sf hyperkube "$BIN/kubectl"
-  ln -sf hyperkube "$BIN/kubeadm"
-  # The pause image's program: 70 lines of C that wait for a signal.
+# The pause image's program: 70 lines of C that wait for a signal.
+pause() {
   gcc -Os -Wall -static -s -DVERSION="$KUBERNETES_VERSION" -o "$BIN/pause" \
     "$(module_dir "k8s.io/kubernetes@$KUBERNETES_VERSION")/build/pause/linux/pause.c"
 }
@@ -91,8 +82,10 @@ gvisor() {
   go build -mod=readonly -ldflags '-s -w' -o "$BIN/containerd-shim-runsc-v1" ./shim
 }
 
-coredns() { go install -ldflags '-s -w' "github.com/coredns/coredns@$COREDNS_VERSION"; }
-registry() { go install -ldflags '-s -w' "github.com/distribution/distribution/v3/cmd/registry@$REGISTRY_VERSION"; }
+registry() {
+  cd "$HERE/registry"
+  go build -ldflags '-s -w' -o "$BIN/registry" .
+}
 
 # scratch_image NAME ENTRYPOINT FILE...: an image that holds just these files.
 scratch_image() {
@@ -111,15 +104,14 @@ registry_image() { scratch_image "$BUILT_REGISTRY_IMAGE" /bin/registry "$BIN/reg
 # The images that kubeadm's static pods, CoreDNS and every pod's sandbox use.
 core_images() {
   local name
-  for name in etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler; do
+  for name in etcd kube-apiserver kube-controller-manager kube-scheduler; do
     ln -sf hyperkube "$BIN/$name"
   done
-  scratch_image codeexec/control-plane:local "" "$BIN"/{hyperkube,etcd,kube-apiserver,kube-controller-manager,kube-proxy,kube-scheduler}
+  scratch_image codeexec/control-plane:local "" "$BIN"/{hyperkube,etcd,kube-apiserver,kube-controller-manager,kube-scheduler}
   scratch_image codeexec/coredns:local /bin/coredns "$BIN/coredns"
   scratch_image codeexec/pause:local /bin/pause "$BIN/pause"
   docker save -o "$WORK/core.tar" codeexec/{control-plane,coredns,pause}:local
   "$BIN/kubeadm" config images list --kubernetes-version "$KUBERNETES_VERSION" >"$WORK/image-names"
-  grep -q "coredns:$COREDNS_VERSION\$" "$WORK/image-names" # else change versions.env
 }
 
 node_image() {
@@ -147,22 +139,56 @@ command -v go >/dev/null || die "no container registry answers, so Kubernetes ha
 need_debian_packages ca-certificates debootstrap gcc libc6-dev libseccomp-dev pkg-config python3
 ensure_docker
 
-# The Debian base waits for the network and the disk, Go for the processors.
-(trap stop_jobs EXIT; step node_base "$DEBIAN_RELEASE" "$CLANG_MAJOR") &
-base=$!
-step kubernetes kubernetes "$KUBERNETES_VERSION"
-ln -sf ../node-bin/hyperkube "$TOOLS/kubectl"
-step cilium "$CILIUM_VERSION"
-step containerd "$CONTAINERD_VERSION" "$RUNC_VERSION" "$CNI_PLUGINS_VERSION"
-step gvisor "$GVISOR_VERSION"
-step coredns "$COREDNS_VERSION"
-step registry "$REGISTRY_VERSION"
-wait "$base" 2>/dev/null || true                 # bash may have forgotten a job that ended long ago
-step node_base "$DEBIAN_RELEASE" "$CLANG_MAJOR" # done by now, or else its failure shows here
+# begin COMMAND...: runs it beside the others; what it has started ends with it. The job's number goes to "begun".
+begin() {
+  (trap stop_jobs EXIT; "$@") &
+  begun=$!
+}
 
+# end_of JOB: waits for it. Its failure, which it has told by now, is ours.
+end_of() {
+  local status=0
+  wait "$1" || status=$?
+  # 127: bash has forgotten a job that ended long ago. Then the stamps tell, below.
+  ((status == 0 || status == 127)) || exit "$status"
+}
+
+# The standard library first: the builds below share it, and two at a time would compile it twice.
+go_std() { go build net/http/httputil encoding/xml go/parser html/template; }
+
+node_programs() {
+  step cilium "$CILIUM_VERSION"
+  step containerd "$CONTAINERD_VERSION" "$RUNC_VERSION" "$CNI_PLUGINS_VERSION"
+  step gvisor "$GVISOR_VERSION"
+}
+
+kubernetes_images() {
+  step kubernetes kubernetes "$KUBERNETES_VERSION"
+  ln -sf ../node-bin/hyperkube "$TOOLS/kubectl"
+  step coredns kubernetes
+  step pause "$KUBERNETES_VERSION"
+  forget_missing_image core_images codeexec/control-plane:local
+  step core_images "$(stamp kubernetes)" "$(stamp coredns)" "$(stamp pause)"
+  script tools.sh kind helm # wanted soon, and most of helm is compiled by now
+}
+
+# Debian's base waits for the network and the disk, Go for the processors; and while one program is linked, which takes
+# one processor, another one is compiled.
+begin step node_base "$DEBIAN_RELEASE" "$CLANG_MAJOR"
+base=$begun
+step go_std
+begin node_programs
+programs=$begun
+kubernetes_images
+step registry registry
 forget_missing_image registry_image "$BUILT_REGISTRY_IMAGE"
-forget_missing_image node_image "$BUILT_NODE_IMAGE"
 step registry_image "$(stamp registry)"
-step core_images "$(stamp kubernetes)" "$(stamp coredns)"
+end_of "$programs"
+end_of "$base"
+
+forget_missing_image node_image "$BUILT_NODE_IMAGE"
+for name in node_base cilium containerd gvisor; do
+  [[ -f $CACHE/stamps/$name ]] || die "$name failed: see $CACHE/logs/$name.log"
+done
 step node_image node "$KIND_VERSION" \
   "$(stamp node_base)" "$(stamp core_images)" "$(stamp cilium)" "$(stamp containerd)" "$(stamp gvisor)"

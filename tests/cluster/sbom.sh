@@ -22,7 +22,7 @@ catalog() { # NAME IMAGE
   mv "$sbom.new" "$sbom"
 }
 
-"$HERE/tools.sh" syft
+script tools.sh syft
 mkdir -p "$STATE/sbom"
 for name in operator sandbox; do
   image=${name^^}_IMAGE

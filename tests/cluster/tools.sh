@@ -2,13 +2,15 @@
 # Makes sure that command-line tools are there. kind, kubectl and helm are taken from
 # PATH where it has them; everything else is built from Go modules, once.
 #
-#   usage: tools.sh TOOL...     TOOL: kind kubectl helm helm-unittest kubeconform k8s-schemas syft chromium
+#   usage: tools.sh TOOL...     TOOL: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas syft chromium faketime
 #          tools.sh --bin       prints the folder to put in front of PATH
 #          tools.sh --schemas   prints the folder of the Kubernetes JSON schemas
 #          tools.sh --sbom-schemas   prints the folder of the CycloneDX JSON schemas
 set -euo pipefail
 # shellcheck source=tests/cluster/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=tests/cluster/kubernetes.sh
+source "$HERE/kubernetes.sh"
 
 SCHEMAS=$CACHE/schemas/$KUBERNETES_VERSION
 SBOM_SCHEMAS=$CACHE/schemas/syft-$SYFT_VERSION
@@ -16,14 +18,7 @@ SBOM_SCHEMAS=$CACHE/schemas/syft-$SYFT_VERSION
 # --- the steps ---------------------------------------------------------------------
 
 kind_tool() { go install -ldflags '-s -w' "sigs.k8s.io/kind@$KIND_VERSION"; }
-helm_tool() { go install -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@$HELM_VERSION"; }
 kubeconform_tool() { go install -ldflags '-s -w' "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM_VERSION"; }
-
-helm_unittest_tool() {
-  copy_source "github.com/helm-unittest/helm-unittest@$HELM_UNITTEST_VERSION" "$WORK/helm-unittest"
-  cd "$WORK/helm-unittest"
-  go build -mod=readonly -ldflags '-s -w' -o "$TOOLS/helm-unittest" ./cmd/helm-unittest
-}
 
 # kubectl's published module has no main package: this is one.
 kubectl_tool() {
@@ -67,6 +62,11 @@ chromium_tool() {
   need_debian_packages chromium
 }
 
+# Clocks that are wrong, for programs under test.
+faketime_tool() {
+  compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || need_debian_packages libfaketime
+}
+
 # --- which of them are needed ------------------------------------------------------
 
 on_path() { type -aP "$1" | grep -qvF "$TOOLS/"; }
@@ -78,8 +78,8 @@ needs_build() { # TOOL
     # Where the node image is built, kubectl is a part of it.
     kubectl) [[ ! -f $CACHE/stamps/kubernetes ]] && ! on_path kubectl ;;
     helm) ! on_path helm ;;
-    helm-unittest | kubeconform | k8s-schemas | syft) true ;;
-    *) die "tools.sh knows no tool '$1', only: kind kubectl helm helm-unittest kubeconform k8s-schemas syft chromium" ;;
+    hyperkube | helm-unittest | kubeconform | k8s-schemas | syft) true ;;
+    *) die "tools.sh knows no tool '$1', only: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas syft chromium faketime" ;;
   esac
 }
 
@@ -91,8 +91,8 @@ esac
 exec 1>&2 # callers capture standard output
 needed=()
 for tool in "$@"; do
-  if [[ $tool == chromium ]]; then
-    chromium_tool
+  if [[ $tool == chromium || $tool == faketime ]]; then
+    "${tool}_tool"
   elif needs_build "$tool"; then
     needed+=("$tool")
   fi
@@ -103,8 +103,9 @@ for tool in "${needed[@]}"; do
   case $tool in
     kind) step kind_tool "$KIND_VERSION" ;;
     kubectl) step kubectl_tool "$KUBERNETES_VERSION" ;;
-    helm) step helm_tool "$HELM_VERSION" ;;
-    helm-unittest) step helm_unittest_tool "$HELM_UNITTEST_VERSION" ;;
+    hyperkube) step kubernetes kubernetes "$KUBERNETES_VERSION" ;;
+    helm) step helm_tool kubernetes ;;
+    helm-unittest) step helm_unittest_tool kubernetes ;;
     kubeconform) step kubeconform_tool "$KUBECONFORM_VERSION" ;;
     k8s-schemas) step k8s_schemas k8s_schemas.py "$KUBERNETES_VERSION" ;;
     syft) step syft_tool "$SYFT_VERSION" ;;

@@ -74,7 +74,7 @@ cluster_config() {
 }
 
 # What takes effect only when a cluster is made, the node image aside.
-config_key() { { cluster_config && cat "$HERE/audit-policy.yaml"; } | sha256sum | cut -c1-16; }
+config_key() { { cluster_config && cat "$HERE"/{audit-policy.yaml,kubeadm-patches/*}; } | sha256sum | cut -c1-16; }
 
 # Of a stopped node, too. Empty if the cluster was made without, or not to the end.
 made_with() { docker cp "$NODE:$MADE_WITH" - 2>/dev/null | tar -xO 2>/dev/null || true; }
@@ -108,7 +108,7 @@ if [[ $way == none ]]; then
   if ! docker image inspect "$image" >/dev/null 2>&1; then
     say "No container registry answers, so Kubernetes is built here: 20 to 30 minutes on two cores, once."
   fi
-  "$HERE/node-image.sh"
+  script node-image.sh
 else
   image=$OFFICIAL_NODE_IMAGE
   if ! docker image inspect "$image" >/dev/null 2>&1; then
@@ -116,7 +116,7 @@ else
     run node-image-pull docker pull "$image"
   fi
 fi
-"$HERE/tools.sh" kind kubectl
+script tools.sh kind kubectl
 
 if existing=$(docker container inspect --format '{{.Image}} {{.State.Running}}' "$NODE" 2>/dev/null); then
   if [[ ${existing% *} != $(docker image inspect --format '{{.Id}}' "$image") ]]; then
@@ -124,7 +124,7 @@ if existing=$(docker container inspect --format '{{.Image}} {{.State.Running}}' 
     delete_cluster
     existing=""
   elif [[ $(made_with) != $(config_key) ]]; then
-    say "The cluster $CLUSTER was made with another kind-config.yaml or audit policy: it is made anew."
+    say "The cluster $CLUSTER was made with another kind-config.yaml, audit policy or kubeadm patch: it is made anew."
     delete_cluster
     existing=""
   else
