@@ -1,0 +1,117 @@
+"""The chart's objects in a control plane without a node: what `helm install` would make there, and in force."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from chart.helm import render
+from cluster_tools import SYSTEM, wait_for
+from kube import Kube
+
+Object = dict[str, Any]
+
+FIRST = ("Namespace", "CustomResourceDefinition")
+IMAGE = "registry.example:5000/codeexec/sandbox@sha256:" + "b" * 64
+"""The sandbox image of the chart's least values, which `chart.helm.render` takes."""
+
+
+def install(kube: Kube, namespaces: Sequence[str], *settings: str) -> list[Object]:
+    """Apply the chart as a release of the name `codeexec`, with these sandbox namespaces and `--set` these settings.
+
+    Returns its objects once they are in force.
+    """
+    chosen = ("sandbox.namespaces={" + ",".join(namespaces) + "}", *settings)
+    objects = render(*(word for one in chosen for word in ("--set", one)))
+    objects = [one for one in objects if "helm.sh/hook" not in one["metadata"].get("annotations", {})]
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    first = [one for one in objects if one["kind"] in FIRST]
+    kube.apply(*first)
+    for definition in [one for one in first if one["kind"] == "CustomResourceDefinition"]:
+        kind = definition["spec"]["names"]["kind"]
+        wait_for(f"{kind} to be served", functools.partial(_served, kube, definition["metadata"]["name"], kind))
+    kube.apply(*[one for one in objects if one not in first])
+    for namespace in namespaces:
+        account = functools.partial(kube.exists, "serviceaccount", "default", namespace)
+        wait_for(f"the account of pods in {namespace}", account)
+        wait_for(f"the quota of {namespace} to be counted", functools.partial(_counted, kube, namespace))
+        wait_until_in_force(kube, namespace)
+    return objects
+
+
+def _served(kube: Kube, name: str, kind: str) -> bool:
+    """Established, and in the discovery documents, which follow a moment later."""
+    conditions = kube.get("customresourcedefinition", name).get("status", {}).get("conditions") or []
+    if not any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
+        return False
+    try:
+        return bool(kube.resource(kind))
+    except AssertionError:
+        return False
+
+
+def _counted(kube: Kube, namespace: str) -> bool:
+    quota = kube.get("resourcequota", "codeexec", namespace)
+    return quota["spec"].get("hard", {}).keys() == quota.get("status", {}).get("hard", {}).keys()
+
+
+def wait_until_in_force(kube: Kube, namespace: str, release: str = "codeexec") -> None:
+    """Until each of the chart's admission policies refuses what it is there to refuse: that takes them a moment."""
+    agent = Kube(kube.kubeconfig, f"system:serviceaccount:{namespace}:codeexec-agent")
+    operator = Kube(kube.kubeconfig, f"system:serviceaccount:{SYSTEM}:codeexec-operator")
+    name = {"name": "in-force", "namespace": namespace}
+    session = {"source": {"agent": "probe"}, "requestedBy": _user(kube)}
+    execution = {"name": "in-force", "uid": "0badcafe-0000-4000-8000-000000000000", "requestedBy": "somebody-else"}
+    everything = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}
+    attempts = {
+        "records": (kube, _ours("CodeSession", {**name, "finalizers": ["example.com/for-ever"]}, session)),
+        "requests": (kube, _ours("CodeSession", name, {**session, "requestedBy": "somebody-else"})),
+        "approvals": (
+            kube,
+            _ours(
+                "ExecutionApproval",
+                {**name, "labels": {"codeexec.dev/execution": "in-force"}},
+                {
+                    "executionRef": execution,
+                    "decision": "Deny",
+                    "approver": "another",
+                },
+            ),
+        ),
+        "payloads": (agent, {"apiVersion": "v1", "kind": "Secret", "metadata": name, "type": "Opaque"}),
+        "egress": (
+            operator,
+            {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": name, "spec": everything},
+        ),
+        "pods": (kube, {"apiVersion": "v1", "kind": "Pod", "metadata": name, "spec": _RESTRICTED}),
+    }
+    for policy, (user, thing) in attempts.items():
+        wait_for(f"{release}-{policy} to refuse", functools.partial(_refuses, user, thing, f"'{release}-{policy}'"))
+
+
+def _refuses(user: Kube, thing: Object, policy: str) -> bool:
+    refusal = user.try_create(thing, dry_run=True)
+    return refusal is not None and f"ValidatingAdmissionPolicy {policy}" in refusal.message
+
+
+def _user(kube: Kube) -> str:
+    """By which name the API server knows who asks."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    asked = kube.connection.json("POST", f"/apis/{review['apiVersion']}/selfsubjectreviews", review)
+    return str(asked["status"]["userInfo"]["username"])
+
+
+def _ours(kind: str, metadata: Object, spec: Object) -> Object:
+    return {"apiVersion": "codeexec.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+# What Pod Security has nothing against.
+_RESTRICTED: Object = {
+    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    "containers": [
+        {
+            "name": "main",
+            "image": IMAGE,
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+    ],
+}

@@ -1,0 +1,216 @@
+"""A cluster without a kubelet: control plane, chart, simulated nodes, and whatever operators a test starts.
+
+One for each worker of pytest.
+"""
+
+import asyncio
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import yaml
+from api_calls import Match
+from chart.helm import render, tool
+from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, wait_for
+from control_plane import (
+    API_SERVER,
+    CONTROLLERS,
+    NEEDED_CONTROLLERS,
+    NODE_CONTROLLERS,
+    SCHEDULER,
+    ControlPlane,
+)
+from fault_proxy import FaultProxy
+from operator_process import OperatorProcess
+from scripted_nodes import ScriptedNodes
+from scripted_runner import Script
+
+from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
+
+T = TypeVar("T")
+
+OPERATOR: Final = "codeexec-operator"
+LIMITS: Final = {"cpu": "100m", "memory": "96Mi"}
+RUNTIME_CLASS: Final = "simulated"
+_SIMULATED: Final = "codeexec.dev/simulated"
+_TOKEN_SECONDS: Final = 3 * 3600
+_QUOTA: Final = {"pods": 2000, "cpu": "2000", "memory": "2000Gi", "ephemeralStorage": "2000Gi", "secrets": 20000}
+
+
+_THREAD: Final = ThreadPoolExecutor(1, "component stage")
+
+
+async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
+    """What a call that blocks returns; meanwhile the event loop goes on.
+
+    It is always the same thread, which outlives the test: a process that is started here ends with it.
+    """
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, functools.partial(call, *arguments))
+
+
+class Stage:
+    """What a component test stands on.
+
+    Args:
+        folder: for keys, logs and kubeconfigs.
+        namespaces: sandbox namespaces.
+        values: of the chart, beside those that simulated nodes need.
+    """
+
+    def __init__(
+        self, folder: Path, *, namespaces: tuple[str, ...] = (SANDBOX,), values: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder, self.namespaces = folder, namespaces
+        self._values = {**_values(namespaces), **(values or {})}
+        self._stack = ExitStack()
+        self._operators = 0
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            programs = (*API_SERVER, *CONTROLLERS, *SCHEDULER)
+            controllers = (*NEEDED_CONTROLLERS, *NODE_CONTROLLERS)
+            plane = ControlPlane(self.folder / "plane", programs=programs, controllers=controllers)
+            self.plane = self._stack.enter_context(plane)
+            self.admin = Admin(self.plane.kubeconfig)
+            self._install()
+            authority, where = self.plane.folder / "ca.crt", self.plane.address
+            nodes = ScriptedNodes(self.plane.kubeconfig, authority, where, self.folder)
+            self.nodes = self._stack.enter_context(nodes)
+            self.proxy = self._stack.enter_context(FaultProxy(self.plane.kubeconfig))
+            self.client_proxy = self._stack.enter_context(FaultProxy(self.plane.kubeconfig))
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def script(self) -> Script:
+        """What the runners share."""
+        return self.nodes.script
+
+    def operator(self, *, direct: bool = False, **options: Any) -> OperatorProcess:
+        """One that has not been started; it talks to the API server through the stage's proxy, or directly."""
+        self._operators += 1
+        folder = self.folder / f"operator-{self._operators}"
+        folder.mkdir()
+        token = self.token(SYSTEM, OPERATOR)
+        through = self.proxy.write_kubeconfig(folder / "kubeconfig", token=token)
+        path = self.plane.kubeconfig_with_token(token) if direct else through
+        return OperatorProcess(
+            folder,
+            environment=self._environment,
+            files=self._files,
+            kubeconfig=path,
+            api_server=self.plane.url,
+            address=self.plane.address,
+            **options,
+        )
+
+    def token(self, namespace: str, account: str) -> str:
+        """Of a service account."""
+        duration = f"{_TOKEN_SECONDS}s"
+        return self.admin.kubectl("create", "token", account, "--namespace", namespace, "--duration", duration).strip()
+
+    def agent_kubeconfig(self, namespace: str = SANDBOX, *, through: FaultProxy | None = None) -> str:
+        """With the rights of an agent of this namespace, straight to the API server unless a proxy is named."""
+        token = self.token(namespace, "codeexec-agent")
+        if through is None:
+            return self.plane.kubeconfig_with_token(token)
+        return str(through.write_kubeconfig(self.folder / a_name("agent"), token=token))
+
+    def records(self, namespace: str = SANDBOX, *, agent: str = "") -> list[dict[str, Any]]:
+        """The executions of a namespace, of this agent if one is named."""
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{EXECUTION_PLURAL}"
+        items = json.loads(self.admin.kubectl("get", "--raw", path))["items"]
+        return [one for one in items if agent in ("", one["spec"]["source"]["agent"])]
+
+    def record(self, agent: str) -> dict[str, Any]:
+        """The only execution of this agent."""
+        [one] = self.records(agent=agent)
+        return one
+
+    def ended(self, agent: str) -> dict[str, Any]:
+        """The only execution of this agent, once it is over."""
+        phase = f"the execution of {agent} to be over"
+        return wait_for(phase, lambda: next((one for one in [self.record(agent)] if _over(one)), None))
+
+    def ran_once(self, record: Mapping[str, Any]) -> None:
+        """Its code was handed to a runner, and to no other."""
+        assert self.script.jobs[record["metadata"]["uid"]] == 1
+
+    def never_ran(self, record: Mapping[str, Any]) -> None:
+        """Its code was not handed to anybody."""
+        assert self.script.jobs[record["metadata"]["uid"]] == 0
+
+    def a_policy(self, namespace: str = SANDBOX, **spec: Any) -> dict[str, Any]:
+        """An ExecutionPolicy of a namespace: the default one with these changes."""
+        default = yaml.safe_load(self._files["policy.yaml"])
+        meta = {"name": "default", "namespace": namespace}
+        kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ExecutionPolicy"}
+        return {**kind, "metadata": meta, "spec": {**default, **spec}}
+
+    def pods(self, namespace: str = SANDBOX) -> set[str]:
+        """Names of the pods that there are."""
+        rows = self.admin.kubectl("-n", namespace, "get", "pods", "-o", "name").split()
+        return {row.removeprefix("pod/") for row in rows}
+
+    def _install(self) -> None:
+        os.environ["PATH"] = f"{Path(tool('helm')).parent}:{Path(tool('kubectl')).parent}:{os.environ['PATH']}"
+        values = self.folder / "values.yaml"
+        values.write_text(yaml.safe_dump(self._values))
+        objects = render("--values", str(values))
+        for namespace in (SYSTEM, *self.namespaces):
+            self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        custom = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
+        self.admin.apply(_runtime_class(), *custom)
+        names = [f"crd/{one['metadata']['name']}" for one in custom]
+        self.admin.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+        left_out = ("CustomResourceDefinition", "Deployment", "Pod")
+        self.admin.apply(*(one for one in objects if one["kind"] not in left_out))
+        for namespace in self.namespaces:
+            wait_for(
+                f"the quota of {namespace} to be counted",
+                lambda namespace=namespace: "used" in self._quota(namespace),
+            )
+        [deployment] = [one for one in objects if one["kind"] == "Deployment"]
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        self._environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+        self._files: Mapping[str, str] = next(
+            one["data"] for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == OPERATOR
+        )
+
+    def _quota(self, namespace: str) -> str:
+        return self.admin.kubectl("-n", namespace, "get", "resourcequotas", "-o", "jsonpath={.items[*].status}")
+
+
+RUNNING: Final = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Running")
+"""The write that has to come before code is handed over."""
+
+
+def _over(record: Mapping[str, Any]) -> bool:
+    return record.get("status", {}).get("phase") in TERMINAL
+
+
+def _runtime_class() -> dict[str, Any]:
+    scheduling = {
+        "nodeSelector": {_SIMULATED: "true"},
+        "tolerations": [{"key": _SIMULATED, "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
+    return {**kind, "metadata": {"name": RUNTIME_CLASS}, "handler": "runc", "scheduling": scheduling}
+
+
+def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "sandbox": {"namespaces": list(namespaces), "createNamespaces": False},
+        "policy": {"runtimeClassName": RUNTIME_CLASS, "podTTLSeconds": 0},
+        "defaultPool": {"enabled": False},
+        "resourceQuota": {**_QUOTA, "configMaps": 20000},
+        "operator": {"logLevel": "INFO"},
+    }

@@ -1,0 +1,16 @@
+"""What the lock files name."""
+
+import re
+
+from cluster_tools import ROOT
+
+
+def canonical(name: str) -> str:
+    """The one spelling of a Python distribution's name that stands for all."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked(name: str) -> set[tuple[str, str]]:
+    """Names and versions in requirements/NAME.txt."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    return set(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", text, re.MULTILINE))

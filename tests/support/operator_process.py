@@ -1,0 +1,203 @@
+"""The operator as a process of this machine: as its Deployment starts it, but for the container around it.
+
+It gets the environment and the files that the chart gives it. What differs: it finds the API server by a kubeconfig,
+and `/etc/resolv.conf` names nobody, in a mount namespace of its own, because a name server of the machine that runs the
+tests is none of the cluster's. So the targets of its egress proof are the API server, the canary and the kubelets, and
+all three are there.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from cluster_tools import wait_for
+
+_START_SECONDS = 30
+_STOP_SECONDS = 15
+_LOG_LINES = 60
+
+
+class OperatorProcess:
+    """One operator, with ports and a log of its own.
+
+    Args:
+        folder: for its log; policy and pool are files in `files`.
+        environment: what the chart gives it.
+        files: what the chart mounts at /etc/codeexec.
+        kubeconfig: with the rights of its service account.
+        api_server: address and port, a target of its egress proofs.
+        address: of its pod.
+        clock: see `_shifted`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        environment: Mapping[str, str],
+        files: Mapping[str, str],
+        kubeconfig: str | Path,
+        api_server: str,
+        address: str,
+        clock: str | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log, self.address = folder / "operator.log", address
+        self.health_port, canary_port, self.metrics_port = free_ports(3)
+        for name, content in files.items():
+            (folder / name).write_text(content)
+        (folder / "resolv.conf").write_text("")
+        self._folder = folder
+        target = urlsplit(api_server)
+        passed = {name: value for name, value in os.environ.items() if name.startswith(("COV", "PATH", "HOME", "LANG"))}
+        self._environment = {
+            **passed,
+            **environment,
+            **({"CODEEXEC_POOL_FILE": str(folder / "pool.yaml")} if "CODEEXEC_POOL_FILE" in environment else {}),
+            "CODEEXEC_POLICY_FILE": str(folder / "policy.yaml"),
+            "CODEEXEC_POD_IPS": address,
+            "CODEEXEC_HEALTH_PORT": str(self.health_port),
+            "CODEEXEC_CANARY_PORT": str(canary_port),
+            "CODEEXEC_METRICS_PORT": str(self.metrics_port),
+            "KUBERNETES_SERVICE_HOST": str(target.hostname),
+            "KUBERNETES_SERVICE_PORT": str(target.port),
+            "KUBECONFIG": str(kubeconfig),
+            **_shifted(clock),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process, "the operator was not started"
+        return self._process.pid
+
+    def start(self, *, ready: bool = True) -> None:
+        """Start it; unless it isn't asked for, wait until it is ready."""
+        assert not self.running, "the operator runs already"
+        script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
+        unshare = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",))]
+        quiet = ["sh", "-c", script, str(self._folder / "resolv.conf")]
+        program = [sys.executable, "-m", "codeexec_operator"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *unshare, *quiet, *program],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self._folder,
+            )
+        if ready:
+            self.wait_until_ready()
+
+    def wait_until_ready(self, seconds: float = _START_SECONDS) -> None:
+        """Until its readiness probe would succeed; ends at once if it has ended."""
+
+        def probe() -> bool:
+            if not self.running:
+                raise AssertionError(f"the operator has ended:\n{self.tail()}")
+            return self.answers("readyz")
+
+        wait_for("the operator to be ready", probe, seconds)
+
+    def answers(self, path: str) -> bool:
+        """True if one of its health endpoints says that all is well."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}/{path}", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def metrics(self) -> str:
+        """What Prometheus would be given."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def memory_mib(self) -> int:
+        """What it holds of the machine's memory now."""
+        status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        [line] = [one for one in status if one.startswith("VmRSS")]
+        return int(line.split()[1]) // 1024
+
+    def stop(self) -> int:
+        """As the kubelet ends it; its exit code."""
+        assert self._process, "the operator was not started"
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(_STOP_SECONDS)
+
+    def kill(self) -> None:
+        """Without a warning, as when its node is gone."""
+        assert self._process, "the operator was not started"
+        self._process.kill()
+        self._process.wait(_STOP_SECONDS)
+
+    def pause(self) -> None:
+        """It does nothing, and its connections stay open, until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def end(self) -> None:
+        """It is not needed any more."""
+        if not self.running:
+            return
+        self.resume()
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def tail(self, lines: int = _LOG_LINES) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at, on any address."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _shifted(clock: str | None) -> dict[str, str]:
+    """A clock that is wrong (`-90s`) or runs fast (`+0 x20`, its timers with it), by libfaketime."""
+    if clock is None:
+        return {}
+    wrong_only = {} if "x" in clock else {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    return {"LD_PRELOAD": str(libfaketime()), "FAKETIME": clock, **wrong_only}
+
+
+def libfaketime() -> Path:
+    """The library, of Debian's package of that name."""
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    if not found:
+        raise FileNotFoundError("libfaketime is missing: apt-get install libfaketime")
+    return found[0]

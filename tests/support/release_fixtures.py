@@ -1,0 +1,124 @@
+"""The release as it is watched: one `helm upgrade` for all tests that read what the operator tells of itself.
+
+These tests are marked `release`: nothing else runs meanwhile, and the operator begins its log with the upgrade.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import otlp_receiver
+import pytest
+from cluster_fixtures import ControlPod
+from cluster_tools import ROOT, SYSTEM, Admin, helm, image, wait_for
+from prometheus_client.parser import text_string_to_metric_families
+
+COLLECTOR_PORT = 4318
+METRICS = f"http://codeexec-operator-metrics.{SYSTEM}:8082/metrics"
+FETCH = "import urllib.request\nprint(urllib.request.urlopen({url!r}, timeout=5).read().decode())"
+REACHES = """
+import socket
+try:
+    socket.create_connection(({host!r}, {port}), 3).close()
+    print(True)
+except OSError:
+    print(False)
+"""
+
+Spans = list[dict[str, Any]]
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(scope="session")
+def collector(make_control_pod: Callable[..., ControlPod]) -> ControlPod:
+    """A pod that takes spans. The operator's image has what is needed to read them."""
+    source = Path(otlp_receiver.__file__).read_text()
+    container = {"image": image("OPERATOR_IMAGE"), "command": ["python3", "-c", source, str(COLLECTOR_PORT)]}
+    pod = make_control_pod("collector", container)
+    wait_for("the collector", lambda: pod(REACHES.format(host="127.0.0.1", port=COLLECTOR_PORT)) == "True\n")
+    return pod
+
+
+@pytest.fixture(scope="session")
+def reader(make_control_pod: Callable[..., ControlPod]) -> ControlPod:
+    """A pod in the namespace that may read metrics."""
+    return make_control_pod("reader", {"command": ["sleep", "infinity"]})
+
+
+@pytest.fixture(scope="session")
+def observed(kubeconfig: str, collector: ControlPod, reader: ControlPod) -> Iterator[None]:
+    """An operator that serves metrics and sends spans; it gets its old values back, unless somebody was faster."""
+    assert collector.namespace == reader.namespace
+    values = {
+        "metrics.enabled": "true",
+        "metrics.scrapeNamespaces": f"{{{reader.namespace}}}",
+        "telemetry.otlp.endpoint": f"http://{collector.ip}:{COLLECTOR_PORT}",
+        "telemetry.otlp.namespaces": f"{{{collector.namespace}}}",
+    }
+    environment = {"OTEL_BSP_SCHEDULE_DELAY": "500", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
+    settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    for key, value in environment.items():
+        settings += ["--set-string", f"telemetry.otlp.environment.{key}={value}"]
+    chart = str(ROOT / "charts" / "codeexec")
+    helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
+    ours = _revision(kubeconfig)
+    yield
+    if _revision(kubeconfig) == ours:
+        helm(kubeconfig, "rollback", "codeexec", "--wait", "--timeout", "2m")
+
+
+def _revision(kubeconfig: str) -> tuple[int, str]:
+    """Of the release: the tests of the installation begin a new one."""
+    status = json.loads(helm(kubeconfig, "status", "codeexec", "-o", "json"))
+    return status["version"], status["info"]["first_deployed"]
+
+
+@pytest.fixture(scope="session")
+def spans_of(observed: None, collector: ControlPod) -> Callable[[str], Spans]:
+    """The operator's spans of an execution, once they have arrived: they are sent together, the whole last."""
+
+    def find(execution: str) -> Spans:
+        spans: Spans = json.loads(collector(FETCH.format(url=f"http://127.0.0.1:{COLLECTOR_PORT}/spans")))
+        spans = list({one["id"]: one for one in spans}.values())  # who gets no answer in time sends them once more
+        named = [one for one in spans if one["attributes"].get("codeexec.execution.name") == execution]
+        if not named:
+            return []
+        assert len(named) == 1, json.dumps(named, indent=1)
+        [root] = named
+        return [one for one in spans if one["trace"] == root["trace"]]
+
+    return lambda execution: wait_for(f"spans of {execution}", lambda: find(execution), 30)
+
+
+@pytest.fixture(scope="session")
+def samples(observed: None, reader: ControlPod) -> Callable[[], Samples]:
+    """What /metrics says."""
+
+    def read() -> Samples:
+        families = text_string_to_metric_families(reader(FETCH.format(url=METRICS)))
+        return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+    return read
+
+
+def the_one(spans: Spans, name: str) -> dict[str, Any]:
+    [span] = [one for one in spans if one["name"] == name]
+    return span
+
+
+def operator_pod(admin: Admin) -> dict[str, Any]:
+    """The one that is not going."""
+    pods = admin.list("pod", SYSTEM, labels="app.kubernetes.io/component=operator")
+    [pod] = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+    return pod
+
+
+def operator_log(admin: Admin) -> str:
+    """Of the process that runs now, as far as the node keeps it."""
+    return admin.logs(SYSTEM, operator_pod(admin)["metadata"]["name"])
+
+
+def audit_lines(log: str) -> list[dict[str, Any]]:
+    found = (json.loads(line) for line in log.splitlines() if line.startswith("{") and '"audit"' in line)
+    return [one["audit"] for one in found if isinstance(one.get("audit"), dict)]

@@ -1,0 +1,141 @@
+"""Simulated nodes in this process, whose runners do what a test says; see `simulated_kubelets.py` for what is real.
+
+They live in a thread of their own, with the rights of the administrator.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar, cast
+
+from aiohttp import WSMsgType, web
+from kubernetes.aio import client, config
+from scripted_runner import RunnerLog, Script, ScriptedRunner
+from simulated_kubelets import Kubelets, Pod, tls
+
+from codeexec_operator.manifests.pod import egress_targets_of
+
+T = TypeVar("T")
+
+_STDIN, _STDOUT, _ERROR = b"\x00", b"\x01", b"\x03"
+_SUCCESS: Final = b'{"metadata":{},"status":"Success"}'
+
+
+class ScriptedKubelets(Kubelets):
+    """Their runners are scripted, take one message while another is worked on, and have logs."""
+
+    def __init__(self, api: client.ApiClient, script: Script, *, address: str, port: int) -> None:
+        super().__init__(api, namespace=None, address=address, port=port, run_seconds=0)
+        self._script = script
+
+    def make_runner(self, spec: Mapping[str, Any]) -> Any:
+        """What answers in a pod that was made so."""
+        return ScriptedRunner(egress_targets_of(spec), self._script)
+
+    def _forget(self, pod: Pod) -> None:
+        super()._forget(pod)
+        _runner_of(pod).stop()
+
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        """`/containerLogs/{namespace}/{pod}/{container}`: what the API server makes of `pods/log`."""
+        pod = self._by_name.get((request.match_info["namespace"], request.match_info["pod"]))
+        if pod is None:
+            raise web.HTTPNotFound(text="there is no such container on the simulated nodes")
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        async for line in _runner_of(pod).log.follow():
+            await response.write(line)
+        return response
+
+    async def _converse(self, connection: web.WebSocketResponse, pod: Pod) -> None:
+        runner = _runner_of(pod)
+        telling = asyncio.create_task(self._tell(connection, runner.log))
+        try:
+            async for message in connection:
+                if message.type is WSMsgType.BINARY and message.data[:1] == _STDIN:
+                    runner.take(message.data[1:])
+        finally:
+            telling.cancel()
+        if runner.exited:
+            self._background(self._end(pod))
+
+    async def _tell(self, connection: web.WebSocketResponse, log: RunnerLog) -> None:
+        """What it says from now on."""
+        with contextlib.suppress(ConnectionError):
+            async for line in log.follow(len(log.lines)):
+                await connection.send_bytes(_STDOUT + line)
+            await connection.send_bytes(_ERROR + _SUCCESS)
+            await connection.close()
+
+
+def _runner_of(pod: Pod) -> ScriptedRunner:
+    return cast(ScriptedRunner, pod.runner)
+
+
+class ScriptedNodes:
+    """Nodes of a control plane, from the time they are entered to the time they are left.
+
+    Args:
+        kubeconfig: the administrator's.
+        authority: file with the certificate that the API server's own is signed with.
+        address: where kubelets answer.
+        folder: for their certificate.
+        count: how many nodes.
+    """
+
+    def __init__(self, kubeconfig: str, authority: Path, address: str, folder: Path, *, count: int = 3) -> None:
+        self.script = Script()
+        self._kubeconfig, self._authority, self._address = kubeconfig, authority, address
+        self._folder, self._count = folder, count
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="simulated nodes", daemon=True)
+        self._stack = contextlib.AsyncExitStack()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._do(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    async def _open(self) -> None:
+        configuration = client.Configuration(connection_pool_maxsize=50)
+        configuration.client_session_kwargs = {"trust_env": False}  # proxies of a test's environment are not for them
+        await config.load_kube_config(self._kubeconfig, client_configuration=configuration)
+        api = await self._stack.enter_async_context(client.ApiClient(configuration))
+        app = web.Application()
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        self._stack.push_async_callback(runner.cleanup)
+        port = _free_port(self._address)
+        self.kubelets = ScriptedKubelets(api, self.script, address=self._address, port=port)
+        app.router.add_get("/attach/{namespace}/{pod}/{container}", self.kubelets.attach)
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self.kubelets.log)
+        await runner.setup()
+        context = tls(self._folder, self._address, str(self._authority))
+        await web.TCPSite(runner, self._address, port, ssl_context=context, backlog=1024).start()
+        await self.kubelets.register(self._count)
+        watching = asyncio.create_task(self.kubelets.watch())
+        self._stack.push_async_callback(self._stop, watching)
+
+    async def _stop(self, watching: asyncio.Task[None]) -> None:
+        every = [watching, *self.kubelets._tasks]
+        for task in every:
+            task.cancel()
+        await asyncio.gather(*every, return_exceptions=True)
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,249 @@
+"""A SIMULATED runner that does what the code of a test says, and tells how often each job was handed to one.
+
+No code is run. It is a list of these calls, with literals:
+
+    print("words")     what comes out
+    fill(800_000)      so many bytes of output
+    wait("gate")       until the test opens this gate, the job is cancelled, or its time is over
+    exit(3)            ends with this code
+    stuck()            never ends, and doesn't hear of a cancellation
+
+What it says goes to whoever is attached, and into the log of its pod. A job goes on when its connection ends, as the
+real one does.
+"""
+
+import ast
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from codeexec_operator.core.transcript import LAYERS, Lines
+
+Frame = dict[str, Any]
+_PIECE: Final = 64 * 1024
+
+
+@dataclass
+class Script:
+    """What all runners of a test share. Used from several threads."""
+
+    jobs: Counter[str] = field(default_factory=Counter)
+    """How often each job was handed to a runner, by the UID of its execution."""
+    pods_used_twice: int = 0
+    """Of those that are for one job only."""
+    _gates: dict[str, threading.Event] = field(default_factory=dict)
+    _arrived: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Condition = field(default_factory=threading.Condition)
+
+    def open(self, gate: str) -> None:
+        """Whoever waits there goes on, now and later."""
+        self.gate(gate).set()
+
+    def gate(self, name: str) -> threading.Event:
+        with self._lock:
+            return self._gates.setdefault(name, threading.Event())
+
+    def arrive(self, gate: str) -> None:
+        with self._lock:
+            self._arrived[gate] += 1
+            self._lock.notify_all()
+
+    def wait_at(self, gate: str, seconds: float = 30) -> None:
+        """Until code waits at this gate, and so runs."""
+        with self._lock:
+            if not self._lock.wait_for(lambda: self._arrived[gate] > 0, seconds):
+                raise AssertionError(f"waited {seconds} s in vain for code to come to wait({gate!r})")
+
+    async def reached(self, gate: str, seconds: float = 30) -> None:
+        """`wait_at`, in a thread."""
+        await asyncio.to_thread(self.wait_at, gate, seconds)
+
+    def handed_over(self, uid: str) -> None:
+        with self._lock:
+            self.jobs[uid] += 1
+
+
+class RunnerLog:
+    """What a runner has said, for those who are attached and those who read its log later."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.over = False
+        self._changed = asyncio.Event()
+
+    def add(self, line: bytes) -> None:
+        self.lines.append(line)
+        self._wake()
+
+    def end(self) -> None:
+        self.over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self, start: int = 0) -> AsyncIterator[bytes]:
+        """Each line from this one on, until there are no more."""
+        while True:
+            while start < len(self.lines):
+                yield self.lines[start]
+                start += 1
+            if self.over:
+                return
+            await self._changed.wait()
+
+
+class ScriptedRunner:
+    """The runner of one pod.
+
+    Args:
+        targets: of the egress proof, as the pod's environment names them.
+        script: what it shares with all others.
+    """
+
+    def __init__(self, targets: Sequence[Mapping[str, Any]], script: Script) -> None:
+        self.log = RunnerLog()
+        self.jobs = 0
+        self.exited = False
+        self._targets, self._script = targets, script
+        self._lines = Lines()
+        self._running: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
+
+    def take(self, data: bytes) -> None:
+        """What comes on its stdin, in pieces of any size."""
+        for line in self._lines.feed(data):
+            self._answer(json.loads(line))
+
+    def stop(self) -> None:
+        """Its container is gone."""
+        for task, _ in self._running.values():
+            task.cancel()
+        self.log.end()
+
+    def _answer(self, message: Mapping[str, Any]) -> None:
+        if "report" in message:
+            egress = [{**target, "answered": False} for target in self._targets]
+            self._send({"ready": True, "layers": sorted(LAYERS), "egress": egress, "kernel": bool(message["kernel"])})
+        elif "blocks" in message:
+            self._begin(message)
+        elif "ping" in message:
+            self._send({"pong": message["ping"]})
+        elif "cancel" in message:
+            for uid, (_, cancelled) in self._running.items():
+                if message["cancel"] in (True, uid):
+                    cancelled.set()
+        elif "ack" in message and self.jobs:
+            self.exited = True
+            self.log.end()
+
+    def _begin(self, job: Mapping[str, Any]) -> None:
+        self.jobs += 1
+        self._script.handed_over(job["id"])
+        if self.jobs == 2 and not job["session"]:
+            self._script.pods_used_twice += 1
+        cancelled = asyncio.Event()
+        task = asyncio.create_task(_Job(job, self._script, self._send, cancelled).run())
+        self._running[job["id"]] = task, cancelled
+        task.add_done_callback(lambda _: self._running.pop(job["id"], None))
+
+    def _send(self, frame: Frame) -> None:
+        self.log.add(json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+
+class _Job:
+    """One job, from its first block to its totals."""
+
+    def __init__(
+        self, job: Mapping[str, Any], script: Script, send: Callable[[Frame], None], cancelled: asyncio.Event
+    ) -> None:
+        self._job, self._script, self._send, self._cancelled = job, script, send, cancelled
+        self._said = {"stdout": b"", "stderr": b""}
+        self._number = 0
+
+    async def run(self) -> None:
+        for index, block in enumerate(self._job["blocks"]):
+            begun, before = time.time(), {name: len(said) for name, said in self._said.items()}
+            code, reason = await self._run(block["code"])
+            written = {f"{name}Bytes": len(said) - before[name] for name, said in self._said.items()}
+            took = round((time.time() - begun) * 1000)
+            self._tell(block=index, exitCode=code, reason=reason, startedAt=begun, durationMs=took, **written)
+            if code:
+                break
+        totals = {
+            name: {"bytes": len(said), "sha256": hashlib.sha256(said).hexdigest(), "truncated": False}
+            for name, said in self._said.items()
+        }
+        self._tell(done=True, **totals, artifactsOmitted=0)
+
+    async def _run(self, code: str) -> tuple[int, str]:
+        try:
+            async with asyncio.timeout(self._job["timeoutSeconds"]):
+                for name, argument in calls_of(code):
+                    match name:
+                        case "print":
+                            self._write("stdout", f"{argument}\n")
+                        case "fill":
+                            self._fill(int(argument))
+                        case "wait":
+                            if not await self._wait(str(argument)):
+                                return 130, "Cancelled"
+                        case "exit":
+                            return int(argument), "NonZeroExit" if argument else "Completed"
+                        case "stuck":
+                            await asyncio.Future[None]()
+        except TimeoutError:
+            return 124, "DeadlineExceeded"
+        except ValueError as error:
+            self._write("stderr", f"{error}\n")
+            return 1, "NonZeroExit"
+        return 0, "Completed"
+
+    async def _wait(self, gate: str) -> bool:
+        """False if it is cancelled before."""
+        self._script.arrive(gate)
+        opened = self._script.gate(gate)
+        while not opened.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await self._cancelled.wait()
+            if self._cancelled.is_set():
+                return False
+        return True
+
+    def _fill(self, size: int) -> None:
+        for start in range(0, size, _PIECE):
+            self._write("stdout", "x" * min(_PIECE, size - start))
+
+    def _write(self, stream: str, text: str) -> None:
+        self._said[stream] += text.encode()
+        self._tell(stream=stream, data=text)
+
+    def _tell(self, **frame: Any) -> None:
+        self._send({"id": self._job["id"], "seq": self._number, **frame})
+        self._number += 1
+
+
+def calls_of(code: str) -> list[tuple[str, Any]]:
+    """The calls that code consists of, with their one literal each. Nothing is evaluated.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    calls = []
+    for statement in ast.parse(code).body:
+        match statement:
+            case ast.Expr(ast.Call(ast.Name(name), [ast.Constant(value)], [])):
+                calls.append((name, value))
+            case ast.Expr(ast.Call(ast.Name(name), [], [])):
+                calls.append((name, None))
+            case _:
+                raise ValueError(f"the scripted runner does not understand {ast.unparse(statement)!r}")
+    return calls
