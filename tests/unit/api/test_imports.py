@@ -302,7 +302,8 @@ def test_it_can_not_open_files_nor_sockets_nor_start_processes() -> None:
     script = "import runpy\nimports = runpy.run_path(sys.argv[1])\n"
     for confine, expected in (("", [True] * 3), ("imports['_confine']()\n", [False, False, os.geteuid() == 0])):
         program = tries + script + confine + report
-        words = [sys.executable, "-I", "-c", program, imports.__file__]
+        # With -S, as it runs: coverage, which follows child processes, could not write its file.
+        words = [sys.executable, "-I", "-S", "-c", program, imports.__file__]
         assert json.loads(subprocess.check_output(words, timeout=30).decode().lower()) == expected
 
 

@@ -18,14 +18,14 @@ def plain(number: int) -> int:
     return number + 1
 
 
-@with_requirements(python_packages=["pip>=1"], global_imports=IMPORTS)  # type: ignore[arg-type]
+@with_requirements(python_packages=["pytest>=1"], global_imports=IMPORTS)  # type: ignore[arg-type]
 def decorated() -> str:
     """Say something."""
     return "x"
 
 
 FROM_CALLABLE = FunctionWithRequirements.from_callable(plain, ["no-such-package"])
-FROM_TEXT = FunctionWithRequirements.from_str("def from_text(x: int) -> int:\n    return x\n", "pip")
+FROM_TEXT = FunctionWithRequirements.from_str("def from_text(x: int) -> int:\n    return x\n", "pytest")
 
 
 def test_the_module_is_the_same_each_time_and_can_be_imported(tmp_path: Path) -> None:

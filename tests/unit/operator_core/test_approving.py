@@ -26,7 +26,7 @@ from factories import (
     seconds,
 )
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionApproval, Grant, Phase, Reason
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionApproval, Grant, Phase, Reason, SessionPhase
 from codeexec_operator.core.actions import (
     AskPool,
     CreatePod,
@@ -39,7 +39,7 @@ from codeexec_operator.core.actions import (
     StartCode,
     WithdrawCode,
 )
-from codeexec_operator.core.observed import Observed, PolicyProblem, PoolView, Sandbox
+from codeexec_operator.core.observed import Observed, PolicyProblem, PoolView, Sandbox, SessionView
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing, prove
@@ -198,6 +198,21 @@ class TestAsking:
 
     def test_nobody_is_asked_about_what_was_cancelled(self) -> None:
         assert outcome(plan(seen(spec={"cancelled": True}))) == (Phase.CANCELLED, "CancelRequested")
+
+    @pytest.mark.parametrize(
+        ("session", "reason"),
+        [
+            *((a_view(phase, limits={"memory": "2Gi"}), "SessionEnded") for phase in SessionPhase if phase.terminal),
+            (a_view(limits={"memory": "2Gi"}, ended=True), "SessionEnded"),
+            (a_view(limits={"memory": "1Gi"}), "SessionMismatch"),
+        ],
+    )
+    def test_nobody_is_asked_where_the_session_would_not_take_it(self, session: SessionView, reason: str) -> None:
+        result = plan(seen(spec=SESSION_REF, session=session))
+        assert outcome(result) == (Phase.DENIED, reason)
+        assert written(result).approval is None
+        lives = a_view(limits={"memory": "2Gi"})
+        assert outcome(plan(seen(spec=SESSION_REF, session=lives))) == (Phase.AWAITING_APPROVAL, "ApprovalRequired")
 
 
 class TestWaiting:
@@ -390,6 +405,12 @@ class TestApproved:
         observed = approved(spec=SESSION_REF, session=a_view(limits={"memory": "2Gi"}))
         ended = a_view(limits={"memory": "2Gi"}, ended=True)
         assert outcome(plan(replace(observed, session=ended))) == (Phase.DENIED, "SessionEnded")
+
+    def test_what_the_policy_allows_by_now_is_not_put_down_to_the_approver(self) -> None:
+        result = plan(approved(policy=WIDER))
+        assert outcome(result) == (Phase.STARTING, "PodRequested")
+        assert APPROVER not in written(result).message
+        assert written(result).message == written(plan(seen(policy=WIDER))).message
 
     def test_code_that_was_let_go_of_is_read_again(self) -> None:
         assert plan(starting(payload=HELD)).actions == (ReadRequest(),)

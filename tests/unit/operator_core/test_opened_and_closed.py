@@ -1,4 +1,7 @@
-"""The order in which a worker opens, starts and closes: what the API server hears, which is played here."""
+"""The order in which a worker opens, starts and closes: what the API server hears, which is played here.
+
+test_played_cluster.py holds it to the answers of a real one.
+"""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -7,9 +10,9 @@ from typing import Any
 
 import pytest
 from factories import SURROUNDINGS, TARGET, a_policy, a_raw_block, a_secret, an_execution
-from kubernetes.aio.client.exceptions import ApiException
+from played_cluster import REFUSED, PlayedCluster
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
@@ -20,53 +23,36 @@ from codeexec_operator.core.surroundings import NodeView
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))
-REFUSED = Fault(Reason.EGRESS_NOT_ENFORCED, "the API server refused the NetworkPolicy")
 
 
 @dataclass
-class Played:
-    """An API server with one execution, which takes down what it is asked to make and to delete."""
+class Played(PlayedCluster):
+    """An API server with one execution, on which something may go wrong."""
 
-    execution: CodeExecution
     fault: Fault | None = None
     secret: Any = field(default_factory=a_secret)
     failures: int = 0
     """How many times a policy can't be deleted, before it can."""
     conflicts: int = 0
     """How many statuses are refused, because the execution was cancelled at that moment."""
-    heard: list[str] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def cancel(self, seen: CodeExecution) -> CodeExecution:
+        return self.store(seen, spec=seen.spec.model_copy(update={"cancelled": True}))
+
     async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
-        version = str(int(seen.metadata.resource_version) + 1)
         if self.conflicts:
             self.conflicts -= 1
-            self.execution = as_cancelled(seen, version)
+            self.cancel(seen)
             await self.until("create pod run-1-0f8fad5b")
-            raise ApiException(status=409)
-        metadata = seen.metadata.model_copy(update={"resource_version": version})
-        self.execution = seen.model_copy(update={"status": status, "metadata": metadata})
-        return self.execution
-
-    async def get_execution(self, namespace: str, name: str) -> CodeExecution:
-        return self.execution
+        return await super().write_execution(seen, status)
 
     async def create_network_policy(self, policy: Any) -> Fault | None:
         await asyncio.sleep(0.01)
-        self.heard.append(f"create policy {policy['metadata']['name']}")
-        return self.fault
-
-    async def create_pod(self, pod: Any) -> None:
-        self.heard.append(f"create pod {pod['metadata']['name']}")
-
-    async def delete_pod(self, namespace: str, name: str) -> None:
-        self.heard.append(f"delete pod {name}")
-
-    async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
-        pass
+        return await super().create_network_policy(policy) or self.fault
 
     async def delete_network_policy(self, namespace: str, name: str) -> None:
-        self.heard.append(f"delete policy {name}")
+        await super().delete_network_policy(namespace, name)
         if self.failures:
             self.failures -= 1
             raise TimeoutError
@@ -99,14 +85,8 @@ class Played:
                 await asyncio.sleep(0.01)
 
 
-def as_cancelled(execution: CodeExecution, version: str) -> CodeExecution:
-    spec = execution.spec.model_copy(update={"cancelled": True})
-    metadata = execution.metadata.model_copy(update={"resource_version": version})
-    return execution.model_copy(update={"spec": spec, "metadata": metadata})
-
-
 async def stopped(played: Played, worker: ExecutionWorker) -> None:
-    worker.observe_execution(as_cancelled(played.execution, "99"))
+    worker.observe_execution(played.cancel(played.execution))
     await played.until("delete policy run-1-0f8fad5b")
     worker.observe_pod({"metadata": {"name": "run-1-0f8fad5b"}}, deleted=True)
     await asyncio.wait_for(played.ended.wait(), 10)

@@ -190,6 +190,38 @@ def test_a_file_that_no_part_was_told_of_when_it_was_closed_is_lost_with_the_nex
     assert [one.fetched for one in transcript.kept_artifacts()] == [False]
 
 
+def test_where_the_first_part_is_lost_its_start_stands_in_the_record() -> None:
+    transcript, store = Transcript(), Store(frozenset({0}))
+    frames = [output("a" * 200), an_artifact(0, "f", b"x" * 200), a_piece(0, b"x" * 200), output("b" * 400)]
+    store.take(transcript, numbered(*frames))
+    store.finish(transcript)
+    assert (transcript.part_count, transcript.lost) == (0, "the API server did not take it")
+    stream = transcript.stream("stdout")
+    assert (stream.text, stream.kept_bytes, stream.total_bytes) == ("a" * 60, 60, 600)
+    assert (stream.referenced, stream.truncated) == (False, True)
+    assert [one.fetched for one in transcript.kept_artifacts()] == [False]
+
+
+def test_where_a_later_part_is_lost_the_record_refers_to_those_before_it() -> None:
+    transcript, store = Transcript(), Store(frozenset({1}))
+    store.take(transcript, numbered(output("a" * 300), output("b" * 300), output("c" * 300), output("d")))
+    store.finish(transcript)
+    stream = transcript.stream("stdout")
+    assert (transcript.part_count, stream.kept_bytes, stream.total_bytes) == (1, 300, 901)
+    assert stream.sha256 == hashlib.sha256(b"a" * 300).hexdigest()
+    assert (stream.text, stream.referenced, stream.truncated) == ("a" * 16, True, True)
+
+
+def test_a_second_loss_does_not_change_why_the_first_happened() -> None:
+    transcript = a_transcript(output("a" * 300), output("b" * 300))
+    first, second = transcript.take_part(), transcript.take_part()
+    assert first
+    assert second
+    transcript.lose(second, "too large")
+    transcript.lose(first, "forbidden")
+    assert (transcript.lost, transcript.part_count) == ("too large", 0)
+
+
 def test_after_a_loss_nothing_more_is_held_in_memory() -> None:
     transcript, store = Transcript(), Store(frozenset({0}))
     store.take(transcript, numbered(*(output("x" * 200, STREAMS[index % 2]) for index in range(100))))

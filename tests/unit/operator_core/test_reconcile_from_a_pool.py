@@ -77,11 +77,13 @@ def test_first_it_is_looked_for_a_pool() -> None:
     assert isinstance(ask, AskPool)
 
 
-def test_not_for_code_that_may_run_longer_than_the_deadline_of_its_pods() -> None:
-    long = {"timeoutSeconds": MAX_RUN_SECONDS}
-    observed = seen(pool_asked=False, spec=long, policy=a_policy(maxTimeoutSeconds=MAX_RUN_SECONDS))
-    [create] = plan(observed).actions
-    assert isinstance(create, CreatePod)
+@pytest.mark.parametrize(("more", "first"), [(0, AskPool), (1, CreatePod)])
+def test_not_for_code_that_may_run_longer_than_the_deadline_of_its_pods(more: int, first: type) -> None:
+    longest = int(MAX_RUN_SECONDS - TIMING.grace)
+    policy = a_policy(maxTimeoutSeconds=MAX_RUN_SECONDS)
+    observed = seen(pool_asked=False, spec={"timeoutSeconds": longest + more}, policy=policy)
+    [action] = plan(observed).actions
+    assert isinstance(action, first)
 
 
 def test_with_a_pod_at_hand_there_is_one_write_before_the_code() -> None:

@@ -1,6 +1,7 @@
 """Telemetry is told of each end once: by the worker that has written it, or that has lost the answer to that.
 
-The API server is played: what is held here is when the operator speaks, not what an API server does.
+The API server is played: what is held here is when the operator speaks, not what an API server does. That is held to a
+real one by test_played_cluster.py.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from factories import SURROUNDINGS, a_policy, an_execution
-from kubernetes.aio.client.exceptions import ApiException
+from played_cluster import PlayedCluster
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_api.names import EXECUTION_LABEL
@@ -28,10 +29,9 @@ def stored(execution: CodeExecution, version: int, **changes: Any) -> CodeExecut
 
 
 @dataclass
-class Played:
+class Played(PlayedCluster):
     """An API server with one execution, which may lose its answers, and a telemetry that takes notes."""
 
-    execution: CodeExecution
     loses_answers: bool = False
     worker: ExecutionWorker | None = None
     told: list[str] = field(default_factory=list)
@@ -41,28 +41,20 @@ class Played:
     """Set when the API server answers who asks for the execution."""
 
     async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
-        if seen.metadata.resource_version != self.execution.metadata.resource_version:
-            raise ApiException(status=409)
-        self.execution = stored(seen, int(seen.metadata.resource_version) + 1, status=status)
+        written = await super().write_execution(seen, status)
         if self.loses_answers:
             raise TimeoutError
         if self.worker:  # as it happens, the watch is quicker
-            self.worker.observe_execution(self.execution)
-        return self.execution
-
-    async def get_policy(self, namespace: str) -> None:
-        return None
+            self.worker.observe_execution(written)
+        return written
 
     def execution_over(self, execution: CodeExecution, seen_at: datetime) -> None:
         self.told.append(execution.status.phase.value)
 
-    async def get_execution(self, namespace: str, name: str) -> CodeExecution:
-        found = self.execution
+    async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:
+        found = await super().get_execution(namespace, name)
         await self.answers.wait()
         return found
-
-    async def delete_pod(self, namespace: str, name: str) -> None:
-        pass
 
     def context(self) -> Any:
         metrics = SimpleNamespace(retried=self.retries.append, unexpected=lambda: self.told.append("unexpected"))

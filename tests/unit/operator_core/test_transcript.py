@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from factories import (
     NO_OUTPUT,
+    NOW,
     TARGET,
     UID,
     a_piece,
@@ -21,7 +22,8 @@ from factories import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS
+from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_BLOCKS, MAX_EGRESS_TARGETS
+from codeexec_operator.core import transcript as core
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.transcript import (
     MAX_LINE_BYTES,
@@ -161,6 +163,11 @@ FAULTY = {
     "a negative number of files left out": (the_end(artifactsOmitted=-1),),
     "a number of files left out that is none": (the_end(artifactsOmitted=True),),
     "a fault without a message": ({"fault": {"reason": "FileRefused"}},),
+    "content of the file before the first": ({"file": -1, "data64": ""}, the_end()),
+    "a frame of no known kind": (output("a"), {"news": 1}, block_end(), the_end("a")),
+    "a frame of no kind at all": ({}, block_end(), the_end()),
+    "an end that is not true": (output("a"), block_end(), the_end("a") | {"done": False}),
+    "an end that is true in a way": (output("a"), block_end(), the_end("a") | {"done": 1}),
 }
 
 
@@ -188,7 +195,9 @@ def test_whatever_is_no_frame_is_taken_without_an_exception(taken: list[Any]) ->
         transcript.take({"id": UID, "seq": number} | frame if isinstance(frame, dict) else frame, UID)
     state(transcript)
     assert not transcript.done
-    assert transcript.problem or all(isinstance(frame, dict) for frame in taken)
+    kinds_of_frames = {"stream", "block", "artifact", "file", "done", "fault"}
+    if not all(isinstance(frame, dict) and kinds_of_frames & frame.keys() for frame in taken):
+        assert transcript.problem or transcript.fault
 
 
 def test_a_runner_reports_what_it_has_found_out() -> None:
@@ -214,10 +223,111 @@ def test_a_report_that_is_none_is_refused(changes: dict[str, Any]) -> None:
         readiness(a_report() | changes)
 
 
+def test_a_report_may_hold_as_much_as_there_can_be() -> None:
+    targets = [Target(f"target-{number}", "10.96.0.1", 1 + number) for number in range(MAX_EGRESS_TARGETS)]
+    layers = ["Seccomp", "Landlock", "LandlockPorts"]
+    report = readiness(a_report(targets=targets) | {"layers": layers})
+    assert report == Readiness(tuple(layers), dict.fromkeys(targets, False))
+
+
+@pytest.mark.parametrize("answered", [True, None, 0, "no"])
+def test_a_target_is_closed_only_where_the_runner_says_false(answered: Any) -> None:
+    report = readiness(a_report() | {"egress": [{**TARGET.dump(), "answered": answered}]})
+    assert report.answered == {TARGET: True}
+
+
 def test_a_report_in_the_middle_of_a_job_is_a_problem() -> None:
     transcript = a_transcript(output("x"))
     transcript.take(a_report(), UID)
     assert transcript.problem
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [block_end(index) for index in range(MAX_BLOCKS)],
+        [an_artifact(index, f"{index:03}", b"") for index in range(MAX_ARTIFACTS)],
+    ],
+    ids=["blocks", "files"],
+)
+def test_as_many_as_there_can_be_are_taken(frames: list[dict[str, Any]]) -> None:
+    transcript = a_transcript(*frames, the_end())
+    assert transcript.done
+    assert len(transcript.blocks) + len(transcript.kept_artifacts()) == len(frames)
+
+
+@pytest.mark.parametrize(
+    ("limit", "frames"),
+    [
+        ("MAX_OUTPUT_BYTES", [output("12"), output("é"), output("5")]),
+        ("MAX_FETCH_BYTES", [an_artifact(0, "a", b"1234"), a_piece(0, b"12"), a_piece(0, b"34"), a_piece(0, b"5")]),
+    ],
+)
+def test_an_execution_gives_out_up_to_its_limit_and_not_a_byte_more(
+    limit: str, frames: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, limit, 4)
+    assert not a_transcript(*frames[:-1]).problem
+    assert a_transcript(*frames).problem
+
+
+def test_the_limit_of_output_holds_for_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "MAX_OUTPUT_BYTES", 4)
+    assert not a_transcript(output("1234"), output("1234", "stderr")).problem
+    assert a_transcript(output("1234"), output("12345", "stderr")).problem
+
+
+@pytest.mark.parametrize(("total", "taken"), [(0, False), (1, True), (2**51, True), (2**53 // 3, True), (2**53, False)])
+def test_a_total_is_at_least_what_came_though_it_may_be_told_in_shorter_text(total: int, taken: bool) -> None:
+    """A byte that is no UTF-8 is sent as a character of three bytes."""
+    end = the_end("\ufffd") | {"stdout": the_end("\ufffd")["stdout"] | {"bytes": total}}
+    transcript = a_transcript(output("\ufffd"), block_end(), end)
+    assert transcript.done is taken
+    assert transcript.problem == ("" if taken else "the runner sent a wrong total for stdout")
+    assert transcript.stream("stdout").total_bytes == (total if taken else 3)
+
+
+@pytest.mark.parametrize(("omitted", "taken"), [(0, True), (1, True), (2**53 - 1, True), (2**53, False), (1.0, False)])
+def test_how_many_files_may_be_left_out(omitted: Any, taken: bool) -> None:
+    transcript = a_transcript(the_end(artifactsOmitted=omitted))
+    assert transcript.done is taken
+    assert transcript.artifacts_omitted == (omitted if taken else 0)
+
+
+def test_a_runner_that_says_nothing_of_files_left_none_out() -> None:
+    end = the_end()
+    del end["artifactsOmitted"]
+    transcript = a_transcript(block_end(), end)
+    assert (transcript.done, transcript.artifacts_omitted) == (True, 0)
+
+
+@pytest.mark.parametrize(("said", "marked"), [(True, True), (False, False), (None, False), (1, False)])
+def test_output_is_truncated_if_the_runner_says_true(said: Any, marked: bool) -> None:
+    end = the_end("ab")
+    end["stdout"]["truncated"] = said
+    assert a_transcript(output("ab"), block_end(), end).stream("stdout").truncated is marked
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_each_stream_has_to_arrive_as_it_was_sent(name: str) -> None:
+    end = the_end("a", "b")
+    end[name]["sha256"] = "0" * 64
+    transcript = a_transcript(output("a"), output("b", "stderr"), end)
+    assert not transcript.done
+    assert transcript.problem == f"the runner sent {name} did not arrive as it was sent"
+
+
+def test_what_a_runner_says_of_itself_is_cut() -> None:
+    assert a_transcript({"error": "x" * 2000}).problem == f"the runner could not run the job: {'x' * 1000}"
+    fault = a_transcript({"fault": {"message": "x" * 2000}}).fault
+    assert fault
+    assert fault.message == "x" * 1000
+
+
+def test_the_block_is_recorded_as_the_runner_told_it() -> None:
+    [block] = a_transcript(block_end(0, 3, "NonZeroExit", stdoutBytes=4, stderrBytes=5)).blocks
+    assert (block.exit_code, block.reason, block.started_at, block.duration_ms) == (3, "NonZeroExit", NOW, 12)
+    assert (block.stdout_bytes, block.stderr_bytes) == (4, 5)
 
 
 def test_nothing_counts_after_the_end() -> None:

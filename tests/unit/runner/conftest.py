@@ -96,6 +96,8 @@ class Sandbox:
         self.folder = folder
         self.workspace = folder / "workspace"
         self.temporary = folder / "tmp"
+        self.python = PYTHON
+        self.environment = dict(ENVIRONMENT)
         self.workspace.mkdir()
         self.temporary.mkdir()
         shutil.copytree(SOURCES, folder / "runner", ignore=shutil.ignore_patterns("Dockerfile", "__pycache__"))
@@ -112,13 +114,13 @@ class Sandbox:
         elif not privileged:
             identity = ["setpriv", f"--reuid={SANDBOX_UID}", f"--regid={SANDBOX_UID}", "--clear-groups"]
         folders = map(str, (self.folder / "runner", self.workspace, self.temporary))
-        return [*isolate, *identity, PYTHON, "-I", "-B", "-c", LAUNCHER, *folders, before]
+        return [*isolate, *identity, self.python, "-I", "-B", "-c", LAUNCHER, *folders, before]
 
     def start(self, *, before: str = "") -> subprocess.Popen[bytes]:
         """The runner, waiting for a job."""
         pipe = subprocess.PIPE
         command = self.command(before=before)
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=ENVIRONMENT)
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=self.environment)
 
     @contextmanager
     def connect(self, *, before: str = "") -> Iterator["Connection"]:
@@ -147,7 +149,7 @@ class Sandbox:
             capture_output=True,
             timeout=60,
             cwd="/",
-            env=ENVIRONMENT,
+            env=self.environment,
         )
         return Report(done.stdout, done.stderr.decode(), done.returncode)
 
@@ -229,10 +231,34 @@ def session(sandbox: Sandbox) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[Path]:
+    """Where there is a `python3` of the version that the packages of the virtual environment are compiled for."""
+    version = "python{}.{}".format(*sys.version_info)
+    question = "import sys; print('python{}.{}'.format(*sys.version_info))"
+    if subprocess.check_output([PYTHON, "-I", "-c", question], text=True).strip() == version:
+        yield Path(PYTHON).parent
+        return
+    # The system's is another one. A copy, because the sandbox user may not be able to reach the original.
+    original = Path(sys.base_prefix)
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="codeexec-python-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        unneeded = shutil.ignore_patterns("test", "site-packages", "__pycache__", "config-*", "ensurepip", "idlelib")
+        shutil.copytree(original / "lib" / version, folder / "lib" / version, ignore=unneeded)
+        for library in (original / "lib").glob("libpython*"):
+            shutil.copy2(library, folder / "lib")
+        (folder / "bin").mkdir()
+        shutil.copy2(original / "bin" / version, folder / "bin" / "python3")
+        yield folder / "bin"
+
+
 @pytest.fixture
-def stateful(sandbox: Sandbox) -> Iterator[Callable[..., Report]]:
+def stateful(sandbox: Sandbox, interpreter: Path) -> Iterator[Callable[..., Report]]:
     """Runs jobs of one stateful session; the packages are those of the virtual environment."""
-    packages = str(Path(ipykernel.__file__).parents[1])
-    # The interpreter of the sandbox has the same version: its own packages are compiled for it.
-    with sandbox.connect(before=f"runner.ENVIRONMENT['PYTHONPATH'] = {packages!r}") as connection:
+    sandbox.python = str(interpreter / "python3")
+    libraries = {"LD_LIBRARY_PATH": str(interpreter.parent / "lib")}  # its own path may lead to where nobody may look
+    sandbox.environment |= libraries
+    environment = libraries | {"PYTHONPATH": str(Path(ipykernel.__file__).parents[1]), "PATH": f"{interpreter}:{PATH}"}
+    with sandbox.connect(before=f"runner.ENVIRONMENT.update({environment!r})") as connection:
         yield functools.partial(connection.run, stateful=True)

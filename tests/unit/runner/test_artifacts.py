@@ -116,7 +116,9 @@ def test_the_runner_refuses_the_names_that_the_api_refuses(sandbox: Any) -> None
     names = ["a/b", "", "a//b", "../a", "a/.", " a", "a ", "a/ b", "n" * 255, "n" * 256, "é" * 128, "\u3000a"]
     code = "import paths, json, sys; names = json.load(sys.stdin)"
     code += "; print(json.dumps([paths.is_telling(name) for name in names]))"
-    names += [f"a{chr(point)}b" for point in range(0x110000)]
+    # Planes 0, 1 and 14 have characters of all kinds; each of the others has those of one kind, or none.
+    points = {*range(0x20000), *range(0x20000, 0x110000, 251), *range(0xE0000, 0xE1000), 0x10FFFF}
+    names += [f"a{chr(point)}b" for point in sorted(points)]
     done = subprocess.run(
         ["/usr/bin/env", "python3", "-B", "-c", code],
         input=json.dumps(names),

@@ -1,0 +1,240 @@
+"""What the chart installs is as locked down as the chart says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chart.helm import CHART, CI_VALUES, pick, render
+from chart.rights import (
+    AGENT,
+    APPROVER,
+    OPERATOR,
+    OPERATOR_AT_HOME_BY_NAME,
+    OPERATOR_BY_NAME,
+    OPERATOR_EVERYWHERE,
+    VIEWER,
+    VIEWER_EVERYWHERE,
+    NamedRights,
+    Rights,
+    cells,
+)
+
+from codeexec_api.names import SEALING_KEY
+
+FULL_VALUES = CHART / "ci" / "full-values.yaml"
+SYSTEM = "codeexec-system"
+
+
+def _both(role: dict[str, Any]) -> tuple[Rights, NamedRights]:
+    """The rights to all objects of a kind, and those to single ones."""
+    rights: Rights = {}
+    by_name: NamedRights = {}
+    for rule in role["rules"]:
+        assert set(rule) - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
+        assert rule.get("resourceNames") != [], "no name stands for every name"
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                if "resourceNames" not in rule:
+                    rights.setdefault((group, resource), set()).update(rule["verbs"])
+                for name in rule.get("resourceNames", ()):
+                    by_name.setdefault((group, resource, name), set()).update(rule["verbs"])
+    return rights, by_name
+
+
+def _rights(role: dict[str, Any]) -> Rights:
+    rights, by_name = _both(role)
+    assert by_name == {}
+    return rights
+
+
+def test_the_operator_has_these_rights_and_no_other() -> None:
+    objects = render()
+    bound = {
+        (one["metadata"].get("namespace"), one["roleRef"]["kind"], one["roleRef"]["name"])
+        for one in objects
+        if one["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        and any(subject["name"] == "codeexec-operator" for subject in one["subjects"])
+    }
+    assert bound == {
+        ("codeexec-sandbox", "Role", "codeexec-operator"),
+        (SYSTEM, "Role", "codeexec-operator"),
+        (None, "ClusterRole", "codeexec-operator"),
+    }
+    in_sandboxes = pick(objects, "Role", "codeexec-operator", namespace="codeexec-sandbox")
+    at_home = pick(objects, "Role", "codeexec-operator", namespace=SYSTEM)
+    assert _both(in_sandboxes) == (OPERATOR, OPERATOR_BY_NAME)
+    assert _both(at_home) == ({}, OPERATOR_AT_HOME_BY_NAME)
+    assert _rights(pick(objects, "ClusterRole", "codeexec-operator")) == OPERATOR_EVERYWHERE
+
+
+@pytest.mark.parametrize(("role", "rights"), [("agent", AGENT), ("approver", APPROVER), ("viewer", VIEWER)])
+def test_a_user_role_has_these_rights_and_no_other(role: str, rights: Rights) -> None:
+    assert _rights(pick(render(), "Role", f"codeexec-{role}")) == rights
+
+
+def test_the_built_in_role_view_gets_nothing_that_is_not_ours() -> None:
+    """Kubernetes adds the rights to "view" in every namespace of the cluster."""
+    role = pick(render(), "ClusterRole", "codeexec-viewer")
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert _rights(role) == VIEWER_EVERYWHERE
+    assert {group for group, _, _ in cells(VIEWER_EVERYWHERE)} == {"codeexec.dev"}
+    assert cells(VIEWER_EVERYWHERE) <= cells(VIEWER)
+
+
+def test_nobody_but_the_operator_writes_output() -> None:
+    """Who could make or change a ConfigMap in a sandbox namespace could forge what code has given out."""
+    writers = {
+        one["metadata"]["name"]
+        for one in render(values=FULL_VALUES)
+        if one["kind"] in ("Role", "ClusterRole")
+        and _verbs(one, "configmaps") & {"create", "update", "patch", "delete", "deletecollection", "*"}
+    }
+    assert writers == {"sandboxes-operator"}
+
+
+def _verbs(role: dict[str, Any], resource: str) -> set[str]:
+    """All that may be done with objects of the core API, were it with one only."""
+    rights, by_name = _both(role)
+    verbs = [every for (group, kind), every in rights.items() if (group, kind) == ("", resource)]
+    return set().union(*verbs, *(some for (group, kind, _), some in by_name.items() if (group, kind) == ("", resource)))
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_nobody_but_the_operator_reaches_the_sealing_keys(values: Path) -> None:
+    """Not even agents, approvers and viewers, of whom the full values name some."""
+    objects = render(values=values)
+    operator = pick(objects, "Deployment", _operator(objects))["spec"]["template"]["spec"]
+    [named] = [one["value"] for one in operator["containers"][0]["env"] if one["name"] == "CODEEXEC_SEALING_SECRET"]
+    namespace, name = named.split("/")
+    roles = [
+        one
+        for one in objects
+        if one["kind"] == "ClusterRole" or (one["kind"], one["metadata"].get("namespace")) == ("Role", namespace)
+    ]
+    [holder] = [one for one in roles if _verbs(one, "secrets")]
+    assert _both(holder) == ({}, {("", "secrets", name): {"get", "patch"}})
+    [binding] = [one for one in objects if one["kind"] == "RoleBinding" and one["metadata"]["namespace"] == namespace]
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role",
+        "name": holder["metadata"]["name"],
+    }
+    account = {"kind": "ServiceAccount", "name": operator["serviceAccountName"], "namespace": namespace}
+    assert binding["subjects"] == [account]
+
+
+def _operator(objects: list[dict[str, Any]]) -> str:
+    [name] = [one["metadata"]["name"] for one in objects if one["kind"] == "Deployment"]
+    return name
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_the_sealing_keys_are_nowhere_in_the_chart(values: Path) -> None:
+    """And an upgrade doesn't touch what the operator has written there."""
+    objects = render(values=values)
+    [secret] = [one for one in objects if one["kind"] == "Secret"]
+    assert (secret["metadata"]["namespace"], secret["type"]) == (SYSTEM, "Opaque")
+    assert set(secret) == {"apiVersion", "kind", "metadata", "type"}
+    published = [one for one in objects if one["metadata"]["name"] == SEALING_KEY]
+    assert {one["kind"] for one in published} == {"ConfigMap"}
+    assert {one["metadata"]["namespace"] for one in published} == _sandboxes(objects)
+    assert all(set(one) == {"apiVersion", "kind", "metadata"} for one in published)
+
+
+def _sandboxes(objects: list[dict[str, Any]]) -> set[str]:
+    namespaces = {one["metadata"]["namespace"] for one in objects if one["kind"] == "Role"} - {SYSTEM}
+    assert namespaces
+    return namespaces
+
+
+def test_nobody_is_an_approver_or_a_viewer_unless_the_values_say_so() -> None:
+    bound = {one["roleRef"]["name"] for one in render() if one["kind"] == "RoleBinding"}
+    assert {"codeexec-approver", "codeexec-viewer"}.isdisjoint(bound)
+    bound = {one["roleRef"]["name"] for one in render(values=FULL_VALUES) if one["kind"] == "RoleBinding"}
+    assert {"codeexec-approver", "codeexec-viewer"} <= bound
+
+
+def _pod_specs(values: Path) -> list[dict[str, Any]]:
+    objects = render(values=values)
+    deployments = [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
+    return deployments + [one["spec"] for one in objects if one["kind"] == "Pod"]
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_every_pod_satisfies_the_restricted_profile(values: Path) -> None:
+    pods = _pod_specs(values)
+    assert len(pods) == 2, "the operator, and the pod of `helm test`"
+    for pod in pods:
+        assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == 65532
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert all(set(volume) <= {"name", "configMap", "emptyDir"} for volume in pod["volumes"])
+        [container] = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert not any("hostPort" in port for port in container.get("ports", []))
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_every_image_is_named_by_digest(values: Path) -> None:
+    images = [container["image"] for pod in _pod_specs(values) for container in pod["containers"]]
+    assert all("@sha256:" in image for image in images)
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_every_sandbox_namespace_is_closed(values: Path) -> None:
+    objects = render(values=values)
+    sandboxes = _sandboxes(objects)
+    for kind in ("NetworkPolicy", "LimitRange", "ResourceQuota"):
+        assert sandboxes <= {one["metadata"]["namespace"] for one in objects if one["kind"] == kind}
+    denials = [one["spec"] for one in objects if one["metadata"]["name"] == "codeexec-deny-all"]
+    assert denials == [{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}] * len(sandboxes)
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_admission_knows_the_operator_by_its_account(values: Path) -> None:
+    """It is the only one that may have something mounted, and the one whose ways out are bounded."""
+    objects = render(values=values)
+    operator = pick(objects, "Deployment", _operator(objects))
+    name = operator["spec"]["template"]["spec"]["serviceAccountName"]
+    account = f"'system:serviceaccount:{operator['metadata']['namespace']}:{name}'"
+    policies = {
+        one["metadata"]["name"].rpartition("-")[2]: one["spec"]
+        for one in objects
+        if one["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert [one["expression"] for one in policies["egress"]["matchConditions"]] == [
+        f"request.userInfo.username == {account}"
+    ]
+    [volumes] = [
+        one
+        for one in policies["pods"]["validations"]
+        if "mount-" in one["expression"] and "emptyDir" in one["expression"]
+    ]
+    assert f"request.userInfo.username == {account}" in volumes["expression"]
+
+
+def test_who_may_open_the_network() -> None:
+    """Nobody but the operator makes a NetworkPolicy or deletes one, and nobody changes one."""
+    verbs = {
+        one["metadata"]["name"]: verbs
+        for one in render(values=FULL_VALUES)
+        if one["kind"] in ("Role", "ClusterRole")
+        for (group, kind), verbs in _both(one)[0].items()
+        if kind in ("networkpolicies", "*")
+    }
+    assert verbs == {"sandboxes-operator": {"create", "delete"}}
+
+
+def test_a_new_policy_restarts_the_operator() -> None:
+    def checksum(*arguments: str) -> str:
+        template = pick(render(*arguments), "Deployment", "codeexec-operator")["spec"]["template"]
+        return template["metadata"]["annotations"]["checksum/policy"]
+
+    assert checksum() != checksum("--set", "policy.maxBlocks=31")
+    assert checksum() == checksum("--set", "operator.logLevel=DEBUG")

@@ -1,0 +1,138 @@
+"""The house is where its map says: packages, names and imports."""
+
+import ast
+import importlib
+import operator
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codeexec_api.names import GROUP
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = {
+    "codeexec_api": ROOT / "crds" / "codeexec_api",
+    "codeexec_operator": ROOT / "operator" / "codeexec_operator",
+    "executor_client": ROOT / "executor_client",
+}
+MODULES = [path for folder in PACKAGES.values() for path in sorted(folder.rglob("*.py"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+HARDENING = PACKAGES["codeexec_operator"] / "manifests" / "hardening.py"
+SECURITY_FIELDS = re.compile(
+    r"runAs(NonRoot|User|Group)|fsGroup|seccompProfile|allowPrivilegeEscalation|readOnlyRootFilesystem|capabilities"
+    r"|privileged|host(Network|PID|IPC|Users)|automountServiceAccountToken|enableServiceLinks|dnsPolicy|emptyDir"
+)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def strings(path: Path) -> Iterator[str]:
+    """String constants of a module, without its docstrings."""
+    tree = ast.parse(path.read_text())
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
+            yield node.value
+
+
+def test_the_operator_folder_can_not_shadow_the_standard_library() -> None:
+    assert not list((ROOT / "operator").glob("*.py"))
+    assert operator.itemgetter(1)("ab") == "b"
+    assert not Path(str(operator.__file__)).is_relative_to(ROOT / "operator")
+
+
+def test_the_standard_library_is_intact_from_the_root_of_the_checkout() -> None:
+    code = "import operator, collections; assert operator.eq(1, 1)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=20)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_each_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_the_api_group_is_written_in_one_place(path: Path) -> None:
+    if path != PACKAGES["codeexec_api"] / "names.py":
+        assert not [text for text in strings(path) if GROUP in text]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGES["codeexec_operator"].rglob("*.py")), ids=name_of)
+def test_security_settings_stand_in_one_place(path: Path) -> None:
+    if path != HARDENING:
+        assert not [text for text in strings(path) if SECURITY_FIELDS.search(text)]
+
+
+@pytest.mark.parametrize("package", ["codeexec_api", "executor_client"])
+def test_public_names_are_sorted_and_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert module.__all__ == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_what_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        importlib.import_module("executor_client").Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("imported", "unwanted"),
+    [
+        ("executor_client", ["autogen_core", "kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
+        ("executor_client.executor", ["kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
+        ("executor_client.local.executor", ["kopf", "codeexec_operator", "sandlock"]),
+        ("executor_client.client", ["autogen_core", "kopf", "codeexec_operator"]),
+        ("executor_client.testing", ["autogen_core", "kopf", "codeexec_operator", "pytest"]),
+        ("executor_client.cli", ["autogen_core", "kopf", "codeexec_operator"]),
+        ("codeexec_api", ["kubernetes", "kopf", "autogen_core", "yaml"]),
+        ("codeexec_operator.core.reconcile", ["kubernetes", "kopf", "autogen_core", "executor_client"]),
+        ("codeexec_operator.core.session", ["kubernetes", "kopf", "autogen_core", "executor_client"]),
+    ],
+)
+def test_an_import_brings_in_only_what_it_needs(imported: str, unwanted: list[str]) -> None:
+    code = f"import sys, {imported}; print([name for name in {unwanted} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "[]\n"
+
+
+def test_import_contracts_hold() -> None:
+    result = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_kubectl_runs_the_same_program() -> None:
+    assert PROJECT["scripts"]["kubectl-codeexec"] == PROJECT["scripts"]["codeexec"]
+
+
+def test_extras() -> None:
+    assert set(PROJECT["optional-dependencies"]) == {"operator", "client", "cli", "local", "dev"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=name_of)
+def test_locked_requirements_have_hashes_and_name_no_index(path: Path) -> None:
+    text = path.read_text()
+    pinned = re.findall(r"^[a-z0-9][^\n]*(?:\n    --hash[^\n]*)*", text, re.MULTILINE)
+    assert pinned
+    assert all("==" in one and "--hash=sha256:" in one for one in pinned)
+    assert not re.search(r"https?://|--(extra-)?index-url|--find-links", text)
+
+
+def test_one_version() -> None:
+    chart = (ROOT / "charts/codeexec/Chart.yaml").read_text()
+    versions = re.findall(r"^(?:version|appVersion): \"?([^\"\n]+)", chart, re.MULTILINE)
+    assert versions == [PROJECT["version"]] * 2
