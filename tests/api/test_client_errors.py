@@ -1,0 +1,87 @@
+"""What the client says where the API server is all that there is, or isn't even that: the cause, and what to do."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+from cluster_tools import SANDBOX, a_name
+
+from executor_client import ClusterUnreachable, KubernetesCodeExecutor, NotInstalled, NotPermitted
+
+PRINT = [CodeBlock("print('ran')", "python")]
+
+
+@pytest.fixture
+def changed_kubeconfig(agent_kubeconfig, tmp_path) -> Callable[..., Path]:
+    """A copy of the agent's kubeconfig with another server or another token."""
+
+    def write(*, server: str | None = None, token: str | None = None) -> Path:
+        config = yaml.safe_load(Path(agent_kubeconfig).read_text())
+        if server:
+            config["clusters"][0]["cluster"]["server"] = server
+        if token:
+            config["users"][0]["user"]["token"] = token
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    return write
+
+
+async def test_cluster_that_does_not_answer(make_executor, changed_kubeconfig):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = f"https://127.0.0.1:{unused.getsockname()[1]}"
+        executor = make_executor(kubeconfig=changed_kubeconfig(server=server))
+        with pytest.raises(ClusterUnreachable, match=r"no answer from the API server at https://127\.0\.0\.1"):
+            await executor.execute_code_blocks(PRINT, CancellationToken())
+
+
+async def test_kubeconfig_that_is_not_there():
+    executor = KubernetesCodeExecutor(kubeconfig="/nonexistent/kubeconfig")
+    with pytest.raises(ClusterUnreachable, match="/nonexistent/kubeconfig"):
+        await executor.start()
+
+
+async def test_crds_that_are_missing(make_executor, kubeconfig, monkeypatch):
+    """The real API server answers for a group that nobody has installed."""
+    monkeypatch.setattr("executor_client.transport.GROUP", "absent.codeexec.dev")
+    executor = make_executor(kubeconfig=kubeconfig)
+    with pytest.raises(NotInstalled, match="CRDs are missing: install the codeexec Helm chart"):
+        await executor.start()
+    with pytest.raises(NotInstalled, match="CRDs are missing"):
+        await executor.execute_code_blocks(PRINT, CancellationToken())
+
+
+async def test_namespace_that_is_missing(make_executor, kubeconfig):
+    executor = make_executor(kubeconfig=kubeconfig, namespace="no-such-namespace")
+    with pytest.raises(NotInstalled, match="sandbox namespace"):
+        await executor.execute_code_blocks(PRINT, CancellationToken())
+
+
+async def test_identity_without_rights(make_executor, kubeconfig_of):
+    executor = make_executor(kubeconfig=kubeconfig_of(SANDBOX, "default"))
+    with pytest.raises(NotPermitted, match="codeexec-agent"):
+        await executor.execute_code_blocks(PRINT, CancellationToken())
+
+
+async def test_credentials_that_are_not_valid(make_executor, changed_kubeconfig):
+    executor = make_executor(kubeconfig=changed_kubeconfig(token="expired"))
+    with pytest.raises(NotPermitted, match=r"401.*credentials in the kubeconfig are not valid"):
+        await executor.execute_code_blocks(PRINT, CancellationToken())
+
+
+async def test_namespace_that_no_operator_serves(make_executor, admin, kubeconfig, monkeypatch):
+    """Nobody serves any, here. How long the client waits for an operator is a constant; this is a shorter one."""
+    monkeypatch.setattr("executor_client.execution.OPERATOR_SECONDS", 1)
+    namespace = a_name("unserved")
+    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    executor = make_executor(kubeconfig=kubeconfig, namespace=namespace)
+    with pytest.raises(NotInstalled, match="no operator took up execution"):
+        await executor.execute_code_blocks(PRINT, CancellationToken())
+    [left] = admin.list("codeexecution", namespace)
+    assert left["spec"]["cancelled"], "so that an operator that comes later doesn't run it"

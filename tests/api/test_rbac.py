@@ -1,0 +1,285 @@
+"""Who may do what, as the API server answers: each role exactly its table, and what it may do is all that it can."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from chart.reviews import Account, an_account, an_account_for_each_role, by_name, rules_of
+from chart.rights import (
+    AGENT,
+    APPROVER,
+    OPERATOR,
+    OPERATOR_AT_HOME_BY_NAME,
+    OPERATOR_BY_NAME,
+    OPERATOR_EVERYWHERE,
+    VIEWER,
+    VIEWER_EVERYWHERE,
+    Cell,
+    cells,
+)
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_secret, a_session, an_execution, wait_for
+from kube import Refusal
+from weaker_pods import a_hardened_pod
+
+ROLES = {"agent": AGENT, "approver": APPROVER, "viewer": VIEWER, "operator": OPERATOR | OPERATOR_EVERYWHERE}
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+RESOURCES = {
+    "codeexec.dev": "codeexecutions codeexecutions/status codesessions codesessions/status executionapprovals"
+    " executionpolicies"
+    " sandboxpools sandboxpools/scale sandboxpools/status",
+    "": "pods pods/attach pods/binding pods/ephemeralcontainers pods/eviction pods/exec pods/log pods/portforward"
+    " pods/proxy pods/resize pods/status secrets configmaps serviceaccounts serviceaccounts/token services"
+    " services/proxy endpoints events limitranges persistentvolumeclaims resourcequotas"
+    " namespaces nodes nodes/proxy nodes/status persistentvolumes",
+    "apps": "daemonsets deployments deployments/scale replicasets statefulsets",
+    "batch": "cronjobs jobs",
+    "networking.k8s.io": "ingresses networkpolicies",
+    "rbac.authorization.k8s.io": "clusterrolebindings clusterroles rolebindings roles",
+    "admissionregistration.k8s.io": "mutatingwebhookconfigurations validatingadmissionpolicies"
+    " validatingadmissionpolicybindings validatingwebhookconfigurations",
+    "apiextensions.k8s.io": "customresourcedefinitions",
+    "certificates.k8s.io": "certificatesigningrequests certificatesigningrequests/approval",
+    "coordination.k8s.io": "leases",
+    "events.k8s.io": "events",
+    "node.k8s.io": "runtimeclasses",
+    "*": "*",
+}
+POWERS = {  # verbs that make more of what one has
+    ("", "groups", "impersonate"),
+    ("", "serviceaccounts", "impersonate"),
+    ("", "users", "impersonate"),
+    ("certificates.k8s.io", "signers", "approve"),
+    ("certificates.k8s.io", "signers", "sign"),
+    ("rbac.authorization.k8s.io", "clusterroles", "bind"),
+    ("rbac.authorization.k8s.io", "clusterroles", "escalate"),
+    ("rbac.authorization.k8s.io", "roles", "bind"),
+    ("rbac.authorization.k8s.io", "roles", "escalate"),
+}
+TABLE = POWERS | {(group, name, verb) for group, names in RESOURCES.items() for name in names.split() for verb in VERBS}
+
+BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+OWNER = {"apiVersion": "v1", "kind": "Secret", "name": "gone", "uid": "00000000-0000-0000-0000-000000000000"}
+
+
+@pytest.fixture(scope="module")
+def accounts(admin: Admin) -> Iterator[dict[str, Account]]:
+    with an_account_for_each_role(admin) as accounts:
+        yield accounts
+
+
+@pytest.fixture(scope="module")
+def user_of(kubeconfig_of, accounts) -> Callable[[str], Admin]:
+    """Somebody who has this role, by a token as a client has it."""
+    users = {role: Admin(kubeconfig_of(*account)) for role, account in accounts.items()}
+    return users.__getitem__
+
+
+def forbidden(refusal: Refusal | None) -> bool:
+    return refusal is not None and (refusal.code, refusal.reason) == (403, "Forbidden")
+
+
+# --- the tables ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def allowed(admin) -> Callable[[str, list[str]], set[Cell]]:
+    """Asks for every cell of the table whether a user may do it in the sandbox namespace."""
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+
+    def ask(user: str, groups: list[str]) -> set[Cell]:
+        def may(group: str, name: str, verb: str) -> bool:
+            resource, _, subresource = name.partition("/")
+            action = {"namespace": SANDBOX, "group": group, "resource": resource, "subresource": subresource}
+            spec = {"user": user, "groups": groups, "resourceAttributes": {**action, "verb": verb}}
+            return admin.create(review | {"spec": spec})["status"]["allowed"]
+
+        return {cell for cell in TABLE if may(*cell)}
+
+    return ask
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_role_may_do_what_its_table_says_and_nothing_else(accounts, allowed, role):
+    assert allowed(accounts[role].user, accounts[role].groups) == cells(ROLES[role])
+
+
+def test_an_administrator_may_do_all_of_it(allowed):
+    """The control: each question of the tables can be answered with yes."""
+    assert allowed("root", ["system:masters"]) == TABLE
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_role_has_no_right_that_the_table_does_not_ask_for_and_none_elsewhere(admin, accounts, role):
+    everywhere, here, at_home = set(), set(), set()
+    if role == "operator":
+        everywhere = cells(OPERATOR_EVERYWHERE)
+        here, at_home = by_name(OPERATOR_BY_NAME), by_name(OPERATOR_AT_HOME_BY_NAME)
+    assert rules_of(admin, accounts[role], SANDBOX) == cells(ROLES[role]) | here
+    assert rules_of(admin, accounts[role], SYSTEM) == everywhere | at_home
+    for namespace in ("kube-system", "default"):
+        assert rules_of(admin, accounts[role], namespace) == everywhere, namespace
+
+
+@pytest.mark.parametrize(
+    ("role", "verb", "resource", "answer"),
+    [
+        ("agent", "create", "codeexecutions.codeexec.dev", "yes"),
+        ("agent", "get", "secrets", "no"),
+        ("agent", "create", "pods", "no"),
+        ("agent", "create", "pods/exec", "no"),
+        ("agent", "get", "pods/log", "yes"),
+        ("agent", "get", "configmaps", "yes"),
+        ("agent", "list", "configmaps", "no"),
+        ("agent", "patch", "codesessions.codeexec.dev", "yes"),
+        ("agent", "delete", "codesessions.codeexec.dev", "no"),
+        ("approver", "patch", "codesessions.codeexec.dev", "yes"),
+        ("approver", "create", "codesessions.codeexec.dev", "no"),
+        ("approver", "patch", "codeexecutions.codeexec.dev", "yes"),
+        ("approver", "create", "codeexecutions.codeexec.dev", "no"),
+        ("viewer", "list", "codeexecutions.codeexec.dev", "yes"),
+        ("viewer", "patch", "codeexecutions.codeexec.dev", "no"),
+        ("viewer", "patch", "codesessions.codeexec.dev", "no"),
+        ("operator", "create", "configmaps", "yes"),
+        ("operator", "get", "configmaps", "no"),
+        ("operator", "get", "pods/attach", "yes"),
+        ("operator", "create", "pods/exec", "no"),
+    ],
+)
+def test_kubectl_says_the_same(admin, accounts, role, verb, resource, answer):
+    kind, _, subresource = resource.partition("/")  # kubectl would take what follows a slash for a name
+    question = ["auth", "can-i", verb, kind, "--subresource", subresource, "-n", SANDBOX, "--as", accounts[role].user]
+    assert admin.try_kubectl(*question).stdout.strip() == answer
+
+
+# --- the built-in role "view" --------------------------------------------------------
+
+
+def test_view_reads_executions_sessions_and_policies_in_any_namespace_and_still_no_secrets(admin):
+    """The chart adds to a role that holds all over the cluster."""
+    onlooker = Account(a_name("elsewhere"), a_name("onlooker"))
+    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": onlooker.namespace}})
+    admin.create(*an_account(onlooker, cluster_role="view"))
+    rights = wait_for("the binding to count", lambda: rules_of(admin, onlooker, onlooker.namespace))
+    assert {("", "configmaps", "get"), ("", "pods/log", "get")} <= rights, "control: it is the built-in role"
+    assert {cell for cell in rights if cell[0] == "codeexec.dev"} == cells(VIEWER_EVERYWHERE)
+    assert ("", "secrets", "get") not in rights
+
+
+# --- sessions and executions ---------------------------------------------------------
+
+
+def is_held_back(admin: Admin, user: Admin, kind: str, name: str) -> None:
+    """What the role keeps from the user, who may patch the record and no more, and an administrator may do."""
+    stored = admin.get(kind, name)
+    forged = {"status": {"phase": "Succeeded" if kind == "codeexecution" else "Ended"}}
+    for attempt in (
+        lambda who: who.try_delete(kind, name, dry_run=True),
+        lambda who: who.try_replace(stored, dry_run=True),
+        lambda who: who.try_patch(kind, name, forged, subresource="status", dry_run=True),
+    ):
+        assert attempt(admin) is None, "control"
+        assert forbidden(attempt(user))
+
+
+def is_stopped(user: Admin, kind: str, name: str, *changes: dict[str, Any]) -> None:
+    """What the role lets through, and an admission policy or, for these changes of the spec, the CRD stops."""
+
+    def patch(change: dict[str, Any]) -> str:
+        return getattr(user.try_patch(kind, name, change), "message", "")
+
+    assert patch({"metadata": {"labels": {"example.com/ticket": "7"}}}) == "", "control: a patch as such"
+    assert "ownerReferences must be empty" in patch({"metadata": {"ownerReferences": [OWNER]}})
+    assert "finalizers must be empty" in patch({"metadata": {"finalizers": ["example.com/for-ever"]}})
+    for change in changes:
+        assert "immutable" in patch({"spec": change})
+
+
+@pytest.mark.parametrize("role", ["agent", "approver"])
+def test_a_session_is_ended_and_nothing_else_is_done_with_it(admin, user_of, role):
+    user, session = user_of(role), a_session(a_name("session"))
+    name = admin.create(session)["metadata"]["name"]
+    is_held_back(admin, user, "codesession", name)
+    is_stopped(user, "codesession", name, {"maxLifetimeSeconds": 604_800}, {"limits": {"memory": "1Gi"}})
+    refused = user.try_create(a_session(a_name("own"), requestedBy=user.me), dry_run=True)
+    assert forbidden(refused) if role == "approver" else refused is None
+    assert user.try_patch("codesession", name, {"spec": {"ended": True}}) is None
+    taken_back = user.try_patch("codesession", name, {"spec": {"ended": False}})
+    assert "spec.ended can't be taken back" in taken_back.message
+
+
+@pytest.mark.parametrize("role", ["agent", "approver"])
+def test_an_execution_is_cancelled_and_nothing_else_is_done_with_it(admin, user_of, role):
+    user, name = user_of(role), a_name("execution")
+    admin.create(an_execution(name, [BLOCK]))
+    is_held_back(admin, user, "codeexecution", name)
+    is_stopped(user, "codeexecution", name, {"timeoutSeconds": 600})
+    assert user.try_patch("codeexecution", name, {"spec": {"cancelled": True}}) is None
+    taken_back = user.try_patch("codeexecution", name, {"spec": {"cancelled": False}})
+    assert "spec.cancelled can't be taken back" in taken_back.message
+
+
+def test_an_approver_submits_nothing_and_reads_no_list_of_secrets(admin, user_of):
+    approver, agent = user_of("approver"), user_of("agent")
+    for thing in (
+        an_execution(a_name("own"), [BLOCK], requestedBy=agent.me),
+        a_secret(a_name("own"), {"block-0": b"x"}),
+    ):
+        assert agent.try_create(thing, dry_run=True) is None, "control"
+        assert forbidden(approver.try_create(thing, dry_run=True))
+    for kind in ("secrets", "pods"):
+        assert admin.try_list(kind) is None, "control"
+        assert forbidden(approver.try_list(kind))
+
+
+# --- pods and output -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pod(admin) -> Iterator[str]:
+    """Path of a pod on a node. No kubelet is there: who may reach it would be sent on to the node's address."""
+    node, thing = a_name("node"), a_hardened_pod()
+    admin.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    address = {"type": "InternalIP", "address": "127.0.0.1"}
+    admin.patch("node", node, {"status": {"addresses": [address]}}, subresource="status")
+    thing["metadata"]["namespace"] = SANDBOX
+    name = admin.create(thing)["metadata"]["name"]
+    path = admin.resource("pod").path(SANDBOX, name)
+    admin.connection.json(
+        "POST", f"{path}/binding", {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}}
+    )
+    yield path
+    admin.delete("pod", name, gracePeriodSeconds=0)
+    admin.delete("node", node)
+
+
+@pytest.mark.parametrize("role", ["agent", "approver", "viewer"])
+@pytest.mark.parametrize("attempt", ["exec?command=true", "attach?stdin=true", "portforward?ports=80"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_nobody_gets_into_a_pod_or_at_its_ports(admin, user_of, pod, role, attempt, method):
+    """Who may would be answered that the connection has to be upgraded, with which the attempt ends here."""
+
+    def refusal(who: Admin) -> Refusal:
+        with pytest.raises(Refusal) as caught:
+            who.connection.request(method, f"{pod}/{attempt}")
+        return caught.value
+
+    assert "pgrade request required" in refusal(admin).message, "control"
+    assert forbidden(refusal(user_of(role)))
+
+
+@pytest.mark.parametrize("role", ["agent", "approver", "viewer"])
+def test_output_is_read_by_name_and_never_written(admin, user_of, role):
+    user = user_of(role)
+    there = "kube-root-ca.crt"  # Kubernetes puts it into every namespace
+    metadata = {"name": a_name("forged"), "namespace": SANDBOX}
+    new = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"stdout": "x"}}
+    assert user.try_get("configmap", there) is None
+    for attempt in (
+        lambda who: who.try_list("configmap"),
+        lambda who: who.try_create(new, dry_run=True),
+        lambda who: who.try_patch("configmap", there, {"data": {"stdout": "x"}}, dry_run=True),
+        lambda who: who.try_delete("configmap", there, dry_run=True),
+        lambda who: who.try_get("configmap", "codeexec-operator", SYSTEM),
+    ):
+        assert attempt(admin) is None, "control"
+        assert forbidden(attempt(user))
