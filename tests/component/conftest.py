@@ -1,0 +1,117 @@
+"""Fixtures of the component tier: a stage for each worker of pytest, and an operator that is well."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_tools import SANDBOX, Admin, a_name
+from component_stage import LIMITS, Stage
+from operator_process import OperatorProcess
+
+from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The limit is for a test alone: the first of a worker also waits for its stage."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(120, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("stage")) as stage:
+        yield stage
+
+
+@pytest.fixture(scope="session")
+def _one_operator(stage: Stage) -> Iterator[OperatorProcess]:
+    operator = stage.operator()
+    yield operator
+    operator.end()
+
+
+@pytest.fixture
+def operator(_one_operator: OperatorProcess, request: pytest.FixtureRequest) -> OperatorProcess:
+    """One that is ready; the same for all tests, as long as none of them ends it."""
+    if not _one_operator.running:
+        _one_operator.start()
+    request.node.stash[LOGS] = [(_one_operator, _one_operator.log.stat().st_size)]
+    return _one_operator
+
+
+@pytest.fixture
+def admin(stage: Stage) -> Admin:
+    return stage.admin
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What is entered here ends with the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def agent() -> str:
+    """A name of an agent that no other test has."""
+    return a_name("agent")
+
+
+@pytest.fixture
+async def make_client(stage: Stage) -> AsyncIterator[Callable[..., CodeExecutionClient]]:
+    """Clients with an agent's rights, straight to the API server, or through a proxy; closed after the test."""
+    made: list[CodeExecutionClient] = []
+
+    def make(*, through: Any = None, namespace: str = SANDBOX) -> CodeExecutionClient:
+        path = stage.agent_kubeconfig(namespace, through=through)
+        made.append(CodeExecutionClient(ClusterRef(kubeconfig=path, namespace=namespace)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+@pytest.fixture
+async def client(make_client: Callable[..., CodeExecutionClient]) -> CodeExecutionClient:
+    return make_client()
+
+
+@pytest.fixture
+def asking(agent: str) -> Callable[..., Request]:
+    """Makes requests of this test's agent, for a small pod."""
+
+    def make(**options: Any) -> Request:
+        return Request(**{"agent": agent, "timeout_seconds": 20, "limits": Limits(**LIMITS), **options})
+
+    return make
+
+
+# --- what a failing test tells --------------------------------------------------------------------------------------
+
+LOGS = pytest.StashKey[list[tuple[OperatorProcess, int]]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.failed:
+        for operator, begin in item.stash.get(LOGS, []):
+            said = operator.log.read_bytes()[begin:].decode(errors="replace").splitlines()
+            report.sections.append(("log of the operator since the test began", "\n".join(_short(said[-80:]))))
+    return report
+
+
+def _short(lines: list[str]) -> Iterator[str]:
+    """JSON log lines without what is the same in each."""
+    for line in lines:
+        try:
+            one = json.loads(line)
+        except ValueError:
+            yield line
+            continue
+        yield f"{one.get('timestamp', '')} {one.get('severity', '')} {one.get('message', line)}"

@@ -1,0 +1,130 @@
+"""What takes minutes, by an operator whose clock runs ten times as fast, its timers with it, and is ahead."""
+
+import base64
+import json
+
+import pytest
+from api_calls import Match
+from cluster_tools import SANDBOX, SYSTEM, a_secret, wait_for
+from component_stage import LIMITS, in_thread
+from faults import Answer, Cut, Stall
+
+from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
+from executor_client import PreparedBlock
+
+HELLO = (PreparedBlock("python", b'print("hello")'),)
+EXECUTIONS = Match("watch", EXECUTION_PLURAL)
+
+
+@pytest.fixture(scope="module")
+def fast(stage):
+    operator = stage.operator(clock="+11m x10")
+    yield operator
+    operator.end()
+
+
+@pytest.fixture
+async def hurried(operator, fast):
+    """The operator whose clock runs fast; the other one rests."""
+    if operator.running:
+        await in_thread(operator.stop)
+    if not fast.running:
+        await in_thread(fast.start)
+    return fast
+
+
+async def test_a_watch_that_has_gone_silent_is_opened_again(hurried, stage, client, asking):
+    await in_thread(wait_for, "the watch", lambda: stage.proxy.open_streams(EXECUTIONS))
+    assert stage.proxy.silence_open(EXECUTIONS) >= 1
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+
+
+async def test_a_payload_that_no_execution_came_for_is_deleted(hurried, stage, admin, agent):
+    await in_thread(lambda: admin.apply(a_secret(agent, {"block-0": b"x"})))
+    await in_thread(wait_for, "the payload to be deleted", lambda: not admin.exists("secret", agent, SANDBOX))
+
+
+@pytest.mark.parametrize("verb", ["list", "delete"])
+async def test_sweeping_goes_on_after_an_error(hurried, stage, admin, agent, verb):
+    with stage.proxy.fault(Match(verb, "secrets"), Answer(500), times=1) as rule:
+        await in_thread(lambda: admin.apply(a_secret(agent, {"block-0": b"x"})))
+        await rule.hit()
+        await in_thread(wait_for, "the payload to be deleted", lambda: not admin.exists("secret", agent, SANDBOX))
+
+
+async def test_output_whose_time_is_over_is_deleted_and_the_record_stays(hurried, stage, client, asking, agent, admin):
+    put_policy(admin, stage, outputTTLSeconds=60)
+    try:
+        result = await client.execute((PreparedBlock("python", b"fill(900_000)"),), asking())
+        assert len(result.output) == 900_000
+        [ref] = [one["name"] for one in stage.record(agent)["status"]["outputRefs"]][:1]
+        await in_thread(wait_for, "the output to be deleted", lambda: not admin.exists("configmap", ref, SANDBOX))
+        assert stage.record(agent)["status"]["stdout"]["totalBytes"] == 900_000
+    finally:
+        await in_thread(drop_policy, admin)
+
+
+async def test_a_session_ends_when_nothing_has_run_in_it_for_so_long(hurried, client, asking, admin):
+    session = await client.open_session(asking(), idle_timeout_seconds=60, wait=True)
+    status = await in_thread(wait_for, "the session to end", lambda: ended_session(admin, session.name))
+    assert (status["phase"], status["reason"]) == ("Ended", "IdleTimeout")
+
+
+@pytest.mark.parametrize("fault", [Answer(500), Cut()], ids=str)
+async def test_a_pool_doesnt_wait_for_ever_for_a_pod_of_which_nobody_knows(hurried, stage, admin, agent, fault):
+    kind = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "SandboxPool",
+        "metadata": {"name": agent, "namespace": SANDBOX},
+    }
+
+    def ready() -> bool:
+        return admin.get("sandboxpool", agent).get("status", {}).get("readyReplicas", 0) == 2
+
+    with stage.proxy.fault(Match("create", "pods"), fault, times=1) as rule:
+        await in_thread(lambda: admin.apply({**kind, "spec": {"replicas": 2, "limits": LIMITS}}))
+        await in_thread(wait_for, "2 pods to be ready", ready)
+    assert rule.met == 1
+    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", agent)
+
+
+async def test_a_policy_that_changed_behind_a_silent_watch_counts_after_a_while(hurried, stage, client, asking, admin):
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+    with stage.proxy.fault(Match("watch", "executionpolicies"), Stall()):
+        stage.proxy.silence_open(Match("watch", "executionpolicies"))
+        await in_thread(lambda: put_policy(admin, stage, languages=["bash"]))
+        try:
+            while (await client.execute(HELLO, asking())).exit_code == 0:
+                continue
+        finally:
+            await in_thread(drop_policy, admin)
+
+
+async def test_the_sealing_key_is_replaced_when_it_is_a_day_old(hurried, stage, admin, client, asking):
+    def keys() -> list[dict]:
+        held = json.loads(admin.kubectl("-n", SYSTEM, "get", "secret", "codeexec-sealing", "-o", "json"))
+        return json.loads(base64.b64decode(held["data"]["keys.json"]))
+
+    before = await in_thread(keys)
+    aged = [{**one, "createdAt": "2020-01-01T00:00:00+00:00"} for one in before]
+    patch = json.dumps({"stringData": {"keys.json": json.dumps(aged)}})
+    await in_thread(admin.kubectl, "-n", SYSTEM, "patch", "secret", "codeexec-sealing", "--type=merge", "-p", patch)
+    await in_thread(hurried.restart)
+    newest = (await in_thread(keys))[-1]["name"]
+    assert newest not in {one["name"] for one in before}
+    published = await in_thread(admin.get, "configmap", "codeexec-sealing-key")
+    assert newest in published["data"].values()
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+
+
+def ended_session(admin, name):
+    status = admin.get("codesession", name).get("status", {})
+    return status if status.get("phase") in ("Ended", "Failed", "Lost", "Denied") else None
+
+
+def put_policy(admin, stage, **spec):
+    admin.apply(stage.a_policy(**spec))
+
+
+def drop_policy(admin):
+    admin.kubectl("-n", SANDBOX, "delete", "executionpolicy", "default", "--ignore-not-found")

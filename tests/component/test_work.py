@@ -1,0 +1,362 @@
+"""What the operator does for each kind of object, without a kubelet: sessions, pools, approvals, policies, output."""
+
+import asyncio
+import json
+
+import pytest
+from api_calls import Match
+from cluster_tools import SANDBOX, a_name, an_approval, wait_for
+from component_stage import LIMITS, in_thread
+from faults import Answer, Cut, Lose, Stall
+
+from codeexec_api.names import EXECUTION_PLURAL
+from executor_client import ExecutionLost, PreparedBlock, SessionEnded
+
+HELLO = (PreparedBlock("python", b'print("hello")'),)
+ATTACH = Match("connect", "pods", subresource="attach")
+CREATE_POD = Match("create", "pods")
+
+
+def python(code: str) -> tuple[PreparedBlock, ...]:
+    return (PreparedBlock("python", code.encode()),)
+
+
+@pytest.fixture
+def policy(stage, admin, operator):
+    """Puts a policy into the namespace, and takes it away again, so that the operator has heard of it each time."""
+
+    def put(**spec) -> None:
+        admin.apply(stage.a_policy(**spec))
+
+    yield put
+    admin.kubectl("-n", SANDBOX, "delete", "executionpolicy", "default", "--ignore-not-found")
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+async def test_executions_of_a_session_run_one_after_the_other_in_one_pod(operator, stage, client, asking, agent):
+    async with await client.open_session(asking(), wait=True) as session:
+        first = asyncio.create_task(session.execute(python(f'wait("{agent}")\nprint("first")')))
+        await stage.script.reached(agent)
+        second = asyncio.create_task(session.execute(HELLO))
+        stage.script.open(agent)
+        assert [(await one).output for one in (first, second)] == ["first\n", "hello\n"]
+    records = stage.records(agent=agent)
+    assert len({one["status"]["podName"] for one in records}) == 1
+    for record in records:
+        stage.ran_once(record)
+
+
+async def test_what_is_submitted_to_a_session_that_has_ended_is_refused(operator, client, asking):
+    async with await client.open_session(asking(), wait=True) as session:
+        pass
+    with pytest.raises(SessionEnded):
+        await session.execute(HELLO)
+
+
+async def test_a_session_that_is_ended_stops_what_runs_in_it(operator, stage, client, asking, agent):
+    session = await client.open_session(asking(), wait=True)
+    running = asyncio.create_task(session.execute(python(f'wait("{agent}")')))
+    await stage.script.reached(agent)
+    await session.end()
+    result = await running
+    assert result.exit_code != 0
+    assert (await in_thread(stage.ended, agent))["status"]["phase"] == "Cancelled"
+
+
+async def test_code_of_a_session_is_stopped_and_the_session_goes_on(operator, stage, client, asking, agent):
+    async with await client.open_session(asking(), wait=True) as session:
+        running = asyncio.create_task(session.execute(python(f'wait("{agent}")')))
+        await stage.script.reached(agent)
+        await client.cancel(stage.record(agent)["metadata"]["name"])
+        assert (await running).exit_code == 130
+        assert (await session.execute(HELLO)).output == "hello\n"
+
+
+@pytest.mark.parametrize("fault", [Answer(500), Answer(409), Cut(), Lose("504")], ids=str)
+async def test_a_session_starts_whatever_its_first_calls_are_answered(operator, stage, client, asking, fault):
+    status = Match("patch", "codesessions", subresource="status")
+    with stage.proxy.fault(CREATE_POD, fault, times=1), stage.proxy.fault(status, fault, times=1):
+        async with await client.open_session(asking(), wait=True) as session:
+            assert (await session.execute(HELLO)).output == "hello\n"
+
+
+async def test_a_session_survives_a_broken_connection_and_a_restart_of_the_operator(
+    operator, stage, client, asking, agent
+):
+    async with await client.open_session(asking(), wait=True) as session:
+        assert stage.proxy.cut_open(ATTACH) >= 1
+        assert (await session.execute(HELLO)).output == "hello\n"
+        await in_thread(operator.stop)
+        await in_thread(operator.start)
+        assert (await session.execute(HELLO)).output == "hello\n"
+    assert len({one["status"]["podName"] for one in stage.records(agent=agent)}) == 1
+
+
+async def test_a_session_whose_pod_goes_is_lost_and_so_is_what_ran_in_it(operator, stage, client, asking, agent, admin):
+    session = await client.open_session(asking(), wait=True)
+    running = asyncio.create_task(session.execute(python(f'wait("{agent}")')))
+    await stage.script.reached(agent)
+    pod = stage.record(agent)["status"]["podName"]
+    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "pod", pod, "--grace-period=0", "--force")
+    with pytest.raises(ExecutionLost):
+        await running
+    with pytest.raises(SessionEnded):
+        await session.execute(HELLO)
+
+
+async def test_an_execution_of_a_session_that_is_deleted_leaves_the_session_free(
+    operator, stage, client, asking, agent, admin
+):
+    async with await client.open_session(asking(), wait=True) as session:
+        running = await client.submit(python(f'wait("{agent}")'), asking(), session=session.name)
+        await stage.script.reached(agent)
+        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", EXECUTION_PLURAL, running.name)
+        assert (await session.execute(HELLO)).output == "hello\n"
+
+
+# --- pools ----------------------------------------------------------------------------------------------------------
+
+
+class Pool:
+    def __init__(self, stage, name: str, replicas: int, **spec) -> None:
+        self.stage, self.name = stage, name
+        kind = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "SandboxPool"}
+        meta = {"name": name, "namespace": SANDBOX}
+        stage.admin.apply({**kind, "metadata": meta, "spec": {"replicas": replicas, "limits": LIMITS, **spec}})
+
+    def status(self) -> dict:
+        return self.stage.admin.get("sandboxpool", self.name).get("status", {})
+
+    def ready(self, count: int) -> None:
+        wait_for(f"{count} pods of {self.name} to be ready", lambda: self.status().get("readyReplicas", 0) == count)
+
+    def pods(self) -> set[str]:
+        return {one for one in self.stage.pods() if one.startswith(f"{self.name}-")}
+
+    def scale(self, replicas: int) -> None:
+        self.stage.admin.kubectl("-n", SANDBOX, "scale", "sandboxpool", self.name, "--replicas", str(replicas))
+
+
+@pytest.fixture
+async def make_pool(stage, operator, admin):
+    made = []
+
+    async def make(replicas: int, *, ready: bool = True, **spec) -> Pool:
+        made.append(await in_thread(lambda: Pool(stage, a_name("pool"), replicas, **spec)))
+        if ready:
+            await in_thread(made[-1].ready, replicas)
+        return made[-1]
+
+    yield make
+    for pool in made:
+        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", pool.name)
+        await in_thread(wait_for, f"the pods of {pool.name} to go", lambda pool=pool: not pool.pods())
+
+
+async def test_a_pool_gives_its_pods_out_and_fills_up_again(operator, stage, client, asking, agent, make_pool):
+    pool = await make_pool(2)
+    before = pool.pods()
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+    record = stage.record(agent)
+    assert (record["status"]["poolName"], record["status"]["podName"] in before) == (pool.name, True)
+    await in_thread(wait_for, "the pod that was used to go", lambda: record["status"]["podName"] not in stage.pods())
+    await in_thread(pool.ready, 2)
+    stage.ran_once(record)
+
+
+async def test_a_pool_grows_and_shrinks(operator, make_pool):
+    pool = await make_pool(1)
+    for count in (3, 1):
+        await in_thread(pool.scale, count)
+        await in_thread(pool.ready, count)
+        await in_thread(wait_for, f"{count} pods", lambda count=count: len(pool.pods()) == count)
+
+
+async def test_executions_wait_for_a_pod_of_the_pool_in_their_order(operator, stage, client, asking, agent, make_pool):
+    pool = await make_pool(1)
+    with stage.proxy.fault(CREATE_POD, Answer(429)) as rule:
+        submitted = [await client.submit(HELLO, asking()) for _ in range(4)]
+        assert (await submitted[0].result()).output == "hello\n"
+        await rule.hit(2)
+    assert [(await one.result()).output for one in submitted] == ["hello\n"] * 4
+    assert {one["status"]["poolName"] for one in stage.records(agent=agent)} == {pool.name}
+    for record in stage.records(agent=agent):
+        stage.ran_once(record)
+
+
+@pytest.mark.parametrize("fault", [Answer(409), Answer(429), Answer(403), Lose("504")], ids=str)
+async def test_a_pool_becomes_ready_whatever_a_call_of_its_own_is_answered(operator, stage, make_pool, fault):
+    """Where nobody knows whether the pod was made, it counts for a minute: see test_time.py."""
+    with stage.proxy.fault(CREATE_POD, fault, times=1) as rule, stage.proxy.fault(ATTACH, fault, times=1) as attach:
+        pool = await make_pool(2)
+        assert (rule.met, attach.met) == (1, 1)
+    await in_thread(wait_for, "no pod too many", lambda: len(pool.pods()) == 2)
+
+
+async def test_a_pool_finds_out_that_a_waiting_pod_is_silent(operator, stage, make_pool):
+    """Nobody says that the connection is dead: the pod is asked, gives no answer, and is replaced."""
+    pool = await make_pool(1)
+    before = pool.pods()
+    assert stage.proxy.silence_open(ATTACH) >= 1
+    await in_thread(wait_for, "another pod", lambda: pool.pods() and not pool.pods() & before)
+    await in_thread(pool.ready, 1)
+
+
+async def test_a_pool_replaces_its_pods_after_a_restart_of_the_operator(operator, stage, client, asking, make_pool):
+    pool = await make_pool(2)
+    before = pool.pods()
+    await in_thread(operator.stop)
+    await in_thread(operator.start)
+    await in_thread(wait_for, "other pods", lambda: pool.pods() and not pool.pods() & before)
+    await in_thread(pool.ready, 2)
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+
+
+async def test_a_pod_of_a_pool_that_goes_is_replaced(operator, stage, admin, make_pool):
+    pool = await make_pool(1)
+    [gone] = pool.pods()
+    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "pod", gone, "--grace-period=0", "--force")
+    await in_thread(wait_for, "another pod", lambda: pool.pods() - {gone})
+    await in_thread(pool.ready, 1)
+
+
+async def test_a_pool_that_the_policy_forbids_says_so(operator, make_pool, policy):
+    pool = await make_pool(1)
+    await in_thread(lambda: policy(maxLimits={"cpu": "50m", "memory": "64Mi", "ephemeralStorage": "64Mi"}))
+    await in_thread(wait_for, "the pool to be empty", lambda: not pool.pods())
+
+
+# --- what decides ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_policy_that_changes_counts_for_the_next_execution(operator, stage, client, asking, agent, policy):
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+    await in_thread(lambda: policy(languages=["bash"]))
+    result = await client.execute(HELLO, asking())
+    assert result.exit_code != 0
+    assert "python" in result.output
+
+
+async def test_code_that_a_human_has_to_approve_runs_once_they_have(
+    operator, stage, client, asking, agent, admin, policy
+):
+    await in_thread(lambda: policy(languages=["bash"], withApproval={"languages": ["python"]}))
+    waiting = asyncio.create_task(client.execute(HELLO, asking()))
+    await in_thread(wait_for, "it to be asked for", lambda: _phase(stage, agent) == "AwaitingApproval")
+    record = stage.record(agent)
+    stage.never_ran(record)
+    with stage.proxy.fault(Match("list", "executionapprovals"), Answer(503), times=1):
+        await in_thread(lambda: admin.apply(an_approval(record, admin.me)))
+        assert (await waiting).output == "hello\n"
+    stage.ran_once(record)
+
+
+async def test_code_that_a_human_denies_never_runs(operator, stage, client, asking, agent, admin, policy):
+    await in_thread(lambda: policy(languages=["bash"], withApproval={"languages": ["python"]}))
+    waiting = asyncio.create_task(client.execute(HELLO, asking()))
+    await in_thread(wait_for, "it to be asked for", lambda: _phase(stage, agent) == "AwaitingApproval")
+    record = stage.record(agent)
+    denial = an_approval(record, admin.me, decision="Deny")
+    del denial["spec"]["grants"], denial["spec"]["expiresAt"]
+    await in_thread(lambda: admin.apply(denial))
+    assert (await waiting).exit_code != 0
+    assert (await in_thread(stage.ended, agent))["status"]["phase"] == "Denied"
+    stage.never_ran(record)
+
+
+async def test_code_rules_are_read_before_anything_runs(operator, stage, client, asking, agent, policy):
+    await in_thread(lambda: policy(codeRules=[{"imports": ["socket"], "action": "Deny"}]))
+    result = await client.execute(python("import socket"), asking())
+    assert "socket" in result.output
+    stage.never_ran(stage.record(agent))
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+
+
+def _phase(stage, agent) -> str:
+    return next((one.get("status", {}).get("phase", "") for one in stage.records(agent=agent)), "")
+
+
+# --- what comes out -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Answer(409), Answer(500), Answer(504), Cut(), Lose("504")], ids=str)
+async def test_large_output_is_kept_whole_whatever_a_call_is_answered(operator, stage, client, asking, agent, fault):
+    with stage.proxy.fault(Match("create", "configmaps"), fault, times=1) as rule:
+        result = await client.execute(python("fill(1_500_000)"), asking())
+    assert (len(result.output), rule.met) == (1_500_000, 1)
+    stage.ran_once(stage.record(agent))
+
+
+async def test_output_that_no_quota_has_room_for_is_counted_and_the_record_says_so(
+    operator, stage, client, asking, agent
+):
+    refused = Answer(403, message="exceeded quota: codeexec")
+    with stage.proxy.fault(Match("create", "configmaps"), refused):
+        await client.execute(python("fill(900_000)"), asking())
+    status = stage.record(agent)["status"]
+    assert (status["phase"], status["stdout"]["truncated"], status["stdout"]["totalBytes"]) == (
+        "Succeeded",
+        True,
+        900_000,
+    )
+
+
+async def test_code_ends_with_its_exit_code(operator, client, asking):
+    assert (await client.execute(python("exit(3)"), asking())).exit_code == 3
+
+
+async def test_code_is_ended_at_its_limit(operator, stage, client, asking, agent):
+    result = await client.execute(python(f'wait("{agent}")'), asking(timeout_seconds=1))
+    assert result.exit_code == 124
+    assert stage.record(agent)["status"]["phase"] == "TimedOut"
+
+
+async def test_code_is_cancelled(operator, stage, client, asking, agent):
+    cancelled = asyncio.Event()
+    running = asyncio.create_task(client.execute(python(f'wait("{agent}")'), asking(), cancelled=cancelled))
+    await stage.script.reached(agent)
+    cancelled.set()
+    assert (await running).exit_code == 130
+    assert stage.record(agent)["status"]["phase"] == "Cancelled"
+
+
+async def test_code_that_does_not_hear_of_its_cancellation_ends_with_its_pod(operator, stage, client, asking, agent):
+    execution = await client.submit(python(f'print("{agent}")\nstuck()'), asking())
+    await in_thread(wait_for, "it to run", lambda: _phase(stage, agent) == "Running")
+    await execution.cancel()
+    record = await in_thread(stage.ended, agent)
+    assert record["status"]["phase"] == "Cancelled"
+    await in_thread(wait_for, "its pod to go", lambda: record["status"]["podName"] not in stage.pods())
+
+
+async def test_what_the_operator_does_is_measured_and_told(operator, stage, client, asking, agent, admin):
+    await client.execute(HELLO, asking())
+    assert "codeexec_" in await in_thread(operator.metrics)
+    name = stage.record(agent)["metadata"]["name"]
+    audit = [json.loads(line) for line in operator.log.read_text().splitlines() if line.startswith("{")]
+    assert any(name in json.dumps(one) for one in audit)
+
+
+async def test_a_request_for_a_way_out_opens_it_and_closes_it_again(
+    operator, stage, client, asking, agent, policy, admin
+):
+    await in_thread(lambda: policy(egress=[{"cidr": "203.0.113.7/32", "port": 443, "protocol": "TCP"}]))
+    delete = Match("delete", "networkpolicies")
+    create = Match("create", "networkpolicies")
+    with stage.proxy.fault(create, Answer(500), 1) as rule, stage.proxy.fault(delete, Answer(500), 1) as closing:
+        result = await client.execute(HELLO, asking(egress=("203.0.113.7/32:443",)))
+        await closing.hit()
+    assert (result.output, rule.met) == ("hello\n", 1)
+    left = ("-n", SANDBOX, "get", "networkpolicies", "-o", "name")
+    await in_thread(wait_for, "it to be closed", lambda: "run-" not in admin.kubectl(*left))
+
+
+async def test_an_execution_that_waits_for_a_silent_runner_can_be_cancelled(operator, stage, client, asking, agent):
+    with stage.proxy.fault(ATTACH, Stall(after=0)) as rule:
+        execution = await client.submit(HELLO, asking())
+        await rule.hit()
+        await execution.cancel()
+        assert (await execution.finished()).status.phase.value == "Cancelled"
+    stage.never_ran(stage.record(agent))
