@@ -1,10 +1,17 @@
-"""Settings that all layers of tests share; the factories are in `factories.py`."""
+"""Settings that all tiers of tests share; the factories are in `support/factories.py`."""
 
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 
-# Used by e2e, conformance and parity; they cost the other layers nothing.
-pytest_plugins = ["cluster_fixtures", "conformance.plugin", "parity.plugin"]
+# They cost the tiers that don't use them nothing.
+pytest_plugins = ["diagnostics", "cluster_fixtures", "release_fixtures", "conformance.plugin", "parity.plugin"]
 
 # The same examples on every run, and no deadline: a busy machine is not a bug.
 settings.register_profile("codeexec", deadline=None, derandomize=True, max_examples=60)
+# For `make mutants`: tests run again and again in one process, and a mutant that is found needs no smallest example.
+settings.register_profile(
+    "mutants",
+    settings.get_profile("codeexec"),
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.differing_executors],
+)
 settings.load_profile("codeexec")

@@ -35,7 +35,7 @@ from kubernetes.aio import client, config
 from codeexec_operator.core.pool import STARTS_PER_NODE
 from executor_client import KubernetesCodeExecutor, Limits, Request, SourceBlock, prepare
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from cluster_tools import ROOT, image
 from contenders import CODE, bare_attach_and_exec, bare_pod, calls, closed_network, concurrent_calls, docker_run
 from load import Burst, Sustained, bursts, sustained

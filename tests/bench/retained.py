@@ -25,7 +25,7 @@ from kubernetes.aio import client, config
 
 from executor_client import KubernetesCodeExecutor, Limits
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from cluster_tools import ROOT, SANDBOX, SYSTEM, whoami
 from stage import Pool, without_the_default_pool
 

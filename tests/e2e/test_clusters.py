@@ -1,92 +1,9 @@
-"""The client finds its cluster: by kubeconfig, context and environment, from inside a pod, and through a proxy."""
-
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
-from urllib.parse import urlsplit
+"""The client finds its cluster from inside a pod; every other way is shown in `tests/component/test_clusters.py`."""
 
 import pytest
-import yaml
-from cluster_tools import SANDBOX, a_name, image, wait_for
-
-from executor_client import (
-    ClusterRef,
-    ClusterUnreachable,
-    CodeExecutionClient,
-    Limits,
-    OutputChunk,
-    PreparedBlock,
-    Request,
-)
+from cluster_tools import SANDBOX, a_name, image
 
 pytestmark = pytest.mark.e2e
-
-REQUEST = Request(agent="e2e", timeout_seconds=20, limits=Limits(cpu="200m", memory="96Mi"))
-BLOCKS = (PreparedBlock("python", b"print(6 * 7)"),)
-PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy")
-
-
-async def run_on(cluster: ClusterRef | None) -> str:
-    """What a small program prints that is run there, with its output followed."""
-    client, seen = CodeExecutionClient(cluster), list[OutputChunk]()
-    try:
-        result = await client.execute(BLOCKS, REQUEST, on_output=seen.append)
-    finally:
-        await client.close()
-    assert "".join(chunk.text for chunk in seen) == result.output
-    return result.output
-
-
-@pytest.fixture
-def changed(agent_kubeconfig, tmp_path) -> Callable[..., str]:
-    """Writes a copy of the agent's kubeconfig with changes to its one cluster."""
-
-    def write(**cluster: str) -> str:
-        raw = yaml.safe_load(Path(agent_kubeconfig).read_text())
-        raw["clusters"][0]["cluster"] |= cluster
-        path = tmp_path / "kubeconfig"
-        path.write_text(yaml.safe_dump(raw))
-        return str(path)
-
-    return write
-
-
-@pytest.fixture
-def two_contexts(agent_kubeconfig, tmp_path) -> str:
-    """A kubeconfig whose current context leads nowhere; the one named `good` is the agent's."""
-    raw = yaml.safe_load(Path(agent_kubeconfig).read_text())
-    [context] = raw["contexts"]
-    nowhere = {"name": "nowhere", "cluster": {"server": "https://127.0.0.1:1"}}
-    raw["clusters"].append(nowhere)
-    raw["contexts"] = [
-        {"name": "bad", "context": {**context["context"], "cluster": "nowhere"}},
-        {"name": "good", "context": context["context"]},
-    ]
-    raw["current-context"] = "bad"
-    path = tmp_path / "two-contexts"
-    path.write_text(yaml.safe_dump(raw))
-    return str(path)
-
-
-async def test_kubeconfig_by_path_wins_over_the_environment(agent_kubeconfig, two_contexts, monkeypatch):
-    monkeypatch.setenv("KUBECONFIG", two_contexts)
-    assert await run_on(ClusterRef(kubeconfig=agent_kubeconfig)) == "42\n"
-
-
-async def test_context_by_name(two_contexts):
-    assert await run_on(ClusterRef(kubeconfig=two_contexts, context="good")) == "42\n"
-    with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:1"):  # the control: it is not the current one
-        await run_on(ClusterRef(kubeconfig=two_contexts))
-    with pytest.raises(ClusterUnreachable, match="absent"):
-        await run_on(ClusterRef(kubeconfig=two_contexts, context="absent"))
-
-
-async def test_kubeconfig_of_the_environment(agent_kubeconfig, two_contexts, monkeypatch):
-    monkeypatch.setenv("KUBECONFIG", agent_kubeconfig)
-    assert await run_on(None) == "42\n"
-    monkeypatch.setenv("KUBECONFIG", two_contexts)
-    assert await run_on(ClusterRef(context="good")) == "42\n"
 
 
 @pytest.fixture
@@ -114,7 +31,7 @@ def test_from_inside_a_pod_by_its_service_account(admin, elsewhere, account, pha
         "name": "agent",
         "image": image("OPERATOR_IMAGE"),
         "command": ["python3", "-m", "executor_client", "run", "-c", "print(6*7)"],
-        "env": [{"name": "HOME", "value": "/tmp"}],
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "CODEEXEC_NAMESPACE", "value": SANDBOX}],
         "resources": {"requests": {"cpu": "50m"}},
     }
     admin.apply(
@@ -126,90 +43,12 @@ def test_from_inside_a_pod_by_its_service_account(admin, elsewhere, account, pha
         }
     )
 
-    def ended() -> str:
-        found = admin.pod(elsewhere, "agent")["status"]["phase"]
-        return found if found in ("Succeeded", "Failed") else ""
-
-    assert (
-        wait_for("the agent's pod to end", ended, 100),
-        words in admin.kubectl("-n", elsewhere, "logs", "agent"),
-    ) == (
-        phase,
-        True,
+    pod = admin.wait_until(
+        "the agent's pod to end",
+        "pod",
+        "agent",
+        lambda found: found["status"]["phase"] in ("Succeeded", "Failed"),
+        100,
+        elsewhere,
     )
-
-
-# --- proxies --------------------------------------------------------------------------------------------------------
-
-
-class Proxy:
-    """An HTTP proxy that tunnels, on loopback. Remembers where it was asked to connect to."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.url = ""
-
-    @asynccontextmanager
-    async def serve(self) -> AsyncIterator["Proxy"]:
-        server = await asyncio.start_server(self._tunnel, "127.0.0.1", 0)
-        self.url = "http://{}:{}".format(*server.sockets[0].getsockname())
-        async with server:
-            yield self
-
-    async def _tunnel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        method, target, _ = head.split(" ", 2)
-        self.asked.append(f"{method} {target}")
-        host, _, port = target.rpartition(":")
-        far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass  # one side has gone; so will the other
-    finally:
-        writer.close()
-
-
-@pytest.fixture
-async def proxy(monkeypatch) -> AsyncIterator[Proxy]:
-    for name in PROXY_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    async with Proxy().serve() as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def api_server(agent_kubeconfig) -> str:
-    raw = yaml.safe_load(Path(agent_kubeconfig).read_text())
-    return urlsplit(raw["clusters"][0]["cluster"]["server"]).netloc
-
-
-async def test_proxy_of_the_kubeconfig(proxy, changed, api_server):
-    assert await run_on(ClusterRef(kubeconfig=changed(**{"proxy-url": proxy.url}))) == "42\n"
-    assert set(proxy.asked) == {f"CONNECT {api_server}"}
-
-
-async def test_proxy_of_the_environment(proxy, agent_kubeconfig, api_server, monkeypatch):
-    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-    assert await run_on(ClusterRef(kubeconfig=agent_kubeconfig)) == "42\n"
-    assert set(proxy.asked) == {f"CONNECT {api_server}"}
-
-
-@pytest.mark.parametrize("exempt", ["127.0.0.1", "127.0.0.0/8"])
-async def test_no_proxy_for_what_the_environment_exempts(proxy, agent_kubeconfig, monkeypatch, exempt):
-    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-    monkeypatch.setenv("NO_PROXY", exempt)
-    assert await run_on(ClusterRef(kubeconfig=agent_kubeconfig)) == "42\n"
-    assert proxy.asked == []
-
-
-async def test_proxy_that_does_not_answer_is_said(proxy, changed):
-    with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:1"):
-        await run_on(ClusterRef(kubeconfig=changed(**{"proxy-url": "http://127.0.0.1:1"})))
+    assert (pod["status"]["phase"], words in admin.logs(elsewhere, "agent")) == (phase, True)

@@ -2,25 +2,36 @@
 
 import hashlib
 import json
-import re
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import a_name, a_secret, an_execution
-
-from codeexec_api.paths import REFUSED_CHARACTERS, check_workspace_path
+from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, a_secret, a_session, an_execution, image
 
 pytestmark = pytest.mark.e2e
 
-LIMITS = {"cpu": "200m", "memory": "128Mi"}  # small, so that pods don't wait for room on the node
+LIMITS = {"cpu": "100m", "memory": "128Mi"}  # small, so that pods don't wait for room on the node
+RunBlocks = Callable[..., dict[str, Any]]
+
+# A session has the files of the test before.
+CLEAN = """
+import os, shutil
+for top in ("/workspace", "/tmp"):
+    for entry in os.scandir(top):
+        if entry.is_dir(follow_symlinks=False):
+            os.chmod(entry, 0o700)
+            shutil.rmtree(entry)
+        else:
+            os.remove(entry)
+"""
 
 
-@pytest.fixture
-def run_blocks(admin):
+def runs_blocks(admin: Admin, session: str | None = None) -> RunBlocks:
     """Submits blocks (file name or None, Python code) as a client of any make can, and waits for the end."""
 
-    def run(*blocks: tuple[str | None, str], **spec) -> dict:
+    def run(*blocks: tuple[str | None, str]) -> dict[str, Any]:
         name = a_name("names")
         payload = {f"block-{index}": code.encode() for index, (_, code) in enumerate(blocks)}
         announced = [
@@ -32,77 +43,41 @@ def run_blocks(admin):
             }
             for filename, code in blocks
         ]
-        admin.apply(a_secret(name, payload))
-        admin.kubectl("create", "-f", "-", stdin=json.dumps(an_execution(name, announced, limits=LIMITS, **spec)))
-        return admin.wait_for_phase(name, "Succeeded", "Failed", "TimedOut", "Lost", "Denied", seconds=90)["status"]
+        where = {"sessionRef": {"name": session}} if session else {}
+        admin.create(a_secret(name, payload), an_execution(name, announced, limits=LIMITS, **where))
+        return admin.wait_for_phase(name, *TERMINAL)["status"]
 
     return run
 
 
-# --- what the API server takes -------------------------------------------------------------------------------------
-
-RANGES = re.findall(r"\\x\{(\w+)\}-\\x\{(\w+)\}", REFUSED_CHARACTERS)
-EDGES = {int(first, 16) + step for first, _ in RANGES for step in (-1, 0)} | {
-    int(last, 16) + step for _, last in RANGES for step in (0, 1)
-}
-NAMES = [
-    *(f"a{chr(code)}b" for code in sorted(EDGES) if 0 <= code <= 0x10FFFF and not 0xD800 < code <= 0xDFFF),
-    *("a.py", "a b.py", ".hidden", "...", "-c", "C:x", "a.", "täst.py", "ta\u0308st.py", "\u2025/x", "😀", "é" * 127),
-    *("x" * 255, "a/" * 127 + "b", "é" * 128),
-    *(".", "..", "../a", "a/..", "a/../b", "./a", "/a", "a//b", "a/", " a", "a ", ".. /a", "a/ /b", "..\\a"),
-]
+@pytest.fixture
+def run_blocks(admin: Admin) -> RunBlocks:
+    """In a pod of their own."""
+    return runs_blocks(admin)
 
 
-def refused_by_models(names):
-    def refused(name):
-        try:
-            return check_workspace_path(name) != name
-        except ValueError:
-            return True
+@pytest.fixture(scope="module", params=["", "gvisor"], ids=["default runtime", "gVisor"])
+def workspace(request: pytest.FixtureRequest, admin: Admin) -> Iterator[RunBlocks]:
+    """Blocks in one session for each runtime, with nothing in the workspace at first."""
+    name, meta, runtime = a_name("names"), {"name": "default", "namespace": SANDBOX}, {}
+    if request.param:
+        if not admin.exists("runtimeclass", request.param):
+            pytest.skip(f"the cluster has no RuntimeClass {request.param}")
+        runtime = {"runtimeClassName": request.param}
+        spec = {"images": [image()], "runtimeClassNames": [request.param]}
+        kind = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "ExecutionPolicy"}
+        admin.apply({**kind, "metadata": meta, "spec": spec})
+    admin.create(a_session(name, limits=LIMITS, **runtime))
+    run = runs_blocks(admin, name)
 
-    return {index for index, name in enumerate(names) if refused(name)}
+    def run_clean(*blocks: tuple[str | None, str]) -> dict[str, Any]:
+        assert run((None, CLEAN))["phase"] == "Succeeded", "the workspace can be emptied"
+        return run(*blocks)
 
-
-def refused_by_the_api_server(admin, names, field):
-    block = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
-    found = set()
-    step = 64 if field == "blocks" else 16
-    for start in range(0, len(names), step):
-        part = names[start : start + step]
-        if field == "blocks":
-            execution = an_execution("names", [{**block, "filename": name} for name in part])
-        else:
-            file = {"sha256": "0" * 64, "sizeBytes": 1}
-            execution = an_execution("names", [block], files=[{**file, "path": name} for name in part])
-        done = admin.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(execution))
-        indices = re.findall(rf"spec\.{field}\[(\d+)\]\.\w+: Invalid value", done.stderr)
-        assert (done.returncode == 0) == (not indices), done.stderr
-        found |= {start + int(index) for index in indices}
-    return found
-
-
-@pytest.mark.parametrize("field", ["blocks", "files"])
-def test_the_api_server_takes_the_names_that_client_and_operator_take(admin, field):
-    expected = refused_by_models(NAMES)
-    assert 50 < len(expected) < len(NAMES) - 50
-    assert refused_by_the_api_server(admin, NAMES, field) == expected
-
-
-def test_the_api_server_takes_no_name_that_is_too_long(admin):
-    """Apart from the others: where a text is too long, no rule is looked at any more."""
-    names = ["x" * 255, "x" * 256, "é" * 256]
-    done = admin.try_kubectl(
-        "create",
-        "--dry-run=server",
-        "-f",
-        "-",
-        stdin=json.dumps(
-            an_execution(
-                "names", [{"language": "python", "sha256": "0" * 64, "sizeBytes": 1, "filename": one} for one in names]
-            )
-        ),
-    )
-    assert set(re.findall(r"spec\.blocks\[(\d+)\]\.filename: Too long", done.stderr)) == {"1", "2"}
+    yield run_clean
+    admin.delete("codesession", name)
+    if request.param:
+        admin.delete("executionpolicy", "default")
 
 
 # --- names that lead out -------------------------------------------------------------------------------------------
@@ -155,24 +130,15 @@ for victim in ("/tmp/victim", "victim"):
 """
 
 
-@pytest.fixture(params=["", "gvisor"], ids=["default runtime", "gVisor"])
-def runtime(request, policy):
-    """What an execution asks for to run in each runtime."""
-    if not request.param:
-        return {}
-    policy(runtimeClassNames=[request.param])
-    return {"runtimeClassName": request.param}
-
-
 @pytest.mark.parametrize(("plant", "name", "reached"), PLANTS.values(), ids=PLANTS)
-def test_a_block_is_not_written_through_what_was_planted(run_blocks, unprotected_pod, runtime, plant, name, reached):
+def test_a_block_is_not_written_through_what_was_planted(workspace, unprotected_pod, plant, name, reached):
     elsewhere = PLANT.format(workspace="tempfile.mkdtemp()", plant=plant) + WRITE.format(name=name)
     lines = unprotected_pod(elsewhere).splitlines()
     assert ("through" if reached == "stdout" else f"{reached} through") in lines
 
     forged = json.dumps({"id": "x", "seq": 0, "error": "forged"})
     code = PLANT.format(workspace="'/workspace'", plant=plant)
-    status = run_blocks((None, code), (name, f"# {forged}\nprint('ran')"), **runtime)
+    status = workspace((None, code), (name, f"# {forged}\nprint('ran')"))
     assert (status["phase"], [block["exitCode"] for block in status["blocks"]]) == ("Failed", [0, 126])
     assert status["stderr"]["text"].startswith("python3: ")
     assert status["stderr"]["text"].endswith(f": {name}\n")
@@ -189,11 +155,11 @@ if os.fork() == 0:
 """
 
 
-def test_a_fifo_is_not_given_the_code(run_blocks, unprotected_pod, runtime):
+def test_a_fifo_is_not_given_the_code(workspace, unprotected_pod):
     elsewhere = READ_A_FIFO.format(workspace="tempfile.mkdtemp()") + "open('x.py', 'w').write('through'); os.wait()"
     assert unprotected_pod(elsewhere) == "through"
 
-    status = run_blocks((None, READ_A_FIFO.format(workspace="'/workspace'")), ("x.py", "print('ran')"), **runtime)
+    status = workspace((None, READ_A_FIFO.format(workspace="'/workspace'")), ("x.py", "print('ran')"))
     assert (status["phase"], [block["exitCode"] for block in status["blocks"]]) == ("Failed", [0, 126])
     assert status["stderr"]["text"].endswith(": x.py\n")
     assert status.get("stdout", {}).get("text", "") == ""

@@ -1,11 +1,14 @@
 """The chart installs, upgrades and uninstalls without breaking anything. Runs last: it takes the operator away."""
 
-import json
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
+import yaml
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import ROOT, SANDBOX, SYSTEM, a_name, helm, image, wait_for
+from cluster_tools import ROOT, SANDBOX, SYSTEM, Admin, a_name, helm, image, wait_for
+from release_fixtures import operator_pod
 
 from executor_client import (
     ClusterRef,
@@ -17,7 +20,11 @@ from executor_client import (
     Request,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.release, pytest.mark.timeout(240)]  # Helm waits for two minutes at most
+
+
+VALUES = yaml.safe_load((ROOT / "tests" / "e2e" / "values.yaml").read_text())
+SMALL = {"cpu": "100m", "memory": "96Mi"}
 
 
 def _install(kubeconfig: str, *arguments: str) -> None:
@@ -30,7 +37,8 @@ def _install(kubeconfig: str, *arguments: str) -> None:
     }
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     chart = str(ROOT / "charts" / "codeexec")
-    helm(kubeconfig, "upgrade", "--install", "codeexec", chart, "--wait", "--timeout", "2m", *settings, *arguments)
+    ours = ("--values", str(ROOT / "tests" / "e2e" / "values.yaml"), *settings, *arguments)
+    helm(kubeconfig, "upgrade", "--install", "codeexec", chart, "--wait", "--timeout", "2m", *ours)
 
 
 def test_helm_test_runs_an_execution(kubeconfig):
@@ -38,8 +46,7 @@ def test_helm_test_runs_an_execution(kubeconfig):
 
 
 def test_operator_passes_the_restricted_standard(admin):
-    selector = "app.kubernetes.io/component=operator"
-    [pod] = json.loads(admin.kubectl("-n", SYSTEM, "get", "pods", "-l", selector, "-o", "json"))["items"]
+    pod = operator_pod(admin)
     strict = a_name("strict")
     admin.kubectl("create", "namespace", strict)
     admin.kubectl("label", "namespace", strict, "pod-security.kubernetes.io/enforce=restricted")
@@ -49,61 +56,66 @@ def test_operator_passes_the_restricted_standard(admin):
             spec = {key: value for key, value in candidate["spec"].items() if key != "serviceAccountName"}
             spec.pop("serviceAccount", None)
             copy = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "copy", "namespace": strict}, "spec": spec}
-            done = admin.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(copy))
-            assert (done.returncode == 0) is accepted, done.stderr
+            refusal = admin.try_create(copy, dry_run=True)
+            assert (refusal is None) is accepted, refusal
     finally:
         admin.kubectl("delete", "namespace", strict, "--wait=false")
 
 
-def test_upgrade_takes_over_what_is_there(admin, kubeconfig):
-    name = a_name("before-upgrade")
-    admin.submit(name, "print(1)", ttlSecondsAfterFinished=300)
-    admin.wait_for_phase(name, "Succeeded")
-    _install(kubeconfig, "--set", "policy.maxTimeoutSeconds=7")
-    assert admin.phase(name) == "Succeeded"
-    refused = a_name("after-upgrade")
-    admin.submit(refused, "print(1)", timeoutSeconds=8)
-    assert "at most 7" in admin.wait_for_phase(refused, "Denied")["status"]["message"]
-    _install(kubeconfig)
+class Upgraded(NamedTuple):
+    """What there was before, and the namespace that has come."""
+
+    before: str
+    second: str
 
 
-async def test_one_release_serves_several_namespaces_apart(admin, kubeconfig, kubeconfig_of):
-    second = a_name("codeexec-second")
-    _install(kubeconfig, "--set", f"sandbox.namespaces={{{SANDBOX},{second}}}")
-    own = {"kubeconfig": kubeconfig_of(second, "codeexec-agent"), "limits": Limits(cpu="200m", memory="96Mi")}
-    block, token = (
-        [CodeBlock("open('kept', 'a').write('x'); print(open('kept').read())", "python")],
-        CancellationToken(),
-    )
-    try:
-        async with KubernetesCodeExecutor(namespace=second, **own) as executor:
-            outputs = [(await executor.execute_code_blocks(block, token)).output for _ in range(2)]
-            assert outputs == ["x\n", "xx\n"]
-        assert len(json.loads(admin.kubectl("-n", second, "get", "codeexecutions", "-o", "json"))["items"]) == 2
-        async with CodeExecutionClient(ClusterRef(SANDBOX, own["kubeconfig"])) as elsewhere:
-            with pytest.raises(NotPermitted):
-                await elsewhere.list_executions()
-            with pytest.raises(NotPermitted):
-                await elsewhere.execute((PreparedBlock("python", b"print(1)"),), Request(agent="e2e"))
-    finally:
+@pytest.fixture(scope="module")
+def upgraded(admin: Admin, kubeconfig: str) -> Iterator[Upgraded]:
+    """One upgrade with another policy and another namespace; the test that installs anew takes both back."""
+    before, second = a_name("before-upgrade"), a_name("codeexec-second")
+    admin.submit(before, "print(1)", ttlSecondsAfterFinished=300, limits=SMALL)
+    admin.wait_for_phase(before, "Succeeded")
+    changes = f"policy.maxTimeoutSeconds=7,sandbox.namespaces[{len(VALUES['sandbox']['namespaces'])}]={second}"
+    _install(kubeconfig, "--set", changes)
+    yield Upgraded(before, second)
+    if "maxTimeoutSeconds" in helm(kubeconfig, "get", "values", "codeexec"):
         _install(kubeconfig)
-        admin.kubectl("delete", "namespace", second, "--wait=false")
+    admin.kubectl("delete", "namespace", second, "--wait=false")
 
 
-def test_uninstall_keeps_the_records_and_install_takes_them_up_again(admin, kubeconfig):
-    name = a_name("kept")
-    admin.submit(name, "print(1)", ttlSecondsAfterFinished=0)
-    admin.wait_for_phase(name, "Succeeded")
+def test_upgrade_takes_over_what_is_there(admin, upgraded):
+    assert admin.phase(upgraded.before) == "Succeeded"
+    refused = a_name("after-upgrade")
+    admin.submit(refused, "print(1)", timeoutSeconds=8, limits=SMALL)
+    assert "at most 7" in admin.wait_for_phase(refused, "Denied")["status"]["message"]
+
+
+async def test_one_release_serves_several_namespaces_apart(admin, kubeconfig_of, upgraded):
+    second = upgraded.second
+    own = {"kubeconfig": kubeconfig_of(second, "codeexec-agent"), "limits": Limits(**SMALL), "timeout": 7}
+    block = [CodeBlock("open('kept', 'a').write('x'); print(open('kept').read())", "python")]
+    async with KubernetesCodeExecutor(namespace=second, **own) as executor:
+        outputs = [(await executor.execute_code_blocks(block, CancellationToken())).output for _ in range(2)]
+        assert outputs == ["x\n", "xx\n"]
+    assert len(admin.list("codeexecution", second)) == 2
+    async with CodeExecutionClient(ClusterRef(SANDBOX, own["kubeconfig"])) as elsewhere:
+        with pytest.raises(NotPermitted):
+            await elsewhere.list_executions()
+        with pytest.raises(NotPermitted):
+            await elsewhere.execute((PreparedBlock("python", b"print(1)"),), Request(agent="e2e"))
+
+
+def test_uninstall_keeps_the_records_and_install_takes_them_up_again(admin, kubeconfig, upgraded):
     helm(kubeconfig, "uninstall", "codeexec", "--wait")
     try:
-        assert admin.phase(name) == "Succeeded"
+        assert admin.phase(upgraded.before) == "Succeeded"
         assert not admin.exists("deployment", "codeexec-operator", SYSTEM)
-        left = admin.kubectl("-n", SANDBOX, "get", "rolebindings", "-o", "name")
-        assert "codeexec-operator" not in left
+        left = [one["metadata"]["name"] for one in admin.list("rolebinding")]
+        assert not [one for one in left if "codeexec-operator" in one]
     finally:
         _install(kubeconfig)
     again = a_name("again")
-    admin.submit(again, "print(1)")
+    admin.submit(again, "print(1)", limits=SMALL)
     admin.wait_for_phase(again, "Succeeded")
-    assert admin.phase(name) == "Succeeded"
+    assert admin.phase(upgraded.before) == "Succeeded"
     wait_for("the deny-all policy", lambda: admin.exists("networkpolicy", "codeexec-deny-all", SANDBOX))

@@ -1,6 +1,8 @@
 """Stateful Python: variables live as long as the session, in one IPython kernel that is confined like all code."""
 
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from autogen_core import CancellationToken
@@ -8,21 +10,31 @@ from autogen_core.code_executor import CodeBlock
 from cluster_tools import SANDBOX, a_name, wait_for
 
 from codeexec_api import Limits
+from executor_client import KubernetesCodeExecutor
 
 pytestmark = pytest.mark.e2e
+
+AGENT = a_name("cell")
+KERNEL = {"stateful": True, "limits": Limits(cpu="500m", memory="512Mi")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="module")
+def shared(agent_kubeconfig: str, folder: Path) -> Iterator[KubernetesCodeExecutor]:
+    """One session for most tests of this file; each takes variables of its own, or sets them."""
+    own = {"namespace": SANDBOX, "agent": AGENT, "timeout": 60, "work_dir": folder}
+    executor = KubernetesCodeExecutor(kubeconfig=agent_kubeconfig, **own, **KERNEL)
+    yield executor
+    asyncio.run(executor.stop())
 
 
 @pytest.fixture
 def make(make_executor):
-    return lambda **options: make_executor(
-        **{
-            "session": "per-executor",
-            "stateful": True,
-            "timeout": 20,
-            "limits": Limits(cpu="500m", memory="512Mi"),
-            **options,
-        }
-    )
+    return lambda **options: make_executor(session="per-executor", **{"timeout": 20, **KERNEL, **options})
 
 
 async def run(executor, *codes, language="python", token=None):
@@ -30,8 +42,8 @@ async def run(executor, *codes, language="python", token=None):
     return await executor.execute_code_blocks(blocks, token or CancellationToken())
 
 
-async def test_variables_survive_between_blocks_and_calls(make):
-    executor = make()
+async def test_variables_survive_between_blocks_and_calls(shared):
+    executor = shared
     assert (await run(executor, "x = 20", "import math\ndef double(n): return 2 * n")).exit_code == 0
     assert (await run(executor, "print(double(x) + int(math.sqrt(4)))")).output == "42\n"
     assert (await run(executor, "x")).output == "20\n"
@@ -39,8 +51,8 @@ async def test_variables_survive_between_blocks_and_calls(make):
     assert shell.exit_code == 0
 
 
-async def test_errors_are_told_and_the_kernel_lives(make):
-    executor = make()
+async def test_errors_are_told_and_the_kernel_lives(shared):
+    executor = shared
     await run(executor, "x = 1")
     failed = await run(executor, "print('before')\n1 / 0", "print('never')")
     assert failed.exit_code == 1
@@ -50,21 +62,20 @@ async def test_errors_are_told_and_the_kernel_lives(make):
     assert (await run(executor, "print(x)")).output == "1\n"
 
 
-async def test_images_and_html_come_back_as_artifacts(make, tmp_path):
-    executor = make(work_dir=tmp_path, timeout=60)
+async def test_images_and_html_come_back_as_artifacts(shared, folder):
     code = (
         "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()\n"
         "import pandas as pd\npd.DataFrame({'a': [1]})"
     )
-    result = await run(executor, code)
+    result = await run(shared, code)
     assert result.exit_code == 0, result.output
     kinds = {path.rsplit(".", 1)[-1]: path for path in (one.path for one in result.artifacts)}
     assert {"png", "html"} <= set(kinds)
-    assert (tmp_path / kinds["png"]).read_bytes().startswith(b"\x89PNG")
-    assert "<table" in (tmp_path / kinds["html"]).read_text()
+    assert (folder / kinds["png"]).read_bytes().startswith(b"\x89PNG")
+    assert "<table" in (folder / kinds["html"]).read_text()
 
 
-async def test_cell_over_its_limit_is_interrupted_and_variables_live(make):
+async def test_cell_over_its_limit_is_interrupted_and_one_that_resists_costs_the_kernel(make):
     executor = make(timeout=3)
     await run(executor, "x = 7; counter = 0")
     late = await run(executor, "print('so far')\nwhile True: counter += 1")
@@ -75,34 +86,31 @@ async def test_cell_over_its_limit_is_interrupted_and_variables_live(make):
     code = "import time; before = counter; time.sleep(.3); print(x, before > 0, counter == before)"
     assert (await run(executor, code)).output == "7 True True\n"
 
-
-async def test_cell_that_resists_costs_the_kernel_and_says_so(make):
-    executor = make(timeout=3)
-    await run(executor, "x = 7")
     late = await run(executor, "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass")
     assert (late.exit_code, late.reason) == (124, "DeadlineExceeded")
     assert "variables are gone" in late.stderr
     assert (await run(executor, "print('x' in globals())")).output == "False\n"
 
 
-async def test_cancelled_cell_stops(make, admin):
-    agent = a_name("cell")
-    executor, token = make(agent=agent, timeout=60), CancellationToken()
+async def test_cancelled_cell_stops(shared, admin):
+    executor, token = shared, CancellationToken()
     await run(executor, "x = 7")
     running = asyncio.create_task(run(executor, "print('so far', flush=True)\nwhile True: pass", token=token))
-    name = await asyncio.to_thread(admin.running_execution, agent)
-    pod = admin.execution(name)["status"]["podName"]
-    await asyncio.to_thread(wait_for, "output", lambda: "so far" in admin.kubectl("-n", SANDBOX, "logs", pod))
+    status = admin.execution(await asyncio.to_thread(admin.running_execution, AGENT))["status"]
+
+    def said() -> bool:
+        return "so far" in admin.logs(SANDBOX, status["podName"], sinceTime=status["startedAt"])
+
+    await asyncio.to_thread(wait_for, "output", said)
     token.cancel()
-    result = await asyncio.wait_for(running, 10)
+    result = await running
     assert (result.exit_code, result.stdout) == (1, "so far\n")
     assert "KeyboardInterrupt" in result.stderr
     assert result.output.endswith("\nCode execution was cancelled.")
     assert (await run(executor, "print(x)")).output == "7\n"
 
 
-async def test_kernel_is_confined_like_all_code(make, unprotected_pod):
-    executor = make()
+async def test_kernel_is_confined_like_all_code(shared, unprotected_pod):
     probe = (
         "import socket\n"
         "try: socket.socket(socket.AF_INET, socket.SOCK_STREAM); print('socket')\n"
@@ -112,7 +120,7 @@ async def test_kernel_is_confined_like_all_code(make, unprotected_pod):
     )
     control = unprotected_pod(probe)
     assert control.split() == ["socket", "written"]
-    confined = (await run(executor, probe)).output.split()
+    confined = (await run(shared, probe)).output.split()
     assert confined[0] == "PermissionError"
     assert confined[1] in ("OSError", "PermissionError")
 
@@ -124,7 +132,6 @@ async def test_two_sessions_share_no_variable(make):
     await one.stop()  # else two kernels would not fit on a small node
     other = make()
     assert (await run(other, "print('secret' in globals())")).output == "False\n"
-    await other.restart()
     await run(other, "secret = 'y'")
     await other.restart()
     assert (await run(other, "print('secret' in globals())")).output == "False\n"

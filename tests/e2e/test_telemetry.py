@@ -42,7 +42,7 @@ async def test_span_and_record_are_one_trace(executor, admin, exporter):
     assert attributes["codeexec.block.sizes_bytes"] == tuple(map(len, codes))
     assert attributes["codeexec.block.languages"] == ("python", "python")
     assert attributes["codeexec.timeout_seconds"] == 20
-    assert attributes["codeexec.limits.memory"] == "256Mi"
+    assert attributes["codeexec.limits.memory"] == "128Mi"
     assert attributes["process.exit.code"] == 3
     assert attributes["codeexec.phase"] == "Failed"
     assert MARKER not in span.to_json()

@@ -1,100 +1,41 @@
 """Client and operator make one trace of each execution, and the operator counts what ran. Neither tells code or output.
 
-The collector is our own, in the cluster. The operator is told of it by `helm upgrade`, and gets its old values back.
+The collector is our own, in the cluster; the operator is told of it by `helm upgrade` (`release_fixtures.py`).
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import otlp_receiver
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import ROOT, SANDBOX, SYSTEM, Admin, a_name, helm, image, restart_operator, wait_for
+from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, image, wait_for
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client.parser import text_string_to_metric_families
+from release_fixtures import (
+    COLLECTOR_PORT,
+    FETCH,
+    REACHES,
+    Samples,
+    operator_log,
+    operator_pod,
+    the_one,
+)
 
 from executor_client import Limits, telemetry
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]  # the first one waits for pods and for Helm, too
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.release,
+    pytest.mark.timeout(180),  # the first one waits for pods and for Helm, too
+    pytest.mark.usefixtures("observed"),
+]
 
 MARKER = "e2e-tracing-marker"
-SMALL = {"limits": {"cpu": "200m", "memory": "96Mi"}}
+SMALL = {"limits": {"cpu": "100m", "memory": "96Mi"}}
 SERVER, INTERNAL = 2, 1
-COLLECTOR_PORT = 4318
-METRICS = f"http://codeexec-operator-metrics.{SYSTEM}:8082/metrics"
-FETCH = """
-import urllib.request
-print(urllib.request.urlopen({url!r}, timeout=5).read().decode())
-"""
-REACHES = """
-import socket
-try:
-    socket.create_connection(({host!r}, {port}), 3).close()
-    print(True)
-except OSError:
-    print(False)
-"""
-
-Spans = list[dict[str, Any]]
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-@pytest.fixture(scope="module")
-def collector(make_control_pod):
-    """A pod that takes spans. The operator's image has what is needed to read them."""
-    source = Path(otlp_receiver.__file__).read_text()
-    container = {"image": image("OPERATOR_IMAGE"), "command": ["python3", "-c", source, str(COLLECTOR_PORT)]}
-    pod = make_control_pod("collector", container)
-    wait_for("the collector", lambda: pod(REACHES.format(host="127.0.0.1", port=COLLECTOR_PORT)) == "True\n")
-    return pod
-
-
-@pytest.fixture(scope="module")
-def reader(make_control_pod):
-    """A pod in the namespace that may read metrics."""
-    return make_control_pod("reader", {"command": ["sleep", "infinity"]})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def observed(admin: Admin, kubeconfig: str, collector, reader) -> Iterator[None]:
-    """An operator that is watched, for the tests of this file."""
-    assert collector.namespace == reader.namespace
-    values = {
-        "metrics.enabled": "true",
-        "metrics.scrapeNamespaces": f"{{{reader.namespace}}}",
-        "telemetry.otlp.endpoint": f"http://{collector.ip}:{COLLECTOR_PORT}",
-        "telemetry.otlp.namespaces": f"{{{collector.namespace}}}",
-    }
-    environment = {"OTEL_BSP_SCHEDULE_DELAY": "500", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
-    settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-    for key, value in environment.items():
-        settings += ["--set-string", f"telemetry.otlp.environment.{key}={value}"]
-    chart = str(ROOT / "charts" / "codeexec")
-    helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
-    yield
-    helm(kubeconfig, "rollback", "codeexec", "--wait", "--timeout", "2m")
-
-
-@pytest.fixture
-def spans_of(collector) -> Callable[[str], Spans]:
-    """The operator's spans of an execution, once they have arrived: they are sent together, the whole last."""
-
-    def find(execution: str) -> Spans:
-        spans: Spans = json.loads(collector(FETCH.format(url=f"http://127.0.0.1:{COLLECTOR_PORT}/spans")))
-        spans = list({one["id"]: one for one in spans}.values())  # who gets no answer in time sends them once more
-        named = [one for one in spans if one["attributes"].get("codeexec.execution.name") == execution]
-        if not named:
-            return []
-        assert len(named) == 1, json.dumps(named, indent=1)
-        [root] = named
-        return [one for one in spans if one["trace"] == root["trace"]]
-
-    return lambda execution: wait_for(f"spans of {execution}", lambda: find(execution), 30)
 
 
 @pytest.fixture
@@ -106,25 +47,9 @@ def client_spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-@pytest.fixture
-def samples(reader) -> Callable[[], Samples]:
-    """What /metrics says."""
-
-    def read() -> Samples:
-        families = text_string_to_metric_families(reader(FETCH.format(url=METRICS)))
-        return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
-
-    return read
-
-
 def total(found: Samples, name: str, **labels: str) -> float:
     """Of all series that have these labels."""
     return sum(value for (other, pairs), value in found.items() if other == name and labels.items() <= pairs)
-
-
-def the_one(spans: Spans, name: str) -> dict[str, Any]:
-    [span] = [one for one in spans if one["name"] == name]
-    return span
 
 
 def as_json(attributes: Mapping[str, Any]) -> Any:
@@ -135,7 +60,7 @@ def as_json(attributes: Mapping[str, Any]) -> Any:
 
 
 async def test_client_and_operator_make_one_trace(admin, make_executor, client_spans, spans_of, samples) -> None:
-    executor = make_executor(timeout=20, limits=Limits(cpu="200m", memory="96Mi"))
+    executor = make_executor(timeout=20, limits=Limits(cpu="100m", memory="96Mi"))
     codes = [f"print('{MARKER}')", f"import sys; print('{MARKER}', file=sys.stderr); sys.exit(3)"]
     blocks = [CodeBlock(code, "python") for code in codes]
     result = await executor.execute_code_blocks(blocks, CancellationToken())
@@ -184,8 +109,8 @@ async def test_client_and_operator_make_one_trace(admin, make_executor, client_s
     assert root["resource"]["service.name"] == "codeexec-operator"
 
     # The marker is nowhere.
-    log = admin.kubectl("-n", SYSTEM, "logs", "deployment/codeexec-operator")
-    events = admin.kubectl("get", "events", "--all-namespaces", "-o", "json")
+    log = operator_log(admin)
+    events = json.dumps(admin.list("event", None))
     assert result.execution in log, "control: this is where it would be"
     exposed = {str(key) for key in samples()}
     for text in (json.dumps(spans), client.to_json(), log, events, *exposed):
@@ -193,7 +118,7 @@ async def test_client_and_operator_make_one_trace(admin, make_executor, client_s
 
 
 async def test_in_a_session_it_waits_for_the_session(make_executor, client_spans, spans_of) -> None:
-    executor = make_executor(timeout=20, session="per-executor", limits=Limits(cpu="200m", memory="96Mi"))
+    executor = make_executor(timeout=20, session="per-executor", limits=Limits(cpu="100m", memory="96Mi"))
     block, token = [CodeBlock("print(1)", "python")], CancellationToken()
     names = [(await executor.execute_code_blocks(block, token)).execution for _ in range(2)]
     traces = [spans_of(name) for name in names]
@@ -233,22 +158,21 @@ def test_flags_of_newer_sdks_are_understood_and_not_to_be_sampled_is_respected(a
     assert silent not in collector(FETCH.format(url=f"http://127.0.0.1:{COLLECTOR_PORT}/spans"))
 
 
-def test_an_execution_that_a_restart_cut_off_has_its_trace(admin, spans_of) -> None:
-    """The operator that began it is gone; the next one makes the spans, of what the record knows."""
-    name = a_name("cut-off")
-    admin.submit(name, "import time; time.sleep(60)", timeoutSeconds=100, **SMALL)
-    admin.wait_for_phase(name, "Running")
-    restart_operator(admin)
-    assert admin.wait_for_phase(name, "Lost")["status"]["reason"] == "OperatorRestarted"
-    spans = spans_of(name)
-    assert {one["name"] for one in spans} == {"handle_execution", "accept", "start_sandbox", "run_blocks"}
-    assert the_one(spans, "run_blocks")["attributes"] == {"error.type": "OperatorRestarted"}
-
-
 # --- metrics -------------------------------------------------------------------------
 
 
-def test_the_counters_move_by_what_ran_and_by_nothing_else(admin, samples) -> None:
+@pytest.fixture
+def nothing_else(admin: Admin, samples: Callable[[], Samples]) -> None:
+    """What other tests have left behind is over, and counted: the counters are those of the whole operator."""
+    for record in admin.list("codeexecution", None):
+        if record.get("status", {}).get("phase") not in TERMINAL:
+            meta = record["metadata"]
+            admin.patch("codeexecution", meta["name"], {"spec": {"cancelled": True}}, meta["namespace"])
+    wait_for("all that is left of other tests to be over", lambda: not total(samples(), "codeexec_current_executions"))
+
+
+@pytest.mark.suspect
+def test_the_counters_move_by_what_ran_and_by_nothing_else(admin, nothing_else, samples) -> None:
     before = samples()
     good, bad, long, denied = (a_name(what) for what in ("good", "bad", "long", "denied"))
     admin.submit(good, "print(1)", **SMALL)
@@ -260,7 +184,7 @@ def test_the_counters_move_by_what_ran_and_by_nothing_else(admin, samples) -> No
     admin.wait_for_phase(long, "Running")
     here = {"sandbox_namespace": SANDBOX}
     assert total(samples(), "codeexec_current_executions", **here, phase="Running") == 1
-    admin.kubectl("-n", SANDBOX, "patch", "codeexecution", long, "--type=merge", "-p", '{"spec": {"cancelled": true}}')
+    admin.patch("codeexecution", long, {"spec": {"cancelled": True}})
     admin.wait_for_phase(long, "Cancelled")
 
     def moved() -> dict[tuple[str, str], float]:
@@ -291,13 +215,18 @@ def test_the_counters_move_by_what_ran_and_by_nothing_else(admin, samples) -> No
     assert more("codeexec_current_executions", **here) == 0
 
 
+@pytest.mark.suspect
 def test_the_gauges_of_pools_follow_the_pool(make_pool, samples) -> None:
     pool = make_pool(1)
     pool.ready(1)
     here = {"sandbox_namespace": SANDBOX}
-    found = samples()
-    assert total(found, "codeexec_pool_wanted_pods", **here) == total(found, "codeexec_pool_ready_pods", **here) == 1
-    assert total(found, "codeexec_pool_last_refill_seconds", **here) > 0
+
+    def counted() -> tuple[float, float]:
+        found = samples()
+        return total(found, "codeexec_pool_wanted_pods", **here), total(found, "codeexec_pool_ready_pods", **here)
+
+    wait_for("this pool to be all that there is", lambda: counted() == (1, 1))
+    assert total(samples(), "codeexec_pool_last_refill_seconds", **here) > 0
 
 
 @pytest.fixture
@@ -316,29 +245,24 @@ def outsider(admin) -> Iterator[Callable[[str], str]]:
 
 
 def test_only_namespaces_that_are_named_read_metrics(admin, outsider, reader) -> None:
-    selector = "app.kubernetes.io/component=operator"
-    [pod] = [
-        one
-        for one in json.loads(admin.kubectl("-n", SYSTEM, "get", "pods", "-l", selector, "-o", "json"))["items"]
-        if "deletionTimestamp" not in one["metadata"]
-    ]
-    operator = pod["status"]["podIP"]
+    operator = operator_pod(admin)["status"]["podIP"]
     assert reader(REACHES.format(host=operator, port=8082)) == "True\n", "control: something listens there"
     assert outsider(REACHES.format(host=operator, port=8081)) == "True\n", "control: it reaches the canary"
     assert outsider(REACHES.format(host=operator, port=8082)) == "False\n"
 
 
-# --- last: it takes the collector away ------------------------------------------------
+# --- last, and after test_restart.py: it takes the collector away ----------------------
 
 
 def test_a_collector_that_is_gone_is_counted_and_logged_and_hurts_no_execution(admin, collector, samples) -> None:
-    admin.kubectl("-n", collector.namespace, "delete", "pod", "collector")
+    admin.delete("pod", "collector", collector.namespace, wait=True)
     before = total(samples(), "codeexec_spans_total", result="failed")
     name = a_name("unheard")
     admin.submit(name, "print(1)", **SMALL)
     admin.wait_for_phase(name, "Succeeded")
-    wait_for(
-        "the loss to be counted", lambda: total(samples(), "codeexec_spans_total", result="failed") >= before + 5, 30
-    )
-    log = admin.kubectl("-n", SYSTEM, "logs", "deployment/codeexec-operator")
-    assert "the collector did not take" in log
+
+    def lost() -> bool:
+        return total(samples(), "codeexec_spans_total", result="failed") >= before + 5
+
+    wait_for("the loss to be counted", lost, 30)
+    assert "the collector did not take" in operator_log(admin)

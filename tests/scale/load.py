@@ -29,7 +29,7 @@ from stage import NAMESPACE, POOL, Stage
 
 from codeexec_api import CodeExecution
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from cluster_tools import ROOT
 
 NODES = int(os.environ.get("NODES", "100"))

@@ -21,6 +21,7 @@ line on stdin is answered by a line of JSON, what has been counted.
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -103,12 +104,14 @@ class Kubelets:
 
     Args:
         api: with an administrator's rights.
-        namespace: no pod of another one is ever answered for.
+        namespace: no pod of another one is ever answered for; None: those of all are.
         address: where `attach` is answered, for all nodes.
         run_seconds: how long code takes.
     """
 
-    def __init__(self, api: client.ApiClient, *, namespace: str, address: str, port: int, run_seconds: float) -> None:
+    def __init__(
+        self, api: client.ApiClient, *, namespace: str | None, address: str, port: int, run_seconds: float
+    ) -> None:
         self.counts = Counts()
         self._core, self._leases = client.CoreV1Api(api), client.CoordinationV1Api(api)
         self._namespace = namespace
@@ -166,16 +169,17 @@ class Kubelets:
 
     async def _changes(self) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
         """All bound pods as they are, then each change, until the server ends the watch."""
-        call = self._core.list_namespaced_pod_without_preload_content
+        every = self._core.list_pod_for_all_namespaces_without_preload_content
+        of_one = self._core.list_namespaced_pod_without_preload_content
+        call = functools.partial(of_one, self._namespace) if self._namespace else every
         bound = "spec.nodeName!="
-        listed = await (await call(self._namespace, field_selector=bound)).json()
+        listed = await (await call(field_selector=bound)).json()
         for raw in listed["items"]:
             yield "ADDED", raw
         present = {raw["metadata"]["uid"] for raw in listed["items"]}
         for gone in [pod for uid, pod in self._pods.items() if uid not in present]:
             self._forget(gone)
         response: Any = await call(
-            self._namespace,
             watch=True,
             field_selector=bound,
             resource_version=listed["metadata"]["resourceVersion"],
@@ -210,10 +214,14 @@ class Kubelets:
         if pod and not deleted and "deletionTimestamp" in raw["metadata"]:
             self._background(self._remove(pod))
 
+    def make_runner(self, spec: Mapping[str, Any]) -> SimulatedRunner:
+        """What answers in a pod that was made so."""
+        return SimulatedRunner(egress_targets_of(spec), run_seconds=self._run_seconds)
+
     def _adopt(self, raw: Mapping[str, Any]) -> Pod:
         meta = raw["metadata"]
         self.counts.pods += 1
-        runner = SimulatedRunner(egress_targets_of(raw["spec"]), run_seconds=self._run_seconds)
+        runner = self.make_runner(raw["spec"])
         image = raw["spec"]["containers"][0]["image"]
         pod = Pod(meta["namespace"], meta["name"], meta["uid"], image, runner, started_at=_now())
         self._pods[pod.uid] = self._by_name[pod.namespace, pod.name] = pod

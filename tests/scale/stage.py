@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from cluster_tools import ROOT, TERMINAL, Admin, image, wait_for
 
 SIMULATED: Final = "codeexec.dev/simulated"

@@ -1,0 +1,256 @@
+"""Runs real code for hours and says whether the operator grows: `make soak`. It changes the release.
+
+First 500 executions, 20 at a time (`test_load.py` with LOAD_EXECUTIONS=500). Then SOAK_MINUTES (120) of mixed load on
+the cluster that KUBECONFIG names: calls that succeed, fail, time out, are cancelled or denied, calls with files and
+with much output, and sessions that end. Meanwhile the operator's memory, descriptors and threads and the number of
+records are read every SOAK_EVERY seconds (10) and written to .codeexec/reports/soak.csv. At the end the slope of each
+is fitted by least squares over the second half, when caches are full, and printed with a verdict. Ends with 1 if an
+answer was wrong, if the operator has started anew, or if something grows.
+
+asyncio's own tasks can't be seen from outside; a task that is left behind keeps memory, and mostly a connection.
+Environment: SOAK_MINUTES, SOAK_EVERY, SOAK_CALLERS (4), SOAK_BURST (500; 0 leaves out the first part).
+"""
+
+import asyncio
+import csv
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from kubernetes.aio import client, config
+from prometheus_client.parser import text_string_to_metric_families
+
+from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlock, Request, WorkspaceFile
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from cluster_tools import ROOT, SANDBOX, SYSTEM, Admin, a_name, helm
+
+MINUTES: Final = float(os.environ.get("SOAK_MINUTES", "120"))
+EVERY: Final = float(os.environ.get("SOAK_EVERY", "10"))
+CALLERS: Final = int(os.environ.get("SOAK_CALLERS", "4"))
+BURST: Final = int(os.environ.get("SOAK_BURST", "500"))
+REPORTS: Final = ROOT / ".codeexec" / "reports"
+SMALL: Final = Limits(cpu="100m", memory="96Mi")
+READ: Final = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8082/metrics', timeout=9).read().decode())"
+ALLOWED_PER_HOUR: Final = {"memory_mib": 8.0, "descriptors": 4.0, "threads": 1.0}
+"""Above it something grows. Memory: its limit of 512 MiB would be reached after two days."""
+NOISE: Final = {"memory_mib": 16.0, "descriptors": 16.0, "threads": 4.0}
+"""What each may move by as the load does: less than that over the whole time is no growth, whatever the slope."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the operator held at one moment."""
+
+    seconds: float
+    memory_mib: float
+    descriptors: float
+    threads: float
+    records: int
+    """Executions of the namespace: they stay, and what the operator keeps of each is a part of its memory."""
+
+
+class Operator:
+    """The operator's process, as its own metrics and its kernel tell of it."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self.begun = self._started()
+
+    def sample(self, seconds: float, records: int) -> Sample:
+        metrics = {one.name: one.value for family in self._metrics() for one in family.samples}
+        status = dict(line.split(":", 1) for line in self._in_pod("cat", "/proc/1/status").splitlines())
+        memory = metrics["process_resident_memory_bytes"] / 2**20
+        return Sample(seconds, memory, metrics["process_open_fds"], int(status["Threads"]), records)
+
+    @property
+    def restarted(self) -> bool:
+        return self._started() != self.begun
+
+    def _metrics(self) -> Iterator[Any]:
+        return text_string_to_metric_families(self._in_pod("python3", "-I", "-c", READ))
+
+    def _started(self) -> str:
+        selector = "app.kubernetes.io/component=operator"
+        path = "jsonpath={.items[*].status.containerStatuses[*].containerID}"
+        return self._admin.kubectl("-n", SYSTEM, "get", "pods", "-l", selector, "-o", path)
+
+    def _in_pod(self, *command: str) -> str:
+        return self._admin.kubectl("-n", SYSTEM, "exec", "deployment/codeexec-operator", "--", *command)
+
+
+class Load:
+    """Callers that each begin the next call when the last has ended, of all kinds in turn."""
+
+    def __init__(self, cluster: CodeExecutionClient, until: float) -> None:
+        self._client, self._until, self._agent = cluster, until, a_name("soak")
+        self.outcomes: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._caller(number) for number in range(CALLERS)))
+
+    async def _caller(self, number: int) -> None:
+        kinds: Sequence[Callable[[], Awaitable[None]]] = (
+            *(self._prints, self._fails, self._much, self._session, self._denied, self._files),
+            *(self._times_out, self._cancelled),
+        )
+        for kind in itertools.islice(itertools.cycle(kinds), number, None):
+            if time.monotonic() >= self._until:
+                return
+            try:
+                await kind()
+            except Exception as error:  # the load goes on, and the verdict tells of it
+                self._note(kind.__name__, f"{type(error).__name__}: {error}", "an answer")
+
+    def _note(self, kind: str, found: Any, expected: Any) -> None:
+        self.outcomes[kind if found == expected else f"{kind}: wrong"] += 1
+        if found != expected:
+            self.wrong.append(f"{kind}: {str(found)[:300]} instead of {str(expected)[:100]}")
+
+    def _request(self, **changes: Any) -> Request:
+        return Request(**{"agent": self._agent, "limits": SMALL, "timeout_seconds": 30, **changes})
+
+    async def _phase(self, kind: str, code: str, phase: str, stdout: str = "", **changes: Any) -> None:
+        result = await self._client.execute((PreparedBlock("python", code.encode()),), self._request(**changes))
+        self._note(kind, (result.phase.value, result.stdout), (phase, stdout))
+
+    async def _prints(self) -> None:
+        word = os.urandom(6).hex()
+        await self._phase("prints", f"print('{word}')", "Succeeded", f"{word}\n")
+
+    async def _fails(self) -> None:
+        await self._phase("fails", "import sys; sys.exit(3)", "Failed")
+
+    async def _much(self) -> None:
+        await self._phase("much output", "print('x' * 2_000_000)", "Succeeded", "x" * 2_000_000 + "\n")
+
+    async def _denied(self) -> None:
+        await self._phase("denied", "print(1)", "Denied", timeout_seconds=86_400)
+
+    async def _times_out(self) -> None:
+        await self._phase("times out", "import time; time.sleep(60)", "TimedOut", timeout_seconds=2)
+
+    async def _cancelled(self) -> None:
+        block = PreparedBlock("python", b"import time; print('on', flush=True); time.sleep(60)")
+        execution = await self._client.submit((block,), self._request())
+        async for _ in execution.output():
+            await execution.cancel()
+        result = await execution.result()
+        self._note("cancelled", (result.phase.value, result.stdout), ("Cancelled", "on\n"))
+
+    async def _files(self) -> None:
+        content = os.urandom(200_000)
+        block = PreparedBlock("python", b"import os; print(os.path.getsize('given'))")
+        result = await self._client.execute((block,), self._request(), files=(WorkspaceFile("given", content),))
+        self._note("files", result.stdout, f"{len(content)}\n")
+
+    async def _session(self) -> None:
+        async with await self._client.open_session(self._request()) as session:
+            code = b"open('n', 'a').write('x'); print(len(open('n').read()))"
+            found = [(await session.execute((PreparedBlock("python", code),))).stdout for _ in range(3)]
+        self._note("session", found, ["1\n", "2\n", "3\n"])
+
+
+@contextmanager
+def metrics_served(kubeconfig: str) -> Iterator[None]:
+    """The operator tells of itself meanwhile; afterwards it has the values that it had before."""
+    settings = ("--set", "metrics.enabled=true", "--set", f"metrics.scrapeNamespaces={{{SYSTEM}}}")
+    chart = str(ROOT / "charts" / "codeexec")
+    helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
+    try:
+        yield
+    finally:
+        helm(kubeconfig, "rollback", "codeexec", "--wait", "--timeout", "2m")
+
+
+async def count_records(api: client.ApiClient) -> int:
+    found = await client.CustomObjectsApi(api).list_namespaced_custom_object(
+        "codeexec.dev", "v1alpha1", SANDBOX, "codeexecutions", limit=1
+    )
+    return len(found["items"]) + (found["metadata"].get("remainingItemCount") or 0)
+
+
+async def mixed(kubeconfig: str) -> tuple[list[Sample], Load, bool]:
+    """What was measured, the load with its outcomes, and whether the operator has started anew."""
+    begun = time.monotonic()
+    operator = Operator(Admin(kubeconfig))
+    samples: list[Sample] = []
+    await config.load_kube_config(kubeconfig)
+    cluster = CodeExecutionClient(ClusterRef(SANDBOX, kubeconfig))
+    load = Load(cluster, begun + MINUTES * 60)
+    async with client.ApiClient() as api:
+        running = asyncio.create_task(load.run())
+        while not running.done():
+            records = await count_records(api)
+            samples.append(await asyncio.to_thread(operator.sample, time.monotonic() - begun, records))
+            keep(samples)
+            print(" ".join(f"{key}={value:.1f}" for key, value in asdict(samples[-1]).items()), flush=True)
+            await asyncio.wait([running], timeout=EVERY)
+        await running
+    await cluster.close()
+    return samples, load, await asyncio.to_thread(lambda: operator.restarted)
+
+
+def keep(samples: Sequence[Sample]) -> None:
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    with (REPORTS / "soak.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, [one.name for one in fields(Sample)])
+        rows.writeheader()
+        rows.writerows(asdict(one) for one in samples)
+
+
+def slopes(samples: Sequence[Sample]) -> dict[str, tuple[float, float]]:
+    """How much each grows in an hour, by least squares, and by how much in the time that was looked at."""
+    found = {}
+    for name in ("memory_mib", "descriptors", "threads", "records"):
+        hours = [one.seconds / 3600 for one in samples]
+        fit = statistics.linear_regression(hours, [getattr(one, name) for one in samples])
+        found[name] = (fit.slope, fit.slope * (hours[-1] - hours[0]))
+    return found
+
+
+def grows(name: str, per_hour: float, in_all: float) -> bool:
+    """Records grow by design, and are only told of."""
+    return name in ALLOWED_PER_HOUR and per_hour > ALLOWED_PER_HOUR[name] and in_all > NOISE[name]
+
+
+def burst() -> int:
+    """500 real executions at a concurrency of 20; the test tells what is wrong."""
+    command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "e2e" / "test_load.py"), "-s", "--timeout=3600"]
+    return subprocess.run(command, env=os.environ | {"LOAD_EXECUTIONS": str(BURST)}, cwd=ROOT).returncode
+
+
+def main() -> int:
+    kubeconfig = os.environ["KUBECONFIG"]
+    failed = bool(BURST and burst())
+    with metrics_served(kubeconfig):
+        samples, load, restarted = asyncio.run(mixed(kubeconfig))
+    settled = samples[len(samples) // 2 :]
+    print(f"\n{sum(load.outcomes.values())} calls in {samples[-1].seconds / 60:.0f} min:", dict(load.outcomes))
+    for line in load.wrong[:20]:
+        print("WRONG", line)
+    if len(settled) < 3:
+        print("too few samples for a slope: let it run for longer")
+        return 1
+    print(f"slopes over the last {(settled[-1].seconds - settled[0].seconds) / 60:.0f} min")
+    for name, (per_hour, in_all) in slopes(settled).items():
+        verdict = "GROWS" if grows(name, per_hour, in_all) else "steady" if name in ALLOWED_PER_HOUR else "by design"
+        first, last = getattr(settled[0], name), getattr(settled[-1], name)
+        print(f"  {name:<12} {per_hour:+10.2f}/h   {first:.1f} -> {last:.1f}   {verdict}")
+        failed |= verdict == "GROWS"
+    print("the operator has started anew: see its log" if restarted else "the operator was the same all the time")
+    return int(failed or restarted or bool(load.wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
