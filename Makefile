@@ -11,7 +11,6 @@ STATE := .codeexec
 SCANNER := $(STATE)/scan
 CLUSTER := tests/cluster
 NAMESPACE := codeexec-system
-SANDBOX := codeexec-sandbox
 
 # A kubeconfig of the user's is honoured: then nothing is created, only deployed. Otherwise the kind cluster's own.
 OWN_KUBECONFIG := $(CURDIR)/$(STATE)/kubeconfig
@@ -19,7 +18,25 @@ USER_KUBECONFIG := $(filter-out $(OWN_KUBECONFIG),$(KUBECONFIG))
 export KUBECONFIG := $(or $(USER_KUBECONFIG),$(OWN_KUBECONFIG))
 export PATH := $(PATH):$(shell $(CLUSTER)/tools.sh --bin)
 
-.PHONY: help venv cluster images sbom deploy demo test check e2e conformance parity bench bench-records audit-picture load scan generate format clean kubeconfig
+# What a recipe starts ends with it: an interrupted run leaves no build and no test behind.
+RUN := setpriv --pdeathsig TERM --
+# For a make of its own that does several things at a time, within the limit of who called us with -j.
+BESIDE = $(if $(findstring --jobserver,$(MAKEFLAGS)),,-j4)
+# pytest on a tier; its times and results stay in .codeexec/reports.
+TIER = $(RUN) $(BIN)/pytest tests/$(1) --junit-xml $(STATE)/reports/$(subst /,-,$(1))$(2).xml
+# The same, and which lines the tier runs stays in .codeexec/coverage.
+MEASURED = rm -rf $(STATE)/coverage/$(1); mkdir -p $(STATE)/coverage/$(1); COVERAGE_FILE=$(CURDIR)/$(STATE)/coverage/$(1)/data \
+  $(RUN) $(BIN)/coverage run -m pytest tests/$(1) --junit-xml $(STATE)/reports/$(1).xml
+# How many files of tests run side by side (pytest-xdist). End-to-end tests that are marked `release` run alone, afterwards.
+UNIT_WORKERS ?= 2
+COMPONENT_WORKERS ?= 2
+E2E_WORKERS ?= 3
+# Tests want more of the release than a demo does: a sandbox namespace for each worker, for one.
+test e2e scan conformance parity sbom soak flakes: export HELM_ARGS += --values tests/e2e/values.yaml
+# Whoever has just deployed says so, and need not do it again.
+DEPLOY := $(if $(DEPLOYED),,deploy)
+
+.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint unit api component e2e chromium conformance parity deploy-beside bench bench-records audit-picture load flakes soak mutants scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,22 +47,33 @@ $(BIN)/.installed: requirements/dev.txt pyproject.toml
 	@echo "making .venv"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "codeexec needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv || { echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	# pip brings uv, as it is locked; uv brings the rest in a tenth of pip's time, from where pip's settings say.
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r <(sed -n '/^uv==/,/[^\]$$/p' requirements/dev.txt)
+	index="$$($(BIN)/pip config list | sed -n "s/^[^=]*\.index-url='\(.*\)'$$/\1/p" | tail -n 1)"
+	if [[ -n "$$index" ]]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 
 cluster: ## Bring up the kind cluster "codeexec", or reuse it (not if KUBECONFIG names a cluster of yours)
 	@if [[ -n "$(USER_KUBECONFIG)" ]]; then
 	  echo "using the cluster of KUBECONFIG=$(USER_KUBECONFIG); nothing is created"
 	else
-	  $(CLUSTER)/up.sh --kubeconfig "$(OWN_KUBECONFIG)"
+	  $(RUN) $(CLUSTER)/up.sh --kubeconfig "$(OWN_KUBECONFIG)"
 	fi
 
-images: venv ## Build the operator and sandbox images and push them to where the cluster pulls from
+control-plane: ## Make sure of hyperkube, from which tests start control planes of their own
+	@$(RUN) $(CLUSTER)/tools.sh hyperkube
+
+# What takes long about the images, which needs no cluster. Images for another registry are built when they are pushed.
+image-builds: venv
+	@if [[ -z "$(USER_KUBECONFIG)" ]]; then $(RUN) $(CLUSTER)/images.sh --build-only; fi
+
+images: image-builds cluster ## Build the operator and sandbox images and push them to where the cluster pulls from
 	@if [[ -z "$(USER_KUBECONFIG)" ]]; then
-	  $(CLUSTER)/images.sh
+	  $(RUN) $(CLUSTER)/images.sh
 	elif [[ -n "$${PUSH_TO:-}" ]]; then
-	  $(CLUSTER)/images.sh --push-to "$$PUSH_TO"
+	  $(RUN) $(CLUSTER)/images.sh --push-to "$$PUSH_TO"
 	elif [[ -z "$${OPERATOR_IMAGE:-}" || -z "$${SANDBOX_IMAGE:-}" ]]; then
 	  echo "your cluster needs images that it can pull: set PUSH_TO=REGISTRY/PREFIX to build and push them there," >&2
 	  echo "or OPERATOR_IMAGE and SANDBOX_IMAGE to references by digest (NAME@sha256:...)" >&2
@@ -55,11 +83,16 @@ images: venv ## Build the operator and sandbox images and push them to where the
 	  printf 'OPERATOR_IMAGE=%s\nSANDBOX_IMAGE=%s\n' "$$OPERATOR_IMAGE" "$$SANDBOX_IMAGE" >$(STATE)/images.env
 	fi
 
-sbom: images ## Write a bill of materials of each image to .codeexec/sbom (CycloneDX; not for images from elsewhere)
-	@$(CLUSTER)/sbom.sh
+sbom: $(DEPLOY) ## Write a bill of materials of each image to .codeexec/sbom (CycloneDX), and test it (builds syft first: 200 s)
+	@$(RUN) $(CLUSTER)/sbom.sh
+	$(call TIER,e2e/sbom)
 
-deploy: cluster images ## Install or upgrade the Helm chart
-	@$(CLUSTER)/tools.sh helm kubectl
+# The cluster and the images, side by side.
+ready:
+	@$(RUN) $(MAKE) $(BESIDE) images
+
+deploy: ready ## Install or upgrade the Helm chart
+	@$(RUN) $(CLUSTER)/tools.sh helm kubectl
 	source $(STATE)/images.env
 	# Where the cluster has gVisor, executions may ask for it.
 	gvisor="$$(kubectl get runtimeclass gvisor --ignore-not-found --output name)"
@@ -78,27 +111,56 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 	echo "--- the records: kubectl get codeexecutions ---"
 	kubectl get codeexecutions --all-namespaces --sort-by=.metadata.creationTimestamp
 
-test: check scan e2e ## Run all tests, on the real cluster
+test: venv ## Run all tests but make sbom's: what needs no cluster while one is started, then the rest
+	@$(RUN) $(MAKE) $(BESIDE) check deploy-beside $(SCANNER)/.installed chromium
+	$(RUN) $(MAKE) component
+	$(BIN)/python tests/support/coverage_by_tier.py unit api component --adapters 85
+	$(RUN) $(MAKE) DEPLOYED=yes scan
+	$(RUN) $(MAKE) DEPLOYED=yes e2e
 
-check: venv ## Lint, types, import contracts, unit, contract and chart tests: all that needs no cluster
-	@$(CLUSTER)/tools.sh helm helm-unittest kubeconform k8s-schemas
-	echo "ruff"; $(BIN)/ruff check .; $(BIN)/ruff format --check --quiet .
+deploy-beside:
+	@$(RUN) $(MAKE) deploy 2>&1 | sed -u 's/^/[deploy] /'
+
+check: venv ## Lint, types, import contracts, unit and API tier: all that needs no cluster
+	@for part in lint unit api; do $(RUN) $(MAKE) $$part; done
+	$(BIN)/python tests/support/coverage_by_tier.py unit api
+
+lint: venv ## Lint, types and import contracts
+	@echo "ruff"; $(BIN)/ruff check .; $(BIN)/ruff format --check --quiet .
 	echo "shellcheck"; $(BIN)/shellcheck -x .ci/run $(CLUSTER)/*.sh
 	echo "mypy"; $(BIN)/mypy
 	echo "import contracts"; $(BIN)/lint-imports --no-logo
-	$(BIN)/pytest tests/unit tests/contract tests/chart
 
-e2e: deploy sbom ## Prove that NetworkPolicy is enforced, then run the end-to-end tests
+unit: venv ## The unit tier: pure, and the chart
+	@$(RUN) $(CLUSTER)/tools.sh helm helm-unittest kubeconform k8s-schemas
+	$(call MEASURED,unit) -n $(UNIT_WORKERS) --dist loadfile
+
+api: venv control-plane ## The API tier: on an API server of its own, without a node (KUBERNETES=v1.32.0: of another version)
+	@$(if $(KUBERNETES),export CODEEXEC_HYPERKUBE="$$($(RUN) $(CLUSTER)/control-plane.sh $(KUBERNETES) | tail -n 1)")
+	$(RUN) $(CLUSTER)/tools.sh helm kubectl
+	$(call MEASURED,api)
+
+component: venv control-plane ## The component tier: the operator on a control plane of its own, with simulated nodes and faults on demand
+	@$(RUN) $(CLUSTER)/tools.sh faketime helm kubectl
+	$(call MEASURED,component) -n $(COMPONENT_WORKERS) --dist loadfile --no-loadscope-reorder
+
+e2e: $(DEPLOY) chromium ## The end-to-end tier: proves that NetworkPolicy is enforced, then runs code in pods
 	@echo "checking that the cluster enforces NetworkPolicy"
-	$(CLUSTER)/check.sh --kubeconfig "$$KUBECONFIG"
-	$(CLUSTER)/tools.sh chromium
-	$(BIN)/pytest tests/e2e tests/conformance tests/parity
+	$(RUN) $(CLUSTER)/check.sh --kubeconfig "$$KUBECONFIG"
+	status=0 others=(--ignore tests/e2e/scan --ignore tests/e2e/sbom)
+	$(call TIER,e2e) "$${others[@]}" -m "not release" -n $(E2E_WORKERS) --dist loadfile --max-worker-restart 0 || status=1
+	$(call TIER,e2e,-release) "$${others[@]}" -m release || status=1
+	exit $$status
 
-conformance: deploy ## Try every guarantee by attack code on the cluster, and write docs/security/conformance.md
-	@$(BIN)/pytest tests/conformance --conformance-page docs/security/conformance.md
+# For the tests of the audit report.
+chromium:
+	@$(RUN) $(CLUSTER)/tools.sh chromium
 
-parity: deploy ## Hold the executor beside AutoGen's Local and Docker executors, and write docs/parity.md
-	@$(BIN)/pytest tests/parity --parity-page docs/parity.md
+conformance: $(DEPLOY) ## Try every guarantee by attack code on the cluster, and write docs/security/conformance.md
+	@$(BIN)/pytest tests/e2e/conformance --conformance-page docs/security/conformance.md
+
+parity: $(DEPLOY) ## Hold the executor beside AutoGen's Local and Docker executors, and write docs/parity.md
+	@$(BIN)/pytest tests/e2e/parity --parity-page docs/parity.md
 
 bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json; PAGE=1: docs/performance.md)
 	@$(BIN)/python tests/bench/bench.py
@@ -109,13 +171,22 @@ bench-records: deploy ## Measure a call and the operator without and with 10,000
 
 audit-picture: venv ## Write docs/audit-report.png, a page of `codeexec audit report`, by Chromium
 	@$(CLUSTER)/tools.sh chromium
-	$(BIN)/python tests/audit_scene.py docs/audit-report.png
+	$(BIN)/python tests/support/audit_scene.py docs/audit-report.png
 
 load: deploy ## Load the control plane: 75 executions/s for 10 s on 100 simulated nodes (a kind cluster that is yours alone)
 	@$(BIN)/python tests/scale/load.py
 
-scan: deploy $(SCANNER)/.installed ## Hold the chart and live pods against an independent manifest scanner (checkov)
-	@$(BIN)/pytest tests/scan
+flakes: $(DEPLOY) chromium ## Run each test that was flaky once 20 times beside two processes that take all the CPU they get (RUNS, HOGS)
+	@$(RUN) $(BIN)/python tests/support/flakes.py
+
+soak: $(DEPLOY) ## Hours, not in CI: 500 executions, 20 at a time, then mixed load and the slope of what the operator holds (SOAK_MINUTES)
+	@$(RUN) $(BIN)/python tests/soak/soak.py
+
+mutants: venv ## Hours, not in CI: change the pure modules one bit at a time; the unit tests have to notice 95 % and each survivor has a reason
+	@$(RUN) nice -n 10 $(BIN)/python tests/support/mutants.py
+
+scan: $(DEPLOY) $(SCANNER)/.installed ## Hold the chart and live pods against an independent manifest scanner (checkov)
+	@$(call TIER,e2e/scan)
 
 $(SCANNER)/.installed: requirements/scan.txt | $(BIN)/.installed
 	@echo "making $(SCANNER), the scanner's own environment"
