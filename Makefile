@@ -6,7 +6,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
-BIN := .venv/bin
+VENV := .venv
+BIN := $(VENV)/bin
 STATE := .codeexec
 SCANNER := $(STATE)/scan
 CLUSTER := tests/cluster
@@ -33,10 +34,12 @@ COMPONENT_WORKERS ?= 2
 E2E_WORKERS ?= 3
 # Tests want more of the release than a demo does: a sandbox namespace for each worker, for one.
 test e2e scan conformance parity sbom soak flakes: export HELM_ARGS += --values tests/e2e/values.yaml
+# The other Pythons that the unit and API tier pass on; .venv has the oldest.
+PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint unit api component e2e chromium conformance parity deploy-beside bench bench-records audit-picture load flakes soak mutants scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint unit api component e2e chromium conformance parity versions covered deploy-beside bench bench-records audit-picture load flakes soak mutants scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,9 +47,9 @@ help: ## Show this list
 venv: $(BIN)/.installed ## Make the virtual environment .venv from the locked requirements
 
 $(BIN)/.installed: requirements/dev.txt pyproject.toml
-	@echo "making .venv"
+	@echo "making $(VENV)"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "codeexec needs Python 3.11 or newer: make PYTHON=python3.12")'
-	$(PYTHON) -m venv .venv || { echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
 	# pip brings uv, as it is locked; uv brings the rest in a tenth of pip's time, from where pip's settings say.
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r <(sed -n '/^uv==/,/[^\]$$/p' requirements/dev.txt)
 	index="$$($(BIN)/pip config list | sed -n "s/^[^=]*\.index-url='\(.*\)'$$/\1/p" | tail -n 1)"
@@ -114,7 +117,7 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 test: venv ## Run all tests but make sbom's: what needs no cluster while one is started, then the rest
 	@$(RUN) $(MAKE) $(BESIDE) check deploy-beside $(SCANNER)/.installed chromium
 	$(RUN) $(MAKE) component
-	$(BIN)/python tests/support/coverage_by_tier.py unit api component --adapters 85
+	$(RUN) $(MAKE) covered COVERED="unit api component --adapters 85"
 	$(RUN) $(MAKE) DEPLOYED=yes scan
 	$(RUN) $(MAKE) DEPLOYED=yes e2e
 
@@ -122,8 +125,12 @@ deploy-beside:
 	@$(RUN) $(MAKE) deploy 2>&1 | sed -u 's/^/[deploy] /'
 
 check: venv ## Lint, types, import contracts, unit and API tier: all that needs no cluster
-	@for part in lint unit api; do $(RUN) $(MAKE) $$part; done
-	$(BIN)/python tests/support/coverage_by_tier.py unit api
+	@for part in lint unit api covered; do $(RUN) $(MAKE) $$part; done
+
+# Which lines the tiers that ran have run.
+COVERED ?= unit api
+covered:
+	@$(BIN)/python tests/support/coverage_by_tier.py $(COVERED)
 
 lint: venv ## Lint, types and import contracts
 	@echo "ruff"; $(BIN)/ruff check .; $(BIN)/ruff format --check --quiet .
@@ -139,6 +146,14 @@ api: venv control-plane ## The API tier: on an API server of its own, without a 
 	@$(if $(KUBERNETES),export CODEEXEC_HYPERKUBE="$$($(RUN) $(CLUSTER)/control-plane.sh $(KUBERNETES) | tail -n 1)")
 	$(RUN) $(CLUSTER)/tools.sh helm kubectl
 	$(call MEASURED,api)
+
+versions: venv control-plane ## The unit and API tier on the other Pythons (PYTHONS), which uv finds or brings
+	@for version in $(PYTHONS); do
+	  python="$$($(BIN)/uv python find --system "$$version" 2>/dev/null)" ||
+	    { $(BIN)/uv python install --quiet "$$version"; python="$$($(BIN)/uv python find "$$version")"; }
+	  folder=$(STATE)/python-$$version
+	  for tier in unit api; do $(RUN) $(MAKE) PYTHON="$$python" VENV="$$folder/venv" STATE="$$folder" $$tier; done
+	done
 
 component: venv control-plane ## The component tier: the operator on a control plane of its own, with simulated nodes and faults on demand
 	@$(RUN) $(CLUSTER)/tools.sh faketime helm kubectl

@@ -2,7 +2,8 @@
 
 mutmut makes the mutants and runs, for each, the tests that reach it. It wants the packages side by side, so they are
 copied to `.codeexec/mutants` first; what ran before is kept there, and only changed functions are tried again after a
-change of the code. `--fresh` tries all of them. Words choose modules: `mutants.py transcript policy`.
+change of the code. `--fresh` tries all of them. Words choose modules: `mutants.py transcript policy`. JOBS says how many
+mutants run at a time.
 
 Two kinds of mutants are left out: other words in strings, and arguments that are None or missing, which mypy refuses.
 """
@@ -27,6 +28,7 @@ STAGE = ROOT / ".codeexec" / "mutants"
 COPIED = ("crds/codeexec_api", "operator/codeexec_operator", "executor_client", "tests", "pyproject.toml")
 LEFT_OUT = (mutators.operator_string, mutators.operator_arg_removal)
 LEAST = 0.95
+JOBS = int(os.environ.get("JOBS", "2"))
 KILLED = frozenset({"killed", "timeout", "suspicious", "segfault", "caught by type check"})
 
 
@@ -79,7 +81,7 @@ def main(words: list[str]) -> int:
     sys.dont_write_bytecode = True
     mutators.mutation_operators[:] = [one for one in mutators.mutation_operators if one[1] not in LEFT_OUT]
     if "--report" not in words:
-        _run([f"*.{module}.*" for module in modules], max_children=2)
+        _run([f"*.{module}.*" for module in modules], max_children=JOBS)
 
     known, found = known_survivors(), set()
     total: Counter[str] = Counter()
