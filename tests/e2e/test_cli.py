@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 
 BIN = Path(sys.executable).parent
 SMALL = ("--cpu", "100m", "--memory", "96Mi")
-"""The node has room for a few sandboxes only. What users get by default is what the examples and the doctor run with."""
+"""The node has room for a few sandboxes only. Examples and the doctor run with what users get by default."""
 
 
 class CommandLine:

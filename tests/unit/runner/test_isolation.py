@@ -14,9 +14,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start t
 
 def test_outside_a_pid_namespace_the_runner_refuses_to_start() -> None:
     """Safe: its first act is to look at its own process number."""
-    result = subprocess.run(
-        [sys.executable, "-I", "-B", str(RUNNER)], input=b"{}\n", capture_output=True, check=False
-    )
+    result = subprocess.run([sys.executable, "-I", "-B", str(RUNNER)], input=b"{}\n", capture_output=True, check=False)
     assert result.returncode == 1
     assert b"must be PID 1" in result.stderr
     assert result.stdout == b""
