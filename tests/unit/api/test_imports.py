@@ -279,6 +279,7 @@ def test_names_need_not_be_ascii_and_are_read_as_python_does() -> None:
     assert child("größe = 1".encode(), "数 = 1".encode(), "import \uff4f\uff53".encode()) == [[], [], [0]]
 
 
+@pytest.mark.suspect
 def test_time_is_limited() -> None:
     """Each part takes a while, all of them longer than there is."""
     part = b"def f(a):\n    return [a.b(c, d=1) for c in a if c]\n" * 5_000
