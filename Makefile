@@ -121,8 +121,9 @@ test: venv ## Run all tests but make sbom's: what needs no cluster while one is 
 	$(RUN) $(MAKE) DEPLOYED=yes scan
 	$(RUN) $(MAKE) DEPLOYED=yes e2e
 
+# Tests that run meanwhile come first: a build has dozens of threads, and a test that waits for its turn has a time limit.
 deploy-beside:
-	@$(RUN) $(MAKE) deploy 2>&1 | sed -u 's/^/[deploy] /'
+	@$(RUN) nice -n 10 $(MAKE) deploy 2>&1 | sed -u 's/^/[deploy] /'
 
 check: venv ## Lint, types, import contracts, unit and API tier: all that needs no cluster
 	@for part in lint unit api covered; do $(RUN) $(MAKE) $$part; done
