@@ -21,6 +21,7 @@ KEPT_FROM = {
     "spec.containers[0].securityContext.procMount": 33,
     "spec.resourceClaims": 34,
     "spec.resources": 34,
+    "spec.hostnameOverride": 35,
     "pods/resize": 33,
 }
 
