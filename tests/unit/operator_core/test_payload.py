@@ -365,3 +365,9 @@ def test_a_block_that_is_not_text_is_an_error() -> None:
     execution = an_execution(blocks=[a_raw_block(b"\xff")])
     with pytest.raises(UnicodeDecodeError):
         build_messages(execution, Payload((b"\xff",), (), SECRETS), stateful=False)
+
+
+@pytest.mark.parametrize("payload", [Payload(), Payload((CODE,)), Payload((CODE,), (b"A", b"B")), Payload((), (b"A",))])
+def test_what_is_not_all_that_was_announced_is_not_sent_in_part(payload: Payload) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        build_messages(an_execution(files=[a_raw_file("a", b"A")]), payload, stateful=False)

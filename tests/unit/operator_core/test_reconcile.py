@@ -420,6 +420,14 @@ class TestRunning:
         assert [block.exit_code for block in result.status.blocks] == [exit_code]
         assert result.actions == ()  # the runner ends by itself
 
+    @pytest.mark.parametrize(
+        ("after", "told"), [(0, "0.00s"), (59.99, "59.99s"), (60, "1m0s"), (119.9, "1m59s"), (3661, "61m1s")]
+    )
+    def test_the_record_tells_how_long_it_took(self, after: float, told: str) -> None:
+        result = plan(running(transcript=a_finished_transcript(), spec={"timeoutSeconds": 7200}), after)
+        assert result.status
+        assert result.status.summary.duration == told
+
     def test_an_end_after_too_few_blocks_is_no_success(self) -> None:
         spec = {"blocks": [a_raw_block(), a_raw_block()]}
         assert outcome(plan(running(transcript=a_finished_transcript(), spec=spec))) == (Phase.FAILED, "RunnerFailed")
