@@ -354,7 +354,9 @@ class TestEgressProof:
         assert outcome(result)[0] is Phase.SUCCEEDED
         assert condition_of(result, "EgressClosed") == ("False", "Open")
         assert result.status
-        assert "warning: the network of the sandbox was not shown to be closed" in result.status.message
+        assert result.status.message.startswith(
+            "all blocks ended with exit code 0; warning: the network of the sandbox was not shown to be closed"
+        )
 
     def test_a_policy_that_is_not_valid_asks_for_no_warning(self) -> None:
         observed = attached(runner=a_runner(answered=True), policy=PolicyProblem("no images"))
@@ -503,6 +505,14 @@ class TestRunning:
         assert result.status
         assert result.status.exit_code == exit_code
 
+    def test_an_execution_that_is_lost_has_not_the_exit_code_of_a_block_that_was_not_the_last(self) -> None:
+        spec = {"blocks": [a_raw_block(), a_raw_block()]}
+        lost = running(sandbox=a_sandbox(gone=True), cut_off_at=NOW, spec=spec, transcript=a_transcript(block_end()))
+        result = plan(lost, 1)
+        assert outcome(result) == (Phase.LOST, "PodLost")
+        assert result.status
+        assert ([block.exit_code for block in result.status.blocks], result.status.exit_code) == ([0], None)
+
     def test_a_lost_connection_to_a_pod_that_goes_on_is_not_waited_for_long(self) -> None:
         lost = running(cut_off_at=NOW + seconds(1))
         assert plan(lost, 2) == Plan(wake_at=NOW + seconds(6))
@@ -553,7 +563,9 @@ class TestFiles:
         result = plan(running(transcript=transcript))
         assert outcome(result)[0] is Phase.SUCCEEDED
         assert result.status
-        assert result.status.message.endswith("not all output could be kept: exceeded quota")
+        assert (
+            result.status.message == "all blocks ended with exit code 0; not all output could be kept: exceeded quota"
+        )
         assert result.status.output_refs == ()
         assert result.status.stdout
         assert (result.status.stdout.referenced, result.status.stdout.truncated) == (False, True)
