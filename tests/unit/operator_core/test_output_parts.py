@@ -148,6 +148,16 @@ def test_no_part_is_larger_than_a_config_map(written: list[tuple[StreamName, str
         assert sum(map(len, part.contents.values())) <= SMALL["PART_BYTES"] + largest_frame + core._RUN_BYTES
 
 
+def test_each_part_is_closed_as_soon_as_it_is_full() -> None:
+    full = SMALL["PART_BYTES"] - core._RUN_BYTES
+    transcript, store = Transcript(), Store()
+    sizes = []
+    for frame in numbered(*(output("x" * size) for size in (full - 1, 1, full - 1, 1))):
+        store.take(transcript, [frame])
+        sizes.append([len(part.contents["stdout"]) for part in store.parts])
+    assert sizes == [[], [full], [full], [full, full]]
+
+
 @pytest.mark.parametrize("text", ["x" * 60, "\x01" * 15], ids=["all the record takes", "all it takes when escaped"])
 def test_little_output_stands_in_the_record_alone(text: str) -> None:
     transcript = a_transcript(output(text), block_end(), the_end(text))

@@ -505,6 +505,13 @@ class TestRunning:
         assert result.status
         assert result.status.exit_code == exit_code
 
+    def test_a_lost_connection_to_a_pod_that_goes_on_is_not_waited_for_long(self) -> None:
+        lost = running(cut_off_at=NOW + seconds(1))
+        assert plan(lost, 2) == Plan(wake_at=NOW + seconds(6))
+        result = plan(lost, 6)
+        assert outcome(result) == (Phase.LOST, "PodLost")
+        assert result.actions == (DeletePod(),)
+
     def test_an_execution_that_is_lost_has_not_the_exit_code_of_a_block_that_was_not_the_last(self) -> None:
         spec = {"blocks": [a_raw_block(), a_raw_block()]}
         lost = running(sandbox=a_sandbox(gone=True), cut_off_at=NOW, spec=spec, transcript=a_transcript(block_end()))
@@ -512,13 +519,6 @@ class TestRunning:
         assert outcome(result) == (Phase.LOST, "PodLost")
         assert result.status
         assert ([block.exit_code for block in result.status.blocks], result.status.exit_code) == ([0], None)
-
-    def test_a_lost_connection_to_a_pod_that_goes_on_is_not_waited_for_long(self) -> None:
-        lost = running(cut_off_at=NOW + seconds(1))
-        assert plan(lost, 2) == Plan(wake_at=NOW + seconds(6))
-        result = plan(lost, 6)
-        assert outcome(result) == (Phase.LOST, "PodLost")
-        assert result.actions == (DeletePod(),)
 
     def test_after_a_restart_the_code_is_stopped_and_not_run_again(self) -> None:
         result = plan(running(handed_over=False))
