@@ -178,8 +178,7 @@ def is_for_use(member: Member, seen: ObservedPool, template: Template, now: date
         return False
     if now >= member.created_at + timedelta(seconds=seen.pool.spec.max_age_seconds):
         return False
-    policy = seen.policy if seen.policy is not None else PolicyProblem("")
-    return not is_silent(member.sandbox.runner, now, timing) and not startup.refuses(member.proven, policy)
+    return not is_silent(member.sandbox.runner, now, timing) and not startup.refuses(member.proven, seen.policy)
 
 
 def is_silent(runner: RunnerView, now: datetime, timing: Timing) -> bool:
@@ -249,9 +248,8 @@ def _look_at(
     sandbox = member.sandbox
     if ending := startup.failure(sandbox):
         return DropMember(name, ending), None
-    policy = seen.policy if seen.policy is not None else PolicyProblem("")
     # What was let in under a policy that only warns is no good under one that enforces.
-    refused = member.proven and startup.refuses(member.proven, policy)
+    refused = member.proven and startup.refuses(member.proven, seen.policy)
     lost = member.proven and sandbox.runner.link is not PodLink.OPEN
     if refused or lost or (sandbox.pod and sandbox.pod.unwell):
         return DropMember(name), None
@@ -267,7 +265,7 @@ def _look_at(
     if pod is None or ready is None:
         return None, old_at
     proven = startup.prove(pod, ready, seen.surroundings, now, seen.pool.metadata.generation)
-    if ending := startup.refuses(proven, policy):
+    if ending := startup.refuses(proven, seen.policy):
         return DropMember(name, ending), None
     return AdmitMember(name, proven), old_at
 
@@ -395,7 +393,7 @@ STARTS_PER_NODE: Final = 4
 """Pods that start at the same time take the time from each other, and from the code that runs."""
 
 
-def fair_shares(wanted: Mapping[str, int], limit: int, turn: int = 0) -> dict[str, int]:
+def fair_shares(wanted: Mapping[str, int], limit: int, turn: int) -> dict[str, int]:
     """How many of `limit` starts each namespace gets: all get the same, but none more than it wants.
 
     Args:

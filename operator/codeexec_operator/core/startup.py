@@ -161,12 +161,12 @@ def prove(
     return Proven(shown, proof, facts)
 
 
-def warns(policy: ExecutionPolicySpec | PolicyProblem) -> bool:
+def warns(policy: ExecutionPolicySpec | PolicyProblem | None) -> bool:
     """True if the policy runs code in a network that may be open."""
-    return not isinstance(policy, PolicyProblem) and policy.egress_proof is EgressMode.WARN
+    return isinstance(policy, ExecutionPolicySpec) and policy.egress_proof is EgressMode.WARN
 
 
-def refuses(proven: Proven, policy: ExecutionPolicySpec | PolicyProblem) -> Ending | None:
+def refuses(proven: Proven, policy: ExecutionPolicySpec | PolicyProblem | None) -> Ending | None:
     """The end, if the policy takes no less than a network that was shown to be closed."""
     if proven.closed or warns(policy):
         return None

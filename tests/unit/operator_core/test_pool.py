@@ -40,6 +40,7 @@ from codeexec_operator.core.pool import (
     fair_shares,
     is_for_use,
     serves,
+    template_label,
     template_of,
 )
 from codeexec_operator.core.startup import Timing, prove
@@ -104,6 +105,9 @@ class TestHowMany:
     def test_what_is_missing_is_made(self) -> None:
         result = plan(seen({"a": ready()}))
         assert created(result) == list(NAMES[:2])
+        [first, _] = [one for one in result.actions if isinstance(one, CreateMember)]
+        assert template_label(first.manifest) == digest()
+        assert template_label({"metadata": {}}) == ""
         assert reason_of(result) == ("False", "PoolFilling")
 
     def test_what_was_asked_for_counts_before_it_is_seen(self) -> None:
@@ -120,6 +124,11 @@ class TestHowMany:
         members = {"new": ready(created_at=NOW + seconds(9)), "a": ready(), "b": ready(), "slow": starting()}
         assert dropped(plan(seen(members, spec={"replicas": 2}), 10)) == ["slow", "new"]
         assert dropped(plan(seen({"a": ready()}, spec={"replicas": 0}))) == ["a"]
+
+    def test_nothing_else_is_done_with_one_that_is_too_much(self) -> None:
+        runs = starting(Sandbox(a_pod(), requested=True))
+        members = {"a": runs, "late": replace(runs, created_at=NOW + seconds(1))}
+        assert plan(seen(members, spec={"replicas": 1}), 2).actions == (AttachMember("a"), DropMember("late"))
 
     def test_a_full_pool_says_so(self) -> None:
         result = plan(seen({"a": ready(), "b": ready(), "c": ready()}, claimed=2))
@@ -202,9 +211,10 @@ class TestWhen:
 
     def test_where_a_quota_is_used_up_it_is_tried_often(self) -> None:
         full = Ending(Event.FAULT, Reason.QUOTA_EXCEEDED, "the quota is used up")
-        observed = seen(problem=full, problem_at=NOW, problems=30, queued=1)
-        assert created(plan(observed, 3.9)) == []
-        assert created(plan(observed, 4)) != []
+        for problems, pause in ((1, 1), (2, 2), (30, 4)):
+            observed = seen(problem=full, problem_at=NOW, problems=problems, queued=1)
+            assert created(plan(observed, pause - 0.1)) == []
+            assert created(plan(observed, pause)) != []
 
     def test_when_others_start_it_looks_again(self) -> None:
         observed = seen(allowance=1)
@@ -223,6 +233,7 @@ class TestForUse:
     def test_one_that_stands_ready(self) -> None:
         assert self.for_use(ready())
         assert not self.for_use(starting())
+        assert not self.for_use(ready(sandbox=a_sandbox(runner=replace(a_runner(), link=PodLink.CLOSED))))
 
     def test_none_that_was_made_otherwise(self) -> None:
         assert not self.for_use(ready(), spec={"limits": {"cpu": "250m"}})
@@ -235,6 +246,9 @@ class TestForUse:
         asked = ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW, pinged_at=NOW + seconds(1))))
         assert self.for_use(asked, 5.9)
         assert not self.for_use(asked, 6)
+        for heard in (1, 2):
+            runner = replace(asked.sandbox.runner, heard_at=NOW + seconds(heard))
+            assert self.for_use(ready(sandbox=a_sandbox(runner=runner)), 60)
 
     def test_none_whose_network_may_be_open_once_the_policy_asks_for_that(self) -> None:
         sandbox = a_sandbox(runner=a_runner(answered=True))
@@ -250,7 +264,7 @@ class TestForUse:
 
 class TestStarts:
     def test_a_pool_that_may_not_start_anything_wants_nothing(self) -> None:
-        assert can_start(seen(), NOW, TIMING)
+        assert can_start(seen(spec={"replicas": 1}), NOW, TIMING)
         assert not can_start(seen(spec={"replicas": 0}), NOW, TIMING)
         assert not can_start(seen(policy=PolicyProblem("wrong")), NOW, TIMING)
         fault = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")
@@ -319,6 +333,9 @@ class TestEachPod:
         assert dropped(plan(seen({"a": silent}), 59)) == []
         assert dropped(plan(seen({"a": silent}), 60)) == ["a"]
         assert dropped(plan(seen({"a": starting()}), 60)) == ["a"]  # never seen
+        late = starting(Sandbox(a_pod(started_at=NOW + seconds(30)), requested=True))  # it waited for a node
+        assert dropped(plan(seen({"a": late}), 89)) == []
+        assert dropped(plan(seen({"a": late}), 90)) == ["a"]
         waiting = starting(Sandbox(a_pod(running=False, node_name="", unschedulable="no room"), requested=True))
         assert not waiting.starting
         assert dropped(plan(seen({"a": waiting}), 600)) == []
@@ -339,7 +356,7 @@ class TestEachPod:
     def test_who_was_heard_a_while_ago_is_asked_along_with_the_first_who_has_to_be(self) -> None:
         full = {
             name: ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW + seconds(heard))))
-            for name, heard in (("a", 0), ("b", 4), ("c", 8))
+            for name, heard in (("a", 0), ("b", 5), ("c", 8))
         }
         assert plan(seen(full), 9.9).actions == ()
         assert plan(seen(full), 10).actions == (PingMember("a"), PingMember("b"))
@@ -400,25 +417,36 @@ class TestWhoIsServed:
         passing = Ending(Event.FAULT, Reason.QUOTA_EXCEEDED, "used up")
         assert serves(seen(problem=passing), Verdict(IMAGE, None, ()), Limits())
 
+    @pytest.mark.parametrize("reason", [Reason.POD_LOST, Reason.RUNNER_FAILED, Reason.START_TIMEOUT])
+    def test_what_may_pass_by_itself_is_given_three_tries(self, reason: Reason) -> None:
+        for problems, served in ((2, True), (3, False)):
+            observed = seen(problem=Ending(Event.FAULT, reason, "lost"), problems=problems)
+            assert serves(observed, Verdict(IMAGE, None, ()), Limits()) is served
+
 
 class TestFairShares:
     def test_who_wants_little_gets_it_and_the_rest_is_shared(self) -> None:
-        assert fair_shares({"a": 100, "b": 1, "c": 100}, 9) == {"a": 4, "b": 1, "c": 4}
+        assert fair_shares({"a": 100, "b": 1, "c": 100}, 9, 0) == {"a": 4, "b": 1, "c": 4}
 
     def test_nobody_gets_more_than_they_want(self) -> None:
-        assert fair_shares({"a": 2, "b": 1}, 10) == {"a": 2, "b": 1}
-        assert fair_shares({}, 10) == {}
+        assert fair_shares({"a": 2, "b": 1}, 10, 0) == {"a": 2, "b": 1}
+        assert fair_shares({}, 10, 0) == {}
 
     def test_what_cannot_be_shared_goes_round(self) -> None:
         wanted = dict.fromkeys("abcde", 1)
         without = {next(one for one, share in fair_shares(wanted, 4, turn).items() if not share) for turn in range(5)}
         assert without == set("abcde")
 
-    @given(wanted=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30)), limit=st.integers(0, 40))
+    @given(
+        wanted=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30)),
+        limit=st.integers(0, 40),
+        turn=st.integers(0, 9),
+    )
     def test_all_is_given_out_and_nobody_gets_two_more_than_one_who_wants_more(
-        self, wanted: dict[str, int], limit: int
+        self, wanted: dict[str, int], limit: int, turn: int
     ) -> None:
-        shares = fair_shares(wanted, limit)
+        shares = fair_shares(wanted, limit, turn)
+        assert all(isinstance(share, int) for share in shares.values())
         assert sum(shares.values()) == min(limit, sum(wanted.values()))
         hungry = [shares[one] for one in wanted if shares[one] < wanted[one]]
         assert all(share <= least + 1 for least in hungry for share in shares.values())

@@ -143,6 +143,7 @@ class TestQueue:
         first = plan(seen(pool=IN_LINE), 0.25).status
         observed = queued(recorded_at=NOW)
         observed = replace(observed, execution=observed.execution.model_copy(update={"status": first}))
+        assert plan(observed, 5) == Plan(wake_at=NOW + seconds(10))
         assert plan(observed, 6) == Plan(wake_at=NOW + seconds(11))
 
     def test_in_a_long_queue_it_is_written_less_often(self) -> None:
