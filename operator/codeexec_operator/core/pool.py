@@ -256,15 +256,13 @@ def _look_at(
     give_up_at = _give_up_at(member, timing)
     if give_up_at and now >= give_up_at:
         return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT)), None
-    if plan := startup.connect(sandbox, now, timing, give_up_at or old_at):
-        act = AttachMember(name) if plan.actions else None
-        return act, min(plan.wake_at or old_at, old_at)
-    pod, ready = sandbox.pod, sandbox.runner.ready
+    connected = startup.connect(sandbox, now, timing, give_up_at or old_at)
+    if isinstance(connected, Plan):
+        act = AttachMember(name) if connected.actions else None
+        return act, min(connected.wake_at or old_at, old_at)
     if member.proven:
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
-    if pod is None or ready is None:
-        return None, old_at
-    proven = startup.prove(pod, ready, seen.surroundings, now, seen.pool.metadata.generation)
+    proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
     if ending := startup.refuses(proven, seen.policy):
         return DropMember(name, ending), None
     return AdmitMember(name, proven), old_at
@@ -346,9 +344,6 @@ def _status(
     seen: ObservedPool, members: Mapping[str, Member], template: Template | Ending, now: datetime
 ) -> SandboxPoolStatus:
     pool, ready = seen.pool, sum(one.ready for one in members.values())
-    shown = _ready_condition(seen, ready, template, now)
-    found = [one for one in pool.status.conditions if one.type == shown.type]
-    same = found and (found[0].status, found[0].reason, found[0].message) == (shown.status, shown.reason, shown.message)
     facts: dict[str, Any] = {}
     if isinstance(template, Template):
         facts = {"image": template.image, "runtime_class_name": template.runtime_class_name or ""}
@@ -362,7 +357,7 @@ def _status(
             "last_refill_ms": seen.last_refill_ms or pool.status.last_refill_ms,
             "selector": f"{POOL_LABEL}={pool.metadata.name}",
             "observed_generation": pool.metadata.generation,
-            "conditions": pool.status.conditions if same else set_condition(pool.status.conditions, shown),
+            "conditions": set_condition(pool.status.conditions, _ready_condition(seen, ready, template, now)),
         }
     )
 

@@ -119,11 +119,10 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return plan
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
-    if plan := startup.connect(seen.sandbox, now, timing, give_up_at):
-        return plan
-    pod, ready = seen.sandbox.pod, seen.sandbox.runner.ready
-    if pod is None or ready is None:  # `connect` has seen to it
-        return Plan(wake_at=give_up_at)
+    connected = startup.connect(seen.sandbox, now, timing, give_up_at)
+    if isinstance(connected, Plan):
+        return connected
+    pod, ready = connected
     status = seen.execution.status
     generation = seen.execution.metadata.generation
     proven = startup.prove(pod, ready, seen.surroundings, now, generation, status.egress)

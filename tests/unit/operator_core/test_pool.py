@@ -32,6 +32,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.pool import (
+    MAX_RUN_SECONDS,
     Member,
     ObservedPool,
     Template,
@@ -107,6 +108,8 @@ class TestHowMany:
         assert created(result) == list(NAMES[:2])
         [first, _] = [one for one in result.actions if isinstance(one, CreateMember)]
         assert template_label(first.manifest) == digest()
+        deadline = seen().pool.spec.max_age_seconds + MAX_RUN_SECONDS
+        assert first.manifest["spec"]["activeDeadlineSeconds"] == deadline
         assert template_label({"metadata": {}}) == ""
         assert reason_of(result) == ("False", "PoolFilling")
 
@@ -146,6 +149,19 @@ class TestHowMany:
         written = plan(observed).status
         again = replace(observed, pool=observed.pool.model_copy(update={"status": written}))
         assert plan(again, 100).status is None
+        meta = again.pool.metadata.model_copy(update={"generation": 4})
+        changed = plan(replace(again, pool=again.pool.model_copy(update={"metadata": meta})), 100).status
+        assert changed
+        [kept] = changed.conditions
+        assert (changed.observed_generation, kept.observed_generation, kept.last_transition_time) == (4, 4, NOW)
+
+    def test_how_long_it_took_to_be_full_is_kept_until_it_is_full_again(self) -> None:
+        written = plan(seen(last_refill_ms=700)).status
+        pool = seen().pool.model_copy(update={"status": written})
+        for now_took, recorded in ((None, 700), (300, 300)):
+            result = plan(replace(seen({"a": ready()}, last_refill_ms=now_took), pool=pool)).status
+            assert result
+            assert result.last_refill_ms == recorded
 
     @given(
         replicas=st.integers(0, 6),
@@ -185,6 +201,10 @@ class TestWhen:
         assert created(plan(observed, 0.5)) == []
         assert plan(observed, 0.5).wake_at == NOW + seconds(1)
         assert created(plan(observed, 1)) == [NAMES[0]]
+
+    def test_just_half_of_them_will_do(self) -> None:
+        observed = seen({"a": ready(), "b": ready()}, spec={"replicas": 4}, last_claim_at=NOW)
+        assert plan(observed).wake_at == NOW + seconds(1)
 
     def test_with_fewer_than_half_it_waits_only_until_short_code_has_ended(self) -> None:
         observed = seen({"a": ready()}, last_claim_at=NOW)
@@ -378,8 +398,13 @@ class TestEachPod:
         ],
     )
     def test_those_of_a_pool_or_policy_that_was_changed_are_replaced(self, changes: dict[str, Any]) -> None:
-        result = plan(seen({"a": ready()}, **changes))
+        observed = seen({"a": ready()}, **changes)
+        result, template = plan(observed), template_of(observed)
         assert (dropped(result), len(created(result))) == (["a"], 3)
+        assert result.status
+        assert isinstance(template, Template)
+        made = (result.status.image, result.status.runtime_class_name)
+        assert made == (template.image, template.runtime_class_name or "")
 
     @pytest.mark.parametrize(
         ("policy", "reason"),
