@@ -14,6 +14,7 @@ from factories import (
     a_finished_transcript,
     a_pod,
     a_policy,
+    a_runner,
     a_sandbox,
     a_transcript,
     a_view,
@@ -128,9 +129,10 @@ class TestWaiting:
             a_view(SessionPhase.STARTING),
             a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN))),
             a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW))),
+            a_view(sandbox=a_sandbox(runner=replace(a_runner(), link=PodLink.CLOSED))),
             a_view(sandbox=a_sandbox(runner=RunnerView())),
         ],
-        ids=["its turn", "its start", "its pod", "its report", "its connection", "after a restart"],
+        ids=["its turn", "its start", "its pod", "its report", "its connection", "that anew", "after a restart"],
     )
     def test_nothing_is_done_before_the_session_is_ready_for_it(self, view: SessionView) -> None:
         assert plan(waiting(session=view, payload=HeldPayload(SECRETS)), 10_000) == Plan()
