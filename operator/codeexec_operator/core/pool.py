@@ -197,14 +197,16 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
     kept: dict[str, Member] = {}
     silent_since = _silent_since(seen.members, now, timing)
     for name, member in sorted(seen.members.items(), key=lambda one: one[1].created_at):
-        action, wake_at = _look_at(name, member, seen, template, silent_since, now, timing)
-        if isinstance(action, DropMember):
-            acts.append(action)
+        looked = _look_at(name, member, seen, template, silent_since, now, timing)
+        if isinstance(looked, DropMember):
+            acts.append(looked)
             continue
+        action, wake_at = looked
         kept[name] = member
         acts += [action] if action else []
-        wakes += [wake_at] if wake_at else []
-    wanted = 0 if isinstance(template, Ending) or not seen.pool.spec.replicas else seen.pool.spec.replicas + seen.queued
+        wakes.append(wake_at)
+    used = isinstance(template, Template) and seen.pool.spec.replicas > 0
+    wanted = seen.pool.spec.replicas + seen.queued if used else 0
     for name in _surplus(kept, wanted):
         acts = [action for action in acts if not _concerns(action, name)]
         acts.append(DropMember(name))
@@ -239,23 +241,23 @@ def _look_at(
     silent_since: datetime | None,
     now: datetime,
     timing: Timing,
-) -> tuple[Action | None, datetime | None]:
-    """What to do about one pod, and when to look again."""
+) -> DropMember | tuple[Action | None, datetime]:
+    """That it is given up, or what to do about it and when to look again."""
     stale = isinstance(template, Ending) or member.template != template.digest
     old_at = member.created_at + timedelta(seconds=seen.pool.spec.max_age_seconds)
     if stale or now >= old_at:
-        return DropMember(name), None
+        return DropMember(name)
     sandbox = member.sandbox
     if ending := startup.failure(sandbox):
-        return DropMember(name, ending), None
+        return DropMember(name, ending)
     # What was let in under a policy that only warns is no good under one that enforces.
     refused = member.proven and startup.refuses(member.proven, seen.policy)
     lost = member.proven and sandbox.runner.link is not PodLink.OPEN
     if refused or lost or (sandbox.pod and sandbox.pod.unwell):
-        return DropMember(name), None
+        return DropMember(name)
     give_up_at = _give_up_at(member, timing)
     if give_up_at and now >= give_up_at:
-        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT)), None
+        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
     connected = startup.connect(sandbox, now, timing, give_up_at or old_at)
     if isinstance(connected, Plan):
         act = AttachMember(name) if connected.actions else None
@@ -264,7 +266,7 @@ def _look_at(
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
     proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
     if ending := startup.refuses(proven, seen.policy):
-        return DropMember(name, ending), None
+        return DropMember(name, ending)
     return AdmitMember(name, proven), old_at
 
 
@@ -282,12 +284,12 @@ def _is_asked(runner: RunnerView) -> bool:
 
 def _ping(
     name: str, runner: RunnerView, silent_since: datetime | None, now: datetime, timing: Timing, old_at: datetime
-) -> tuple[Action | None, datetime | None]:
+) -> DropMember | tuple[Action | None, datetime]:
     """See to it that a pod that waits is still there: a node that is lost doesn't close connections."""
     heard_at = runner.heard_at or now
     if runner.pinged_at and _is_asked(runner):
         lost_at = runner.pinged_at + timedelta(seconds=timing.ping_answer)
-        return (DropMember(name), None) if now >= lost_at else (None, min(lost_at, old_at))
+        return DropMember(name) if now >= lost_at else (None, min(lost_at, old_at))
     ping_at = heard_at + timedelta(seconds=timing.ping_every)
     ask = silent_since is not None and heard_at <= silent_since
     return (PingMember(name) if ask else None), min(ping_at, old_at)

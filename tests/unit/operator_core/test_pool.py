@@ -122,6 +122,7 @@ class TestHowMany:
     def test_no_more_start_than_may(self) -> None:
         assert len(created(plan(seen(queued=5, allowance=2)))) == 2
         assert created(plan(seen(queued=5, allowance=-1))) == []
+        assert plan(seen()).wake_at is None  # all have been made
 
     def test_what_is_too_much_goes_and_the_oldest_that_are_ready_stay(self) -> None:
         members = {"new": ready(created_at=NOW + seconds(9)), "a": ready(), "b": ready(), "slow": starting()}
@@ -142,7 +143,9 @@ class TestHowMany:
         assert result.actions == ()
 
     def test_without_replicas_it_is_not_used(self) -> None:
-        assert reason_of(plan(seen(spec={"replicas": 0}))) == ("False", "PoolEmpty")
+        result = plan(seen(spec={"replicas": 0}, queued=2))
+        assert reason_of(result) == ("False", "PoolEmpty")
+        assert created(result) == []
 
     def test_a_status_that_says_it_already_is_not_written_again(self) -> None:
         observed = seen({"a": ready(), "b": ready(), "c": ready()})
@@ -201,6 +204,8 @@ class TestWhen:
         assert created(plan(observed, 0.5)) == []
         assert plan(observed, 0.5).wake_at == NOW + seconds(1)
         assert created(plan(observed, 1)) == [NAMES[0]]
+        full = seen({"a": ready(), "b": ready(), "c": ready()}, last_claim_at=NOW)
+        assert plan(full, 0.5).wake_at == NOW + seconds(10.5)  # for a ping, and for nothing else
 
     def test_just_half_of_them_will_do(self) -> None:
         observed = seen({"a": ready(), "b": ready()}, spec={"replicas": 4}, last_claim_at=NOW)
@@ -287,6 +292,7 @@ class TestStarts:
         assert can_start(seen(spec={"replicas": 1}), NOW, TIMING)
         assert not can_start(seen(spec={"replicas": 0}), NOW, TIMING)
         assert not can_start(seen(policy=PolicyProblem("wrong")), NOW, TIMING)
+        assert not can_start(seen(policy=None), NOW, TIMING)
         fault = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")
         assert not can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW, TIMING)
         assert can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW + seconds(1), TIMING)
@@ -376,7 +382,7 @@ class TestEachPod:
     def test_who_was_heard_a_while_ago_is_asked_along_with_the_first_who_has_to_be(self) -> None:
         full = {
             name: ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW + seconds(heard))))
-            for name, heard in (("a", 0), ("b", 5), ("c", 8))
+            for name, heard in (("a", 0), ("b", 5), ("c", 6))
         }
         assert plan(seen(full), 9.9).actions == ()
         assert plan(seen(full), 10).actions == (PingMember("a"), PingMember("b"))
@@ -407,16 +413,18 @@ class TestEachPod:
         assert made == (template.image, template.runtime_class_name or "")
 
     @pytest.mark.parametrize(
-        ("policy", "reason"),
+        ("policy", "reason", "told"),
         [
-            (a_policy(maxLimits={"cpu": "100m"}), "PolicyViolation"),
-            (PolicyProblem("spec.images: Field required"), "PolicyInvalid"),
+            (a_policy(maxLimits={"cpu": "100m"}), "PolicyViolation", "spec.limits.cpu"),
+            (PolicyProblem("spec.images: Field required"), "PolicyInvalid", "spec.images: Field required"),
         ],
     )
-    def test_where_the_policy_does_not_allow_them_there_are_none(self, policy: Any, reason: str) -> None:
+    def test_where_the_policy_does_not_allow_them_there_are_none(self, policy: Any, reason: str, told: str) -> None:
         result = plan(seen({"a": ready()}, policy=policy))
         assert (dropped(result), created(result)) == (["a"], [])
         assert reason_of(result) == ("False", reason)
+        assert result.status
+        assert told in result.status.conditions[0].message
 
 
 class TestWhoIsServed:
