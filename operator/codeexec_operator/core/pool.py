@@ -6,6 +6,7 @@ is never made twice. What is decided here is carried out by `adapters/pools.py`,
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -258,7 +259,7 @@ def _look_at(
     give_up_at = _give_up_at(member, timing)
     if give_up_at and now >= give_up_at:
         return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
-    connected = startup.connect(sandbox, now, timing, give_up_at or old_at)
+    connected = startup.connect(sandbox, now, timing, give_up_at)
     if isinstance(connected, Plan):
         act = AttachMember(name) if connected.actions else None
         return act, min(connected.wake_at or old_at, old_at)
@@ -399,9 +400,8 @@ def fair_shares(wanted: Mapping[str, int], limit: int, turn: int) -> dict[str, i
         turn: another number lets others have what can't be shared evenly.
     """
     shares = dict.fromkeys(wanted, 0)
-    names = sorted(wanted)
-    start = turn % len(names) if names else 0
-    names = names[start:] + names[:start]
+    names = deque(sorted(wanted))
+    names.rotate(-turn)
     while (hungry := [one for one in names if shares[one] < wanted[one]]) and limit > 0:
         each = max(1, limit // len(hungry))
         for one in hungry:

@@ -357,6 +357,7 @@ class TestEachPod:
     def test_one_that_does_not_answer_goes_but_one_that_finds_no_node_may_wait(self) -> None:
         silent = starting(Sandbox(a_pod(), requested=True, runner=RunnerView(PodLink.OPEN, asked_at=NOW)))
         assert dropped(plan(seen({"a": silent}), 59)) == []
+        assert plan(seen({"a": silent}, spec={"replicas": 1}), 59).wake_at == NOW + seconds(60)
         assert dropped(plan(seen({"a": silent}), 60)) == ["a"]
         assert dropped(plan(seen({"a": starting()}), 60)) == ["a"]  # never seen
         late = starting(Sandbox(a_pod(started_at=NOW + seconds(30)), requested=True))  # it waited for a node
@@ -463,12 +464,14 @@ class TestFairShares:
 
     def test_nobody_gets_more_than_they_want(self) -> None:
         assert fair_shares({"a": 2, "b": 1}, 10, 0) == {"a": 2, "b": 1}
-        assert fair_shares({}, 10, 0) == {}
+        assert fair_shares({"a": 5, "b": 1, "c": 1}, 13, 0) == {"a": 5, "b": 1, "c": 1}
+        assert fair_shares({}, 10, 1) == {}
 
     def test_what_cannot_be_shared_goes_round(self) -> None:
         wanted = dict.fromkeys("abcde", 1)
         without = {next(one for one, share in fair_shares(wanted, 4, turn).items() if not share) for turn in range(5)}
         assert without == set("abcde")
+        assert fair_shares({"a": 1, "b": 1, "c": 1}, 1, 1) == {"a": 0, "b": 1, "c": 0}
 
     @given(
         wanted=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30)),
