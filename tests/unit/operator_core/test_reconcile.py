@@ -240,8 +240,10 @@ class TestStarting:
 
     @pytest.mark.parametrize("reason", ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"])
     def test_a_container_that_can_not_be_made_fails_at_once(self, reason: str) -> None:
-        result = plan(starting(sandbox=Sandbox(a_pod(running=False, waiting_reason=reason))))
+        result = plan(starting(sandbox=Sandbox(a_pod(running=False, waiting_reason=reason, waiting_message="why"))))
         assert outcome(result) == (Phase.FAILED, "PodRefused")
+        assert result.status
+        assert result.status.message == f"{reason}: why"
 
     @pytest.mark.parametrize("reason", [Reason.QUOTA_EXCEEDED, Reason.POD_REFUSED])
     def test_a_pod_that_the_api_server_refuses(self, reason: Reason) -> None:
@@ -354,7 +356,9 @@ class TestEgressProof:
         assert outcome(result)[0] is Phase.SUCCEEDED
         assert condition_of(result, "EgressClosed") == ("False", "Open")
         assert result.status
-        assert "warning: the network of the sandbox was not shown to be closed" in result.status.message
+        assert result.status.message.startswith(
+            "all blocks ended with exit code 0; warning: the network of the sandbox was not shown to be closed"
+        )
 
     def test_a_policy_that_is_not_valid_asks_for_no_warning(self) -> None:
         observed = attached(runner=a_runner(answered=True), policy=PolicyProblem("no images"))
@@ -419,6 +423,14 @@ class TestRunning:
         assert result.status.summary.duration == "2.50s"
         assert [block.exit_code for block in result.status.blocks] == [exit_code]
         assert result.actions == ()  # the runner ends by itself
+
+    @pytest.mark.parametrize(
+        ("after", "told"), [(0, "0.00s"), (59.99, "59.99s"), (60, "1m0s"), (119.9, "1m59s"), (3661, "61m1s")]
+    )
+    def test_the_record_tells_how_long_it_took(self, after: float, told: str) -> None:
+        result = plan(running(transcript=a_finished_transcript(), spec={"timeoutSeconds": 7200}), after)
+        assert result.status
+        assert result.status.summary.duration == told
 
     def test_an_end_after_too_few_blocks_is_no_success(self) -> None:
         spec = {"blocks": [a_raw_block(), a_raw_block()]}
@@ -495,12 +507,28 @@ class TestRunning:
         assert result.status
         assert result.status.exit_code == exit_code
 
+    @pytest.mark.parametrize(("exit_code", "killed"), [(1, False), (137, True)])
+    def test_a_runner_that_was_killed_is_said_to_have_been(self, exit_code: int, killed: bool) -> None:
+        pod = a_pod(running=False, terminated="Error", exit_code=exit_code)
+        result = plan(running(sandbox=Sandbox(pod), cut_off_at=NOW))
+        assert result.status
+        assert f"(Error, exit code {exit_code})" in result.status.message
+        assert ("perhaps by the code itself" in result.status.message) is killed
+
     def test_a_lost_connection_to_a_pod_that_goes_on_is_not_waited_for_long(self) -> None:
         lost = running(cut_off_at=NOW + seconds(1))
         assert plan(lost, 2) == Plan(wake_at=NOW + seconds(6))
         result = plan(lost, 6)
         assert outcome(result) == (Phase.LOST, "PodLost")
         assert result.actions == (DeletePod(),)
+
+    def test_an_execution_that_is_lost_has_not_the_exit_code_of_a_block_that_was_not_the_last(self) -> None:
+        spec = {"blocks": [a_raw_block(), a_raw_block()]}
+        lost = running(sandbox=a_sandbox(gone=True), cut_off_at=NOW, spec=spec, transcript=a_transcript(block_end()))
+        result = plan(lost, 1)
+        assert outcome(result) == (Phase.LOST, "PodLost")
+        assert result.status
+        assert ([block.exit_code for block in result.status.blocks], result.status.exit_code) == ([0], None)
 
     def test_after_a_restart_the_code_is_stopped_and_not_run_again(self) -> None:
         result = plan(running(handed_over=False))
@@ -545,7 +573,9 @@ class TestFiles:
         result = plan(running(transcript=transcript))
         assert outcome(result)[0] is Phase.SUCCEEDED
         assert result.status
-        assert result.status.message.endswith("not all output could be kept: exceeded quota")
+        assert (
+            result.status.message == "all blocks ended with exit code 0; not all output could be kept: exceeded quota"
+        )
         assert result.status.output_refs == ()
         assert result.status.stdout
         assert (result.status.stdout.referenced, result.status.stdout.truncated) == (False, True)
@@ -584,8 +614,10 @@ class TestFinished:
     def test_a_runner_that_is_about_to_exit_may_do_so(self) -> None:
         result = plan(self.finished(sandbox=a_sandbox()), 0.1)
         assert result.actions == ()
-        assert result.wake_at
-        assert result.wake_at <= NOW + seconds(60)
+        assert result.wake_at == NOW + seconds(15)
+
+    def test_where_the_policy_is_not_valid_the_pod_is_not_kept(self) -> None:
+        assert plan(self.finished(policy=PolicyProblem("no images"))) == Plan(actions=(DeletePod(),))
 
     def test_a_runner_that_does_not_exit_is_not_waited_for(self) -> None:
         assert plan(self.finished(sandbox=a_sandbox()), 30).actions == (DeletePod(),)

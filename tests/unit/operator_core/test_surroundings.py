@@ -47,6 +47,7 @@ def test_a_node_that_says_nothing_can_do_nothing() -> None:
     view = parse_node({"metadata": {"name": "bare"}})
     assert (view.address, view.kubelet_port, view.user_namespace_handlers) == ("", 0, frozenset())
     assert kubelet_targets([view]) == []
+    assert kubelet_targets([parse_node(a_node(addresses=[])), parse_node(a_node(daemonEndpoints={}))]) == []
 
 
 def test_a_few_kubelets_are_targets() -> None:
