@@ -6,7 +6,8 @@ The places are those of test_pod_admission.py.
 from collections.abc import Callable, Iterator
 
 import pytest
-from cluster_tools import SANDBOX, wait_for
+import simulated_kubelets
+from cluster_tools import SANDBOX, a_name, wait_for
 from pod_places import POLICY, Place
 from weaker_pods import a_hardened_pod
 
@@ -42,12 +43,21 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def running(core, guarded, unguarded) -> Iterator[Callable[[Place], str]]:
-    """Names of hardened pods, one in each place, bound to a node and running: no node is there to say otherwise."""
+def node(core) -> Iterator[str]:
+    """A node without a kubelet. From 1.36 on the API server looks what the node of a pod that is resized can do."""
+    name = a_name("node")
+    core.create_node(simulated_kubelets.node(name, "192.0.2.7", 10250))
+    yield name
+    core.delete_node(name)
+
+
+@pytest.fixture(scope="module")
+def running(core, node, guarded, unguarded) -> Iterator[Callable[[Place], str]]:
+    """Names of hardened pods, one in each place, bound to the node and running: no kubelet says otherwise."""
     places = (Place(core, SANDBOX), guarded, unguarded)
     names = {place.namespace: place.create(a_hardened_pod()) for place in places}
     for place in places:
-        pod, target = names[place.namespace], {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
+        pod, target = names[place.namespace], {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"metadata": {"name": pod}, "target": target}
         core.create_namespaced_pod_binding(pod, place.namespace, binding, _preload_content=False)
         core.patch_namespaced_pod_status(pod, place.namespace, {"status": {"phase": "Running"}})
