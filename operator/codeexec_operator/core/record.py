@@ -176,4 +176,7 @@ def moved(
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.2f}s" if seconds < 60 else f"{int(seconds // 60)}m{int(seconds % 60)}s"
+    if seconds < 60:
+        return f"{seconds:.2f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}m{rest}s"

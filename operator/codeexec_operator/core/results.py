@@ -4,6 +4,7 @@ from typing import Any
 
 from codeexec_api import CodeExecutionStatus, StreamStatus
 from codeexec_api.digests import sha256_hex
+from codeexec_operator.core.startup import MESSAGE_LENGTH
 
 
 def without_output(status: CodeExecutionStatus) -> CodeExecutionStatus:
@@ -22,6 +23,6 @@ def without_output(status: CodeExecutionStatus) -> CodeExecutionStatus:
         "stdout": empty(status.stdout),
         "stderr": empty(status.stderr),
         "output_order": (),
-        "message": note[:4096],
+        "message": note[:MESSAGE_LENGTH],
     }
     return status.model_copy(update=update)

@@ -361,7 +361,7 @@ class Transcript:
             self._buffer = {key: bytearray(data) for key, data in part.contents.items() if key in STREAMS}
         else:
             self._buffer = {}
-        self._buffer_order, self._buffered = _Order(), 0
+        self._buffer_order = _Order()
 
     # --- for the record ---
 
@@ -369,7 +369,7 @@ class Transcript:
         """One stream as the record keeps it: marked where it is not all that was written."""
         stream = self._streams[name]
         if self._part_count:
-            kept_bytes, sha256 = (self._kept[-1] if self._lost else self._now_kept()).streams[name]
+            kept_bytes, sha256 = self._kept[-1].streams[name]
             text = stream.head.encode()[:kept_bytes].decode()
         else:
             whole = bytes(self._buffer.get(name, b"")).decode()

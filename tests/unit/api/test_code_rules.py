@@ -114,7 +114,7 @@ def test_what_can_be_imported_and_is_no_text_can_not_be_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("action", DECISIONS)
-@pytest.mark.parametrize("code", [IMPORTS_OS, BROKEN])
+@pytest.mark.parametrize("code", [IMPORTS_OS, BROKEN], ids=["an import", "unreadable"])
 def test_each_action(action: str, code: bytes) -> None:
     assert decide(govern(**{action: "os ctypes"}), code) is DECISIONS[action]
     assert decide(govern(**{action: "os ctypes"}), CODE) is Decision.ALLOWED, "control"
@@ -256,7 +256,7 @@ def test_a_reading_of_other_code_or_for_other_modules_counts_for_nothing() -> No
         b"{}",
         b'""',
     ],
-    ids=lambda one: repr(one[:10]),
+    ids=lambda one: one[:10].decode(errors="ignore") or "no text",
 )
 def test_an_answer_that_is_none_means_unreadable(said: bytes) -> None:
     policy, spec = govern(Deny="os"), asking(CODE)

@@ -4,9 +4,10 @@ import hashlib
 from typing import Any
 
 import pytest
-from factories import an_execution
+from factories import SESSION_REF, an_execution
 
-from codeexec_api import ArtifactStatus, CodeSession, OutputRun, Phase, SessionPhase, StreamStatus
+from codeexec_api import ArtifactStatus, CodeSession, Grant, OutputRun, Phase, SessionPhase, StreamStatus
+from codeexec_api.v1alpha1 import ApprovalStatus
 from executor_client import (
     Artifact,
     ExecutionLost,
@@ -22,6 +23,7 @@ from executor_client.results import (
     artifact_content,
     failure,
     interleaved,
+    not_approved_in_time,
     output_text,
     result_of,
     session_failure,
@@ -54,8 +56,9 @@ def ended(phase: Phase = Phase.SUCCEEDED, **status: Any) -> Any:
         ((), "a\nb\nX\n"),
         (runs(("stdout", 2)), "a\nb\nX\n"),
         (runs(("stdout", 99), ("stderr", 1)), "a\nb\nX\n"),
+        (runs(("stdout", 1), ("stderr", 1), ("stdout", 1), ("stderr", 1), ("stdout", 1)), "aX\n\nb\n"),
     ],
-    ids=["interleaved", "stderr first", "unknown", "known in part", "cut"],
+    ids=["interleaved", "stderr first", "unknown", "known in part", "cut", "known in small pieces"],
 )
 def test_output_as_it_was_interleaved(order: tuple[OutputRun, ...], expected: str) -> None:
     status = ended(stdout=a_stream("a\nb\n"), stderr=a_stream("X\n"), output_order=order).status
@@ -67,6 +70,16 @@ def test_what_is_missing_is_marked() -> None:
     assert result.output == "é\n[codeexec: stdout truncated: 2 of 5000 bytes kept]"
     assert result.truncated
     assert result.stdout == "é"
+
+
+def test_what_may_be_missing_is_marked() -> None:
+    """All that anybody knows of was kept, but the runner did not say that it was all."""
+    assert output_text(ended(stdout=a_stream("é", total=2)).status) == "é\n[codeexec: stdout may lack its end]"
+
+
+def test_the_result_names_the_session() -> None:
+    assert result_of(an_execution(phase=Phase.SUCCEEDED, **SESSION_REF)).session == "work-1"
+    assert result_of(ended()).session is None
 
 
 @pytest.mark.parametrize(
@@ -139,6 +152,21 @@ def test_exit_codes(phase: Phase, recorded: int | None, expected: int) -> None:
     assert result_of(ended(phase, exit_code=recorded)).exit_code == expected
 
 
+GRANTS = (Grant(field="spec.limits.memory", value="4Gi"), Grant(field="spec.blocks", value="9"))
+
+
+@pytest.mark.parametrize(
+    ("approval", "asked"),
+    [(ApprovalStatus(grants=GRANTS), "spec.limits.memory=4Gi, spec.blocks=9"), (None, "nothing")],
+)
+def test_who_gave_up_waiting_for_approval_is_told_of_what(approval: ApprovalStatus | None, asked: str) -> None:
+    cancelled = ended(Phase.CANCELLED, reason="CancelRequested", started_at=None, approval=approval)
+    result = not_approved_in_time(result_of(cancelled), cancelled, 2.5)
+    assert (result.phase, result.reason, result.exit_code) == (Phase.CANCELLED, "ApprovalTimeout", 1)
+    assert result.message == f"nobody approved {asked} within 2.5 s, so the execution was cancelled. Nothing was run"
+    assert result.output == f"Denied: {result.message}"
+
+
 @pytest.mark.parametrize(
     ("phase", "reason", "error"),
     [
@@ -196,7 +224,7 @@ def test_parts_are_put_together_in_order() -> None:
 
 
 def test_one_stream_in_parts_and_the_other_in_the_record() -> None:
-    contents = Contents.join([{"stdout": b"12", "order": b'[["stdout",2]]'}])
+    contents = Contents.join([{"stdout": b"12", "order": b'[["stdout",2],["stderr",0]]'}])
     status = ended(stdout=referenced(b"12"), stderr=a_stream("E")).status
     assert interleaved(status, contents) == [OutputChunk("stdout", "12"), OutputChunk("stderr", "E")]
 

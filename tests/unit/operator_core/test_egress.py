@@ -3,7 +3,7 @@
 import pytest
 from factories import NOW, seconds
 
-from codeexec_api import EgressProof, EgressVerdict
+from codeexec_api import EgressProof, EgressVerdict, OpenedEgress
 from codeexec_operator.core.egress import FRESH, Target, explain, judge
 
 API = Target("api-server", "10.96.0.1", 443)
@@ -70,3 +70,11 @@ def test_the_message_names_what_the_operator_did_not_reach() -> None:
     message = explain(judge([API, DNS], {API: False, DNS: False}, {API: NOW, DNS: NOW - FRESH - seconds(1)}, NOW))
     assert "did not reach dns [fd00::a]:53/UDP either" in message
     assert "operator.networkPolicy" in message
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_the_message_names_what_is_permitted_and_what_was_left_out_of_it(answered: bool) -> None:
+    whole, cut = "10.1.2.3/32:443/TCP", "10.0.0.0/8:443/TCP"
+    opened = (OpenedEgress(permit=whole), OpenedEgress(permit=cut, left_out=("10.96.0.1/32", "10.9.0.0/16")))
+    message = explain(judge([API], {API: answered}, {API: NOW}, NOW, opened=opened), opened)
+    assert f"{whole}, {cut} without 10.96.0.1/32, 10.9.0.0/16" in message

@@ -3,10 +3,15 @@
 from typing import Any
 
 import pytest
+from factories import NOW, seconds
 
 from codeexec_operator.core.observed import PodView, parse_pod
 
 UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient memory."
+
+
+def at(after: float) -> str:
+    return (NOW + seconds(after)).isoformat()
 
 
 def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
@@ -39,8 +44,8 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
             },
         ),
         (
-            a_raw_pod({"running": {"startedAt": "2026-11-21T12:00:00Z"}}, phase="Running"),
-            {"node_name": "node-1", "image_id": "id", "running": True},
+            a_raw_pod({"running": {"startedAt": "2026-11-21T12:00:01Z"}}, phase="Running", startTime=at(0)),
+            {"node_name": "node-1", "image_id": "id", "running": True, "started_at": NOW},
         ),
         (
             a_raw_pod({"terminated": {"reason": "OOMKilled", "exitCode": 137}}, phase="Failed"),
@@ -69,6 +74,10 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
                 "last_words": "runner: no",
             },
         ),
+        (
+            a_raw_pod({"terminated": {"reason": "Error", "message": "a" + "b" * 500}}),
+            {"node_name": "node-1", "image_id": "id", "terminated": "Error", "last_words": "b" * 500},
+        ),
     ],
     ids=[
         "bare",
@@ -82,6 +91,7 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
         "evicted",
         "node lost",
         "ended without a reason",
+        "ended with many words",
     ],
 )
 def test_parse_pod(raw: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -92,3 +102,37 @@ def test_other_containers_do_not_count() -> None:
     raw = a_raw_pod()
     raw["status"]["containerStatuses"] = [{"name": "sidecar", "state": {"running": {}}}]
     assert not parse_pod(raw).running
+
+
+RUNS = {"running": {"startedAt": at(0)}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "unwell"),
+    [
+        (a_raw_pod(RUNS, conditions=[]), False),
+        (a_raw_pod(RUNS) | {"metadata": {"name": "pod", "deletionTimestamp": at(9)}}, True),
+        (a_raw_pod(RUNS, conditions=[{"type": "DisruptionTarget", "status": "True"}]), True),
+        (a_raw_pod(RUNS, conditions=[{"type": "DisruptionTarget", "status": "False"}]), False),
+        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "True", "lastTransitionTime": at(60)}]), False),
+        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": at(0)}]), False),
+        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": at(2)}]), False),
+        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": at(3)}]), True),
+        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "False"}]), False),
+        (a_raw_pod({}, conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": at(60)}]), False),
+    ],
+    ids=[
+        "nothing is known",
+        "deleted",
+        "to be evicted",
+        "not to be evicted any more",
+        "ready",
+        "not ready yet",
+        "not ready yet, for as long as it takes to be",
+        "not ready any more",
+        "not ready since nobody knows when",
+        "not running",
+    ],
+)
+def test_a_pod_that_goes_or_whose_node_is_lost_is_unwell(raw: dict[str, Any], unwell: bool) -> None:
+    assert parse_pod(raw).unwell is unwell

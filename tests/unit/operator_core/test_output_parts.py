@@ -148,13 +148,24 @@ def test_no_part_is_larger_than_a_config_map(written: list[tuple[StreamName, str
         assert sum(map(len, part.contents.values())) <= SMALL["PART_BYTES"] + largest_frame + core._RUN_BYTES
 
 
-def test_little_output_stands_in_the_record_alone() -> None:
-    transcript = a_transcript(output("x" * 60), block_end(), the_end("x" * 60))
+def test_each_part_is_closed_as_soon_as_it_is_full() -> None:
+    full = SMALL["PART_BYTES"] - core._RUN_BYTES
+    transcript, store = Transcript(), Store()
+    sizes = []
+    for frame in numbered(*(output("x" * size) for size in (full - 1, 1, full - 1, 1))):
+        store.take(transcript, [frame])
+        sizes.append([len(part.contents["stdout"]) for part in store.parts])
+    assert sizes == [[], [full], [full], [full, full]]
+
+
+@pytest.mark.parametrize("text", ["x" * 60, "\x01" * 15], ids=["all the record takes", "all it takes when escaped"])
+def test_little_output_stands_in_the_record_alone(text: str) -> None:
+    transcript = a_transcript(output(text), block_end(), the_end(text))
     transcript.finish()
     assert transcript.take_part() is None
     assert transcript.part_count == 0
     stream = transcript.stream("stdout")
-    assert (stream.text, stream.referenced, stream.truncated) == ("x" * 60, False, False)
+    assert (stream.text, stream.referenced, stream.truncated) == (text, False, False)
 
 
 @pytest.mark.parametrize("text", ["x" * 61, "\x01" * 16], ids=["more than the record takes", "more when escaped"])
@@ -172,6 +183,13 @@ def test_much_output_is_referenced_and_its_start_stands_in_the_record(text: str)
     assert text.startswith(stream.text)
     assert 0 < len(stream.text) <= 16
     assert not transcript.stream("stderr").referenced
+
+
+def test_the_least_output_is_referenced_where_there_are_parts() -> None:
+    transcript = a_transcript(output("x" * 61), output("!", "stderr"), block_end(), the_end("x" * 61, "!"))
+    stored = Store().finish(transcript)
+    assert transcript.stream("stderr").referenced
+    assert stored["stderr"] == b"!"
 
 
 def test_an_empty_file_is_fetched() -> None:
@@ -200,6 +218,21 @@ def test_where_the_first_part_is_lost_its_start_stands_in_the_record() -> None:
     assert (stream.text, stream.kept_bytes, stream.total_bytes) == ("a" * 60, 60, 600)
     assert (stream.referenced, stream.truncated) == (False, True)
     assert [one.fetched for one in transcript.kept_artifacts()] == [False]
+
+
+def test_a_file_that_is_stored_as_a_whole_is_not_lost_with_those_behind_it() -> None:
+    transcript, store = Transcript(), Store(frozenset({1}))
+    contents = [b"whole", b"x" * 400, b"late"]
+    frames = [
+        frame
+        for index, content in enumerate(contents)
+        for frame in (an_artifact(index, f"file-{index}", content), a_piece(index, content))
+    ]
+    store.take(transcript, numbered(*frames, output("y" * 300), the_end("y" * 300)))
+    stored = store.finish(transcript)
+    assert transcript.lost
+    assert [one.fetched for one in transcript.kept_artifacts()] == [True, False, False]
+    assert stored[artifact_key(0)] == b"whole"
 
 
 def test_where_a_later_part_is_lost_the_record_refers_to_those_before_it() -> None:
@@ -241,7 +274,7 @@ def test_there_are_no_more_parts_than_the_record_can_name(monkeypatch: pytest.Mo
     transcript, store = Transcript(), Store()
     store.take(transcript, numbered(*(output("x" * 300) for _ in range(5))))
     stored = store.finish(transcript)
-    assert transcript.part_count == 3
+    assert transcript.part_count == len(store.parts) == 3, "what the record doesn't name is not stored, either"
     assert transcript.lost == "an execution can have 3 parts of output"
     holds(transcript, "stdout", stored, b"x" * 1500)
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import itertools
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -20,11 +21,12 @@ from factories import (
     a_secret,
     a_session,
     an_execution,
+    seconds,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api import CodeExecution, Reason, sealing
+from codeexec_api import CodeExecution, PodLimits, Reason, sealing
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.core.keyring import Keyring, SealingKey
 from codeexec_operator.core.payload import (
@@ -33,7 +35,9 @@ from codeexec_operator.core.payload import (
     PayloadProblem,
     build_messages,
     build_report_request,
+    build_warm_up,
     hold,
+    is_new,
     open_payload,
     verify_payload,
 )
@@ -101,7 +105,9 @@ def test_a_wrong_size_is_a_mismatch() -> None:
     assert problem.reason is Reason.PAYLOAD_MISMATCH
 
 
-@pytest.mark.parametrize("data", [None, {}, {"block-0": "not base64!"}, {"block-0": "YQ"}])
+@pytest.mark.parametrize(
+    "data", [None, {}, {"block-0": "not base64!"}, {"block-0": "YQ"}, {"block-0": "cHJpbnQo!MSkK"}]
+)
 def test_content_that_can_not_be_read_is_a_mismatch(data: Any) -> None:
     problem = verify_payload(an_execution(), [a_secret(data=data)])
     assert isinstance(problem, PayloadProblem)
@@ -169,6 +175,10 @@ def test_an_empty_file_has_to_be_there_too() -> None:
     assert isinstance(payload, Payload)
     assert payload.files == (b"",)
     assert isinstance(verify_payload(execution, [a_secret([CODE])]), PayloadProblem)
+
+
+def test_files_of_a_session_that_are_listed_take_no_secret() -> None:
+    assert verify_payload(an_execution(blocks=[], payloadRef=None, **SESSION_REF), []) == Payload()
 
 
 class TestSealed:
@@ -265,13 +275,23 @@ class TestSealed:
     [
         (Payload((CODE,), (), SECRETS), False, False),
         (Payload((CODE,), (), SECRETS), True, True),
-        (Payload((CODE,), (b"x" * 1_000_000,), SECRETS), False, True),
+        (Payload((CODE,), (b"x" * (1_000_000 - len(CODE)),), SECRETS), False, False),
+        (Payload((CODE,), (b"x" * (1_000_001 - len(CODE)),), SECRETS), False, True),
         (Payload(), True, False),
     ],
-    ids=["small", "waits for its session", "large", "nothing"],
+    ids=["small", "waits for its session", "not quite large", "large", "nothing"],
 )
 def test_what_is_large_or_waits_is_not_kept_in_memory(payload: Payload, waits: bool, held: bool) -> None:
     assert hold(payload, waits=waits) == (HeldPayload(SECRETS) if held else payload)
+
+
+@pytest.mark.parametrize(
+    ("created", "new"), [(NOW, True), (NOW - seconds(2.9), True), (NOW - seconds(3), False), (None, False)]
+)
+def test_a_payload_may_come_a_little_later_than_its_execution(created: datetime | None, new: bool) -> None:
+    execution = an_execution()
+    metadata = execution.metadata.model_copy(update={"creation_timestamp": created})
+    assert is_new(execution.model_copy(update={"metadata": metadata}), NOW) is new
 
 
 def test_the_job_is_what_the_runner_needs() -> None:
@@ -335,7 +355,19 @@ def test_the_runner_of_a_stateful_session_starts_a_kernel_before_it_reports(stat
     assert not build_report_request(an_execution())["kernel"]
 
 
+def test_a_pod_that_waits_in_a_pool_reports_without_a_kernel() -> None:
+    """It may be taken for any execution or session, and for most of them a kernel would be in vain."""
+    limits = PodLimits.model_validate({"memory": "1Mi", "pids": 9})
+    assert build_warm_up(limits) == {"report": True, "kernel": False, "memoryBytes": 2**20, "pids": 9}
+
+
 def test_a_block_that_is_not_text_is_an_error() -> None:
     execution = an_execution(blocks=[a_raw_block(b"\xff")])
     with pytest.raises(UnicodeDecodeError):
         build_messages(execution, Payload((b"\xff",), (), SECRETS), stateful=False)
+
+
+@pytest.mark.parametrize("payload", [Payload(), Payload((CODE,)), Payload((CODE,), (b"A", b"B")), Payload((), (b"A",))])
+def test_what_is_not_all_that_was_announced_is_not_sent_in_part(payload: Payload) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        build_messages(an_execution(files=[a_raw_file("a", b"A")]), payload, stateful=False)

@@ -356,7 +356,9 @@ class TestEgressProof:
         assert outcome(result)[0] is Phase.SUCCEEDED
         assert condition_of(result, "EgressClosed") == ("False", "Open")
         assert result.status
-        assert "warning: the network of the sandbox was not shown to be closed" in result.status.message
+        assert result.status.message.startswith(
+            "all blocks ended with exit code 0; warning: the network of the sandbox was not shown to be closed"
+        )
 
     def test_a_policy_that_is_not_valid_asks_for_no_warning(self) -> None:
         observed = attached(runner=a_runner(answered=True), policy=PolicyProblem("no images"))
@@ -421,6 +423,14 @@ class TestRunning:
         assert result.status.summary.duration == "2.50s"
         assert [block.exit_code for block in result.status.blocks] == [exit_code]
         assert result.actions == ()  # the runner ends by itself
+
+    @pytest.mark.parametrize(
+        ("after", "told"), [(0, "0.00s"), (59.99, "59.99s"), (60, "1m0s"), (119.9, "1m59s"), (3661, "61m1s")]
+    )
+    def test_the_record_tells_how_long_it_took(self, after: float, told: str) -> None:
+        result = plan(running(transcript=a_finished_transcript(), spec={"timeoutSeconds": 7200}), after)
+        assert result.status
+        assert result.status.summary.duration == told
 
     def test_an_end_after_too_few_blocks_is_no_success(self) -> None:
         spec = {"blocks": [a_raw_block(), a_raw_block()]}
@@ -512,6 +522,14 @@ class TestRunning:
         assert outcome(result) == (Phase.LOST, "PodLost")
         assert result.actions == (DeletePod(),)
 
+    def test_an_execution_that_is_lost_has_not_the_exit_code_of_a_block_that_was_not_the_last(self) -> None:
+        spec = {"blocks": [a_raw_block(), a_raw_block()]}
+        lost = running(sandbox=a_sandbox(gone=True), cut_off_at=NOW, spec=spec, transcript=a_transcript(block_end()))
+        result = plan(lost, 1)
+        assert outcome(result) == (Phase.LOST, "PodLost")
+        assert result.status
+        assert ([block.exit_code for block in result.status.blocks], result.status.exit_code) == ([0], None)
+
     def test_after_a_restart_the_code_is_stopped_and_not_run_again(self) -> None:
         result = plan(running(handed_over=False))
         assert outcome(result) == (Phase.LOST, "OperatorRestarted")
@@ -555,7 +573,9 @@ class TestFiles:
         result = plan(running(transcript=transcript))
         assert outcome(result)[0] is Phase.SUCCEEDED
         assert result.status
-        assert result.status.message.endswith("not all output could be kept: exceeded quota")
+        assert (
+            result.status.message == "all blocks ended with exit code 0; not all output could be kept: exceeded quota"
+        )
         assert result.status.output_refs == ()
         assert result.status.stdout
         assert (result.status.stdout.referenced, result.status.stdout.truncated) == (False, True)

@@ -206,6 +206,17 @@ class TestQueue:
         assert result.status
         assert result.status.phase is Phase.CANCELLED
 
+    @pytest.mark.parametrize(
+        ("spec", "reason"), [({"queueTimeoutSeconds": 30}, "QueueTimeout"), ({"cancelled": True}, "CancelRequested")]
+    )
+    def test_what_ended_in_the_queue_is_in_it_no_more(self, spec: dict[str, Any], reason: str) -> None:
+        waiting = plan(seen(pool=IN_LINE), 0.25).status
+        observed = queued(spec=spec)
+        observed = replace(observed, execution=observed.execution.model_copy(update={"status": waiting}))
+        result = plan(observed, 30)
+        assert result.status
+        assert condition_of(result, "Queued") == ("False", reason, result.status.message)
+
     def test_when_its_turn_comes_it_waits_no_more(self) -> None:
         waiting = plan(seen(pool=IN_LINE), 0.25).status
         observed = queued(**claimed())

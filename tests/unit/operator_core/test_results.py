@@ -27,3 +27,8 @@ def test_what_is_kept_elsewhere_stays_as_it_was_described() -> None:
     assert stdout.referenced
     result = without_output(CodeExecutionStatus(phase=Phase.SUCCEEDED, message="done", stdout=stdout))
     assert result.stdout == stdout.model_copy(update={"text": ""})
+
+
+def test_a_long_message_stays_within_what_a_record_takes() -> None:
+    status = without_output(CodeExecutionStatus(phase=Phase.SUCCEEDED, message="x" * 4096))
+    assert CodeExecutionStatus.model_validate(status.dump()).message == "x" * 4096

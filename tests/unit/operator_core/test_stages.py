@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import ApprovalStatus, CodeExecution, ConditionType, Phase, StreamStatus, condition
+from codeexec_operator.core.measures import PoolCount, measure, pools_by_namespace
 from codeexec_operator.core.stages import OTHER, Stage, stages_of, times_of
 
 PLANTED = "PLANTED-IN-CODE-AND-OUTPUT"
@@ -185,3 +186,58 @@ def test_whatever_the_clocks_say_no_stage_is_outside_of_its_whole(
     assert edges == sorted(edges)
     assert (edges[0], edges[-1]) == (stage.began, stage.ended)
     assert edges[1:-1:2] == edges[2::2], "no gaps"
+
+
+# --- what is measured ----------------------------------------------------------------
+
+
+ASKED = {"approval": ApprovalStatus(requested_at=at(0.1))}
+NEVER_BEGAN: dict[str, Any] = {"phase": Phase.DENIED, "conditions": (), "started_at": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "times"),
+    [
+        ({}, {"until_accepted": 0.5, "until_started": 2, "running": 1}),
+        (ASKED, {"until_accepted": 0.1, "until_started": 2, "running": 1, "deciding": 0.4}),
+        (ASKED | NEVER_BEGAN, {"until_accepted": 0.1, "deciding": 2.9}),
+        (NEVER_BEGAN, {}),
+    ],
+    ids=["nobody was asked", "approved", "asked and denied", "denied at once"],
+)
+def test_what_a_human_took_is_measured_apart_from_what_the_operator_took(
+    changes: dict[str, Any], times: dict[str, float]
+) -> None:
+    found = asdict(measure(over(**changes), NOW))
+    measured = ("until_accepted", "until_started", "until_finished", "running", "deciding")
+    assert {name: found[name] for name in measured if found[name] is not None} == {"until_finished": 3, **times}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ("python", "new", "Completed")),
+        (
+            {"spec": {"blocks": [a_raw_block(language=name) for name in ("sh", "bash", "sh")]}},
+            ("bash,sh", "new", "Completed"),
+        ),
+        ({"spec": {"blocks": [], "payloadRef": None, **SESSION_REF}}, ("none", "session", "Completed")),
+        ({"reason": PLANTED, "pool_name": "default"}, ("python", "pool", OTHER)),
+    ],
+)
+def test_it_is_counted_under_words_that_are_known_beforehand(changes: dict[str, Any], told: tuple[str, ...]) -> None:
+    measured = measure(over(**changes), NOW)
+    assert (measured.languages, measured.origin, measured.reason) == told
+    assert (measured.namespace, measured.phase) == ("codeexec-sandbox", "Succeeded")
+
+
+def test_the_pools_of_a_namespace_are_counted_together() -> None:
+    def a_pool(namespace: str, number: int, last_refill_ms: int | None) -> PoolCount:
+        return PoolCount(namespace, *(number * 10**digit for digit in range(5)), last_refill_ms)
+
+    pools = [a_pool("a", 1, 900), a_pool("b", 2, None), a_pool("a", 3, 2500), a_pool("a", 5, None)]
+    assert pools_by_namespace(pools, ["a", "b", "c"]) == {
+        "a": a_pool("a", 9, 2500),
+        "b": a_pool("b", 2, None),
+        "c": a_pool("c", 0, None),
+    }

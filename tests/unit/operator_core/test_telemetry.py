@@ -15,6 +15,7 @@ from otlp_receiver import Receiver
 from prometheus_client.parser import text_string_to_metric_families
 
 from codeexec_api import CodeExecution, ConditionType, Phase, SessionPhase, condition
+from codeexec_api.v1alpha1 import ApprovalStatus
 from codeexec_operator.adapters import traces
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.measures import Census, PoolCount
@@ -110,6 +111,20 @@ async def test_executions_are_counted_and_timed(make: Callable[..., Any]) -> Non
     assert get(found, "codeexec_execution_start_seconds_count", origin="new") is None, "its code never started"
     assert get(found, "codeexec_execution_run_seconds_sum") == pytest.approx(8)
     assert get(found, "codeexec_execution_complete_seconds_count", origin="new") == 1
+
+
+async def test_what_a_human_took_to_decide_is_measured_apart_from_what_the_operator_took(
+    make: Callable[..., Any],
+) -> None:
+    telemetry = await make()
+    asked = ApprovalStatus(requested_at=NOW + seconds(0.1))
+    telemetry.execution_over(over(approval=asked), NOW)
+    telemetry.execution_over(over(Phase.DENIED, approval=asked, conditions=(), started_at=None), NOW)
+    telemetry.execution_over(over(), NOW)  # nobody was asked
+    found = await samples()
+    assert get(found, "codeexec_execution_accept_seconds_sum") == pytest.approx(0.1 + 0.1 + 0.2)
+    assert get(found, "codeexec_execution_approval_seconds_count") == 2
+    assert get(found, "codeexec_execution_approval_seconds_sum") == pytest.approx(0.1 + 4.2)
 
 
 async def test_what_there_is_is_counted_when_it_is_asked_for(make: Callable[..., Any]) -> None:

@@ -15,6 +15,7 @@ from faults import Answer, Cut, Delay, Lose, Stall, WatchError
 
 PODS = "/api/v1/namespaces/a/pods"
 SHORT = aiohttp.ClientTimeout(total=0.4)
+pytestmark = pytest.mark.suspect
 GONE = (aiohttp.ClientError, ConnectionError)
 
 
