@@ -121,8 +121,9 @@ test: venv ## Run all tests but make sbom's: what needs no cluster while one is 
 	$(RUN) $(MAKE) DEPLOYED=yes scan
 	$(RUN) $(MAKE) DEPLOYED=yes e2e
 
+# Tests that run meanwhile come first: a build has dozens of threads, and a test that waits for its turn has a time limit.
 deploy-beside:
-	@$(RUN) $(MAKE) deploy 2>&1 | sed -u 's/^/[deploy] /'
+	@$(RUN) nice -n 10 $(MAKE) deploy 2>&1 | sed -u 's/^/[deploy] /'
 
 check: venv ## Lint, types, import contracts, unit and API tier: all that needs no cluster
 	@for part in lint unit api covered; do $(RUN) $(MAKE) $$part; done
@@ -148,12 +149,18 @@ api: venv control-plane ## The API tier: on an API server of its own, without a 
 	$(call MEASURED,api)
 
 versions: venv control-plane ## The unit and API tier on the other Pythons (PYTHONS), which uv finds or brings
-	@for version in $(PYTHONS); do
-	  python="$$($(BIN)/uv python find --system "$$version" 2>/dev/null)" ||
-	    { $(BIN)/uv python install --quiet "$$version"; python="$$($(BIN)/uv python find "$$version")"; }
+	@status=0
+	for version in $(PYTHONS); do
+	  # pyenv's commands in PATH start nothing unless they are told which version.
+	  python="$$(PYENV_VERSION="$$version" $(BIN)/uv python find --system "$$version" 2>/dev/null)" ||
+	    { $(BIN)/uv python install --quiet "$$version"; python="$$($(BIN)/uv python find --managed-python "$$version")"; }
 	  folder=$(STATE)/python-$$version
-	  for tier in unit api; do $(RUN) $(MAKE) PYTHON="$$python" VENV="$$folder/venv" STATE="$$folder" $$tier; done
+	  for tier in unit api; do
+	    echo "$$tier tier on $$("$$python" --version)"
+	    $(RUN) $(MAKE) PYTHON="$$python" VENV="$$folder/venv" STATE="$$folder" "$$tier" || status=1
+	  done
 	done
+	exit $$status
 
 component: venv control-plane ## The component tier: the operator on a control plane of its own, with simulated nodes and faults on demand
 	@$(RUN) $(CLUSTER)/tools.sh faketime helm kubectl

@@ -3,12 +3,16 @@
 Each worker of pytest has a control plane of its own, which the kernel ends with the worker.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import pytest
 from chart.install import install
-from cluster_tools import SANDBOX, Admin
+from cluster_tools import SANDBOX, Admin, a_name, wait_for
 from control_plane import API_SERVER, CONTROLLERS, ControlPlane
+from kubernetes import client, config
+from pod_places import KEPT_FROM, OPERATOR, POLICY, Place, wait_for_the_policy
+from weaker_pods import AGENT, a_hardened_pod, spec
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +34,84 @@ def kubeconfig(plane: ControlPlane) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def admin(kubeconfig: str) -> Admin:
     return Admin(kubeconfig)
+
+
+# --- where pods are tried: test_pod_admission.py says what for ---
+
+
+@pytest.fixture(scope="module")
+def core(kubeconfig) -> client.CoreV1Api:
+    return client.CoreV1Api(config.new_client_from_config(kubeconfig))
+
+
+@pytest.fixture(scope="module")
+def version(core) -> client.VersionInfo:
+    """Of the API server."""
+    return client.VersionApi(core.api_client).get_code()
+
+
+@pytest.fixture(scope="module")
+def keeps(version) -> Callable[[str], bool]:
+    """Whether this API server keeps a field of pods, or has a subresource; all that `KEPT_FROM` doesn't name it has."""
+    minor = re.match(r"\d+", version.minor)
+    assert minor, version
+    return lambda what: int(minor[0]) >= KEPT_FROM.get(what, 0)
+
+
+@pytest.fixture(scope="module")
+def operator(kubeconfig) -> Place:
+    """The sandbox namespace, seen with the rights of the operator."""
+    api = config.new_client_from_config(kubeconfig)
+    api.set_default_header("Impersonate-User", OPERATOR)
+    return Place(client.CoreV1Api(api), SANDBOX)
+
+
+@pytest.fixture(scope="module")
+def make_place(admin, core) -> Callable[[], Place]:
+    """Makes namespaces without Pod Security."""
+
+    def make() -> Place:
+        name = a_name("pods")
+        admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        account = {"name": AGENT, "namespace": name}
+        admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+        wait_for("its service account", lambda: admin.exists("serviceaccount", "default", name))
+        return Place(core, name)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def unguarded(make_place) -> Place:
+    return make_place()
+
+
+@pytest.fixture(scope="module")
+def old_pod(make_place) -> tuple[Place, str]:
+    """A weak pod that was there before the policy. No scheduler knows of it, so it never runs."""
+    place = make_place()
+    weak = a_hardened_pod()
+    spec(hostNetwork=True, schedulerName="nobody")(weak)
+    return place, place.create(weak)
+
+
+@pytest.fixture(scope="module")
+def guarded(admin, old_pod) -> Iterator[Place]:
+    """A namespace that the deployed policy is bound to, and nothing else."""
+    place, _ = old_pod
+    binding = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": place.namespace},
+        "spec": {
+            "policyName": POLICY,
+            "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}}},
+        },
+    }
+    admin.apply(binding)
+    try:
+        wait_for_the_policy(place)
+        yield place
+    finally:
+        admin.delete("validatingadmissionpolicybinding", place.namespace)

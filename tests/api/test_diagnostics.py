@@ -38,7 +38,7 @@ def test_a_failing_test_brings_its_records(admin: Admin, tmp_path: Path):
     (tmp_path / "test_it.py").write_text(FAILS)
     command = [sys.executable, "-m", "pytest", "-p", "diagnostics", "--rootdir", str(tmp_path), str(tmp_path)]
     path = {"PYTHONPATH": str(ROOT / "tests" / "support")}
-    done = subprocess.run(command, env=os.environ | path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=os.environ | path, capture_output=True, text=True)
     section = done.stdout.split("cluster: records since the test began")
     assert len(section) == 2, done.stdout
     assert "CodeExecution of-the-one-that-fails:" in section[1]

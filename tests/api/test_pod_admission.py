@@ -5,24 +5,20 @@ Security as well, and every pod is tried in three places: there our policy must 
 must be refused to the operator; and in a namespace with neither it must be accepted, which is the positive control.
 """
 
-import json
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import simulated_kubelets
 from chart.helm import pick, render
-from cluster_tools import SANDBOX, SYSTEM, a_name, wait_for
-from kubernetes import client, config
-from kubernetes.client.exceptions import ApiException
-from pydantic import ValidationError
-from weaker_pods import AGENT, WEAKER, Change, Pod, a_hardened_pod, container_context, context, spec, together
+from cluster_tools import SANDBOX, a_name, wait_for
+from pod_places import POLICY, Place, is_pod_security_s_or_ours, part, wait_for_the_policy
+from weaker_pods import RUN_AS_USER, WEAKER, Change, Pod, a_hardened_pod, container_context, context, spec, together
 
-from codeexec_api.names import SANDBOX_CONTAINER
-from codeexec_operator.manifests.hardening import OWN_UIDS
+from codeexec_operator.core.surroundings import Surroundings, parse_node
+from codeexec_operator.manifests.hardening import OWN_UIDS, SANDBOX_UID
 
-POLICY = "codeexec-pods"
-OPERATOR = f"system:serviceaccount:{SYSTEM}:codeexec-operator"
-OTHER_IMAGE = "registry.example/other@sha256:" + "b" * 64
 OWN_UID = OWN_UIDS[7]
 
 
@@ -60,14 +56,20 @@ def _settings() -> list[tuple[str | int, ...]]:
     return list(_leaves(kept | {"containers": [{"securityContext": only["securityContext"]}]}))
 
 
+def _field(path: tuple[str | int, ...]) -> str:
+    return ".".join(["spec", *map(str, path)]).replace(".0", "[0]")
+
+
 def _opposite(value: object) -> object:
     if isinstance(value, bool):
         return not value
-    return value + 1 if isinstance(value, int) else OPPOSITES.get(str(value), f"{value}0")
+    if isinstance(value, int):
+        return SANDBOX_UID if value in OWN_UIDS else value + 1
+    return OPPOSITES.get(str(value), f"{value}0")
 
 
-def _changed(path: tuple[str | int, ...], *, removed: bool) -> Pod:
-    pod = a_hardened_pod(user_namespace=True)
+def _changed(pod: Pod, path: tuple[str | int, ...], *, removed: bool) -> Pod:
+    pod = copy.deepcopy(pod)
     node = pod["spec"]
     for key in path[:-1]:
         node = node[key]
@@ -77,114 +79,6 @@ def _changed(path: tuple[str | int, ...], *, removed: bool) -> Pod:
         node[path[-1]] = _opposite(node[path[-1]])
         COMPANIONS.get(path, together())(pod)
     return pod
-
-
-class Place:
-    """A namespace, and how its pods look to whoever asks."""
-
-    def __init__(self, core: client.CoreV1Api, namespace: str) -> None:
-        self.core = core
-        self.namespace = namespace
-
-    def stored(self, pod: Pod) -> Pod:
-        """The spec that would be stored. Raises ApiException if the pod is refused."""
-        return self.core.api_client.sanitize_for_serialization(
-            self.core.create_namespaced_pod(self.namespace, pod, dry_run="All").spec
-        )
-
-    def refusal(self, pod: Pod) -> str:
-        """What the API server says to this pod; empty if it would be accepted."""
-        return _refusal(lambda: self.stored(pod))
-
-    def create(self, pod: Pod) -> str:
-        """Make the pod; its name."""
-        return self.core.create_namespaced_pod(self.namespace, pod).metadata.name
-
-    def patch(self, name: str, patch: Pod, subresource: str = "", *, dry_run: str | None = "All") -> str:
-        """What the API server says to a strategic merge patch of a pod; empty if it is, or would be, accepted."""
-        method = getattr(self.core, f"patch_namespaced_pod{subresource and '_' + subresource}")
-        content_type = "application/strategic-merge-patch+json"
-        return _refusal(lambda: method(name, self.namespace, patch, dry_run=dry_run, _content_type=content_type))
-
-
-def _refusal(attempt: Callable[[], object]) -> str:
-    try:
-        attempt()
-    except ApiException as error:
-        return json.loads(error.body)["message"]
-    except ValidationError as error:  # the client's own: it wants the required fields
-        return str(error)
-    return ""
-
-
-@pytest.fixture(scope="module")
-def core(kubeconfig) -> client.CoreV1Api:
-    return client.CoreV1Api(config.new_client_from_config(kubeconfig))
-
-
-@pytest.fixture(scope="module")
-def operator(kubeconfig) -> Place:
-    """The sandbox namespace, seen with the rights of the operator."""
-    api = config.new_client_from_config(kubeconfig)
-    api.set_default_header("Impersonate-User", OPERATOR)
-    return Place(client.CoreV1Api(api), SANDBOX)
-
-
-@pytest.fixture(scope="module")
-def make_place(admin, core) -> Callable[[], Place]:
-    """Makes namespaces without Pod Security."""
-
-    def make() -> Place:
-        name = a_name("pods")
-        admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        account = {"name": AGENT, "namespace": name}
-        admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-        wait_for("its service account", lambda: admin.exists("serviceaccount", "default", name))
-        return Place(core, name)
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def unguarded(make_place) -> Place:
-    return make_place()
-
-
-@pytest.fixture(scope="module")
-def old_pod(make_place) -> tuple[Place, str]:
-    """A weak pod that was there before the policy. No scheduler knows of it, so it never runs."""
-    place = make_place()
-    weak = a_hardened_pod()
-    spec(hostNetwork=True, schedulerName="nobody")(weak)
-    return place, place.create(weak)
-
-
-@pytest.fixture(scope="module")
-def guarded(admin, old_pod) -> Iterator[Place]:
-    """A namespace that the deployed policy is bound to, and nothing else."""
-    place, _ = old_pod
-    binding = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": place.namespace},
-        "spec": {
-            "policyName": POLICY,
-            "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}}},
-        },
-    }
-    admin.apply(binding)
-    try:
-        _wait_for_the_policy(place)
-        yield place
-    finally:
-        admin.delete("validatingadmissionpolicybinding", place.namespace)
-
-
-def _wait_for_the_policy(place: Place) -> None:
-    weak = a_hardened_pod()
-    spec(hostPID=True)(weak)
-    wait_for("the policy to be in force", lambda: "denied request: spec.hostPID" in place.refusal(weak))
 
 
 @pytest.fixture(scope="module")
@@ -207,20 +101,30 @@ def scheduled_class(admin) -> Iterator[str]:
     admin.delete("runtimeclass", name)
 
 
-def _is_ours(refusal: str, place: Place, field: str) -> bool:
-    """The refusal is our policy's, by the binding of this place, and names the field first."""
-    return f"'{POLICY}' with binding '{place.namespace}' denied request: {field} " in refusal
-
-
-def _is_pod_security_s_or_ours(refusal: str) -> bool:
-    return "violates PodSecurity" in refusal or f"'{POLICY}' with binding '{POLICY}' denied request" in refusal
-
-
 @pytest.mark.parametrize("user_namespace", [False, True], ids=["own user", "user namespace"])
-def test_the_product_s_pod_is_accepted(core, operator, guarded, unguarded, user_namespace):
+def test_the_product_s_pod_is_accepted(core, operator, guarded, unguarded, keeps, user_namespace):
     pod = a_hardened_pod(user_namespace=user_namespace)
-    for place in (unguarded, guarded, operator, Place(core, SANDBOX)):
-        assert place.refusal(pod) == ""
+    assert unguarded.refusal(pod) == ""
+    if keeps("spec.hostUsers") or not user_namespace:
+        assert [place.refusal(pod) for place in (guarded, operator, Place(core, SANDBOX))] == [""] * 3
+    else:
+        assert part(unguarded.stored(pod), "spec.hostUsers") is None
+        assert guarded.refuses_as_ours(guarded.refusal(pod), RUN_AS_USER), "it would share its user with others"
+
+
+def test_the_operator_makes_the_pod_that_this_version_accepts(core, guarded, unguarded, keeps, version):
+    """From 1.31 on kubelets tell that a runtime could give user namespaces, whether or not they let it."""
+    node = simulated_kubelets.node(a_name("node"), "192.0.2.7", 10250)
+    node["status"]["nodeInfo"]["kubeletVersion"] = version.git_version
+    stored = core.api_client.sanitize_for_serialization(core.create_node(node, dry_run="All"))
+    assert stored["status"]["runtimeHandlers"][0]["features"] == {"userNamespaces": True}, "positive control"
+
+    ready = stored | {"spec": {}}  # without the taints of a node that is new
+    asked_for = Surroundings(nodes=(parse_node(ready),)).user_namespace(None)
+    assert asked_for is keeps("spec.hostUsers")
+    pod = a_hardened_pod(user_namespace=asked_for)
+    assert guarded.refusal(pod) == ""
+    assert part(unguarded.stored(pod), "spec.hostUsers") is (False if asked_for else None)
 
 
 @pytest.mark.parametrize("user", [OWN_UIDS[0], OWN_UIDS[-1]], ids=["first", "last"])
@@ -231,12 +135,19 @@ def test_every_user_of_the_product_is_accepted(guarded, user):
 
 
 @pytest.mark.parametrize(("field", "change"), WEAKER.values(), ids=WEAKER)
-def test_pod_is_refused_with(unguarded, guarded, operator, field, change):
+def test_pod_is_refused_with(unguarded, guarded, operator, keeps, field, change):
     pod = a_hardened_pod()
     change(pod)
     assert unguarded.refusal(pod) == "", "positive control"
-    assert _is_ours(guarded.refusal(pod), guarded, field)
-    assert _is_pod_security_s_or_ours(operator.refusal(pod))
+    if keeps(field):
+        assert guarded.refuses_as_ours(guarded.refusal(pod), field)
+        assert is_pod_security_s_or_ours(operator.refusal(pod))
+    else:
+        arrived = unguarded.stored(pod)
+        assert part(pod["spec"], field)
+        assert part(arrived, field) in (None, "Default"), "this version drops it"
+        nothing_else = arrived == unguarded.stored(a_hardened_pod())
+        assert [place.refusal(pod) == "" for place in (guarded, operator)] == [nothing_else] * 2
 
 
 def test_every_rule_has_a_pod_that_breaks_it(admin):
@@ -250,17 +161,24 @@ def test_every_rule_has_a_pod_that_breaks_it(admin):
 
 
 @pytest.mark.parametrize("path", _settings(), ids=lambda path: ".".join(map(str, path)))
-def test_setting_is_held_to(unguarded, guarded, operator, path):
+def test_setting_is_held_to(unguarded, guarded, operator, keeps, path):
     """Each security setting of the product's pod, turned around and taken away."""
-    turned = _changed(path, removed=False)
-    assert unguarded.refusal(turned) == "", "positive control"
-    assert f"'{POLICY}' with binding" in guarded.refusal(turned)
-    assert _is_pod_security_s_or_ours(operator.refusal(turned))
+    ours = a_hardened_pod(user_namespace=keeps("spec.hostUsers"))
+    spec(hostUsers=False)(ours)  # an older version drops it
+    assert guarded.refusal(ours) == "", "negative control"
 
-    without = _changed(path, removed=True)
+    turned = _changed(ours, path, removed=False)
+    assert unguarded.refusal(turned) == "", "positive control"
+    if keeps(_field(path)):
+        assert f"'{POLICY}' with binding" in guarded.refusal(turned)
+        assert is_pod_security_s_or_ours(operator.refusal(turned))
+    else:
+        assert unguarded.stored(turned) == unguarded.stored(ours)
+
+    without = _changed(ours, path, removed=True)
     assert (unguarded.refusal(without) == "") is (path not in REQUIRED), "positive control"
     if path not in REQUIRED:
-        unchanged = unguarded.stored(without) == unguarded.stored(a_hardened_pod(user_namespace=True))
+        unchanged = unguarded.stored(without) == unguarded.stored(ours)
         assert (guarded.refusal(without) == "") is unchanged, "what is the default anyway may be left out"
 
 
@@ -268,7 +186,7 @@ def test_runtime_class_that_the_chart_does_not_name_is_refused(unguarded, guarde
     pod = a_hardened_pod()
     spec(runtimeClassName=scheduled_class)(pod)
     assert unguarded.refusal(pod) == "", "positive control"
-    assert _is_ours(guarded.refusal(pod), guarded, "spec.runtimeClassName")
+    assert guarded.refuses_as_ours(guarded.refusal(pod), "spec.runtimeClassName")
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +204,7 @@ def strict(admin, make_place, scheduled_class) -> Iterator[Place]:
     try:
         for kind in kinds:
             admin.apply(pick(objects, kind, f"{place.namespace}-pods"))
-        _wait_for_the_policy(place)
+        wait_for_the_policy(place)
         yield place
     finally:
         for kind in kinds:
@@ -318,96 +236,6 @@ def test_runtime_class_is_no_excuse_for_tolerating(unguarded, strict, scheduled_
     spec(runtimeClassName=scheduled_class, tolerations=[toleration])(pod)
     assert unguarded.refusal(pod) == "", "positive control"
     assert "denied request: spec.tolerations must be" in strict.refusal(pod)
-
-
-DEBUGGER = {
-    "name": "debugger",
-    "image": OTHER_IMAGE,
-    "targetContainerName": SANDBOX_CONTAINER,
-    "securityContext": {
-        "allowPrivilegeEscalation": False,
-        "runAsNonRoot": True,
-        "capabilities": {"drop": ["ALL"]},
-    },
-}
-ADDED_BY_KUBERNETES = [
-    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-    for key in ("not-ready", "unreachable")
-]
-LARGER = {"cpu": "60m", "memory": "80Mi"}
-CHANGES = {
-    "another image": ("", "spec.containers", {"containers": [{"name": SANDBOX_CONTAINER, "image": OTHER_IMAGE}]}),
-    "an image by tag": ("", "spec.containers", {"containers": [{"name": SANDBOX_CONTAINER, "image": "sandbox:1"}]}),
-    "a container to debug": ("ephemeralcontainers", "spec.ephemeralContainers", {"ephemeralContainers": [DEBUGGER]}),
-    "larger limits": (
-        "resize",
-        "spec.containers",
-        {"containers": [{"name": SANDBOX_CONTAINER, "resources": {"requests": LARGER, "limits": LARGER}}]},
-    ),
-    "tolerations": ("", "spec.tolerations", {"tolerations": [*ADDED_BY_KUBERNETES, {"operator": "Exists"}]}),
-}
-
-
-@pytest.fixture(scope="module")
-def running(core, guarded, unguarded) -> Iterator[Callable[[Place], str]]:
-    """Names of hardened pods, one in each place, bound to a node and running: no node is there to say otherwise."""
-    places = (Place(core, SANDBOX), guarded, unguarded)
-    names = {place.namespace: place.create(a_hardened_pod()) for place in places}
-    for place in places:
-        pod, target = names[place.namespace], {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
-        binding = {"metadata": {"name": pod}, "target": target}
-        core.create_namespaced_pod_binding(pod, place.namespace, binding, _preload_content=False)
-        core.patch_namespaced_pod_status(pod, place.namespace, {"status": {"phase": "Running"}})
-    yield lambda place: names[place.namespace]
-    core.delete_namespaced_pod(names[SANDBOX], SANDBOX, grace_period_seconds=0)
-
-
-@pytest.mark.parametrize(("subresource", "field", "change"), CHANGES.values(), ids=CHANGES)
-def test_running_pod_is_not_changed_to_have(core, guarded, unguarded, running, subresource, field, change):
-    patch = {"spec": change}
-    assert unguarded.patch(running(unguarded), patch, subresource) == "", "positive control"
-    assert _is_ours(guarded.patch(running(guarded), patch, subresource), guarded, field)
-    sandbox = Place(core, SANDBOX)
-    assert f"'{POLICY}'" in sandbox.patch(running(sandbox), patch, subresource)
-
-
-def test_running_pod_does_not_get_the_label_that_opens_the_network_of_another(guarded, unguarded, running):
-    patch = {"metadata": {"labels": {"egress.codeexec.dev/execution": "1-2"}}}
-    assert unguarded.patch(running(unguarded), patch) == "", "positive control"
-    assert "egress.codeexec.dev/execution must not change" in guarded.patch(running(guarded), patch)
-    assert guarded.patch(running(guarded), {"metadata": {"labels": {"app": "other"}}}) == "", "other labels may"
-
-
-def test_deadline_of_a_running_pod_can_be_lowered(guarded, running):
-    assert guarded.patch(running(guarded), {"spec": {"activeDeadlineSeconds": 100}}) == ""
-
-
-def _held_and_let_go(place: Place, name: str) -> None:
-    """A finalizer is put on the pod, the pod is deleted, the finalizer is taken away, the pod is gone."""
-    gone = {"metadata": {"finalizers": None}}
-    assert place.patch(name, {"metadata": {"finalizers": ["example.com/held"]}}, dry_run=None) == ""
-    try:
-        place.core.delete_namespaced_pod(name, place.namespace, grace_period_seconds=0)
-        assert place.core.read_namespaced_pod(name, place.namespace).metadata.deletion_timestamp
-    finally:
-        assert place.patch(name, gone, dry_run=None) == ""
-    wait_for("the pod to be gone", lambda: name not in _pods(place))
-
-
-def _pods(place: Place) -> list[str]:
-    return [pod.metadata.name for pod in place.core.list_namespaced_pod(place.namespace).items]
-
-
-def test_hardened_pod_can_be_deleted(guarded):
-    _held_and_let_go(guarded, guarded.create(a_hardened_pod()))
-
-
-def test_weak_pod_from_before_the_policy_can_be_deleted_but_not_changed(guarded, old_pod):
-    place, name = old_pod
-    image_of_others = {"spec": {"containers": [{"name": SANDBOX_CONTAINER, "image": OTHER_IMAGE}]}}
-    assert _is_ours(place.patch(name, image_of_others), guarded, "spec.containers")
-    assert place.patch(name, {"metadata": {"labels": {"example.com/seen": "yes"}}}) == ""
-    _held_and_let_go(place, name)
 
 
 def test_the_policy_is_written_for_the_fields_that_there_are(admin):

@@ -42,17 +42,18 @@ def become(admin: Admin, name: str, *phases: str) -> None:
 
 
 @pytest.fixture
-def meanwhile(proxy: FaultProxy) -> Iterator[Callable[..., None]]:
-    """Does something as soon as a watch of records is open."""
+def meanwhile(proxy: FaultProxy) -> Iterator[Callable[..., threading.Thread]]:
+    """Does something as soon as a watch of records is open. Who does something else afterwards joins the thread."""
     threads: list[threading.Thread] = []
 
-    def begin(do: Callable[..., None], *arguments: object) -> None:
+    def begin(do: Callable[..., None], *arguments: object) -> threading.Thread:
         def run() -> None:
             wait_for("a watch to be open", lambda: proxy.open_streams(Match("watch", "codeexecutions")))
             do(*arguments)
 
         threads.append(threading.Thread(target=run, daemon=True))
         threads[-1].start()
+        return threads[-1]
 
     yield begin
     for thread in threads:
@@ -246,8 +247,9 @@ def test_an_execution_of_an_agent_is_found_once_it_runs(admin, behind, meanwhile
     admin.submit(other, "print(1)")
     admin.submit(name, "print(1)", source={"agent": agent})
     become(admin, other, "Running")
-    meanwhile(become, admin, name, "Starting", "Running", "Succeeded")
+    passing = meanwhile(become, admin, name, "Starting", "Running", "Succeeded")
     assert behind.running_execution(agent) == name
+    passing.join()
     become(admin, name, "Running")
     assert admin.running_execution(agent) == name
     become(admin, name, "Starting")

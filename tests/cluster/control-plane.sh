@@ -39,11 +39,16 @@ control_plane() {
   go build -mod=mod -ldflags "$flags" -o "$FOLDER/hyperkube" .
 }
 
-command -v go >/dev/null || die "there is no Go to build Kubernetes $VERSION with: install Go 1.26 or newer"
 # One stamp for each version, so that they stay side by side.
-if [[ ! -x $FOLDER/hyperkube || $(cat "$FOLDER/made-of" 2>/dev/null) != "$(key_of control_plane kubernetes/main.go)" ]]; then
-  say "  Kubernetes $VERSION is being built: 5 to 15 minutes on two cores, once" >&2
-  run "control-plane-$VERSION" control_plane >&2
+built() { [[ -x $FOLDER/hyperkube && $(cat "$FOLDER/made-of" 2>/dev/null) == "$(key_of control_plane kubernetes/main.go)" ]]; }
+
+build() {
+  if built; then return; fi
+  say "  Kubernetes $VERSION is being built: 5 to 15 minutes on two cores, once"
+  run "control-plane-$VERSION" control_plane
   key_of control_plane kubernetes/main.go >"$FOLDER/made-of"
-fi
+}
+
+command -v go >/dev/null || die "there is no Go to build Kubernetes $VERSION with: install Go 1.26 or newer"
+if ! built; then exclusively "control-plane-$VERSION" build >&2; fi
 say "$FOLDER/hyperkube"

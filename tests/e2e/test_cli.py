@@ -15,6 +15,8 @@ from cluster_tools import SANDBOX, Admin, a_name
 pytestmark = pytest.mark.e2e
 
 BIN = Path(sys.executable).parent
+SMALL = ("--cpu", "100m", "--memory", "96Mi")
+"""The node has room for a few sandboxes only. Examples and the doctor run with what users get by default."""
 
 
 class CommandLine:
@@ -82,7 +84,7 @@ def start(codeexec) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def session(codeexec) -> Iterator[str]:
-    done = codeexec("run", "--new-session", "-o", "json", "-c", "open('made', 'w').write('by code')")
+    done = codeexec("run", *SMALL, "--new-session", "-o", "json", "-c", "open('made', 'w').write('by code')")
     assert done.returncode == 0, done.stderr
     name = json.loads(done.stdout)["session"]
     yield name
@@ -98,9 +100,8 @@ print('to stderr', file=sys.stderr)
 open('made.bin', 'wb').write(bytes(range(256)) * 5000)
 sys.exit(7)
 """
-    done = codeexec(
-        "run", "-c", code, "-f", f"{tmp_path}/input.txt:data/in.txt", "--artifacts", str(tmp_path / "artifacts")
-    )
+    files = ("-f", f"{tmp_path}/input.txt:data/in.txt", "--artifacts", str(tmp_path / "artifacts"))
+    done = codeexec("run", *SMALL, "-c", code, *files)
     assert (done.stdout, done.stderr, done.returncode) == ("from here\n", "to stderr\n", 7)
     assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["made.bin"]
     assert (tmp_path / "artifacts" / "made.bin").read_bytes() == bytes(range(256)) * 5000
@@ -108,7 +109,7 @@ sys.exit(7)
 
 def test_output_comes_while_the_code_runs_and_ctrl_c_stops_it(start, admin):
     agent = a_name("ctrl-c")
-    running = start("run", "--agent", agent, "-c", "print('first', flush=True)\nimport time\ntime.sleep(50)")
+    running = start("run", *SMALL, "--agent", agent, "-c", "print('first', flush=True)\nimport time\ntime.sleep(50)")
     assert running.stdout.readline() == "first\n"
     name = admin.running_execution(agent)
     running.send_signal(signal.SIGINT)
@@ -120,7 +121,7 @@ def test_output_comes_while_the_code_runs_and_ctrl_c_stops_it(start, admin):
 
 def test_what_waits_for_a_human_says_so_and_runs_when_one_has_approved_it(start, codeexec, kubeconfig, policy):
     policy(maxLimits={"memory": "64Mi"}, withApproval={"maxLimits": {"memory": "256Mi"}})
-    process = start("run", "--memory", "128Mi", "-c", "print('approved')")
+    process = start("run", "--cpu", "100m", "--memory", "128Mi", "-c", "print('approved')")
     said = process.stderr.readline()
     assert said.startswith("codeexec: waiting (until ")
     name = said.split("`kubectl codeexec approve ")[1].split()[0]
@@ -133,7 +134,7 @@ def test_what_waits_for_a_human_says_so_and_runs_when_one_has_approved_it(start,
 def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
     agent = a_name("logs")
     code = "import time\nprint('so far', flush=True)\ntime.sleep(50)"
-    running = start("run", "--agent", agent, "-c", code)
+    running = start("run", *SMALL, "--agent", agent, "-c", code)
     name = admin.running_execution(agent)
     following = start("logs", "-f", name)
     assert following.stdout.readline() == "so far\n"
@@ -152,7 +153,7 @@ def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
 
 def test_get_lists_and_shows_records(codeexec, admin):
     agent = a_name("get")
-    result = json.loads(codeexec("run", "--agent", agent, "-o", "json", "-c", "print(1)").stdout)
+    result = json.loads(codeexec("run", *SMALL, "--agent", agent, "-o", "json", "-c", "print(1)").stdout)
     listed = json.loads(codeexec("get", "--agent", agent, "-o", "json").stdout)
     assert [one["metadata"]["name"] for one in listed["items"]] == [result["name"]]
     record = admin.execution(result["name"])

@@ -135,6 +135,7 @@ def test_files_that_can_be_imported_are_looked_at(admin, ruled):
 
 def test_other_languages_are_not_looked_at(admin, ruled):
     """Which is why `languages` is what forbids them: bash starts Python."""
+    assert ended(admin, "import ctypes; print(1)")["phase"] == "Denied", "control: as Python it is looked at"
     name, code = a_name("bash"), b"python3 -c 'import ctypes; print(1)'"
     block = {"language": "bash", **announce(code)}
     admin.apply(a_secret(name, {"block-0": code}), an_execution(name, [block], limits=LIMITS))
@@ -223,6 +224,7 @@ def test_rules_of_an_agent_replace_the_others(admin, policy):
 def test_code_that_wants_to_gets_round_it_and_is_still_held_by_the_sandbox(admin, ruled, unprotected_pod):
     """It imports what is denied, and nobody finds anything. Then it can do no more than any code in a sandbox."""
     ruled(Deny=["os", "socket", "ctypes"])
+    assert ended(admin, "import os, socket")["phase"] == "Denied", "control: who writes it plainly is found"
     address = admin.get("service", "kubernetes", "default")["spec"]["clusterIP"]
     code = f"""
 load = {GETS_ROUND}

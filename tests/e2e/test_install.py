@@ -106,12 +106,15 @@ async def test_one_release_serves_several_namespaces_apart(admin, kubeconfig_of,
 
 
 def test_uninstall_keeps_the_records_and_install_takes_them_up_again(admin, kubeconfig, upgraded):
+    def there() -> tuple[bool, bool]:
+        bindings = [one["metadata"]["name"] for one in admin.list("rolebinding")]
+        return admin.exists("deployment", "codeexec-operator", SYSTEM), "codeexec-operator" in bindings
+
+    assert there() == (True, True), "control: what is there is found"
     helm(kubeconfig, "uninstall", "codeexec", "--wait")
     try:
         assert admin.phase(upgraded.before) == "Succeeded"
-        assert not admin.exists("deployment", "codeexec-operator", SYSTEM)
-        left = [one["metadata"]["name"] for one in admin.list("rolebinding")]
-        assert not [one for one in left if "codeexec-operator" in one]
+        assert there() == (False, False)
     finally:
         _install(kubeconfig)
     again = a_name("again")

@@ -9,6 +9,7 @@ from cluster_tools import SANDBOX, a_name, wait_for
 from kubernetes.aio.client import ApiClient
 
 from codeexec_api import Limits
+from codeexec_api.names import EXECUTION_LABEL
 
 pytestmark = pytest.mark.e2e
 
@@ -58,13 +59,14 @@ def test_cancelled_while_it_starts_leaves_no_pod(admin):
     bystander, names = a_name("bystander"), [a_name("race") for _ in range(6)]
     admin.submit(bystander, LONG, limits=SMALL, timeoutSeconds=120)
     admin.wait_for_phase(bystander, "Running")
+    assert len(admin.list("pod", labels=_pods_of(bystander))) == 1, "control: a pod that is there is found"
     for name in names:
         admin.submit(name, LONG, limits={"cpu": "50m", "memory": "32Mi"})
         admin.patch("cex", name, {"spec": {"cancelled": True}})
+    ended = [admin.wait_for_phase(name, "Cancelled")["status"]["reason"] for name in names]
     for name in names:
-        admin.wait_for_phase(name, "Cancelled")
-        mine = f"codeexec.dev/execution={name}"
-        admin.wait_until_all(f"the pod of {name} to be gone", "pod", lambda pods: not pods, labels=mine)
+        admin.wait_until_all(f"the pod of {name} to be gone", "pod", lambda pods: not pods, labels=_pods_of(name))
+    assert ended == ["CancelRequested"] * 6
     assert admin.phase(bystander) == "Running"
     _cancel(admin, bystander)
 
@@ -107,6 +109,10 @@ async def test_cancelled_by_autogen_s_token(make_executor, admin):
     status = admin.execution(name)["status"]
     assert (status["phase"], status["reason"]) == ("Cancelled", "CancelRequested")
     assert status["message"] == "cancelled; the code was killed"
+
+
+def _pods_of(name):
+    return f"{EXECUTION_LABEL}={name}"
 
 
 def _cancel(admin, name):

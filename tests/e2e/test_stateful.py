@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, a_name, wait_for
+from cluster_tools import SANDBOX, a_name
 
 from codeexec_api import Limits
 from executor_client import KubernetesCodeExecutor
@@ -96,12 +96,8 @@ async def test_cancelled_cell_stops(shared, admin):
     executor, token = shared, CancellationToken()
     await run(executor, "x = 7")
     running = asyncio.create_task(run(executor, "print('so far', flush=True)\nwhile True: pass", token=token))
-    status = admin.execution(await asyncio.to_thread(admin.running_execution, AGENT))["status"]
-
-    def said() -> bool:
-        return "so far" in admin.logs(SANDBOX, status["podName"], sinceTime=status["startedAt"])
-
-    await asyncio.to_thread(wait_for, "output", said)
+    name = await asyncio.to_thread(admin.running_execution, AGENT)
+    await asyncio.to_thread(admin.wait_for_output, name, "so far")
     token.cancel()
     result = await running
     assert (result.exit_code, result.stdout) == (1, "so far\n")

@@ -335,7 +335,7 @@ def ip_of(number: int) -> str:
 def node(name: str, address: str, port: int) -> dict[str, Any]:
     """A node as a kubelet registers it: large, ready, and of the same sort as the real one."""
     room = {"cpu": "32", "memory": "128Gi", "ephemeral-storage": "512Gi", "pods": str(PODS_PER_NODE)}
-    system = {"operatingSystem": "linux", "architecture": "amd64", "kubeletVersion": "v0.0.0-simulated"}
+    system = {"operatingSystem": "linux", "architecture": "amd64", "kubeletVersion": "v1.34.4-simulated"}
     unknown = ("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion")
     return {
         "metadata": {

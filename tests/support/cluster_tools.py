@@ -95,6 +95,20 @@ class Admin(Waits):
                 assert phase_of(record) not in TERMINAL, f"waited for {wait.what}, but it never did: {wait.seen()}"
         raise wait.in_vain()
 
+    def wait_for_output(self, name: str, text: str) -> None:
+        """Until the code of a running execution has written this, as the log of its pod tells.
+
+        The pod may have run others, and the API server gives logs from a whole second on: each frame names its own.
+        """
+        record = self.execution(name)
+        ours = f'"{record["metadata"]["uid"]}"'
+
+        def written() -> bool:
+            lines = self.logs(SANDBOX, record["status"]["podName"]).splitlines()
+            return text in "".join(json.loads(line).get("data", "") for line in lines if ours in line)
+
+        wait_for(f"{name} to write {text!r}", written)
+
     def token(self, account: str, namespace: str = SANDBOX, hours: int = 3) -> str:
         """A new one of a service account."""
         path = self.resource("serviceaccount").path(namespace, account, "token")

@@ -1,7 +1,10 @@
 """Runs every test that was flaky once, 20 times beside two processes that take all the CPU they get: `make flakes`.
 
-A test that has been mended is marked `suspect`. RUNS and HOGS change the sizes; arguments go to pytest, so that one
-suspect can be looked at alone: `python tests/support/flakes.py -k approved`. Ends with 1 if any test failed once.
+A test that has been mended is marked `suspect`. Those that may run beside others are run 20 times by pytest's workers.
+Those that are marked `release` run alone, in one run of pytest that goes through them 20 times (`-p flakes` makes it
+do so): they share what Helm takes a minute for, and nothing else. RUNS and HOGS change the sizes; arguments go to
+pytest, so that one suspect can be looked at alone: `python tests/support/flakes.py -k approved`. Ends with 1 if any
+test failed once.
 """
 
 import os
@@ -15,12 +18,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).parents[2]
 REPORTS: Final = ROOT / ".codeexec" / "reports" / "flakes"
 RUNS: Final = int(os.environ.get("RUNS", "20"))
 HOGS: Final = int(os.environ.get("HOGS", "2"))
-NOTHING_COLLECTED: Final = 5
-"""pytest's exit code: nothing was proven, so that is a failure."""
+WORKERS: Final = os.environ.get("E2E_WORKERS", "3")
+TIERS: Final = ("tests/unit", "tests/component", "tests/e2e")
+BESIDE_OTHERS: Final = "suspect and not release"
+ALONE: Final = "suspect and release"
+ENVIRONMENT: Final = {
+    "LOAD_EXECUTIONS": "12",  # a race shows in a few, 20 times
+    **os.environ,
+    "PYTHONPATH": str(Path(__file__).parent),  # for `-p flakes`
+}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One round after the other, so that what a file sets up is set up anew in each, if there are several files."""
+    items[:] = items * RUNS
 
 
 @contextmanager
@@ -36,47 +54,66 @@ def busy(count: int) -> Iterator[None]:
             hog.wait()
 
 
-def failures(report: Path) -> list[str]:
-    """Names of the tests that failed, or whose fixtures did."""
-    cases = ElementTree.parse(report).iter("testcase")
-    return [
-        f"{one.get('classname')}::{one.get('name')}" for one in cases if {"failure", "error"} & {e.tag for e in one}
-    ]
+class Tally:
+    """How often each test has run and failed."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.broken = 0
+        """Runs of pytest that went wrong as a whole."""
+
+    def pytest(self, name: str, *arguments: str) -> None:
+        """Run pytest and count what it reports."""
+        report = REPORTS / f"{name}.xml"
+        begun = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
+        with (REPORTS / f"{name}.log").open("w") as log:
+            code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=ENVIRONMENT).returncode
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+        failed = [_name_of(one) for one in cases if {"failure", "error"} & {part.tag for part in one}]
+        self.ran.update(map(_name_of, cases))
+        self.failed.update(failed)
+        self.broken += bool(code and not failed)
+        spent = time.monotonic() - begun
+        print(f"{name}: {len(cases)} tests in {spent:.0f} s, {len(failed)} failed, exit {code}", flush=True)
 
 
-def run(number: int, arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Exit code of pytest, and which tests failed."""
-    report = REPORTS / f"run-{number}.xml"
-    command = [sys.executable, "-m", "pytest", "tests/e2e", "-m", "suspect", "-q", f"--junitxml={report}", *arguments]
-    environment = {"LOAD_EXECUTIONS": "12"} | os.environ  # a race shows in a few, 20 times
-    with (REPORTS / f"run-{number}.log").open("w") as log:
-        code = subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=environment).returncode
-    return code, failures(report) if report.exists() else ["(pytest made no report)"]
+def _name_of(case: ElementTree.Element) -> str:
+    return f"{case.get('classname')}::{case.get('name')}"
+
+
+def files(marked: str, arguments: Sequence[str]) -> list[str]:
+    """Those that have tests which are marked so: to collect all others takes a busy machine half a minute each time."""
+    command = [sys.executable, "-m", "pytest", *TIERS, "-m", marked, "--collect-only", "-q", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return sorted({line.split("::")[0] for line in done.stdout.splitlines() if "::" in line})
 
 
 def main() -> int:
+    """0 if each suspect has run RUNS times and none has failed."""
     REPORTS.mkdir(parents=True, exist_ok=True)
-    for old in REPORTS.glob("run-*"):
+    for old in REPORTS.iterdir():
         old.unlink()
-    failed: Counter[str] = Counter()
-    runs_that_failed = 0
+    more = sys.argv[1:]
+    beside, alone = files(BESIDE_OTHERS, more), files(ALONE, more)
+    tally = Tally()
     with busy(HOGS):
-        for number in range(1, RUNS + 1):
-            begun = time.monotonic()
-            code, names = run(number, sys.argv[1:])
-            failed.update(names)
-            runs_that_failed += bool(code)
-            print(
-                f"run {number} of {RUNS}: {time.monotonic() - begun:.0f} s, exit {code}, {len(names)} failed",
-                flush=True,
-            )
-            if code == NOTHING_COLLECTED:
-                print("no test is marked `suspect`, or none is what was asked for")
-                return 1
-    for name, count in failed.most_common():
-        print(f"{count:>3} of {RUNS}: {name}")
-    print(f"{runs_that_failed} of {RUNS} runs failed; logs are in {REPORTS}" if runs_that_failed else "no failure")
-    return int(runs_that_failed > 0)
+        for number in range(1, RUNS + 1 if beside else 1):
+            workers = ("-n", WORKERS, "--dist", "loadfile")
+            tally.pytest(f"run-{number}", *beside, "-m", BESIDE_OTHERS, *workers, *more)
+        if alone:
+            tally.pytest("alone", *alone, "-m", ALONE, "-p", "flakes", *more)
+    for name, count in tally.failed.most_common():
+        print(f"{count:>3} of {tally.ran[name]}: {name}")
+    fewer = {name: count for name, count in tally.ran.items() if count != RUNS}
+    for name, count in fewer.items():
+        print(f"ran {count} times instead of {RUNS}: {name}")
+    if not tally.ran:
+        print("no test is marked `suspect`, or none is what was asked for")
+    well = tally.ran and not (tally.failed or fewer or tally.broken)
+    print(f"{len(tally.ran)} tests, {RUNS} times each: no failure" if well else f"logs are in {REPORTS}")
+    return 0 if well else 1
 
 
 if __name__ == "__main__":

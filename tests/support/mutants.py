@@ -2,8 +2,8 @@
 
 mutmut makes the mutants and runs, for each, the tests that reach it. It wants the packages side by side, so they are
 copied to `.codeexec/mutants` first; what ran before is kept there, and only changed functions are tried again after a
-change of the code. `--fresh` tries all of them. Words choose modules: `mutants.py transcript policy`. JOBS says how many
-mutants run at a time.
+change of the code. `--fresh` tries all of them. Words choose modules: `mutants.py transcript policy`. JOBS is how many
+mutants are tried at a time.
 
 Two kinds of mutants are left out: other words in strings, and arguments that are None or missing, which mypy refuses.
 """

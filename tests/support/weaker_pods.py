@@ -266,6 +266,7 @@ WEAKER: dict[str, tuple[str, Change]] = {
     "DNS of somebody": ("spec.dnsPolicy", spec(dnsConfig={"nameservers": ["192.0.2.53"]})),
     "names of hosts": ("spec.hostAliases", spec(hostAliases=[{"ip": "192.0.2.7", "hostnames": ["other"]}])),
     "name of the host": ("spec.hostname", spec(hostname="other")),
+    "name of the host, whatever it is": ("spec.hostnameOverride", spec(hostnameOverride="other")),
     "full name of the host": ("spec.setHostnameAsFQDN", spec(setHostnameAsFQDN=True)),
     "addresses of services": ("spec.enableServiceLinks", spec(enableServiceLinks=True)),
     "port": ("spec.containers[0].ports", container(ports=[{"containerPort": 8000}])),

@@ -147,10 +147,8 @@ def _open_network(record: CodeExecution | CodeSession) -> Announcement | None:
     proof = record.status.egress_proof
     if proof is None or proof.verdict is EgressVerdict.CLOSED:
         return None
-    if proof.verdict is EgressVerdict.RESTRICTED:
-        permitted = (
-            ", ".join(one.permit for one in record.status.egress or ()) if isinstance(record, CodeExecution) else ""
-        )
+    if isinstance(record, CodeExecution) and proof.verdict is EgressVerdict.RESTRICTED:
+        permitted = ", ".join(one.permit for one in record.status.egress or ())
         return Announcement(_PERMITTED, f"the sandbox reaches nothing but {permitted}", "Start", warning=False)
     shown = f"the network of the sandbox was not shown to be closed ({proof.verdict.value})"
     return Announcement(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}; the policy runs code all the same", "Start")

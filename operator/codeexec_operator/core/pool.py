@@ -6,6 +6,7 @@ is never made twice. What is decided here is carried out by `adapters/pools.py`,
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -178,8 +179,7 @@ def is_for_use(member: Member, seen: ObservedPool, template: Template, now: date
         return False
     if now >= member.created_at + timedelta(seconds=seen.pool.spec.max_age_seconds):
         return False
-    policy = seen.policy if seen.policy is not None else PolicyProblem("")
-    return not is_silent(member.sandbox.runner, now, timing) and not startup.refuses(member.proven, policy)
+    return not is_silent(member.sandbox.runner, now, timing) and not startup.refuses(member.proven, seen.policy)
 
 
 def is_silent(runner: RunnerView, now: datetime, timing: Timing) -> bool:
@@ -198,14 +198,16 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
     kept: dict[str, Member] = {}
     silent_since = _silent_since(seen.members, now, timing)
     for name, member in sorted(seen.members.items(), key=lambda one: one[1].created_at):
-        action, wake_at = _look_at(name, member, seen, template, silent_since, now, timing)
-        if isinstance(action, DropMember):
-            acts.append(action)
+        looked = _look_at(name, member, seen, template, silent_since, now, timing)
+        if isinstance(looked, DropMember):
+            acts.append(looked)
             continue
+        action, wake_at = looked
         kept[name] = member
         acts += [action] if action else []
-        wakes += [wake_at] if wake_at else []
-    wanted = 0 if isinstance(template, Ending) or not seen.pool.spec.replicas else seen.pool.spec.replicas + seen.queued
+        wakes.append(wake_at)
+    used = isinstance(template, Template) and seen.pool.spec.replicas > 0
+    wanted = seen.pool.spec.replicas + seen.queued if used else 0
     for name in _surplus(kept, wanted):
         acts = [action for action in acts if not _concerns(action, name)]
         acts.append(DropMember(name))
@@ -240,35 +242,32 @@ def _look_at(
     silent_since: datetime | None,
     now: datetime,
     timing: Timing,
-) -> tuple[Action | None, datetime | None]:
-    """What to do about one pod, and when to look again."""
+) -> DropMember | tuple[Action | None, datetime]:
+    """That it is given up, or what to do about it and when to look again."""
     stale = isinstance(template, Ending) or member.template != template.digest
     old_at = member.created_at + timedelta(seconds=seen.pool.spec.max_age_seconds)
     if stale or now >= old_at:
-        return DropMember(name), None
+        return DropMember(name)
     sandbox = member.sandbox
     if ending := startup.failure(sandbox):
-        return DropMember(name, ending), None
-    policy = seen.policy if seen.policy is not None else PolicyProblem("")
+        return DropMember(name, ending)
     # What was let in under a policy that only warns is no good under one that enforces.
-    refused = member.proven and startup.refuses(member.proven, policy)
+    refused = member.proven and startup.refuses(member.proven, seen.policy)
     lost = member.proven and sandbox.runner.link is not PodLink.OPEN
     if refused or lost or (sandbox.pod and sandbox.pod.unwell):
-        return DropMember(name), None
+        return DropMember(name)
     give_up_at = _give_up_at(member, timing)
     if give_up_at and now >= give_up_at:
-        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT)), None
-    if plan := startup.connect(sandbox, now, timing, give_up_at or old_at):
-        act = AttachMember(name) if plan.actions else None
-        return act, min(plan.wake_at or old_at, old_at)
-    pod, ready = sandbox.pod, sandbox.runner.ready
+        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
+    connected = startup.connect(sandbox, now, timing, give_up_at)
+    if isinstance(connected, Plan):
+        act = AttachMember(name) if connected.actions else None
+        return act, min(connected.wake_at or old_at, old_at)
     if member.proven:
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
-    if pod is None or ready is None:
-        return None, old_at
-    proven = startup.prove(pod, ready, seen.surroundings, now, seen.pool.metadata.generation)
-    if ending := startup.refuses(proven, policy):
-        return DropMember(name, ending), None
+    proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
+    if ending := startup.refuses(proven, seen.policy):
+        return DropMember(name, ending)
     return AdmitMember(name, proven), old_at
 
 
@@ -286,12 +285,12 @@ def _is_asked(runner: RunnerView) -> bool:
 
 def _ping(
     name: str, runner: RunnerView, silent_since: datetime | None, now: datetime, timing: Timing, old_at: datetime
-) -> tuple[Action | None, datetime | None]:
+) -> DropMember | tuple[Action | None, datetime]:
     """See to it that a pod that waits is still there: a node that is lost doesn't close connections."""
     heard_at = runner.heard_at or now
     if runner.pinged_at and _is_asked(runner):
         lost_at = runner.pinged_at + timedelta(seconds=timing.ping_answer)
-        return (DropMember(name), None) if now >= lost_at else (None, min(lost_at, old_at))
+        return DropMember(name) if now >= lost_at else (None, min(lost_at, old_at))
     ping_at = heard_at + timedelta(seconds=timing.ping_every)
     ask = silent_since is not None and heard_at <= silent_since
     return (PingMember(name) if ask else None), min(ping_at, old_at)
@@ -348,9 +347,6 @@ def _status(
     seen: ObservedPool, members: Mapping[str, Member], template: Template | Ending, now: datetime
 ) -> SandboxPoolStatus:
     pool, ready = seen.pool, sum(one.ready for one in members.values())
-    shown = _ready_condition(seen, ready, template, now)
-    found = [one for one in pool.status.conditions if one.type == shown.type]
-    same = found and (found[0].status, found[0].reason, found[0].message) == (shown.status, shown.reason, shown.message)
     facts: dict[str, Any] = {}
     if isinstance(template, Template):
         facts = {"image": template.image, "runtime_class_name": template.runtime_class_name or ""}
@@ -364,7 +360,7 @@ def _status(
             "last_refill_ms": seen.last_refill_ms or pool.status.last_refill_ms,
             "selector": f"{POOL_LABEL}={pool.metadata.name}",
             "observed_generation": pool.metadata.generation,
-            "conditions": pool.status.conditions if same else set_condition(pool.status.conditions, shown),
+            "conditions": set_condition(pool.status.conditions, _ready_condition(seen, ready, template, now)),
         }
     )
 
@@ -395,7 +391,7 @@ STARTS_PER_NODE: Final = 4
 """Pods that start at the same time take the time from each other, and from the code that runs."""
 
 
-def fair_shares(wanted: Mapping[str, int], limit: int, turn: int = 0) -> dict[str, int]:
+def fair_shares(wanted: Mapping[str, int], limit: int, turn: int) -> dict[str, int]:
     """How many of `limit` starts each namespace gets: all get the same, but none more than it wants.
 
     Args:
@@ -404,9 +400,8 @@ def fair_shares(wanted: Mapping[str, int], limit: int, turn: int = 0) -> dict[st
         turn: another number lets others have what can't be shared evenly.
     """
     shares = dict.fromkeys(wanted, 0)
-    names = sorted(wanted)
-    start = turn % len(names) if names else 0
-    names = names[start:] + names[:start]
+    names = deque(sorted(wanted))
+    names.rotate(-turn)
     while (hungry := [one for one in names if shares[one] < wanted[one]]) and limit > 0:
         each = max(1, limit // len(hungry))
         for one in hungry:

@@ -52,6 +52,7 @@ from codeexec_operator.core.starting import (
 from codeexec_operator.core.startup import Timing
 
 _KILLED: Final = range(129, 160)
+_OUT_OF_MEMORY: Final = "the code needed more memory than spec.limits.memory; files in /workspace and /tmp count"
 _BLOCK_EVENTS: Final = {
     "Completed": Event.EXITED_ZERO,
     "NonZeroExit": Event.EXITED_NONZERO,
@@ -83,8 +84,8 @@ def _begin(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if seen.execution.status.phase is Phase.STARTING:
         if seen.execution.spec.session_ref:
             return start_in_session(seen, now, timing)
-        queued = seen.execution.status.pool_name and not seen.execution.status.pod_name
-        return start_from_pool(seen, now, timing) if queued else start_alone(seen, now, timing)
+        start = start_alone if seen.execution.status.pod_name else start_from_pool
+        return start(seen, now, timing)
     return _accept(seen, now, timing)
 
 
@@ -116,7 +117,7 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
 def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> Plan:
     """It may run: get in line where it will."""
     spec, approval = seen.execution.spec, seen.execution.status.approval
-    message = verdict.message if verdict.allowed or not approval else f"approved by {approval.approver}"
+    message = f"approved by {approval.approver}" if approval and not verdict.allowed else verdict.message
     if spec.session_ref:
         waiting = Ending(Event.ACCEPTED, Reason.WAITING_FOR_SESSION, f"waits for its turn in {spec.session_ref.name}")
         accepted = moved(seen, now, waiting, ConditionType.ACCEPTED)
@@ -248,7 +249,7 @@ def _with_pod(sandbox: Sandbox) -> Ending | None:
     if sandbox.gone or pod is None:
         return Ending(Event.VANISHED, None, "the pod was deleted while the code ran")
     if pod.terminated == "OOMKilled":
-        return Ending(Event.OUT_OF_MEMORY, None, _how_it_ended(Event.OUT_OF_MEMORY, 137, 0))
+        return Ending(Event.OUT_OF_MEMORY, None, _OUT_OF_MEMORY)
     if pod.terminated == "DeadlineExceeded":
         return Ending(Event.DEADLINE, None, "the kubelet ended the pod at its deadline")
     if pod.terminated:
@@ -263,7 +264,7 @@ def _how_it_ended(event: Event, exit_code: int, timeout: int) -> str:
     return {
         Event.EXITED_ZERO: "all blocks ended with exit code 0",
         Event.EXITED_NONZERO: f"the last block ended with exit code {exit_code}",
-        Event.OUT_OF_MEMORY: "the code needed more memory than spec.limits.memory; files in /workspace and /tmp count",
+        Event.OUT_OF_MEMORY: _OUT_OF_MEMORY,
         Event.DEADLINE: f"the block ran longer than spec.timeoutSeconds ({timeout} s) and was killed",
         Event.CANCEL: "cancelled; the code was killed",
     }[event]

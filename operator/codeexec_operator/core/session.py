@@ -85,11 +85,10 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
     if not seen.policy_read:
         return Plan(actions=(ReadPolicy(),))
-    if plan := startup.connect(seen.sandbox, now, timing, give_up_at):
-        return plan
-    pod, ready = seen.sandbox.pod, seen.sandbox.runner.ready
-    if pod is None or ready is None:  # `connect` has seen to it
-        return Plan(wake_at=give_up_at)
+    connected = startup.connect(seen.sandbox, now, timing, give_up_at)
+    if isinstance(connected, Plan):
+        return connected
+    pod, ready = connected
     proven = startup.prove(pod, ready, seen.surroundings, now, seen.session.metadata.generation)
     known = status.model_copy(update=proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     seen = replace(seen, session=seen.session.model_copy(update={"status": known}))
@@ -118,8 +117,9 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         end_at = min(end_at, idle_at)
     if seen.sandbox.pod is None:  # after a restart
         return Plan(wake_at=min(end_at, seen.since + timedelta(seconds=timing.list_grace)))
-    if plan := startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at)):
-        return plan
+    connected = startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at))
+    if isinstance(connected, Plan):
+        return connected
     record_at = (status.last_used_at or now) + timedelta(seconds=timing.use_recorded)
     if used_at > (status.last_used_at or used_at):
         if now >= record_at:

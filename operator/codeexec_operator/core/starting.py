@@ -30,7 +30,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.findings import Ending, Proven
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
-from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, build_messages
+from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, no_longer_queued
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
 from codeexec_operator.manifests.network_policy import build_network_policy
@@ -119,19 +119,16 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return plan
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
-    if plan := startup.connect(seen.sandbox, now, timing, give_up_at):
-        return plan
-    pod, ready = seen.sandbox.pod, seen.sandbox.runner.ready
-    if pod is None or ready is None:  # `connect` has seen to it
-        return Plan(wake_at=give_up_at)
+    connected = startup.connect(seen.sandbox, now, timing, give_up_at)
+    if isinstance(connected, Plan):
+        return connected
+    pod, ready = connected
     status = seen.execution.status
     generation = seen.execution.metadata.generation
     proven = startup.prove(pod, ready, seen.surroundings, now, generation, status.egress)
     seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     if ending := startup.refuses(proven, seen.policy):
         return finish(seen, now, ending)
-    if isinstance(seen.payload, HeldPayload):
-        return Plan(actions=(ReadRequest(),))
     return _hand_over(seen, now)
 
 
@@ -218,8 +215,6 @@ def _place(pool: PoolView) -> str:
 
 def _start_claimed(seen: Observed, pool: PoolView, proven: Proven, now: datetime, timing: Timing) -> Plan:
     """The pod is there and its network was shown to be closed: all that is left to do is to hand over the code."""
-    if isinstance(seen.payload, HeldPayload):
-        return Plan(actions=(ReadRequest(),))
     seen = no_longer_queued(seen, now, Reason.POD_CLAIMED, f"got pod {pool.pod_name}")
     conditions = set_condition(seen.execution.status.conditions, proven.condition)
     seen = knowing(seen, proven.facts | {"pod_name": pool.pod_name, "conditions": conditions})
@@ -258,8 +253,6 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     ready = view.session.status.phase is SessionPhase.READY and runner.ready and runner.link is PodLink.OPEN
     if not view.turn or not ready:
         return Plan()  # the session sees to it that it comes
-    if isinstance(seen.payload, HeldPayload):
-        return Plan(actions=(ReadRequest(),))
     if plan := _without_payload(seen, now):
         return plan
     session = view.session.status
@@ -299,18 +292,19 @@ def _verdict(seen: Observed) -> Verdict | Ending:
 
 def _hand_over(seen: Observed, now: datetime) -> Plan:
     """The sandbox is ready: record that the code goes in, then hand it over, if the policy still lets it."""
+    if not isinstance(seen.payload, Payload):  # it was let go of meanwhile
+        return Plan(actions=(ReadRequest(),))
     verdict = _verdict(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
-    payload = seen.payload if isinstance(seen.payload, Payload) else Payload()
     try:
-        messages = build_messages(seen.execution, payload, stateful=is_stateful(seen))
+        messages = build_messages(seen.execution, seen.payload, stateful=is_stateful(seen))
     except UnicodeDecodeError as error:
         message = f"a block is not UTF-8 text ({error.reason} at byte {error.start}); nothing was run"
         return finish(seen, now, Ending(Event.FAULT, Reason.PAYLOAD_MISMATCH, message))
     handed = Ending(Event.STARTED, None, "the code was handed to the runner")
     status = moved(seen, now, handed, ConditionType.STARTED).model_copy(update={"started_at": now})
-    delete: tuple[Action, ...] = (DeletePayload(payload.secrets),) if payload.secrets else ()
+    delete: tuple[Action, ...] = (DeletePayload(seen.payload.secrets),) if seen.payload.secrets else ()
     return Plan(status=status, actions=(*delete, StartCode(messages)))
 
 

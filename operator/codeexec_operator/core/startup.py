@@ -125,8 +125,10 @@ def _why(pod: PodView | None) -> str:
     return pod.unschedulable or pod.waiting_message
 
 
-def connect(sandbox: Sandbox, now: datetime, timing: Timing, give_up_at: datetime | None) -> Plan | None:
-    """What to do until the runner has reported; None once it has."""
+def connect(
+    sandbox: Sandbox, now: datetime, timing: Timing, give_up_at: datetime | None
+) -> Plan | tuple[PodView, Readiness]:
+    """What to do until the runner has reported; the pod and the report once it has."""
     if sandbox.pod is None or not sandbox.pod.running:
         return Plan(wake_at=give_up_at)
     runner = sandbox.runner
@@ -134,7 +136,7 @@ def connect(sandbox: Sandbox, now: datetime, timing: Timing, give_up_at: datetim
         attach_at = (runner.closed_at or now) + timedelta(seconds=timing.attach_retry)
         wait = runner.link is PodLink.CLOSED and now < attach_at
         return Plan(wake_at=attach_at) if wait else Plan(actions=(Attach(),), wake_at=give_up_at)
-    return None if runner.ready else Plan(wake_at=give_up_at)
+    return (sandbox.pod, runner.ready) if runner.ready else Plan(wake_at=give_up_at)
 
 
 def prove(
@@ -161,12 +163,12 @@ def prove(
     return Proven(shown, proof, facts)
 
 
-def warns(policy: ExecutionPolicySpec | PolicyProblem) -> bool:
+def warns(policy: ExecutionPolicySpec | PolicyProblem | None) -> bool:
     """True if the policy runs code in a network that may be open."""
-    return not isinstance(policy, PolicyProblem) and policy.egress_proof is EgressMode.WARN
+    return isinstance(policy, ExecutionPolicySpec) and policy.egress_proof is EgressMode.WARN
 
 
-def refuses(proven: Proven, policy: ExecutionPolicySpec | PolicyProblem) -> Ending | None:
+def refuses(proven: Proven, policy: ExecutionPolicySpec | PolicyProblem | None) -> Ending | None:
     """The end, if the policy takes no less than a network that was shown to be closed."""
     if proven.closed or warns(policy):
         return None

@@ -1,6 +1,7 @@
 """What the operator knows of the cluster around the sandboxes: which targets answer, and which runtimes can do what."""
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +15,11 @@ from codeexec_operator.core.egress import FRESH, Target
 KUBELETS: Final = 2
 """How many nodes' kubelets are used as targets; one would do where the network treats all nodes alike."""
 
+USER_NAMESPACES_FROM: Final = (1, 33)
+"""From this Kubernetes on pods get user namespaces by default. Kubelets of 1.31 and 1.32 tell what the runtime could
+do, but start no pod with `hostUsers: false`, and API servers of that age drop the field. No kubelet is newer than its
+API server, so the kubelet's version tells of both."""
+
 
 @dataclass(frozen=True)
 class NodeView:
@@ -25,7 +31,7 @@ class NodeView:
     open_to_sandboxes: bool
     """Linux, not cordoned, without a taint that keeps sandbox pods off."""
     user_namespace_handlers: frozenset[str]
-    """Handlers of the container runtime that can give a pod its own user namespace; "" is the default one."""
+    """Handlers of the container runtime with which a pod gets its own user namespace; "" is the default one."""
     addresses: frozenset[str] = frozenset()
     """All its addresses that are known: those in its status, and the first ones of its pods' network, where it has its
     own, if it has one there."""
@@ -38,22 +44,27 @@ def parse_node(raw: Mapping[str, Any]) -> NodeView:
     internal = [one["address"] for one in addresses if one["type"] == "InternalIP"]
     endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
     keeping_off = [one for one in spec.get("taints") or () if one.get("effect") in ("NoSchedule", "NoExecute")]
-    linux = (status.get("nodeInfo") or {}).get("operatingSystem", "linux") == "linux"
+    system = status.get("nodeInfo") or {}
+    linux = system.get("operatingSystem", "linux") == "linux"
+    handlers = status.get("runtimeHandlers") or () if _gives_user_namespaces(system.get("kubeletVersion", "")) else ()
     return NodeView(
         name=raw["metadata"]["name"],
         address=internal[0] if internal else "",
         kubelet_port=endpoint.get("Port") or 0,
         open_to_sandboxes=linux and not spec.get("unschedulable") and not keeping_off,
         user_namespace_handlers=frozenset(
-            one.get("name", "")
-            for one in status.get("runtimeHandlers") or ()
-            if (one.get("features") or {}).get("userNamespaces")
+            one.get("name", "") for one in handlers if (one.get("features") or {}).get("userNamespaces")
         ),
         addresses=frozenset(
             [one["address"] for one in addresses if one["type"] in ("InternalIP", "ExternalIP")]
             + [address for pods in spec.get("podCIDRs") or () for address in _first_addresses(pods)]
         ),
     )
+
+
+def _gives_user_namespaces(kubelet_version: str) -> bool:
+    number = re.match(r"v(\d+)\.(\d+)", kubelet_version)
+    return number is not None and (int(number[1]), int(number[2])) >= USER_NAMESPACES_FROM
 
 
 def _first_addresses(network: str) -> list[str]:

@@ -52,11 +52,13 @@ class Proof:
         """Every case has run, or was skipped for a reason."""
         return self.passed + self.failed + len(self.skipped) == self.planned
 
-    def add(self, shown: Mapping[str, Any]) -> None:
+    def add(self, case: str, shown: Mapping[str, Any]) -> None:
         """Take down what one case has shown."""
         if shown["skipped"]:
-            self.skipped.append(shown["skipped"])
+            self.skipped.append(f"{case}: {shown['skipped']}" if case else shown["skipped"])
             return
+        if case and case not in self.cases:
+            self.cases.append(case)
         self.passed += shown["passed"]
         self.failed += not shown["passed"]
         self.controls += [one for one in shown["controls"] if one not in self.controls]
@@ -69,10 +71,8 @@ def proofs(planned: Mapping[str, Mapping[str, Any]], shown: Mapping[str, Mapping
     for node, test in planned.items():
         proof = found.setdefault(node.split("[")[0], Proof(test["file"], test["words"], tuple(test["ids"])))
         proof.planned += 1
-        if test["case"] and test["case"] not in proof.cases:
-            proof.cases.append(test["case"])
         if node in shown:
-            proof.add(shown[node])
+            proof.add(test["case"], shown[node])
     return list(found.values())
 
 
@@ -153,8 +153,10 @@ def _section(line: Line) -> str:
 
 def _entry(proof: Proof) -> str:
     text = f"- {proof.words} ([{Path(proof.file).name}](../../{proof.file}))"
-    if proof.verdict != PROVEN:
-        text += f" **{NOT_PROVEN if proof.failed else 'not tried here: ' + '; '.join(proof.skipped)}**"
+    if proof.failed:
+        text += f" **{NOT_PROVEN}**"
+    if proof.skipped:
+        text += f" **not tried here: {'; '.join(proof.skipped)}**"
     if proof.runtimes:
         text += f" Runtimes: {', '.join(proof.runtimes)}."
     if proof.cases:

@@ -19,6 +19,7 @@ class Lanes:
     """The outcomes of the chosen cases, as they come. The cases of a group run one after the other."""
 
     def __init__(self, groups: Iterable[Group], chosen: Collection[str], make: Callable[[], list[Party]]) -> None:
+        self._parties: list[Party] = []
         self._make = make
         self._groups = deque(groups)
         self._outcomes = {id_: asyncio.get_running_loop().create_future() for id_ in chosen}
@@ -40,16 +41,15 @@ class Lanes:
         for lane in self._lanes:
             lane.cancel()
         await asyncio.gather(*self._lanes, return_exceptions=True)
+        await asyncio.gather(*(party.close() for party in self._parties))
 
     async def _lane(self) -> None:
         parties = self._make()
-        try:
-            while self._groups:
-                for case in self._groups.popleft().cases:
-                    if case.id in self._outcomes:
-                        await self._observe(case, parties)
-        finally:
-            await asyncio.gather(*(party.close() for party in parties))
+        self._parties += parties
+        while self._groups:
+            for case in self._groups.popleft().cases:
+                if case.id in self._outcomes:
+                    await self._observe(case, parties)
 
     async def _observe(self, case: Case, parties: list[Party]) -> None:
         outcome = self._outcomes[case.id]

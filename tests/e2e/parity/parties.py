@@ -93,9 +93,9 @@ class Party(ABC):
 
     async def close(self) -> None:
         """Stop everything."""
-        await self.tidy()
-        await self._stop_shared()
-        self._folders.close()
+        with self._folders:
+            await self.tidy()
+            await self._stop_shared()
 
     def normalised(self, text: str) -> str:
         """Text without what differs from run to run: the client's folders, digests, names of executions."""

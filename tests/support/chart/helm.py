@@ -40,7 +40,7 @@ def schemas() -> Path:
 
 
 def run(*command: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True)
 
 
 @functools.cache  # the same chart and values give the same, and many tests look at the defaults

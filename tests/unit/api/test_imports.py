@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -228,10 +227,10 @@ def test_what_is_found_of_one_module_does_not_depend_on_the_others(
 # --- the child process ----------------------------------------------------------------------------------------------
 
 
-def child(*sources: bytes, modules: Sequence[str] = OS, seconds: float = 30) -> list[list[int] | None]:
-    """What it answers, as far as it comes. Its limits are its own; the time here is the test's."""
+def child(*sources: bytes, modules: Sequence[str] = OS) -> list[list[int] | None]:
+    """What it answers, as far as it comes. Its limit is CPU time, which a busy machine may take long to give."""
     told = f"{' '.join(modules)}\n{' '.join(str(len(one)) for one in sources)}\n".encode() + b"".join(sources)
-    done = subprocess.run(Inquiry.command(), input=told, capture_output=True, env={}, timeout=seconds)
+    done = subprocess.run(Inquiry.command(), input=told, capture_output=True, env={})
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -263,9 +262,11 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_code_is_unreadable_or_harmless_and_takes_little_time(name: str) -> None:
-    began = time.monotonic()
+    before = os.times()
     answers = child(HOSTILE[name], b"import os", modules=("os", "a.a"))
-    assert time.monotonic() - began < 20, "far more than it may take"
+    after = os.times()
+    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    assert spent < 2 * imports.CPU_SECONDS, "twice as much as it may take"
     assert all(one is None or set(one) <= {0, 1} for one in answers)
     if len(answers) == 2:  # else it has ended, and what is missing counts as unreadable
         assert answers[1] == [0], "the next part is read as ever"
@@ -279,6 +280,7 @@ def test_names_need_not_be_ascii_and_are_read_as_python_does() -> None:
     assert child("größe = 1".encode(), "数 = 1".encode(), "import \uff4f\uff53".encode()) == [[], [], [0]]
 
 
+@pytest.mark.suspect
 def test_time_is_limited() -> None:
     """Each part takes a while, all of them longer than there is."""
     part = b"def f(a):\n    return [a.b(c, d=1) for c in a if c]\n" * 5_000
@@ -304,7 +306,7 @@ def test_it_can_not_open_files_nor_sockets_nor_start_processes() -> None:
         program = tries + script + confine + report
         # With -S, as it runs: coverage, which follows child processes, could not write its file.
         words = [sys.executable, "-I", "-S", "-c", program, imports.__file__]
-        assert json.loads(subprocess.check_output(words, timeout=30).decode().lower()) == expected
+        assert json.loads(subprocess.check_output(words).decode().lower()) == expected
 
 
 def test_it_knows_nothing_of_the_environment() -> None:

@@ -66,7 +66,7 @@ def heard(tmp_path: Path) -> Iterator[list[str]]:
 def test_the_session_is_ended_at_once_or_with_the_interpreter(executor: str, heard: list[str], tmp_path: Path) -> None:
     script = SCRIPT.format(executor=executor)
     arguments = [sys.executable, "-X", "dev", "-c", script, str(tmp_path / "kubeconfig")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "Traceback" not in done.stderr
     [asked] = heard

@@ -68,6 +68,21 @@ def test_cases_of_a_proof_are_told_together():
     assert (proof.planned, proof.passed, proof.runtimes, proof.controls) == (2, 2, ["runc", "gvisor"], ["c"])
 
 
+def test_the_page_tells_what_was_not_tried_of_a_proof():
+    """A case that was skipped is not among those that were shown, though another one of the same proof was."""
+    tests = {name: test | {"case": case} for case in "xy" for name, test in planned(f"t[{case}]").items()}
+
+    def told(**results):
+        found = remit.proofs(tests, {f"t[{case}]": result for case, result in results.items()})
+        [entry] = [line for line in remit.page(remit.lines(found, complete=True), {}).splitlines() if "It is" in line]
+        return entry.partition("x.py))")[2]
+
+    assert told(x=shown(), y=shown()) == " Runtimes: runc. Cases: x; y."
+    assert told(x=shown(), y=shown(skipped="why")) == " **not tried here: y: why** Runtimes: runc. Cases: x."
+    assert told(x=shown(skipped="a"), y=shown(skipped="b")) == " **not tried here: x: a; y: b**"
+    assert told(x=shown(passed=False), y=shown()) == f" **{remit.NOT_PROVEN}** Runtimes: runc. Cases: x; y."
+
+
 @pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]], ids=["one process", "two workers"])
 def test_the_table_is_the_same_with_workers(workers, tmp_path):
     """These tests are not the whole remit, so none of it is proven, and no page is written."""
@@ -81,7 +96,6 @@ def test_the_table_is_the_same_with_workers(workers, tmp_path):
         env={"PYTHONPATH": f"{ROOT}/tests/support:{ROOT}/tests/e2e", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr

@@ -50,7 +50,7 @@ def test_the_operator_folder_can_not_shadow_the_standard_library() -> None:
 
 def test_the_standard_library_is_intact_from_the_root_of_the_checkout() -> None:
     code = "import operator, collections; assert operator.eq(1, 1)"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -99,7 +99,7 @@ def test_what_does_not_exist_is_an_attribute_error() -> None:
 )
 def test_an_import_brings_in_only_what_it_needs(imported: str, unwanted: list[str]) -> None:
     code = f"import sys, {imported}; print([name for name in {unwanted} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
 
 
@@ -109,7 +109,6 @@ def test_import_contracts_hold() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

@@ -26,7 +26,6 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Any:
         env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -83,7 +83,6 @@ class Caller:
             cwd=self.home,
             capture_output=True,
             text=True,
-            timeout=60,
         )
         return done.stdout + done.stderr
 

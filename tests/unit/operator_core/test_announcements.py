@@ -52,29 +52,29 @@ def test_the_usual_way_is_not_told(before: Phase, phase: Phase, reason: Reason) 
 
 
 @pytest.mark.parametrize(
-    ("before", "phase", "reason", "note", "warning"),
+    ("before", "phase", "reason", "note", "action"),
     [
-        (Phase.PENDING, Phase.AWAITING_APPROVAL, "ApprovalRequired", "spec.limits.memory=4Gi", False),
-        (Phase.AWAITING_APPROVAL, Phase.APPROVED, "Approved", f"{APPROVER} has approved spec.limits", False),
-        (Phase.AWAITING_APPROVAL, Phase.DENIED, "ApprovalDenied", f"{APPROVER} has denied it", True),
-        (Phase.APPROVED, Phase.DENIED, "ApprovalRevoked", f"the approval of {APPROVER} was revoked", True),
-        (Phase.AWAITING_APPROVAL, Phase.EXPIRED, "ApprovalTimeout", "what is said", True),
-        (Phase.PENDING, Phase.DENIED, "PolicyViolation", "what is said", True),
-        (Phase.STARTING, Phase.DENIED, "EgressNotEnforced", "what is said", True),
-        (Phase.STARTING, Phase.FAILED, "ImagePullFailed", "what is said", True),
-        (Phase.PENDING, Phase.DENIED, "PayloadMismatch", "see its status.message", True),
-        (Phase.RUNNING, Phase.FAILED, "RunnerFailed", "see its status.message", True),
-        (Phase.RUNNING, Phase.TIMED_OUT, "DeadlineExceeded", "timeoutSeconds: 60", True),
-        (Phase.RUNNING, Phase.OUT_OF_MEMORY, "OutOfMemory", "256Mi", True),
-        (Phase.RUNNING, Phase.LOST, "OperatorRestarted", "the operator was restarted", True),
-        (Phase.STARTING, Phase.LOST, "PodLost", "its pod is gone", True),
+        (Phase.PENDING, Phase.AWAITING_APPROVAL, "ApprovalRequired", "spec.limits.memory=4Gi", "Approve"),
+        (Phase.AWAITING_APPROVAL, Phase.APPROVED, "Approved", f"{APPROVER} has approved spec.limits", "Approve"),
+        (Phase.AWAITING_APPROVAL, Phase.DENIED, "ApprovalDenied", f"{APPROVER} has denied it", "Accept"),
+        (Phase.APPROVED, Phase.DENIED, "ApprovalRevoked", f"the approval of {APPROVER} was revoked", "Accept"),
+        (Phase.AWAITING_APPROVAL, Phase.EXPIRED, "ApprovalTimeout", "what is said", "Accept"),
+        (Phase.PENDING, Phase.DENIED, "PolicyViolation", "what is said", "Accept"),
+        (Phase.STARTING, Phase.DENIED, "EgressNotEnforced", "what is said", "Start"),
+        (Phase.STARTING, Phase.FAILED, "ImagePullFailed", "what is said", "Start"),
+        (Phase.PENDING, Phase.DENIED, "PayloadMismatch", "see its status.message", "Accept"),
+        (Phase.RUNNING, Phase.FAILED, "RunnerFailed", "see its status.message", "Run"),
+        (Phase.RUNNING, Phase.TIMED_OUT, "DeadlineExceeded", "timeoutSeconds: 60", "Run"),
+        (Phase.RUNNING, Phase.OUT_OF_MEMORY, "OutOfMemory", "256Mi", "Run"),
+        (Phase.RUNNING, Phase.LOST, "OperatorRestarted", "the operator was restarted", "Run"),
+        (Phase.STARTING, Phase.LOST, "PodLost", "its pod is gone", "Run"),
     ],
 )
-def test_what_somebody_has_to_know_is_told(before: Phase, phase: Phase, reason: str, note: str, warning: bool) -> None:
+def test_what_somebody_has_to_know_is_told(before: Phase, phase: Phase, reason: str, note: str, action: str) -> None:
     started = {} if before is Phase.RUNNING else {"started_at": None}
     what = told(before, phase, reason=reason, message="what is said", approval=ASKED, **started)
     assert what is not None
-    assert (what.reason, what.warning) == (reason, warning)
+    assert (what.reason, what.action, what.warning) == (reason, action, action != "Approve")
     assert note in what.note
 
 
@@ -82,7 +82,10 @@ def test_code_that_runs_although_its_network_may_be_open_is_told_of() -> None:
     what = told(Phase.STARTING, Phase.RUNNING, reason="CodeStarted", egress_proof=OPEN)
     assert what is not None
     assert (what.reason, what.warning) == ("EgressNotEnforced", True)
-    assert announce(SessionPhase.STARTING, a_session(phase=SessionPhase.READY, status={"egress_proof": OPEN}))
+    assert what.note.startswith("the network of the sandbox was not shown to be closed (Open); the policy runs")
+    session = a_session(phase=SessionPhase.READY, status={"egress_proof": OPEN})
+    assert announce(SessionPhase.STARTING, session) == what
+    assert build_event(session, what, NOW, "operator")["regarding"]["kind"] == "CodeSession"
 
 
 def test_what_code_may_reach_is_told_of_and_is_no_warning() -> None:
@@ -91,6 +94,7 @@ def test_what_code_may_reach_is_told_of_and_is_no_warning() -> None:
     what = told(Phase.STARTING, Phase.RUNNING, reason="CodeStarted", egress_proof=restricted, egress=opened)
     assert what is not None
     assert (what.reason, what.warning) == ("EgressPermitted", False)
+    assert build_event(an_execution(), what, NOW, "operator")["type"] == "Normal"
     assert "nothing but 10.1.2.3/32:443/TCP" in what.note
 
 

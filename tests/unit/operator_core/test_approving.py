@@ -421,6 +421,8 @@ class TestApproved:
         begun = plan(observed)
         assert begun.wake_at == soon
         assert plan(after(observed, begun, sandbox=Sandbox(requested=True)), 1).wake_at == soon
+        later = approved()  # for an hour
+        assert plan(after(later, plan(later), sandbox=Sandbox(requested=True)), 1).wake_at == NOW + seconds(60)
 
     def test_how_long_it_may_queue_counts_from_the_decision(self) -> None:
         policy = POLICY.model_copy(update={"approval_timeout_seconds": 86_400})

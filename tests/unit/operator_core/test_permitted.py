@@ -252,6 +252,11 @@ class TestEnd:
         assert CloseEgress() not in plan(replace(observed, egress_closed=True)).actions
         assert plan(replace(observed, egress_closed=True, sandbox=Sandbox(gone=True))).actions == (Forget(),)
 
+    @pytest.mark.parametrize("sandbox", [Sandbox(requested=True), Sandbox(a_pod())])
+    def test_what_may_have_been_opened_without_a_record_is_closed(self, sandbox: Sandbox) -> None:
+        observed = seen(an_execution(phase=Phase.FAILED, egress=[PERMIT]), sandbox=sandbox)
+        assert plan(observed).actions == (CloseEgress(),)
+
     def test_nothing_is_closed_where_nothing_was_opened(self) -> None:
         observed = seen(an_execution(phase=Phase.DENIED, egress=[PERMIT]))
         assert plan(observed).actions == (Forget(),)

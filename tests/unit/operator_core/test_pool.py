@@ -32,6 +32,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.pool import (
+    MAX_RUN_SECONDS,
     Member,
     ObservedPool,
     Template,
@@ -40,6 +41,7 @@ from codeexec_operator.core.pool import (
     fair_shares,
     is_for_use,
     serves,
+    template_label,
     template_of,
 )
 from codeexec_operator.core.startup import Timing, prove
@@ -104,6 +106,11 @@ class TestHowMany:
     def test_what_is_missing_is_made(self) -> None:
         result = plan(seen({"a": ready()}))
         assert created(result) == list(NAMES[:2])
+        [first, _] = [one for one in result.actions if isinstance(one, CreateMember)]
+        assert template_label(first.manifest) == digest()
+        deadline = seen().pool.spec.max_age_seconds + MAX_RUN_SECONDS
+        assert first.manifest["spec"]["activeDeadlineSeconds"] == deadline
+        assert template_label({"metadata": {}}) == ""
         assert reason_of(result) == ("False", "PoolFilling")
 
     def test_what_was_asked_for_counts_before_it_is_seen(self) -> None:
@@ -115,11 +122,17 @@ class TestHowMany:
     def test_no_more_start_than_may(self) -> None:
         assert len(created(plan(seen(queued=5, allowance=2)))) == 2
         assert created(plan(seen(queued=5, allowance=-1))) == []
+        assert plan(seen()).wake_at is None  # all have been made
 
     def test_what_is_too_much_goes_and_the_oldest_that_are_ready_stay(self) -> None:
         members = {"new": ready(created_at=NOW + seconds(9)), "a": ready(), "b": ready(), "slow": starting()}
         assert dropped(plan(seen(members, spec={"replicas": 2}), 10)) == ["slow", "new"]
         assert dropped(plan(seen({"a": ready()}, spec={"replicas": 0}))) == ["a"]
+
+    def test_nothing_else_is_done_with_one_that_is_too_much(self) -> None:
+        runs = starting(Sandbox(a_pod(), requested=True))
+        members = {"a": runs, "late": replace(runs, created_at=NOW + seconds(1))}
+        assert plan(seen(members, spec={"replicas": 1}), 2).actions == (AttachMember("a"), DropMember("late"))
 
     def test_a_full_pool_says_so(self) -> None:
         result = plan(seen({"a": ready(), "b": ready(), "c": ready()}, claimed=2))
@@ -130,13 +143,28 @@ class TestHowMany:
         assert result.actions == ()
 
     def test_without_replicas_it_is_not_used(self) -> None:
-        assert reason_of(plan(seen(spec={"replicas": 0}))) == ("False", "PoolEmpty")
+        result = plan(seen(spec={"replicas": 0}, queued=2))
+        assert reason_of(result) == ("False", "PoolEmpty")
+        assert created(result) == []
 
     def test_a_status_that_says_it_already_is_not_written_again(self) -> None:
         observed = seen({"a": ready(), "b": ready(), "c": ready()})
         written = plan(observed).status
         again = replace(observed, pool=observed.pool.model_copy(update={"status": written}))
         assert plan(again, 100).status is None
+        meta = again.pool.metadata.model_copy(update={"generation": 4})
+        changed = plan(replace(again, pool=again.pool.model_copy(update={"metadata": meta})), 100).status
+        assert changed
+        [kept] = changed.conditions
+        assert (changed.observed_generation, kept.observed_generation, kept.last_transition_time) == (4, 4, NOW)
+
+    def test_how_long_it_took_to_be_full_is_kept_until_it_is_full_again(self) -> None:
+        written = plan(seen(last_refill_ms=700)).status
+        pool = seen().pool.model_copy(update={"status": written})
+        for now_took, recorded in ((None, 700), (300, 300)):
+            result = plan(replace(seen({"a": ready()}, last_refill_ms=now_took), pool=pool)).status
+            assert result
+            assert result.last_refill_ms == recorded
 
     @given(
         replicas=st.integers(0, 6),
@@ -176,6 +204,12 @@ class TestWhen:
         assert created(plan(observed, 0.5)) == []
         assert plan(observed, 0.5).wake_at == NOW + seconds(1)
         assert created(plan(observed, 1)) == [NAMES[0]]
+        full = seen({"a": ready(), "b": ready(), "c": ready()}, last_claim_at=NOW)
+        assert plan(full, 0.5).wake_at == NOW + seconds(10.5)  # for a ping, and for nothing else
+
+    def test_just_half_of_them_will_do(self) -> None:
+        observed = seen({"a": ready(), "b": ready()}, spec={"replicas": 4}, last_claim_at=NOW)
+        assert plan(observed).wake_at == NOW + seconds(1)
 
     def test_with_fewer_than_half_it_waits_only_until_short_code_has_ended(self) -> None:
         observed = seen({"a": ready()}, last_claim_at=NOW)
@@ -202,9 +236,10 @@ class TestWhen:
 
     def test_where_a_quota_is_used_up_it_is_tried_often(self) -> None:
         full = Ending(Event.FAULT, Reason.QUOTA_EXCEEDED, "the quota is used up")
-        observed = seen(problem=full, problem_at=NOW, problems=30, queued=1)
-        assert created(plan(observed, 3.9)) == []
-        assert created(plan(observed, 4)) != []
+        for problems, pause in ((1, 1), (2, 2), (30, 4)):
+            observed = seen(problem=full, problem_at=NOW, problems=problems, queued=1)
+            assert created(plan(observed, pause - 0.1)) == []
+            assert created(plan(observed, pause)) != []
 
     def test_when_others_start_it_looks_again(self) -> None:
         observed = seen(allowance=1)
@@ -223,6 +258,7 @@ class TestForUse:
     def test_one_that_stands_ready(self) -> None:
         assert self.for_use(ready())
         assert not self.for_use(starting())
+        assert not self.for_use(ready(sandbox=a_sandbox(runner=replace(a_runner(), link=PodLink.CLOSED))))
 
     def test_none_that_was_made_otherwise(self) -> None:
         assert not self.for_use(ready(), spec={"limits": {"cpu": "250m"}})
@@ -235,6 +271,9 @@ class TestForUse:
         asked = ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW, pinged_at=NOW + seconds(1))))
         assert self.for_use(asked, 5.9)
         assert not self.for_use(asked, 6)
+        for heard in (1, 2):
+            runner = replace(asked.sandbox.runner, heard_at=NOW + seconds(heard))
+            assert self.for_use(ready(sandbox=a_sandbox(runner=runner)), 60)
 
     def test_none_whose_network_may_be_open_once_the_policy_asks_for_that(self) -> None:
         sandbox = a_sandbox(runner=a_runner(answered=True))
@@ -250,9 +289,10 @@ class TestForUse:
 
 class TestStarts:
     def test_a_pool_that_may_not_start_anything_wants_nothing(self) -> None:
-        assert can_start(seen(), NOW, TIMING)
+        assert can_start(seen(spec={"replicas": 1}), NOW, TIMING)
         assert not can_start(seen(spec={"replicas": 0}), NOW, TIMING)
         assert not can_start(seen(policy=PolicyProblem("wrong")), NOW, TIMING)
+        assert not can_start(seen(policy=None), NOW, TIMING)
         fault = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")
         assert not can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW, TIMING)
         assert can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW + seconds(1), TIMING)
@@ -317,8 +357,12 @@ class TestEachPod:
     def test_one_that_does_not_answer_goes_but_one_that_finds_no_node_may_wait(self) -> None:
         silent = starting(Sandbox(a_pod(), requested=True, runner=RunnerView(PodLink.OPEN, asked_at=NOW)))
         assert dropped(plan(seen({"a": silent}), 59)) == []
+        assert plan(seen({"a": silent}, spec={"replicas": 1}), 59).wake_at == NOW + seconds(60)
         assert dropped(plan(seen({"a": silent}), 60)) == ["a"]
         assert dropped(plan(seen({"a": starting()}), 60)) == ["a"]  # never seen
+        late = starting(Sandbox(a_pod(started_at=NOW + seconds(30)), requested=True))  # it waited for a node
+        assert dropped(plan(seen({"a": late}), 89)) == []
+        assert dropped(plan(seen({"a": late}), 90)) == ["a"]
         waiting = starting(Sandbox(a_pod(running=False, node_name="", unschedulable="no room"), requested=True))
         assert not waiting.starting
         assert dropped(plan(seen({"a": waiting}), 600)) == []
@@ -339,7 +383,7 @@ class TestEachPod:
     def test_who_was_heard_a_while_ago_is_asked_along_with_the_first_who_has_to_be(self) -> None:
         full = {
             name: ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW + seconds(heard))))
-            for name, heard in (("a", 0), ("b", 4), ("c", 8))
+            for name, heard in (("a", 0), ("b", 5), ("c", 6))
         }
         assert plan(seen(full), 9.9).actions == ()
         assert plan(seen(full), 10).actions == (PingMember("a"), PingMember("b"))
@@ -361,20 +405,27 @@ class TestEachPod:
         ],
     )
     def test_those_of_a_pool_or_policy_that_was_changed_are_replaced(self, changes: dict[str, Any]) -> None:
-        result = plan(seen({"a": ready()}, **changes))
+        observed = seen({"a": ready()}, **changes)
+        result, template = plan(observed), template_of(observed)
         assert (dropped(result), len(created(result))) == (["a"], 3)
+        assert result.status
+        assert isinstance(template, Template)
+        made = (result.status.image, result.status.runtime_class_name)
+        assert made == (template.image, template.runtime_class_name or "")
 
     @pytest.mark.parametrize(
-        ("policy", "reason"),
+        ("policy", "reason", "told"),
         [
-            (a_policy(maxLimits={"cpu": "100m"}), "PolicyViolation"),
-            (PolicyProblem("spec.images: Field required"), "PolicyInvalid"),
+            (a_policy(maxLimits={"cpu": "100m"}), "PolicyViolation", "spec.limits.cpu"),
+            (PolicyProblem("spec.images: Field required"), "PolicyInvalid", "spec.images: Field required"),
         ],
     )
-    def test_where_the_policy_does_not_allow_them_there_are_none(self, policy: Any, reason: str) -> None:
+    def test_where_the_policy_does_not_allow_them_there_are_none(self, policy: Any, reason: str, told: str) -> None:
         result = plan(seen({"a": ready()}, policy=policy))
         assert (dropped(result), created(result)) == (["a"], [])
         assert reason_of(result) == ("False", reason)
+        assert result.status
+        assert told in result.status.conditions[0].message
 
 
 class TestWhoIsServed:
@@ -400,25 +451,38 @@ class TestWhoIsServed:
         passing = Ending(Event.FAULT, Reason.QUOTA_EXCEEDED, "used up")
         assert serves(seen(problem=passing), Verdict(IMAGE, None, ()), Limits())
 
+    @pytest.mark.parametrize("reason", [Reason.POD_LOST, Reason.RUNNER_FAILED, Reason.START_TIMEOUT])
+    def test_what_may_pass_by_itself_is_given_three_tries(self, reason: Reason) -> None:
+        for problems, served in ((2, True), (3, False)):
+            observed = seen(problem=Ending(Event.FAULT, reason, "lost"), problems=problems)
+            assert serves(observed, Verdict(IMAGE, None, ()), Limits()) is served
+
 
 class TestFairShares:
     def test_who_wants_little_gets_it_and_the_rest_is_shared(self) -> None:
-        assert fair_shares({"a": 100, "b": 1, "c": 100}, 9) == {"a": 4, "b": 1, "c": 4}
+        assert fair_shares({"a": 100, "b": 1, "c": 100}, 9, 0) == {"a": 4, "b": 1, "c": 4}
 
     def test_nobody_gets_more_than_they_want(self) -> None:
-        assert fair_shares({"a": 2, "b": 1}, 10) == {"a": 2, "b": 1}
-        assert fair_shares({}, 10) == {}
+        assert fair_shares({"a": 2, "b": 1}, 10, 0) == {"a": 2, "b": 1}
+        assert fair_shares({"a": 5, "b": 1, "c": 1}, 13, 0) == {"a": 5, "b": 1, "c": 1}
+        assert fair_shares({}, 10, 1) == {}
 
     def test_what_cannot_be_shared_goes_round(self) -> None:
         wanted = dict.fromkeys("abcde", 1)
         without = {next(one for one, share in fair_shares(wanted, 4, turn).items() if not share) for turn in range(5)}
         assert without == set("abcde")
+        assert fair_shares({"a": 1, "b": 1, "c": 1}, 1, 1) == {"a": 0, "b": 1, "c": 0}
 
-    @given(wanted=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30)), limit=st.integers(0, 40))
+    @given(
+        wanted=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30)),
+        limit=st.integers(0, 40),
+        turn=st.integers(0, 9),
+    )
     def test_all_is_given_out_and_nobody_gets_two_more_than_one_who_wants_more(
-        self, wanted: dict[str, int], limit: int
+        self, wanted: dict[str, int], limit: int, turn: int
     ) -> None:
-        shares = fair_shares(wanted, limit)
+        shares = fair_shares(wanted, limit, turn)
+        assert all(isinstance(share, int) for share in shares.values())
         assert sum(shares.values()) == min(limit, sum(wanted.values()))
         hungry = [shares[one] for one in wanted if shares[one] < wanted[one]]
         assert all(share <= least + 1 for least in hungry for share in shares.values())

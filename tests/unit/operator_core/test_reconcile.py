@@ -240,8 +240,10 @@ class TestStarting:
 
     @pytest.mark.parametrize("reason", ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"])
     def test_a_container_that_can_not_be_made_fails_at_once(self, reason: str) -> None:
-        result = plan(starting(sandbox=Sandbox(a_pod(running=False, waiting_reason=reason))))
+        result = plan(starting(sandbox=Sandbox(a_pod(running=False, waiting_reason=reason, waiting_message="why"))))
         assert outcome(result) == (Phase.FAILED, "PodRefused")
+        assert result.status
+        assert result.status.message == f"{reason}: why"
 
     @pytest.mark.parametrize("reason", [Reason.QUOTA_EXCEEDED, Reason.POD_REFUSED])
     def test_a_pod_that_the_api_server_refuses(self, reason: Reason) -> None:
@@ -505,6 +507,14 @@ class TestRunning:
         assert result.status
         assert result.status.exit_code == exit_code
 
+    @pytest.mark.parametrize(("exit_code", "killed"), [(1, False), (137, True)])
+    def test_a_runner_that_was_killed_is_said_to_have_been(self, exit_code: int, killed: bool) -> None:
+        pod = a_pod(running=False, terminated="Error", exit_code=exit_code)
+        result = plan(running(sandbox=Sandbox(pod), cut_off_at=NOW))
+        assert result.status
+        assert f"(Error, exit code {exit_code})" in result.status.message
+        assert ("perhaps by the code itself" in result.status.message) is killed
+
     def test_a_lost_connection_to_a_pod_that_goes_on_is_not_waited_for_long(self) -> None:
         lost = running(cut_off_at=NOW + seconds(1))
         assert plan(lost, 2) == Plan(wake_at=NOW + seconds(6))
@@ -604,8 +614,10 @@ class TestFinished:
     def test_a_runner_that_is_about_to_exit_may_do_so(self) -> None:
         result = plan(self.finished(sandbox=a_sandbox()), 0.1)
         assert result.actions == ()
-        assert result.wake_at
-        assert result.wake_at <= NOW + seconds(60)
+        assert result.wake_at == NOW + seconds(15)
+
+    def test_where_the_policy_is_not_valid_the_pod_is_not_kept(self) -> None:
+        assert plan(self.finished(policy=PolicyProblem("no images"))) == Plan(actions=(DeletePod(),))
 
     def test_a_runner_that_does_not_exit_is_not_waited_for(self) -> None:
         assert plan(self.finished(sandbox=a_sandbox()), 30).actions == (DeletePod(),)

@@ -13,6 +13,7 @@ from factories import (
     SURROUNDINGS,
     a_pod,
     a_policy,
+    a_raw_block,
     a_runner,
     a_sandbox,
     an_execution,
@@ -31,7 +32,7 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.observed import Observed, PoolView, Sandbox
-from codeexec_operator.core.payload import HeldPayload, PayloadProblem
+from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.pool import MAX_RUN_SECONDS
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing, prove
@@ -107,6 +108,20 @@ def test_the_pod_becomes_the_executions_and_its_deadline_is_lowered() -> None:
     assert adopt.patch["spec"] == {"activeDeadlineSeconds": 100 + 60 + 5 + 5}  # it has run for 100 s
 
 
+def test_the_deadline_stays_where_it_is_not_known_how_long_the_pod_has_run() -> None:
+    adopt = plan(seen(**claimed() | {"sandbox": a_sandbox()})).actions[0]
+    assert isinstance(adopt, AdoptPod)
+    assert "spec" not in adopt.patch
+
+
+def test_a_pod_is_not_adopted_for_code_that_does_not_start() -> None:
+    not_text = {"spec": {"blocks": [a_raw_block(b"\xff")]}, "payload": Payload((b"\xff",), (), SECRETS)}
+    result = plan(seen(**claimed(), **not_text))
+    assert result.status
+    assert (result.status.phase, result.status.reason) == (Phase.FAILED, "PayloadMismatch")
+    assert not any(isinstance(one, AdoptPod) for one in result.actions)
+
+
 def test_an_open_network_ends_it_though_the_pod_was_let_in_under_another_policy() -> None:
     result = plan(seen(**claimed(answered=True)))
     assert result.status
@@ -124,6 +139,7 @@ class TestQueue:
         assert (result.status.phase, result.status.reason) == (Phase.STARTING, "WaitingForPool")
         place = "position 3 of 5 in the queue of pool 'default'"
         assert condition_of(result, "Queued") == ("True", "WaitingForPool", place)
+        assert condition_of(result, "Accepted")[1] == "WaitingForPool"
         assert (result.status.message, result.status.pod_name, result.actions) == (place, "", ())
 
     def test_what_is_wrong_with_the_pool_is_said(self) -> None:
@@ -143,7 +159,21 @@ class TestQueue:
         first = plan(seen(pool=IN_LINE), 0.25).status
         observed = queued(recorded_at=NOW)
         observed = replace(observed, execution=observed.execution.model_copy(update={"status": first}))
+        assert plan(observed, 5) == Plan(wake_at=NOW + seconds(10))
         assert plan(observed, 6) == Plan(wake_at=NOW + seconds(11))
+
+    def test_a_wait_that_is_not_on_record_yet_or_was_recorded_before_a_restart_is_recorded_soon(self) -> None:
+        assert plan(queued(recorded_at=NOW)).wake_at == NOW + seconds(0.25)
+        first = plan(seen(pool=IN_LINE), 0.25).status
+        observed = queued(pool=replace(IN_LINE, since=NOW + seconds(9), position=0))
+        observed = replace(observed, execution=observed.execution.model_copy(update={"status": first}))
+        assert plan(observed, 9).wake_at == NOW + seconds(9.25)
+
+    def test_it_looks_again_when_its_time_is_up_if_that_is_earlier(self) -> None:
+        first = plan(seen(pool=IN_LINE), 0.25).status
+        observed = queued(recorded_at=NOW, spec={"queueTimeoutSeconds": 3})
+        observed = replace(observed, execution=observed.execution.model_copy(update={"status": first}))
+        assert plan(observed, 1).wake_at == NOW + seconds(3)
 
     def test_in_a_long_queue_it_is_written_less_often(self) -> None:
         first = plan(seen(pool=IN_LINE), 0.25).status
@@ -211,6 +241,10 @@ class TestQueue:
         assert isinstance(create, CreatePod)
         begun = CodeExecution.model_validate({**observed.execution.model_dump(), "status": result.status.model_dump()})
         assert plan(replace(observed, execution=begun, sandbox=Sandbox(requested=True)), 559).status is None
+
+    def test_after_a_restart_it_is_waited_until_pools_were_heard_of(self) -> None:
+        assert plan(queued(pool=None), 14) == Plan(wake_at=NOW + seconds(15))
+        assert [type(one) for one in plan(queued(pool=None), 15).actions] == [CreatePod]
 
     def test_after_a_restart_it_gets_in_line_again(self) -> None:
         observed = queued(pool=None, pool_asked=False, payload=None)

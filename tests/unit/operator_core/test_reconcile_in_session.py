@@ -14,6 +14,7 @@ from factories import (
     a_finished_transcript,
     a_pod,
     a_policy,
+    a_runner,
     a_sandbox,
     a_transcript,
     a_view,
@@ -98,6 +99,18 @@ class TestPending:
         assert "start a new one. Nothing was run" in result.status.message
         assert result.actions == (DeletePayload(SECRETS),)
 
+    @pytest.mark.parametrize(
+        ("view", "told"),
+        [
+            (a_view(ended=True), "EndRequested: ended, as was asked for"),
+            (a_view(SessionPhase.FAILED, status={"reason": "OutOfMemory", "message": "all"}), "OutOfMemory: all"),
+        ],
+    )
+    def test_it_is_said_how_the_session_ended(self, view: SessionView, told: str) -> None:
+        status = plan(asked(session=view)).status
+        assert status
+        assert f"session 'work-1' is over ({told}); start a new one" in status.message
+
     @pytest.mark.parametrize(("limit", "found"), [("cpu", "250m"), ("memory", "128Mi"), ("ephemeralStorage", "64Mi")])
     def test_limits_that_are_not_those_of_the_pod_are_a_denial(self, limit: str, found: str) -> None:
         result = plan(asked(spec={"limits": {limit: found}}))
@@ -128,9 +141,10 @@ class TestWaiting:
             a_view(SessionPhase.STARTING),
             a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN))),
             a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW))),
+            a_view(sandbox=a_sandbox(runner=replace(a_runner(), link=PodLink.CLOSED))),
             a_view(sandbox=a_sandbox(runner=RunnerView())),
         ],
-        ids=["its turn", "its start", "its pod", "its report", "its connection", "after a restart"],
+        ids=["its turn", "its start", "its pod", "its report", "its connection", "that anew", "after a restart"],
     )
     def test_nothing_is_done_before_the_session_is_ready_for_it(self, view: SessionView) -> None:
         assert plan(waiting(session=view, payload=HeldPayload(SECRETS)), 10_000) == Plan()

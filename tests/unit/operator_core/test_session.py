@@ -86,7 +86,7 @@ class TestPending:
     def test_the_kubelets_deadline_is_behind_that_of_the_session(self) -> None:
         [action] = plan(seen()).actions
         assert isinstance(action, CreatePod)
-        assert action.manifest["spec"]["activeDeadlineSeconds"] >= 60 + LIFETIME + 5
+        assert action.manifest["spec"]["activeDeadlineSeconds"] == 60 + LIFETIME + 2 * 5
 
     def test_the_runtime_class_is_recorded_and_used(self) -> None:
         result = plan(seen(policy=a_policy(runtimeClassName="gvisor")))
@@ -117,6 +117,7 @@ class TestPending:
     def test_ended_before_it_was_accepted(self) -> None:
         result = plan(seen(spec={"ended": True}, policy_read=False))
         assert outcome(result) == (SessionPhase.ENDED, "EndRequested")
+        assert condition_of(result, "Ready") == ("False", "EndRequested")
         assert result.actions == ()
 
     def test_a_pod_that_was_asked_for_goes_even_if_the_record_does_not_say_so(self) -> None:
@@ -158,6 +159,7 @@ class TestStarting:
         result = plan(observed)
         assert outcome(result) == (SessionPhase.DENIED, "EgressNotEnforced")
         assert condition_of(result, "EgressClosed") == ("False", verdict)
+        assert condition_of(result, "Ready") == ("False", "EgressNotEnforced")
         assert result.actions == (DeletePod(),)
         warned = plan(replace(observed, policy=a_policy(egressProof="Warn")))
         assert outcome(warned) == (SessionPhase.READY, "SandboxReady")
@@ -196,9 +198,11 @@ class TestStarting:
         assert result.actions == (DeletePod(),)
 
     def test_after_a_restart_the_pod_is_asked_for_again_and_the_policy_read(self) -> None:
-        [again] = plan(starting(Sandbox(), policy_read=False)).actions
-        [first] = plan(seen()).actions
-        assert again == first
+        for runtime in (None, "gvisor"):
+            policy, status = a_policy(runtimeClassName=runtime), {"runtime_class_name": runtime or ""}
+            [again] = plan(starting(Sandbox(), policy_read=False, status=status)).actions
+            [first] = plan(seen(policy=policy)).actions
+            assert again == first
         assert plan(starting(Sandbox(a_pod()), policy_read=False)) == Plan(actions=(ReadPolicy(),))
 
 
@@ -276,6 +280,8 @@ class TestReady:
     def test_a_runner_that_does_not_report_again_is_given_up(self) -> None:
         silent = ready(busy=True, sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN, asked_at=NOW + seconds(1))))
         assert plan(silent, 60) == Plan(wake_at=NOW + seconds(61))
+        for runner in (replace(a_runner(), asked_at=NOW), RunnerView(PodLink.CLOSED, asked_at=NOW, closed_at=NOW)):
+            assert plan(ready(busy=True, sandbox=a_sandbox(runner=runner)), 61).status is None
         result = plan(silent, 61)
         assert outcome(result) == (SessionPhase.FAILED, "RunnerFailed")
         assert result.actions == (DeletePod(),)

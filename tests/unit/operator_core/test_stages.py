@@ -44,7 +44,9 @@ def test_in_a_pod_of_its_own() -> None:
     stage = stages_of(over(), at(0.1))
     assert outline(stage) == [("accept", 0.1, 0.5), ("start_sandbox", 0.5, 2), ("run_blocks", 2, 3)]
     assert (stage.name, stage.began, stage.ended, stage.error) == ("handle_execution", at(0.1), at(3), "")
-    assert stage.parts[1].attributes["codeexec.sandbox.origin"] == "new"
+    origin = {"codeexec.sandbox.origin": "new"}
+    assert stage.parts[1].attributes == {"k8s.pod.name": "run-1-0f8fad5b"} | origin
+    assert stages_of(over(pod_name=""), at(0.1)).parts[1].attributes == origin
 
 
 def test_from_a_pool_without_waiting() -> None:
@@ -83,6 +85,7 @@ def test_a_failure_is_that_of_the_last_stage(execution: CodeExecution, last: str
     assert [one.error for one in stage.parts] == [""] * (len(stage.parts) - 1) + [execution.status.reason]
     assert (stage.parts[-1].name, stage.parts[-1].ended) == (last, at(3))
     assert stage.parts[-1].attributes["error.type"] == execution.status.reason
+    assert ("process.exit.code" in stage.parts[-1].attributes) == (execution.status.exit_code is not None)
 
 
 def a_block(began: float, milliseconds: int, **changes: Any) -> dict[str, Any]:

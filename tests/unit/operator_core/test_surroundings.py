@@ -16,7 +16,7 @@ def a_node(name: str = "node-1", **changes: Any) -> dict[str, Any]:
     status = {
         "addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "172.18.0.2"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-        "nodeInfo": {"operatingSystem": "linux"},
+        "nodeInfo": {"operatingSystem": "linux", "kubeletVersion": "v1.34.4"},
         "runtimeHandlers": [RUNC, RUNSC],
     }
     return {"metadata": {"name": name}, "spec": changes.pop("spec", {}), "status": status | changes}
@@ -47,6 +47,7 @@ def test_a_node_that_says_nothing_can_do_nothing() -> None:
     view = parse_node({"metadata": {"name": "bare"}})
     assert (view.address, view.kubelet_port, view.user_namespace_handlers) == ("", 0, frozenset())
     assert kubelet_targets([view]) == []
+    assert kubelet_targets([parse_node(a_node(addresses=[])), parse_node(a_node(daemonEndpoints={}))]) == []
 
 
 def test_a_few_kubelets_are_targets() -> None:
@@ -69,6 +70,28 @@ def test_a_few_kubelets_are_targets() -> None:
 )
 def test_a_user_namespace_is_asked_for_where_every_node_has_it(nodes: Any, runtime_class: Any, expected: bool) -> None:
     assert surroundings(*nodes).user_namespace(runtime_class) is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("v1.31.14", False),
+        ("v1.32.13", False),
+        ("v1.32.9-gke.1210000", False),
+        ("v1.33.0", True),
+        ("v1.33.5-eks-113cf36", True),
+        ("v1.34.4+k3s1", True),
+        ("v1.100.0", True),
+        ("v2.0.0", True),
+        ("v0.34.0", False),
+        ("unknown v1.34.0", False),
+        ("", False),
+    ],
+)
+def test_what_the_runtime_could_do_counts_from_the_kubelet_on_that_lets_it(version: str, expected: bool) -> None:
+    node = a_node(nodeInfo={"operatingSystem": "linux", "kubeletVersion": version})
+    assert surroundings(node).user_namespace(None) is expected
+    assert surroundings(a_node(), node).user_namespace(None) is expected
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -328,7 +329,7 @@ async def test_a_collector_that_refuses_and_then_takes_them_again(
     telemetry = await make()
     telemetry.execution_over(over(), NOW)
     await failed(4)
-    assert "did not take 4 spans: Failed to export spans batch code: 401" in caplog.text
+    assert re.search(r"did not take [1-4] spans: Failed to export spans batch code: 401", caplog.text)
     receiver.answer = 200
     telemetry.execution_over(over(), NOW)
     await arrived(receiver, 4)

@@ -147,7 +147,6 @@ class Sandbox:
             self.command(privileged=privileged, before=before),
             input="".join(json.dumps(message) + "\n" for message in messages).encode(),
             capture_output=True,
-            timeout=60,
             cwd="/",
             env=self.environment,
         )
