@@ -413,6 +413,7 @@ awkward = st.text(st.one_of(st.sampled_from('\n\t"\\<>&\x00\x1f\u2028é€😀a'
 
 @given(text=awkward, budget=st.integers(0, 60))
 @example(text="1\n" * 40, budget=60)
+@example(text="\u2028" * 10, budget=30)
 def test_fit_gives_the_longest_start_within_the_budget(text: str, budget: int) -> None:
     kept = fit(text, budget)
     assert text.startswith(kept)
