@@ -9,7 +9,7 @@ import json
 import os
 import random
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -69,7 +69,7 @@ _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240
 _RECONNECT_SECONDS: Final = 0.5
 _HANG_UP_SECONDS: Final = 1
-"""How long who goes away waits for the answer to a watch that is just being opened, to drop its connection."""
+"""How long a caller who goes away waits for an answer that is just being opened, to drop its connection."""
 _PASSING: Final = (429, 500, 503, 504)
 """What the API server answers while it, or a CRD that is being replaced, is not ready."""
 _OUTAGE_SECONDS: Final = 30
@@ -525,8 +525,7 @@ class Transport:
         )
         unlimited = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS)
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            answer = await self._api.call_api(method, url, headers, body, form, _request_timeout=unlimited)
-            response: aiohttp.ClientResponse = answer.response
+            response = await _opened(self._ask(method, url, headers, body, form, _request_timeout=unlimited))
             try:
                 if response.status == 200:
                     async with aclosing(_lines(response.content)) as lines:
@@ -534,6 +533,10 @@ class Transport:
                             yield line
             finally:
                 _drop(response)
+
+    async def _ask(self, *request: Any, **options: Any) -> aiohttp.ClientResponse:
+        response: aiohttp.ClientResponse = (await self._api.call_api(*request, **options)).response
+        return response
 
     async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
         """Create a CodeSession.
@@ -694,9 +697,8 @@ class Transport:
     async def _open_watch(
         self, plural: str, version: str | None, selector: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
-        """An answer to read from. Who goes away meanwhile leaves no connection behind."""
         options: dict[str, Any] = {**selector, **({"resource_version": version} if version else {})}
-        opening: asyncio.Future[Any] = asyncio.ensure_future(
+        return await _opened(
             self._custom.list_namespaced_custom_object_without_preload_content(
                 GROUP,
                 VERSION,
@@ -708,14 +710,6 @@ class Transport:
                 **options,
             )
         )
-        try:
-            response: aiohttp.ClientResponse = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            with suppress(Exception):  # also that it isn't answered: the other side may be gone without a word
-                async with asyncio.timeout(_HANG_UP_SECONDS):
-                    _drop(await opening)
-            raise
-        return response
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
@@ -813,6 +807,19 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
         if len(rest) > _MAX_LINE_BYTES:
             rest.clear()
             too_long = True
+
+
+async def _opened(asking: Coroutine[Any, Any, Any]) -> aiohttp.ClientResponse:
+    """An answer to read from. A caller who goes away meanwhile leaves no connection behind."""
+    opening = asyncio.ensure_future(asking)
+    try:
+        response: aiohttp.ClientResponse = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(Exception):  # also that there is no answer: the other side may be gone without a word
+            async with asyncio.timeout(_HANG_UP_SECONDS):
+                _drop(await opening)
+        raise
+    return response
 
 
 def _drop(response: aiohttp.ClientResponse) -> None:

@@ -4,13 +4,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from cluster_answers import CASES, SPEC, STARTING, Stage
-from cluster_tools import SYSTEM, Admin, a_name, an_execution
+from cluster_tools import SYSTEM, Admin, a_name, a_secret, an_execution
 from control_plane import ControlPlane
+from factories import IMAGE
 from kubernetes.aio import client, config
 from played_cluster import REFUSED
 
 from codeexec_api import CodeExecution
+from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.manifests.pod import build_pod
 
 BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
 
@@ -49,6 +52,33 @@ async def test_a_network_policy_that_admission_refuses_is_a_fault(stage: Stage):
     fault = await stage.cluster.create_network_policy(everything)
     assert fault.reason == REFUSED.reason
     assert fault.message.startswith(REFUSED.message)
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_NODES", "_PODS", "_METADATA"):
+        monkeypatch.setattr(f"codeexec_operator.adapters.cluster.{name}", 2)
+
+
+async def test_what_comes_in_pages_comes_whole(stage: Stage, admin: Admin, small_pages):
+    names = {a_name("page") for _ in range(5)}
+    execution, where = stage.execution, stage.execution.metadata.namespace
+    pod = build_pod(execution, image=IMAGE, deadline_seconds=60)
+    try:
+        for name in names:
+            admin.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}, a_secret(name, {}))
+            assert await stage.cluster.create_pod({**pod, "metadata": {**pod["metadata"], "name": name}}) is None
+        pods = await stage.cluster.list_pods(where, f"{EXECUTION_LABEL}={execution.metadata.name}")
+        assert sorted(one["metadata"]["name"] for one in pods) == sorted(names)
+        nodes = [one.name for one in await stage.cluster.list_nodes()]
+        payloads = [one["metadata"]["name"] for one in await stage.cluster.list_payloads(where)]
+        for found in (nodes, payloads):
+            assert sorted(one for one in found if one in names) == sorted(names)
+    finally:
+        for name in names:
+            admin.delete("node", name)
+            admin.delete("secret", name)
+            await stage.cluster.delete_pod(where, name)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ CREATE, WATCH, GET = (Match(verb, EXECUTION_PLURAL) for verb in ("create", "watc
 WHO, LIST = Match("create", "selfsubjectreviews"), Match("list", EXECUTION_PLURAL)
 KEY = Match("get", "configmaps", name="codeexec-sealing-key")
 LOG = Match("get", "pods", subresource="log")
+TOO_OLD = (Answer(410), WatchError(410))
 
 
 @pytest.fixture
@@ -103,9 +104,9 @@ async def test_without_the_sealing_key_code_goes_by_a_secret(operator, stage, th
     assert "sealedPayload" not in stage.record(agent)["spec"]
 
 
-@pytest.mark.parametrize("how", ["cut", "504"])
+@pytest.mark.parametrize("how", ["cut", "504", "stall"])
 async def test_a_create_whose_answer_is_lost_is_an_error_and_runs_at_most_once(
-    operator, stage, through, asking, agent, how
+    operator, stage, through, asking, agent, less_patience, how
 ):
     with stage.client_proxy.fault(CREATE, Lose(how), times=1), pytest.raises(CodeExecError):
         await through.execute(HELLO, asking())
@@ -148,6 +149,8 @@ async def test_a_watch_that_breaks_while_code_runs_is_resumed(operator, stage, t
     stage.script.open(agent)
     assert (await running).output == "begun\ndone\n"
     stage.ran_once(stage.record(agent))
+    resumed = stage.client_proxy.seen(WATCH)[-1].call.query
+    assert ("resourceVersion" in resumed) == (fault not in TOO_OLD)  # that version would be too old for ever
 
 
 async def test_a_watch_that_is_forbidden_while_code_runs_is_an_error_and_stops_the_code(
@@ -240,6 +243,19 @@ async def test_output_is_followed_while_code_runs(operator, stage, through, aski
     assert [chunk.text for chunk in seen] == ["begun\n"]
     stage.script.open(agent)
     assert (await running).output == "begun\ndone\n"
+
+
+async def test_a_log_that_breaks_off_is_read_again_and_nothing_comes_twice(operator, stage, through, asking, agent):
+    seen = []
+    running = asyncio.create_task(through.execute(waiting_at(agent), asking(), on_output=seen.append))
+    await asyncio.to_thread(wait_for, "the first line", lambda: seen)
+    with stage.client_proxy.fault(LOG, Delay(0)) as again:
+        assert stage.client_proxy.cut_open(LOG) == 1
+        await again.hit()
+    await asyncio.to_thread(wait_for, "the log to be open again", lambda: stage.client_proxy.open_streams(LOG))
+    stage.script.open(agent)
+    assert (await running).output == "begun\ndone\n"
+    assert "".join(chunk.text for chunk in seen) == "begun\ndone\n"
 
 
 @pytest.mark.parametrize("fault", [Answer(500), Cut()], ids=str)

@@ -15,6 +15,7 @@ from executor_client import CodeExecError, ExecutionLost, ExecutionNotStarted, P
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 CREATE_POD = Match("create", "pods")
 BOUND = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Starting")
+ENDED = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Succeeded")
 
 
 def waiting_at(gate: str) -> tuple[PreparedBlock, ...]:
@@ -121,9 +122,13 @@ async def test_code_that_runs_through_a_restart_of_the_api_server_ends_with_a_re
 async def test_after_a_restart_of_etcd_executions_run_again(operator, stage, client, asking, agent):
     running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
     await stage.script.reached(agent)
+    before = len(stage.proxy.seen(ENDED))
     await in_thread(stage.plane.stop_etcd)
-    await in_thread(stage.plane.start_etcd)
-    stage.script.open(agent)
+    try:
+        stage.script.open(agent)
+        await in_thread(wait_for, "the result to be written twice", lambda: stage.proxy.seen(ENDED)[before + 1 :])
+    finally:
+        await in_thread(stage.plane.start_etcd)
     assert (await running).output == "done\n"
     assert (await client.execute(HELLO, asking())).output == "hello\n"
     for record in stage.records(agent=agent):

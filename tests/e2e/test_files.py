@@ -113,7 +113,7 @@ async def test_work_dir_goes_there_by_itself(make, work_dir, admin):
 async def test_fifteen_megabytes_go_there_and_back(make, work_dir):
     content = os.urandom(15_000_000)
     (work_dir / "large").write_bytes(content)
-    executor = make(limits=Limits(cpu="1", memory="192Mi"))
+    executor = make(limits=Limits(cpu="500m", memory="192Mi"))
     await executor.upload_files([work_dir / "large"], TOKEN)
     assert (await run(executor, "sha256sum < large", "sh")).output.split()[0] == sha256(content)
     (work_dir / "large").unlink()

@@ -17,7 +17,7 @@ from executor_client import KubernetesCodeExecutor
 pytestmark = pytest.mark.e2e
 
 MIB = 1024 * 1024
-LIMITS = {"cpu": "500m", "memory": "256Mi"}
+LIMITS = {"cpu": "300m", "memory": "256Mi"}
 
 
 @pytest.fixture(scope="module")

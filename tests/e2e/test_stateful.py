@@ -15,7 +15,7 @@ from executor_client import KubernetesCodeExecutor
 pytestmark = pytest.mark.e2e
 
 AGENT = a_name("cell")
-KERNEL = {"stateful": True, "limits": Limits(cpu="500m", memory="512Mi")}
+KERNEL = {"stateful": True, "limits": Limits(cpu="400m", memory="512Mi")}
 
 
 @pytest.fixture(scope="module")

@@ -93,8 +93,7 @@ def look_at_code(seen: Observed) -> Observed | Plan:
     rules = policy_for(spec, seen.policy).code_rules
     if unread(spec, rules, seen.reading):  # and it will not run in any case
         return replace(seen, policy=without_code_rules(seen.policy))
-    found = find(spec, rules, seen.reading)
-    return seen if found == seen.execution.status.code_findings else knowing(seen, {"code_findings": found})
+    return knowing(seen, {"code_findings": find(spec, rules, seen.reading)})
 
 
 def to_be_read(seen: Observed, policy: ExecutionPolicySpec | PolicyProblem) -> bool:

@@ -84,8 +84,8 @@ def _begin(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if seen.execution.status.phase is Phase.STARTING:
         if seen.execution.spec.session_ref:
             return start_in_session(seen, now, timing)
-        queued = seen.execution.status.pool_name and not seen.execution.status.pod_name
-        return start_from_pool(seen, now, timing) if queued else start_alone(seen, now, timing)
+        start = start_alone if seen.execution.status.pod_name else start_from_pool
+        return start(seen, now, timing)
     return _accept(seen, now, timing)
 
 

@@ -144,6 +144,7 @@ def test_nothing_is_lost_where_the_code_did_not_start() -> None:
         (Phase.TIMED_OUT, 124, 124),
         (Phase.OUT_OF_MEMORY, 137, 137),
         (Phase.DENIED, None, 1),
+        (Phase.DENIED, 0, 1),
         (Phase.CANCELLED, None, 1),
         (Phase.CANCELLED, 130, 130),
     ],

@@ -283,7 +283,9 @@ def test_the_limit_of_output_holds_for_each_stream(monkeypatch: pytest.MonkeyPat
     assert a_transcript(output("1234"), output("12345", "stderr")).problem
 
 
-@pytest.mark.parametrize(("total", "taken"), [(0, False), (1, True), (2**51, True), (2**53 // 3, True), (2**53, False)])
+@pytest.mark.parametrize(
+    ("total", "taken"), [(0, False), (1, True), (2**51, True), (2**53 // 3, True), (2**53 // 3 + 1, False)]
+)
 def test_a_total_is_at_least_what_came_though_it_may_be_told_in_shorter_text(total: int, taken: bool) -> None:
     """A byte that is no UTF-8 is sent as a character of three bytes."""
     end = the_end("\ufffd") | {"stdout": the_end("\ufffd")["stdout"] | {"bytes": total}}
@@ -411,6 +413,7 @@ awkward = st.text(st.one_of(st.sampled_from('\n\t"\\<>&\x00\x1f\u2028é€😀a'
 
 @given(text=awkward, budget=st.integers(0, 60))
 @example(text="1\n" * 40, budget=60)
+@example(text="\u2028" * 10, budget=30)
 def test_fit_gives_the_longest_start_within_the_budget(text: str, budget: int) -> None:
     kept = fit(text, budget)
     assert text.startswith(kept)

@@ -2,7 +2,10 @@
 
 import base64
 import hashlib
+import os
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +50,35 @@ def test_all_processes_are_gone_before_the_end_is_told(session: Any) -> None:
     assert "noise" in session.run(code, "import time; time.sleep(0.1)").text()
     report = session.run(bash("sleep 0.1; ls -d /proc/[0-9]* | wc -l"))
     assert int(report.text()) <= 4  # the runner, this shell, ls and wc
+
+
+def runs(word: str) -> bool:
+    """Whether a process of this machine has this word in its command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if word.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                return True
+    return False
+
+
+@pytest.mark.parametrize("follows", [True, False], ids=["a session", "a job alone"])
+def test_a_process_that_writes_nothing_is_gone_before_the_end_is_told(follows: bool, sandbox: Any, job: Any) -> None:
+    """One that writes ends by itself: its pipe is closed."""
+    word = f"86400.{os.getpid()}"
+    code = f"""
+import os, subprocess, time
+left = subprocess.Popen(["sleep", "{word}"], start_new_session=True)
+while "{word}" not in open(f"/proc/{{left.pid}}/cmdline").read(): time.sleep(0.01)
+print("begun", end="")
+while not os.path.exists("looked"): time.sleep(0.01)
+"""
+    with sandbox.connect() as connection:
+        connection.say(job(code, session=follows))
+        assert connection.hear("stream").text() == "begun"
+        assert runs(word)  # the control
+        (sandbox.workspace / "looked").touch()
+        assert "done" in connection.hear("done", "fault", "error").totals
+        assert not runs(word)
 
 
 def test_what_code_has_done_to_its_pipes_is_not_there_for_the_next(session: Any) -> None:

@@ -27,6 +27,7 @@ class Server:
         self.was_asked = asyncio.Event()
         self.watches = 0
         self.watching = asyncio.Event()
+        self.goes_on = asyncio.Event()
 
     async def any(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(f"{request.method} {request.path}")
@@ -45,6 +46,8 @@ class Server:
             for number in range(3):
                 await response.write(json.dumps({"type": "ADDED", "object": number}).encode() + b"\n")
             self.watching.set()
+            await self.goes_on.wait()
+            await response.write(b'{"type": "ADDED", "object": 3}\n')
             await asyncio.Future()
         finally:
             self.watches -= 1
@@ -228,16 +231,27 @@ async def test_a_watch_is_cut_after_some_events(proxy, http):
 
 
 async def test_watches_that_are_open_are_found_cut_and_silenced(proxy, http, server):
-    everything = Match("watch", "pods")
-    async with http.get(PODS, params={"watch": "true"}) as first:
-        assert await events_of(first, 3) == [0, 1, 2]
-        assert (proxy.open_streams(everything), proxy.open_streams(Match("watch", "nodes"))) == (1, 0)
-        assert proxy.cut_open(everything) == 1
-        with pytest.raises(GONE):
-            await first.content.readline()
-    async with http.get(PODS, params={"watch": "true"}) as second:
-        assert await events_of(second, 3) == [0, 1, 2]
-        assert proxy.silence_open(everything) == 1
+    everything, watch = Match("watch", "pods"), {"params": {"watch": "true"}}
+    async with http.get(PODS, **watch) as one, http.get(PODS, **watch) as other:
+        for response in (one, other):
+            assert await events_of(response, 3) == [0, 1, 2]
+        assert (proxy.open_streams(everything), proxy.open_streams(Match("watch", "nodes"))) == (2, 0)
+        assert proxy.cut_open(everything) == 2
+        for response in (one, other):
+            with pytest.raises(GONE):
+                async with asyncio.timeout(5):
+                    await response.content.readline()
+    async with http.get(PODS, **watch) as one, http.get(PODS, **watch) as other:
+        for response in (one, other):
+            assert await events_of(response, 3) == [0, 1, 2]
+        assert proxy.silence_open(everything) == 2
+        server.goes_on.set()
+        for response in (one, other):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await response.content.readline()
+    async with http.get(PODS, **watch) as third:  # the control: it was not open then
+        assert await events_of(third, 4) == [0, 1, 2, 3]
 
 
 async def attach(http: aiohttp.ClientSession):
@@ -266,6 +280,17 @@ async def test_an_attach_goes_silent_with_its_socket_open(proxy, http):
             with pytest.raises(TimeoutError):
                 await socket.receive(timeout=0.3)
             proxy.cut_open(Match("connect"))
+
+
+async def test_an_attach_that_is_open_is_silenced(proxy, http):
+    async with await attach(http) as socket:
+        await socket.send_bytes(b"one")
+        assert await socket.receive_bytes() == b"said one"
+        assert proxy.silence_open(Match("connect")) == 1
+        await socket.send_bytes(b"two")
+        with pytest.raises(TimeoutError):
+            await socket.receive(timeout=0.3)
+        proxy.cut_open(Match("connect"))
 
 
 async def test_an_attach_is_cut(proxy, http):

@@ -1,0 +1,93 @@
+"""A caller who goes away while an answer is being opened leaves no connection behind, also over TLS."""
+
+import asyncio
+import gc
+import ssl
+import threading
+import warnings
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority
+from kubernetes.aio import client
+
+from codeexec_api import CodeExecution
+from executor_client.transport import Transport
+
+
+class Server:
+    """Takes one request, answers when it may, and then says nothing more: it doesn't end TLS in order either."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asked, self.may_answer, self.over = threading.Event(), threading.Event(), threading.Event()
+        ours = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                ours.asked.set()
+                ours.may_answer.wait()
+                self.send_response(200)
+                self.end_headers()
+                ours.over.wait()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*Authority(folder).issue("server", "server", addresses=("127.0.0.1",)))
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        self.configuration = client.Configuration(host=f"https://127.0.0.1:{self._server.server_address[1]}")
+        self.configuration.ssl_ca_cert = str(folder / "ca.crt")
+
+    def end(self) -> None:
+        self.may_answer.set()
+        self.over.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    one = Server(tmp_path)
+    yield one
+    one.end()
+
+
+def log(transport: Transport) -> AsyncGenerator[Any, None]:
+    return transport.follow_log("pod", None)
+
+
+def watch(transport: Transport) -> AsyncGenerator[Any, None]:
+    metadata = {"name": "run", "namespace": "sandboxes", "resourceVersion": "1"}
+    spec = {"source": {"agent": "a"}, "blocks": [{"language": "sh", "sha256": "0" * 64, "sizeBytes": 0}]}
+    return transport.changes(CodeExecution.parse({"metadata": metadata, "spec": spec}))
+
+
+@pytest.mark.parametrize("begin", [log, watch])
+def test_nothing_of_it_is_open_when_the_loop_ends(
+    server: Server, begin: Callable[[Transport], AsyncGenerator[Any, None]]
+) -> None:
+    async def go_away() -> None:
+        transport = Transport(server.configuration, "sandboxes")
+        async with aclosing(begin(transport)) as answer:
+            reading = asyncio.ensure_future(anext(answer))
+            await asyncio.to_thread(server.asked.wait)
+            reading.cancel()
+            server.may_answer.set()
+            with suppress(asyncio.CancelledError):
+                await reading
+        await transport.close()
+
+    with warnings.catch_warnings(record=True) as complaints:
+        warnings.simplefilter("always")
+        asyncio.run(go_away())
+        gc.collect()
+    assert [str(one.message) for one in complaints if one.category is ResourceWarning] == []
