@@ -28,7 +28,8 @@ TIER = $(RUN) $(BIN)/pytest tests/$(1) --junit-xml $(STATE)/reports/$(subst /,-,
 # The same, and which lines the tier runs stays in .codeexec/coverage.
 MEASURED = rm -rf $(STATE)/coverage/$(1); mkdir -p $(STATE)/coverage/$(1); COVERAGE_FILE=$(CURDIR)/$(STATE)/coverage/$(1)/data \
   $(RUN) $(BIN)/coverage run -m pytest tests/$(1) --junit-xml $(STATE)/reports/$(1).xml
-# How many files of tests run side by side (pytest-xdist). With three, pods waited for room on the node. End-to-end tests that are marked `release` run alone, afterwards.
+# How many files of tests run side by side (pytest-xdist). With three end-to-end files pods waited for room on the node.
+# End-to-end tests that are marked `release` run alone, afterwards.
 UNIT_WORKERS ?= 2
 COMPONENT_WORKERS ?= 2
 E2E_WORKERS ?= 2

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
+from cluster_fixtures import REACH_PROBE
 from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, image, wait_for
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -17,7 +18,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from release_fixtures import (
     COLLECTOR_PORT,
     FETCH,
-    REACHES,
     Samples,
     operator_log,
     operator_pod,
@@ -246,9 +246,9 @@ def outsider(admin) -> Iterator[Callable[[str], str]]:
 
 def test_only_namespaces_that_are_named_read_metrics(admin, outsider, reader) -> None:
     operator = operator_pod(admin)["status"]["podIP"]
-    assert reader(REACHES.format(host=operator, port=8082)) == "True\n", "control: something listens there"
-    assert outsider(REACHES.format(host=operator, port=8081)) == "True\n", "control: it reaches the canary"
-    assert outsider(REACHES.format(host=operator, port=8082)) == "False\n"
+    assert reader(f"{REACH_PROBE}print(reaches({operator!r}, 8082))") == "True\n", "control: something listens there"
+    assert outsider(f"{REACH_PROBE}print(reaches({operator!r}, 8081))") == "True\n", "control: it reaches the canary"
+    assert outsider(f"{REACH_PROBE}print(reaches({operator!r}, 8082))") == "False\n"
 
 
 # --- last, and after test_restart.py: it takes the collector away ----------------------

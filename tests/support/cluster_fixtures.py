@@ -183,6 +183,18 @@ async def executor(make_executor):
     return make_executor(timeout=20)
 
 
+REACH_PROBE = """
+import socket
+def reaches(address, port):
+    try:
+        socket.create_connection((address, port), 3).close()
+        return True
+    except OSError:
+        return False
+"""
+"""The start of code for a control pod or a sandbox: whether a TCP connection can be opened within 3 s."""
+
+
 class ControlPod:
     """A pod that nothing protects, and Python in it: the positive control."""
 

@@ -10,21 +10,13 @@ from typing import Any
 
 import otlp_receiver
 import pytest
-from cluster_fixtures import ControlPod
+from cluster_fixtures import REACH_PROBE, ControlPod
 from cluster_tools import ROOT, SYSTEM, Admin, helm, image, wait_for
 from prometheus_client.parser import text_string_to_metric_families
 
 COLLECTOR_PORT = 4318
 METRICS = f"http://codeexec-operator-metrics.{SYSTEM}:8082/metrics"
 FETCH = "import urllib.request\nprint(urllib.request.urlopen({url!r}, timeout=5).read().decode())"
-REACHES = """
-import socket
-try:
-    socket.create_connection(({host!r}, {port}), 3).close()
-    print(True)
-except OSError:
-    print(False)
-"""
 
 Spans = list[dict[str, Any]]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -36,7 +28,8 @@ def collector(make_control_pod: Callable[..., ControlPod]) -> ControlPod:
     source = Path(otlp_receiver.__file__).read_text()
     container = {"image": image("OPERATOR_IMAGE"), "command": ["python3", "-c", source, str(COLLECTOR_PORT)]}
     pod = make_control_pod("collector", container)
-    wait_for("the collector", lambda: pod(REACHES.format(host="127.0.0.1", port=COLLECTOR_PORT)) == "True\n")
+    listening = f"{REACH_PROBE}print(reaches('127.0.0.1', {COLLECTOR_PORT}))"
+    wait_for("the collector", lambda: pod(listening) == "True\n")
     return pod
 
 

@@ -4,6 +4,7 @@ import json
 import socket
 
 import pytest
+from cluster_fixtures import REACH_PROBE
 from conformance.network_attacks import REACHES, SOCKETS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-12")]
@@ -49,18 +50,6 @@ async def test_only_sockets_of_the_pod_itself_are_left(control, everywhere, unpr
     await everywhere(probe)
 
 
-PROBE = """
-import json, socket
-def answers(address, port):
-    try:
-        socket.create_connection((address, port), 3).close()
-        return True
-    except OSError:
-        return False
-print(json.dumps([answers(*target) for target in TARGETS]))
-"""
-
-
 @pytest.mark.runtimes("runc", "gvisor")
 async def test_the_network_is_shown_to_be_closed_before_code_runs(control, everywhere, unprotected_pod):
     """The record shows that before the code started the sandbox reached none of its targets, and the operator all."""
@@ -78,5 +67,6 @@ async def test_the_network_is_shown_to_be_closed_before_code_runs(control, every
         return [(one["address"], one["port"]) for one in targets.values() if one["protocol"] == "TCP"]
 
     places = sorted({tuple(place) for found in await everywhere(probe) for place in found})
-    there = json.loads(unprotected_pod(f"TARGETS = {places!r}\n{PROBE}"))
+    attempt = f"import json\n{REACH_PROBE}print(json.dumps([reaches(*place) for place in {places!r}]))"
+    there = json.loads(unprotected_pod(attempt))
     control.succeeded("the unprotected pod reached the same targets", places and all(there))

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from cluster_fixtures import REACH_PROBE
 from cluster_tools import SYSTEM
 
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-17")]
@@ -58,15 +59,6 @@ def test_the_client_speaks_to_the_api_server_only(control, default_agent_kubecon
     assert {tuple(json.loads(one)) for one in spoken_to} == {(server.hostname, server.port)}
 
 
-PROBE = """
-import socket
-def reaches(address, port):
-    try:
-        socket.create_connection((address, port), 3).close()
-        return True
-    except OSError:
-        return False
-"""
 PEERS = """
 import socket, struct
 with open("/proc/net/tcp") as file:
@@ -82,7 +74,7 @@ async def test_the_operator_speaks_to_the_cluster_only(control, sandbox, admin, 
     status = sandbox.record(await sandbox.call("print('ran')"))["status"]
     assert status["phase"] == "Succeeded"
     run = ["-n", SYSTEM, "exec", "-i", "deployment/codeexec-operator", "--", "python3", "-"]
-    attempt = f"{PROBE}print(reaches({unprotected_pod.ip!r}, 8000))"
+    attempt = f"{REACH_PROBE}print(reaches({unprotected_pod.ip!r}, 8000))"
     control.succeeded("the unprotected pod reached the same canary", unprotected_pod(attempt) == "True\n")
     assert admin.kubectl(*run, stdin=attempt) == "False\n"
     api = admin.get("service", "kubernetes", "default")["spec"]["clusterIP"]
