@@ -29,18 +29,18 @@ TIER = $(RUN) $(BIN)/pytest tests/$(1) --junit-xml $(STATE)/reports/$(subst /,-,
 MEASURED = rm -rf $(STATE)/coverage/$(1); mkdir -p $(STATE)/coverage/$(1); COVERAGE_FILE=$(CURDIR)/$(STATE)/coverage/$(1)/data \
   $(RUN) $(BIN)/coverage run -m pytest tests/$(1) --junit-xml $(STATE)/reports/$(1).xml
 # How many files of tests run side by side (pytest-xdist). With three end-to-end files pods waited for room on the node.
-# End-to-end tests that are marked `release` run alone, afterwards.
 UNIT_WORKERS ?= 2
 COMPONENT_WORKERS ?= 2
 E2E_WORKERS ?= 2
+NOT_E2E := --ignore tests/e2e/scan --ignore tests/e2e/sbom
 # Tests want more of the release than a demo does: a sandbox namespace for each worker, for one.
-test e2e scan conformance parity sbom soak flakes: export HELM_ARGS += --values tests/e2e/values.yaml
+test e2e e2e-side-by-side e2e-alone scan conformance parity sbom soak flakes: export HELM_ARGS += --values tests/e2e/values.yaml
 # The other Pythons that the unit and API tier pass on; .venv has the oldest.
 PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint unit api component e2e chromium conformance parity versions covered deploy-beside bench bench-records audit-picture load flakes soak mutants scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint unit api component component-beside e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered deploy-beside bench bench-records audit-picture load flakes soak mutants scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -117,14 +117,18 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 
 test: venv ## Run all tests but make sbom's: what needs no cluster while one is started, then the rest
 	@$(RUN) $(MAKE) $(BESIDE) check deploy-beside $(SCANNER)/.installed chromium
-	$(RUN) $(MAKE) component
-	$(RUN) $(MAKE) covered COVERED="unit api component --adapters 85"
 	$(RUN) $(MAKE) DEPLOYED=yes scan
-	$(RUN) $(MAKE) DEPLOYED=yes e2e
+	$(RUN) $(MAKE) DEPLOYED=yes e2e-side-by-side
+	$(RUN) $(MAKE) $(BESIDE) DEPLOYED=yes component-beside e2e-alone
+	$(RUN) $(MAKE) covered COVERED="unit api component --adapters 85"
 
 # Tests that run meanwhile come first: a build has dozens of threads, and a test that waits for its turn has a time limit.
 deploy-beside:
 	@$(RUN) nice -n 10 $(MAKE) deploy 2>&1 | sed -u 's/^/[deploy] /'
+
+# The component tier has a control plane of its own, and end-to-end tests that run alone leave a half of the CPU idle.
+component-beside:
+	@$(RUN) $(MAKE) component 2>&1 | sed -u 's/^/[component] /'
 
 check: venv ## Lint, types, import contracts, unit and API tier: all that needs no cluster
 	@for part in lint unit api covered; do $(RUN) $(MAKE) $$part; done
@@ -167,13 +171,19 @@ component: venv control-plane ## The component tier: the operator on a control p
 	@$(RUN) $(CLUSTER)/tools.sh faketime helm kubectl
 	$(call MEASURED,component) -n $(COMPONENT_WORKERS) --dist loadfile --no-loadscope-reorder
 
-e2e: $(DEPLOY) chromium ## The end-to-end tier: proves that NetworkPolicy is enforced, then runs code in pods
+e2e: $(DEPLOY) ## The end-to-end tier: proves that NetworkPolicy is enforced, then runs code in pods
+	@status=0
+	for part in e2e-side-by-side e2e-alone; do $(RUN) $(MAKE) DEPLOYED=yes $$part || status=1; done
+	exit $$status
+
+e2e-side-by-side: $(DEPLOY) chromium
 	@echo "checking that the cluster enforces NetworkPolicy"
 	$(RUN) $(CLUSTER)/check.sh --kubeconfig "$$KUBECONFIG"
-	status=0 others=(--ignore tests/e2e/scan --ignore tests/e2e/sbom)
-	$(call TIER,e2e) "$${others[@]}" -m "not release" -n $(E2E_WORKERS) --dist loadfile --max-worker-restart 0 || status=1
-	$(call TIER,e2e,-release) "$${others[@]}" -m release || status=1
-	exit $$status
+	$(call TIER,e2e) $(NOT_E2E) -m "not release" -n $(E2E_WORKERS) --dist loadfile --max-worker-restart 0
+
+# Those that are marked `release` change what the others use.
+e2e-alone: $(DEPLOY)
+	@$(call TIER,e2e,-release) $(NOT_E2E) -m release
 
 # For the tests of the audit report.
 chromium:
