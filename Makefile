@@ -40,7 +40,7 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint unit api component component-beside e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered deploy-beside bench bench-records audit-picture load flakes soak mutants scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records audit-picture load flakes soak mutants scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -116,19 +116,17 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 	kubectl get codeexecutions --all-namespaces --sort-by=.metadata.creationTimestamp
 
 test: venv ## Run all tests but make sbom's: what needs no cluster while one is started, then the rest
-	@$(RUN) $(MAKE) $(BESIDE) check deploy-beside $(SCANNER)/.installed chromium
+	@$(RUN) $(MAKE) $(BESIDE) check beside-deploy $(SCANNER)/.installed chromium
 	$(RUN) $(MAKE) DEPLOYED=yes scan
 	$(RUN) $(MAKE) DEPLOYED=yes e2e-side-by-side
-	$(RUN) $(MAKE) $(BESIDE) DEPLOYED=yes component-beside e2e-alone
+	# The component tier has a control plane of its own, and end-to-end tests that run alone leave half of the CPU idle.
+	$(RUN) $(MAKE) $(BESIDE) DEPLOYED=yes beside-component beside-e2e-alone
 	$(RUN) $(MAKE) covered COVERED="unit api component --adapters 85"
 
-# Tests that run meanwhile come first: a build has dozens of threads, and a test that waits for its turn has a time limit.
-deploy-beside:
-	@$(RUN) nice -n 10 $(MAKE) deploy 2>&1 | sed -u 's/^/[deploy] /'
-
-# The component tier has a control plane of its own, and end-to-end tests that run alone leave a half of the CPU idle.
-component-beside:
-	@$(RUN) $(MAKE) component 2>&1 | sed -u 's/^/[component] /'
+# Beside something else: each line says whose it is. Tests come before a deployment, because a build has dozens of threads,
+# and a test that waits for its turn has a time limit.
+beside-%:
+	@$(RUN) nice -n 10 $(MAKE) $* 2>&1 | sed -u 's/^/[$*] /'
 
 check: venv ## Lint, types, import contracts, unit and API tier: all that needs no cluster
 	@for part in lint unit api covered; do $(RUN) $(MAKE) $$part; done
