@@ -1,18 +1,15 @@
-"""What the audit commands say of records: which are asked for, what happened to one when, and sums of all. Pure."""
+"""What the audit commands say of records: which ones are chosen, and what happened to one of them, and when. Pure."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
+from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.audit import AuditEvent
 from codeexec_api.audit_check import LogLine, audit_line
 from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
 
 Record = CodeExecution | CodeSession
-
-_REFUSALS = (Phase.DENIED, Phase.EXPIRED, SessionPhase.DENIED)
 
 
 @dataclass(frozen=True)
@@ -125,86 +122,3 @@ def lines_about(record: Record, lines: Iterable[LogLine]) -> list[Told]:
         except (ValueError, KeyError, AttributeError):  # `verify` says what is wrong with it
             continue
     return found
-
-
-@dataclass(frozen=True)
-class Share:
-    """How many of all are so."""
-
-    name: str
-    count: int
-    percent: float
-    """Of the largest in its table."""
-
-
-@dataclass(frozen=True)
-class Decided:
-    """An execution that a human was asked about."""
-
-    name: str
-    requested_by: str
-    grants: str
-    decision: str
-    approver: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Sums:
-    """What a report says of all records."""
-
-    executions: int
-    sessions: int
-    since: datetime | None
-    until: datetime | None
-    by_agent: Sequence[Share]
-    by_requester: Sequence[Share]
-    by_outcome: Sequence[Share]
-    refusals: Sequence[Share]
-    egress: Sequence[Share]
-    approvals: Sequence[Decided]
-
-
-def sum_up(records: Sequence[Record]) -> Sums:
-    """Sums of records; sessions count for requests, refusals and networks, too."""
-    executions = [one for one in records if isinstance(one, CodeExecution)]
-    created = [one.metadata.creation_timestamp for one in records if one.metadata.creation_timestamp]
-    refused = [one for one in records if one.status.phase in _REFUSALS]
-    return Sums(
-        executions=len(executions),
-        sessions=len(records) - len(executions),
-        since=min(created, default=None),
-        until=max(created, default=None),
-        by_agent=_shares(records, lambda one: one.spec.source.agent),
-        by_requester=_shares(records, lambda one: one.spec.requested_by or "not known"),
-        by_outcome=_shares(executions, lambda one: one.status.phase.value),
-        refusals=_shares(refused, lambda one: one.status.reason),
-        egress=_shares(records, _egress),
-        approvals=[decided for one in executions if (decided := _decided(one))],
-    )
-
-
-def _shares(records: Iterable[Record], key: Callable[[Record], str]) -> list[Share]:
-    counts: Mapping[str, int] = Counter(map(key, records))
-    most = max(counts.values(), default=1)
-    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
-    return [Share(name, count, 100 * count / most) for name, count in ordered]
-
-
-def _egress(record: Record) -> str:
-    proof = record.status.egress_proof
-    return proof.verdict.value if proof else "not tried: nothing ran"
-
-
-def _decided(execution: CodeExecution) -> Decided | None:
-    asked = execution.status.approval
-    if asked is None:
-        return None
-    return Decided(
-        name=execution.metadata.name,
-        requested_by=execution.spec.requested_by or "",
-        grants=", ".join(map(str, asked.grants)),
-        decision=asked.decision or execution.status.phase.value,
-        approver=asked.approver,
-        reason=asked.reason,
-    )

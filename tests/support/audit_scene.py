@@ -8,21 +8,25 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 from click.testing import CliRunner
 
-from codeexec_api import ExecutionPolicySpec, Limits
+from codeexec_api import ExecutionPolicySpec, Limits, Reason
 from executor_client.approvals import ApprovalWait
-from executor_client.blocks import SourceBlock, prepare
+from executor_client.blocks import PreparedBlock, SourceBlock, prepare
 from executor_client.cli import main
 from executor_client.client import CodeExecutionClient, Request
+from executor_client.exceptions import CodeExecError
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 HOSTILE = "<script>document.title='taken over'</script><img src=x onerror=\"document.title='taken over'\">"
 """What an agent may call itself."""
 MARKER = "PLANTED-IN-CODE-AND-OUTPUT"
+_OTHER_IMAGE = f"sandbox.example/other@sha256:{1:064x}"
 
 
 def behave(block: FakeBlock) -> FakeOutcome:
@@ -51,6 +55,13 @@ def a_day(odd_one: str = HOSTILE) -> FakeCluster:
     return fake
 
 
+def a_busy_day(odd_one: str = HOSTILE, *, calls: int = 0) -> FakeCluster:
+    """The same, and sessions: long ones, one that is refused, one without room; and `calls` that go well."""
+    fake = a_day(odd_one)
+    asyncio.run(_work(fake, calls))
+    return fake
+
+
 async def _live(fake: FakeCluster, odd_one: str) -> None:
     builder, analyst = fake.client("system:serviceaccount:agents:builder"), fake.client("anna@example.org")
     for code, agent, client in (
@@ -71,13 +82,42 @@ async def _live(fake: FakeCluster, odd_one: str) -> None:
     await _submit(builder, "good", Request(agent="planner"))
     fake.recover()
     session = await analyst.open_session(Request(agent="analyst"), wait=True)
-    await session.execute(prepare([SourceBlock("python", f"good {MARKER}")]).blocks)
+    await session.execute(_code("good"))
     await session.end()
 
 
+async def _work(fake: FakeCluster, calls: int) -> None:
+    builder, analyst = fake.client("system:serviceaccount:agents:builder"), fake.client("anna@example.org")
+    session = await analyst.open_session(Request(agent="analyst"), wait=True)
+    await session.upload({f"{MARKER}.csv": MARKER.encode()})
+    for word in ("good", "good", "fail", "good"):
+        await session.execute(_code(word))
+        fake.advance(40)
+    await session.list_files()
+    await session.download([f"{MARKER}*"])
+    await session.end()
+    await _in_vain(builder, Request(agent="planner", image=_OTHER_IMAGE))
+    fake.fail_to_start(Reason.START_TIMEOUT, "the pod did not start within 60 s: 0/1 nodes: Insufficient cpu")
+    await _in_vain(builder, Request(agent="planner"))
+    fake.recover()
+    for count in range(calls):
+        await _submit(builder, "good", Request(agent=f"planner-{count % 3}"))
+        fake.advance(20)
+
+
+async def _in_vain(client: CodeExecutionClient, request: Request) -> None:
+    """Run something in a session that doesn't come."""
+    session = await client.open_session(request)
+    with suppress(CodeExecError):
+        await session.execute(_code("good"))
+
+
+def _code(word: str) -> Sequence[PreparedBlock]:
+    return prepare([SourceBlock("python", f"{word} {MARKER}")]).blocks
+
+
 async def _submit(client: CodeExecutionClient, word: str, request: Request) -> str:
-    code = f"{word} {MARKER}"
-    execution = await client.submit(prepare([SourceBlock("python", code)]).blocks, request)
+    execution = await client.submit(_code(word), request)
     return execution.name
 
 
@@ -124,17 +164,32 @@ def chromium() -> str:
     )
 
 
-def browse(page: Path, *options: str) -> str:
-    """What headless Chromium says of a page, without a network."""
+def browse(page: Path, *options: str, anchor: str = "") -> str:
+    """What headless Chromium says of a page, without a network; `anchor` is followed as if it was clicked."""
     with tempfile.TemporaryDirectory() as profile:
         command = [chromium(), "--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--no-sandbox"]
-        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}", *options, page.as_uri()]
+        command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}", *options]
+        command.append(f"{page.as_uri()}#{anchor}" if anchor else page.as_uri())
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+def page_of_width(page: Path, width: int, folder: Path) -> Path:
+    """A page that shows another one at this width, and takes what that posts as its title.
+
+    A window can't be as narrow as a phone.
+    """
+    frame = folder / f"frame-{width}.html"
+    frame.write_text(
+        "<!doctype html><style>body { margin: 0 } iframe { border: 0; height: 100vh }</style>"
+        "<script>onmessage = told => { document.title = told.data; }</script>"
+        f'<iframe src="{page.as_uri()}" width="{width}"></iframe>'
+    )
+    return frame
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        made = write_report(a_day("reviewer"), Path(folder))
-        print(browse(made, "--window-size=1060,1240", f"--screenshot={Path(sys.argv[1]).resolve()}"))
+        made = write_report(a_busy_day("reviewer", calls=30), Path(folder))
+        print(browse(made, "--window-size=1280,2700", f"--screenshot={Path(sys.argv[1]).resolve()}"))
