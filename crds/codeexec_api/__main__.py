@@ -1,4 +1,4 @@
-"""`python -m codeexec_api ROOT`: writes what is generated from the contract into the checkout at ROOT."""
+"""`python -m codeexec_api ROOT` generates files from the API contract and writes them into the checkout at ROOT."""
 
 import json
 import sys
@@ -13,10 +13,10 @@ _HEADER = "# Generated from crds/codeexec_api by `make generate`; do not edit.\n
 
 
 def generate() -> dict[str, str]:
-    """Path in the checkout to content, for every generated file."""
+    """The content of each generated file, by its path in the checkout."""
     files = {"docs/phases.md": to_markdown()}
     for name, crd in custom_resource_definitions().items():
-        plain = json.loads(json.dumps(crd))  # what stands in two places is written out twice
+        plain = json.loads(json.dumps(crd))  # without this, YAML anchors replace repeated parts
         text = _HEADER + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
         files[f"crds/{name}"] = text
         files[f"charts/codeexec/files/crds/{name}"] = text
@@ -24,7 +24,7 @@ def generate() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write every generated file below the folder given as the only argument."""
+    """Write each generated file into the checkout that the only argument names."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m codeexec_api CHECKOUT")
     for name, content in generate().items():

@@ -100,6 +100,13 @@ def by_whom(decision: ApprovalStatus) -> str:
     return f"by {decision.approver}: {decision.reason}" if decision.reason else f"by {decision.approver}"
 
 
+def undecided(asked: ApprovalStatus) -> str:
+    """How an execution ends that nobody has decided about in time."""
+    times = (asked.requested_at, asked.wait_until)
+    limit = f"{(times[1] - times[0]).total_seconds():g} s" if times[0] and times[1] else "the time"
+    return f"nobody approved or denied it within {limit} (approvalTimeoutSeconds of the policy). Nothing was run"
+
+
 def decided(asked: ApprovalStatus, by: ExecutionApproval) -> ApprovalStatus:
     """What is on record of an execution that a human was asked about, when one has decided."""
     return asked.model_copy(
@@ -126,19 +133,19 @@ def _fault(
     spec, requested_by = approval.spec, execution.spec.requested_by
     ref = spec.execution_ref
     if ref.uid != execution.metadata.uid:
-        return OTHER_EXECUTION, f"it names the UID {ref.uid}; that of this execution is {execution.metadata.uid}"
+        return OTHER_EXECUTION, f"it names UID {ref.uid}, but this execution has UID {execution.metadata.uid}"
     if ref.requested_by != requested_by:
-        found = f"it names {ref.requested_by!r} as who requested it; that is {requested_by or 'not known'!r}"
+        found = f"it says that {ref.requested_by!r} requested the execution, but {requested_by or 'nobody'!r} did"
         return OTHER_EXECUTION, found
     if spec.approver == requested_by:
-        return SELF_APPROVAL, f"{spec.approver!r} has requested the execution; somebody else has to decide"
+        return SELF_APPROVAL, f"{spec.approver!r} requested the execution, so another user has to decide"
     if spec.revoked:
-        return REVOKED, f"{spec.revoked_by or 'somebody'!r} has revoked it"
+        return REVOKED, f"it was revoked by {spec.revoked_by or 'somebody'!r}"
     if spec.decision == "Deny":
         return None
     if set(spec.grants or ()) != set(grants):
         named, asked = (", ".join(map(str, one)) or "nothing" for one in (spec.grants or (), grants))
-        return OTHER_GRANTS, f"it approves {named}; asked for is {asked}"
+        return OTHER_GRANTS, f"it approves {named}, but the execution asks for {asked}"
     if spec.expires_at is None or spec.expires_at <= now:
-        return EXPIRED, f"it expired at {spec.expires_at}"
+        return EXPIRED, f"it expired at {spec.expires_at}" if spec.expires_at else "it has no spec.expiresAt"
     return None

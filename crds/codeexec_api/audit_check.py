@@ -4,10 +4,11 @@ Pure: log lines and records in, findings and notes out. A finding is something t
 it. A note is something that can't be told.
 """
 
+import itertools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -173,12 +174,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _Pairs):
         plain = {name: _plain(one) for name, one in value}
         if len(plain) != len(value):
-            raise ValueError("a member comes twice")
+            raise ValueError("a field comes twice")
         return plain
     if isinstance(value, list):
         return [_plain(one) for one in value]
     if isinstance(value, float):
-        raise ValueError("there is a fraction in it")
+        raise ValueError("it has a number with a fraction")
     return value
 
 
@@ -189,6 +190,7 @@ def verify(
     now: datetime,
     namespace: str = "",
     complete: bool = False,
+    later: Iterable[LogLine] = (),
 ) -> Verification:
     """Check chains, and hold records against them.
 
@@ -199,15 +201,17 @@ def verify(
         now: the reader's clock; nothing can have been written after that.
         namespace: where those records are.
         complete: nothing was left out of the logs, so what they don't have is a finding and no note.
+        later: what was read of the logs after the records. Records may name these lines, and may be older than they.
     """
-    found = _Found(complete)
-    chains = _gather(lines, found)
+    found, later = _Found(complete), tuple(later)
+    chains = _gather(itertools.chain(lines, later), found)
     _check_chains(chains, found)
     if not chains:
-        found.say(FindingKind.MISSING, "the logs", "there is no audit line in them that can be read")
+        found.say(FindingKind.MISSING, "the logs", "they have no readable audit line")
     fine, gone = 0, tuple[str, ...]()
     if records is not None:
-        fine, gone = _Records(chains, found, in_utc(now + _AHEAD)).check(records, namespace)
+        unseen = {line.where for line in later}
+        fine, gone = _Records(chains, found, in_utc(now + _AHEAD), unseen).check(records, namespace)
     summaries = tuple(sorted(map(_summary, chains.values()), key=lambda one: (one.namespace, one.since, one.chain)))
     return Verification(tuple(found.findings), tuple(found.notes), summaries, found.lines, fine, gone)
 
@@ -247,12 +251,10 @@ def _gather(lines: Iterable[LogLine], found: _Found) -> dict[str, _Chain]:
         known = chains[chain].setdefault(number, read)
         same = known.body == read.body
         if not same:
-            message = f"line {number} of chain {chain} is another one than at {known.where}"
+            message = f"line {number} of chain {chain} differs from the one at {known.where}"
             found.say(FindingKind.CONFLICTING, read.where, message)
         elif known is not read and number <= last:
-            found.say(
-                FindingKind.REPEATED, read.where, f"line {number} of chain {chain} stands at {known.where} already"
-            )
+            found.say(FindingKind.REPEATED, read.where, f"line {number} of chain {chain} is already at {known.where}")
         elif number <= last:
             found.say(FindingKind.REORDERED, read.where, f"line {number} of chain {chain} comes after line {last}")
     return dict(chains)
@@ -272,16 +274,16 @@ def _read(line: LogLine, found: _Found) -> ReadLine | None:
             return None
         if digest(body) != body["hash"]:
             told = f"line {body['sequence']} of chain {body['chain']}{_about(body)}"
-            found.say(FindingKind.CHANGED, line.where, f"{told} was changed: its hash is not that of what it says")
+            found.say(FindingKind.CHANGED, line.where, f"{told} was changed: its hash does not match its content")
     except (ValueError, RecursionError) as error:
-        found.say(FindingKind.UNREADABLE, line.where, f"an audit line that has no one meaning: {error}")
+        found.say(FindingKind.UNREADABLE, line.where, f"an ambiguous audit line: {error}")
         return None
     return ReadLine(line.where, body)
 
 
 def _other_format(line: LogLine, body: Mapping[str, Any], found: _Found) -> None:
     """A newer operator's, or somebody has changed it: which of them the lines around it tell."""
-    message = f"format {body.get('format')!r} is not known here (allowed: {FORMAT}); check it with a newer codeexec"
+    message = f"format {body.get('format')!r} is unknown (allowed: {FORMAT}); verify it with a newer codeexec"
     found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
 
 
@@ -289,17 +291,17 @@ def _malformed(body: Mapping[str, Any]) -> str:
     """What is wrong with the members that each line has; empty if nothing is."""
     for name, pattern in _HEX.items():
         if not isinstance(body.get(name), str) or not pattern.fullmatch(body[name]):
-            return f"audit.{name} is no hexadecimal number of the right length"
+            return f"audit.{name} is not a hexadecimal number of the right length"
     number = body["sequence"]
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 2**53:
-        return "audit.sequence is no number from 1 on"
+        return "audit.sequence is not a whole number from 1 on"
     for name in ("time", "operator", "namespace", "event"):
         if not isinstance(body.get(name), str):
-            return f"audit.{name} is no text"
+            return f"audit.{name} is not a string"
     record = body.get("record", {})
     texts = [record.get(name) for name in ("kind", "name", "uid", "phase")] if isinstance(record, dict) else [None]
     if (record or body["event"] == AuditEvent.STATUS_WRITE) and not all(isinstance(one, str) for one in texts):
-        return "audit.record doesn't name a record"
+        return "audit.record lacks the kind, name, uid or phase of a record"
     return ""
 
 
@@ -313,10 +315,10 @@ def _check_chains(chains: Mapping[str, _Chain], found: _Found) -> None:
         numbers = sorted(chain)
         first = chain[numbers[0]]
         if numbers[0] > 1:
-            message = f"lines 1 to {numbers[0] - 1} of chain {name} are not in the logs given"
+            message = f"lines 1 to {numbers[0] - 1} of chain {name} are not in the given logs"
             found.wonder(FindingKind.MISSING, first.where, message)
         elif first.body["previous"] != GENESIS or first.body["event"] != AuditEvent.OPERATOR_STARTED:
-            found.say(FindingKind.BROKEN, first.where, f"chain {name} doesn't begin with the start of an operator")
+            found.say(FindingKind.BROKEN, first.where, f"chain {name} doesn't begin with OperatorStarted")
         for before, after in pairwise(numbers):
             _check_link(name, chain[before], chain[after], found)
         for line in chain.values():
@@ -330,10 +332,10 @@ def _check_link(name: str, before: ReadLine, after: ReadLine, found: _Found) -> 
         which = f"line {first} of chain {name} is" if first == last else f"lines {first} to {last} of chain {name} are"
         found.say(FindingKind.MISSING, after.where, f"{which} missing between {before.where} and {after.where}")
     elif after.body["previous"] != before.body["hash"]:
-        message = f"line {last + 1} of chain {name} follows another line than the one at {before.where}"
+        message = f"line {last + 1} of chain {name} doesn't follow the line at {before.where}"
         found.say(FindingKind.BROKEN, after.where, message)
     if after.body["namespace"] != before.body["namespace"]:
-        found.say(FindingKind.BROKEN, after.where, f"chain {name} goes on with another namespace")
+        found.say(FindingKind.BROKEN, after.where, f"the namespace of chain {name} changes here")
 
 
 def _check_continuation(line: ReadLine, chains: Mapping[str, _Chain], found: _Found) -> None:
@@ -342,17 +344,20 @@ def _check_continuation(line: ReadLine, chains: Mapping[str, _Chain], found: _Fo
     try:
         anchor = AuditAnchor.model_validate({**after, "time": line.body["time"]} if isinstance(after, dict) else None)
     except ValidationError:
-        found.say(FindingKind.UNREADABLE, line.where, "audit.after names no line")
+        found.say(FindingKind.UNREADABLE, line.where, "audit.after doesn't name a line")
         return
     chain = chains.get(anchor.chain)
     if chain is None:
-        message = f"this operator followed another one, whose chain {anchor.chain} is not in the logs given"
+        message = f"chain {anchor.chain}, of the operator before this one, is not in the given logs"
         found.wonder(FindingKind.MISSING, line.where, message)
     elif anchor.sequence > max(chain):
-        message = f"chain {anchor.chain} ends at {max(chain)} in the logs given, but was seen at {anchor.sequence}"
+        message = (
+            f"chain {anchor.chain} ends with line {max(chain)} in the given logs, but the next operator saw line "
+            f"{anchor.sequence}"
+        )
         found.say(FindingKind.MISSING, line.where, message)
     elif anchor.sequence in chain and chain[anchor.sequence].body["hash"] != anchor.hash:
-        message = f"line {anchor.sequence} of chain {anchor.chain} is another one than the next operator saw"
+        message = f"line {anchor.sequence} of chain {anchor.chain} differs from the one that the next operator saw"
         found.say(FindingKind.CONFLICTING, chain[anchor.sequence].where, message)
 
 
@@ -375,11 +380,12 @@ def _summary(chain: _Chain) -> ChainSummary:
 class _Records:
     """Holds records against the lines that tell of them."""
 
-    def __init__(self, chains: Mapping[str, _Chain], found: _Found, latest: str) -> None:
+    def __init__(self, chains: Mapping[str, _Chain], found: _Found, latest: str, later: Set[str]) -> None:
         self._chains, self._found, self._latest = chains, found, latest
         self._until = max((line.body["time"] for chain in chains.values() for line in chain.values()), default="")
         self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
-        """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed."""
+        """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed, and
+        without those that were read later than the records."""
         self._ages: dict[str, int] = {}
         """Chains by their age, the oldest first."""
         for chain in sorted(chains.values(), key=lambda one: str(one[min(one)].body["time"])):
@@ -387,7 +393,7 @@ class _Records:
             refused = _refused(chain)
             for number in sorted(chain):
                 line = chain[number]
-                if line.record and number not in refused:
+                if line.record and number not in refused and line.where not in later:
                     self._told[line.record["uid"]].append(line)
 
     def check(self, records: Iterable[Mapping[str, Any]], namespace: str) -> tuple[int, tuple[str, ...]]:
@@ -406,7 +412,11 @@ class _Records:
         except ValidationError as error:
             where = f"{raw['kind']} {raw['metadata']['name']}"
             fields = ", ".join(".".join(map(str, one["loc"])) for one in error.errors(include_input=False))
-            self._found.say(FindingKind.RECORD_CHANGED, where, f"no operator has written this: {fields}"[: 2 * _SHOWN])
+            self._found.say(
+                FindingKind.RECORD_CHANGED,
+                where,
+                f"not written by an operator: these fields are not valid: {fields}"[: 2 * _SHOWN],
+            )
             return False
         where, anchor = f"{raw['kind']} {record.metadata.name}", record.status.audit
         if anchor is None:
@@ -418,10 +428,10 @@ class _Records:
     def _unanchored(self, where: str, record: CodeExecution | CodeSession, status: Mapping[str, Any]) -> None:
         if lines := self._told.get(record.metadata.uid):
             told = lines[-1]
-            message = f"it names no line, but {told.where} tells that it became {told.record['phase']}"
+            message = f"it names no line, but the line at {told.where} says that it became {told.record['phase']}"
             self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
         elif status:
-            message = "it names no line: an operator without audit lines has written it, or somebody else"
+            message = "it names no line: it was not written by an operator that writes audit lines"
             self._found.wonder(FindingKind.RECORD_UNANCHORED, where, message)
 
     def _line_of(self, where: str, anchor: AuditAnchor, told: Sequence[ReadLine]) -> ReadLine | None:
@@ -433,19 +443,21 @@ class _Records:
             inside = chain and min(chain) < anchor.sequence < max(chain)
             cut_off = chain and anchor.sequence > max(chain) and in_utc(anchor.time) <= self._until
             if told and self._contradicts(told[-1], anchor, given=bool(chain)):
-                message = f"it names {named}, which is not there, but {told[-1].where} tells last that it became "
+                message = (
+                    f"it names {named}, which doesn't exist; its last line, at {told[-1].where}, says that it became "
+                )
                 self._found.say(FindingKind.RECORD_UNANCHORED, where, f"{message}{told[-1].record['phase']}")
             elif in_utc(anchor.time) > self._latest:
-                message = f"it names {named}, of {in_utc(anchor.time)}: that has not come yet"
+                message = f"it names {named}, of {in_utc(anchor.time)}, which is in the future"
                 self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
             elif inside or cut_off:
                 self._found.say(FindingKind.MISSING, where, f"its line is missing: {named}")
             elif chain and anchor.sequence > max(chain):
-                self._found.wonder(FindingKind.MISSING, where, f"it is newer than the logs given: {named}")
+                self._found.wonder(FindingKind.MISSING, where, f"its line is newer than the given logs: {named}")
             else:
-                self._found.wonder(FindingKind.MISSING, where, f"its line is not in the logs given: {named}")
+                self._found.wonder(FindingKind.MISSING, where, f"its line is not in the given logs: {named}")
         elif line.body["hash"] != anchor.hash or line.body["time"] != in_utc(anchor.time):
-            message = f"it names another {named} than {line.where} has: one of them was changed"
+            message = f"it names {named}, but with another hash or time than at {line.where}: one of them was changed"
             self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
             return None
         return line
@@ -471,21 +483,22 @@ class _Records:
     ) -> bool:
         said, found = facts_of(record), line.record
         if found.get("uid") != record.metadata.uid:
-            message = f"it names the line at {line.where}, which tells of {line.named} with another UID"
+            message = f"it names the line at {line.where}, which is about {line.named} with another UID"
             self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
             return False
         if said != found:
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{_differences(said, found)} (the line: {line.where})")
             return False
         if status_digest(status) != line.body.get("statusSHA256"):
-            message = "its status was changed in what lines don't tell of, such as output or messages"
+            message = "its status was changed in fields that lines don't hold, such as output or messages"
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{message} (the line: {line.where})")
             return False
         later = [one for one in self._told.get(record.metadata.uid, ()) if self._order(one) > self._order(line)]
         if later:
             newest = later[-1]
             message = (
-                f"it is as {line.where} says, but {newest.where} tells that it became {newest.record['phase']} later"
+                f"it matches {line.where}, but the line at {newest.where} says that it became "
+                f"{newest.record['phase']} later"
             )
             self._found.say(FindingKind.RECORD_OUTDATED, where, message)
         return not later

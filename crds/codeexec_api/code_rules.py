@@ -115,12 +115,12 @@ def _action(module: str, rules: Iterable[CodeRule]) -> CodeAction | None:
 def demanded(finding: CodeFinding, rules: Iterable[CodeRule]) -> str:
     """What is allowed instead of what was found."""
     if finding.found == UNREADABLE:
-        text = f"Python that can be parsed, at most {MAX_CODE_BYTES} bytes of it, without commands of IPython"
+        text = f"valid Python without IPython commands, at most {MAX_CODE_BYTES} bytes"
     else:
         listed = sorted(module for rule in rules if rule.action is finding.action for module in rule.imports)
         more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
         text = f"code that imports none of {', '.join(listed[:_LISTED])}{more}"
-    return f"{text}; with approval: this, too" if finding.action is CodeAction.NEED_APPROVAL else text
+    return f"{text}; with approval: this code as well" if finding.action is CodeAction.NEED_APPROVAL else text
 
 
 def _unreadable(places: Iterable[str]) -> tuple[Hit, ...]:

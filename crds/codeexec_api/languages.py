@@ -29,6 +29,9 @@ _ALL: Final = (
 LANGUAGES: Final = MappingProxyType({language.name: language for language in _ALL})
 """Canonical name to language, in the order in which messages list them. Which of them run is up to the image."""
 
+DEFAULT_LANGUAGES: Final = ("python", "bash", "sh")
+"""Those that the default sandbox image runs, in the same order."""
+
 _SPELLINGS: Final = {alias: one.name for one in _ALL for alias in (one.name, *one.aliases)}
 
 
@@ -43,5 +46,10 @@ def default_file_name(language: str, sha256: str) -> str:
 
 
 def unknown_language(spelling: str) -> str:
-    """The one message for a language that is not supported."""
-    return f"unknown language {spelling}; supported languages: {', '.join(LANGUAGES)}"
+    """The one message for a language that no image runs. The image decides which of the others run."""
+    others = [one for one in _ALL if one.name not in DEFAULT_LANGUAGES]
+    return (
+        f"unknown language {spelling}; supported languages: {', '.join(DEFAULT_LANGUAGES)}. A sandbox image with "
+        f"{' or '.join(one.command[0] for one in others)} also runs {' or '.join(one.name for one in others)}: see "
+        "docs/images.md"
+    )

@@ -52,7 +52,7 @@ _REFUSED_HERE: Final = re.compile("[" + "".join(rf"\U{first:08X}-\U{last:08X}" f
 def check_workspace_path(path: str) -> str:
     """The path itself, if it is that of a file in the workspace, whatever stands there.
 
-    Such a path is relative and has no part that is empty, `.` or `..`, or begins or ends with a blank. It has at most
+    Such a path is relative and has no part that is empty, `.` or `..`, or begins or ends with a space. It has at most
     MAX_PATH_BYTES bytes and no character that is a control, a separator, private or invisible. Names that differ in
     case or in Unicode normalization are different files; nothing is normalized.
 
@@ -60,12 +60,12 @@ def check_workspace_path(path: str) -> str:
         ValueError: names the path and what is wrong with it.
     """
     if found := _REFUSED_HERE.search(path):
-        raise ValueError(f"{path!r} holds U+{ord(found[0]):04X}; use letters, digits, signs and plain blanks")
+        raise ValueError(f"{path!r} contains U+{ord(found[0]):04X}; use letters, digits, punctuation and plain spaces")
     if (size := len(path.encode())) > MAX_PATH_BYTES:
         raise ValueError(f"{path!r} has {size} bytes; at most {MAX_PATH_BYTES} are allowed")
     for part in path.split("/"):
         if part in ("", ".", ".."):
             raise ValueError(f"{path!r} has the part {part!r}; give a path relative to the workspace")
         if part != part.strip(" "):
-            raise ValueError(f"{path!r} has the part {part!r}; no part may begin or end with a blank")
+            raise ValueError(f"{path!r} has the part {part!r}; no part may begin or end with a space")
     return path

@@ -23,18 +23,18 @@ NEVER: Final[tuple[Reserved, ...]] = tuple(
     for network, what in (
         ("0.0.0.0/8", "addresses of the pod itself"),
         ("127.0.0.0/8", "loopback addresses"),
-        ("169.254.0.0/16", "link-local addresses, where clouds have their metadata"),
-        ("100.100.100.200/32", "the metadata of a cloud"),
-        ("168.63.129.16/32", "the metadata of a cloud"),
+        ("169.254.0.0/16", "link-local addresses, which serve cloud metadata"),
+        ("100.100.100.200/32", "addresses of cloud metadata"),
+        ("168.63.129.16/32", "addresses of cloud metadata"),
         ("224.0.0.0/3", "multicast and reserved addresses"),
-        ("::/128", "the address of the pod itself"),
-        ("::1/128", "the loopback address"),
+        ("::/128", "addresses of the pod itself"),
+        ("::1/128", "loopback addresses"),
         (_MAPPED, "IPv4 addresses written as IPv6"),
-        ("64:ff9b::/96", "IPv4 addresses behind a translation"),
-        ("64:ff9b:1::/48", "IPv4 addresses behind a translation"),
-        ("2002::/16", "IPv4 addresses behind a translation"),
-        ("fd00:ec2::/32", "the metadata of a cloud"),
-        ("fd20:ce::254/128", "the metadata of a cloud"),
+        ("64:ff9b::/96", "addresses that are translated to IPv4"),
+        ("64:ff9b:1::/48", "addresses that are translated to IPv4"),
+        ("2002::/16", "addresses that are translated to IPv4"),
+        ("fd00:ec2::/32", "addresses of cloud metadata"),
+        ("fd20:ce::254/128", "addresses of cloud metadata"),
         ("fe80::/10", "link-local addresses"),
         ("ff00::/8", "multicast addresses"),
     )
@@ -63,7 +63,7 @@ def parse_permit(text: str) -> Permit:
     """
     found = _PERMIT.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no permit; write {_HOW_A_PERMIT}")
+        raise ValueError(f"{text!r} is not a permit; write {_HOW_A_PERMIT}")
     fields: dict[str, Any] = {"port": int(found["port"]), "protocol": (found["protocol"] or "TCP").upper()}
     peer = found["six"] if found["peer"] is None else found["peer"]
     selected = _SELECTOR.fullmatch(peer)
@@ -79,7 +79,7 @@ def parse_permit(text: str) -> Permit:
     try:
         permit = Permit.model_validate(fields)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no permit ({_first(error)}); write {_HOW_A_PERMIT}") from error
+        raise ValueError(f"{text!r} is not a permit ({_first(error)}); write {_HOW_A_PERMIT}") from error
     if fault := fault_of(permit):
         raise ValueError(f"{text!r} can't be permitted: {fault}")
     return permit
@@ -95,7 +95,7 @@ def parse_mount(text: str) -> Mount:
     """
     found = _MOUNT.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no mount; write {_HOW_A_MOUNT}")
+        raise ValueError(f"{text!r} is not a mount; write {_HOW_A_MOUNT}")
     claim = found["kind"] == "pvc"
     name = re.sub(r"[^a-z0-9]+", "-", found["path"].removeprefix("/mnt/").lower())[:32].strip("-")
     source = (
@@ -106,7 +106,7 @@ def parse_mount(text: str) -> Mount:
     try:
         return Mount.model_validate({"name": name, "mount_path": found["path"], **source})
     except ValueError as error:
-        raise ValueError(f"{text!r} is no mount ({_first(error)}); write {_HOW_A_MOUNT}") from error
+        raise ValueError(f"{text!r} is not a mount ({_first(error)}); write {_HOW_A_MOUNT}") from error
 
 
 def _first(error: ValueError) -> str:
@@ -118,16 +118,16 @@ def _first(error: ValueError) -> str:
 def fault_of(permit: Permit) -> str:
     """Why this permit can't be granted, whatever a policy says; empty if it can."""
     if permit.host is not None:
-        return "a NetworkPolicy can't name hosts; ask for the addresses, as cidr"
+        return "a NetworkPolicy can't name hosts; ask for IP addresses (cidr)"
     if permit.cidr is None:
         selectors = (permit.pod_selector, permit.namespace_selector)
         keys = [key for one in selectors if one for key in one.match_labels]
         wrong = [key for key in keys if not _LABEL_KEY.fullmatch(key)]
-        return f"{wrong[0]!r} is no key of a label" if wrong else ""
+        return f"{wrong[0]!r} is not a valid label key" if wrong else ""
     try:
         network = ipaddress.ip_network(permit.cidr)
     except ValueError as error:
-        return f"{error}; write a network such as 10.1.0.0/16, without bits behind its prefix"
+        return f"{error}; write a network such as 10.1.0.0/16, with all bits after its prefix 0"
     return open_up(network, NEVER).refused
 
 
@@ -171,16 +171,16 @@ def open_up(network: Network, reserved: Iterable[Reserved]) -> Opening:
     inside: list[Any] = []
     for one, what in reserved:
         if _within(network, one):
-            return Opening(refused=f"{what} ({one}) are never permitted")
+            return Opening(refused=f"{what} ({one}) can't be permitted")
         if _within(one, network):
             inside.append(one)
     left_out = tuple(map(str, ipaddress.collapse_addresses(one for one in inside if one != _MAPPED)))
     if str(network) in left_out:
-        return Opening(refused="all of it is never permitted")
+        return Opening(refused="none of its addresses can be permitted")
     if len(left_out) > MAX_LEFT_OUT:
         return Opening(
-            refused=f"{len(left_out)} ranges in it are never permitted, and at most {MAX_LEFT_OUT} can be left out; "
-            "ask for a narrower range"
+            refused=f"it contains {len(left_out)} ranges that can't be permitted, and at most {MAX_LEFT_OUT} can be "
+            "left out; ask for a smaller range"
         )
     return Opening(left_out)
 
@@ -201,7 +201,7 @@ def opening(permits: Iterable[Permit], reserved: Collection[Reserved] = ()) -> t
         if permit.cidr is not None:
             found = open_up(ipaddress.ip_network(permit.cidr), (*NEVER, *reserved))
             if found.refused:
-                return (), f"spec.egress[{index}]: {permit} is not granted by any policy or approval: {found.refused}"
+                return (), f"spec.egress[{index}]: no policy or approval can grant {permit}: {found.refused}"
             left_out = found.left_out
         opened.append(OpenedEgress(permit=str(permit), left_out=left_out))
     return tuple(opened), ""

@@ -1,7 +1,7 @@
-"""The lives of a CodeExecution and of a CodeSession: a table each, without side effects.
+"""The state machines of CodeExecution and CodeSession: one transition table each, without side effects.
 
-The operator moves objects along them; the CRDs' enums, `docs/phases.md`, the client's idea of "finished" and the tests
-derive from them.
+The operator changes phases by these tables only. The enums in the CRDs, `docs/phases.md`, the client's list of terminal
+phases and the tests are derived from them. `docs/troubleshooting.md` has an entry for each reason.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ class Phase(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True when nothing happens to the execution any more."""
+        """True if the execution has ended and its phase no longer changes."""
         return self not in _ORIGINS
 
 
@@ -47,12 +47,12 @@ class SessionPhase(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True when nothing can run in the session any more."""
+        """True if the session has ended and no execution can run there."""
         return self not in _SESSION_ORIGINS
 
 
 class Event(StrEnum):
-    """What the operator can observe of an execution or a session."""
+    """What the operator observes about an execution or a session. An event moves the object to its next phase."""
 
     ACCEPTED = "Accepted"
     REFUSED = "Refused"
@@ -72,7 +72,7 @@ class Event(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a phase or a condition is as it is (`status.reason`): a closed vocabulary for people and programs."""
+    """Why an object is in its phase (`status.reason`), or why a condition has its status. A closed vocabulary."""
 
     POLICY_VIOLATION = "PolicyViolation"
     POLICY_INVALID = "PolicyInvalid"
@@ -122,7 +122,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """Where an event leads, and the reason recorded when the observer has no more precise one."""
+    """The phase that an event leads to, and the reason to record if the observer gives no more specific reason."""
 
     phase: Phase
     reason: Reason
@@ -130,7 +130,7 @@ class Move:
 
 @dataclass(frozen=True)
 class SessionMove:
-    """The same for a session."""
+    """The same as `Move`, for a session."""
 
     phase: SessionPhase
     reason: Reason
@@ -191,14 +191,14 @@ _SESSION_ORIGINS: Final = frozenset(phase for phase, _ in SESSION_TRANSITIONS)
 
 
 class IllegalTransition(ValueError):
-    """An event that has no row in the table for the phase."""
+    """The transition table has no row for this phase and event."""
 
 
 def advance(phase: Phase, event: Event) -> Move:
-    """The move that an event causes.
+    """Look up the move that an event causes in the life of an execution.
 
     Raises:
-        IllegalTransition: the table has no such row; in particular every event in a terminal phase.
+        IllegalTransition: the table has no such row. In a terminal phase, every event raises this.
     """
     try:
         return TRANSITIONS[phase, event]
@@ -207,7 +207,7 @@ def advance(phase: Phase, event: Event) -> Move:
 
 
 def advance_session(phase: SessionPhase, event: Event) -> SessionMove:
-    """The move that an event causes in the life of a session.
+    """Look up the move that an event causes in the life of a session.
 
     Raises:
         IllegalTransition: the table has no such row.
@@ -223,13 +223,17 @@ def _illegal(phase: Phase | SessionPhase, event: Event) -> IllegalTransition:
 
 
 def to_markdown() -> str:
-    """The tables and their diagrams as the document `docs/phases.md`."""
+    """Render both tables, with a diagram each, as the document `docs/phases.md`."""
     lines = [
         "# Phases",
         "",
         "Generated from `crds/codeexec_api/phases.py` by `make generate`; do not edit.",
         "",
-        "A terminal phase has no row: nothing moves an object out of it.",
+        "These tables list every phase change of a CodeExecution and a CodeSession. An event is what the operator",
+        "observes. Terminal phases have no row, because an object never leaves a terminal phase.",
+        "",
+        "The operator records the default reason in `status.reason` unless it knows a more specific one.",
+        "[Troubleshooting](troubleshooting.md) explains every reason.",
         "",
         "## CodeExecution",
         "",
@@ -250,7 +254,7 @@ def _section(
         yield f"    {phase.value} --> {move.phase.value}: {event.value}"
     for last in terminal:
         yield f"    {last.value} --> [*]"
-    yield from ("```", "", "| in phase | on event | goes to | default reason |", "|---|---|---|---|")
+    yield from ("```", "", "| phase | event | next phase | default reason |", "|---|---|---|---|")
     for (phase, event), move in table.items():
         yield f"| {phase.value} | {event.value} | {move.phase.value} | {move.reason.value} |"
     yield ""

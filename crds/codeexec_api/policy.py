@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from codeexec_api.code_rules import Reading, demanded, find
+from codeexec_api.names import POLICY_NAME
 from codeexec_api.permits import allows, covers, fault_of
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import (
@@ -55,6 +56,8 @@ class Verdict:
     """What is never allowed, not even with approval."""
     beyond: tuple[Violation, ...] = ()
     """What is allowed with approval only."""
+    policy_source: str = ""
+    """Where the policy is kept."""
 
     @property
     def decision(self) -> Decision:
@@ -81,19 +84,34 @@ class Verdict:
         listed = "; ".join(map(str, (*self.violations, *self.beyond)))
         if self.decision is Decision.NEEDS_APPROVAL:
             return listed
-        return (
-            f"{listed}. Ask for less, or ask the platform owner to change the ExecutionPolicy 'default' of this "
-            "namespace."
-        )
+        return f"{listed}. Ask for less, or ask the platform owner to change {self.policy_source or 'the policy'}"
 
 
-def evaluate(spec: Request, policy: ExecutionPolicySpec, reading: Reading | None = None) -> Verdict:
-    """Hold a request against a policy. Pure and total: it lists all that is not allowed, and raises nothing.
+def namespace_policy(namespace: str) -> str:
+    """Where the policy of a namespace is kept that has its own, for messages."""
+    return f"the ExecutionPolicy {POLICY_NAME!r} in namespace {namespace!r}"
+
+
+def cluster_policy(config_map: tuple[str, str] | None) -> str:
+    """Where the policy of all other namespaces is kept, for messages.
+
+    Args:
+        config_map: namespace and name of the ConfigMap that holds it, if that is known.
+    """
+    place = f", ConfigMap {config_map[1]!r} in namespace {config_map[0]!r}" if config_map else ""
+    return f"the cluster's default policy (Helm value policy{place})"
+
+
+def evaluate(
+    spec: Request, policy: ExecutionPolicySpec, reading: Reading | None = None, *, source: str = ""
+) -> Verdict:
+    """Compare a request with a policy. Pure and total: the verdict lists all that is not allowed. Raises nothing.
 
     Args:
         spec: what is asked for.
-        policy: what governs its namespace.
-        reading: what is known of its code. Where rules for code count, code of which nothing is known is unreadable.
+        policy: the policy that governs its namespace.
+        reading: what is known of its code. If there are rules for code, code that was not read counts as unreadable.
+        source: where the policy is kept, for the message of a denial; see `namespace_policy` and `cluster_policy`.
     """
     policy = policy_for(spec, policy)
     image = spec.image or policy.images[0]
@@ -103,6 +121,7 @@ def evaluate(spec: Request, policy: ExecutionPolicySpec, reading: Reading | None
         runtime_class_name=spec.runtime_class_name or policy.runtime_class_name,
         violations=tuple(one for one, approvable in found if not approvable),
         beyond=tuple(one for one, approvable in found if approvable),
+        policy_source=source,
     )
 
 

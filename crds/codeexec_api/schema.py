@@ -1,7 +1,7 @@
-"""Pydantic models to CustomResourceDefinitions with structural schemas.
+"""Converts pydantic models into CustomResourceDefinitions with structural schemas.
 
-What pydantic emits is JSON schema; what the API server takes is a subset of OpenAPI v3 without references, null
-types and `additionalProperties: false` (apiextensions.k8s.io/v1, "structural schemas"). This module bridges that.
+Pydantic emits JSON schema. The API server takes structural schemas (apiextensions.k8s.io/v1): a subset of OpenAPI v3
+without references, null types and `additionalProperties: false`.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from codeexec_api.v1alpha1 import (
 _DROPPED: Final = ("title", "$defs")
 _NESTED: Final = ("items", "additionalProperties")
 _CLOSED: Final = {"additionalProperties": False}
-"""What is implied for an object; for a map it is the schema of the values."""
+"""Implied for an object. For a map, `additionalProperties` is the schema of the values."""
 
 
 def structural(model: type[BaseModel]) -> dict[str, Any]:
@@ -47,6 +47,8 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
     }
     if result.get("default", ...) in (None, "", []):
         del result["default"]
+    if "description" in result:
+        result["description"] = " ".join(result["description"].split())  # docstrings are wrapped
     if "const" in result:
         result["enum"] = [result.pop("const")]
     if "properties" in result:
@@ -62,7 +64,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Join a referenced schema with what stands beside the reference; validation rules of both count."""
+    """Join a referenced schema with the keywords beside the reference. The validation rules of both apply."""
     key = "x-kubernetes-validations"
     rules = [*base.get(key, []), *over.get(key, [])]
     return base | over | ({key: rules} if rules else {})
@@ -73,64 +75,86 @@ def _column(name: str, path: str, kind: str = "string", *, wide: bool = False, t
     return column | {"priority": 1} if wide else column
 
 
+_AGE: Final = _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation")
+_AGENT: Final = _column("Agent", ".spec.source.agent", text="Agent that made the request, as claimed by the client")
+_EGRESS: Final = _column(
+    "Egress", ".status.egressProof.verdict", wide=True, text="Whether the sandbox's network was shown to be closed"
+)
+_IMAGE: Final = _column("Image", ".status.image", wide=True, text="Sandbox image")
+_NODE: Final = _column("Node", ".status.nodeName", wide=True, text="Node of the sandbox pod")
+_POD: Final = _column("Pod", ".status.podName", wide=True, text="Sandbox pod")
+_RUNTIME: Final = _column(
+    "Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty for the node's default runtime"
+)
+_REQUESTED_BY: Final = "User who created it, as the API server authenticated them"
+
 _EXECUTION_COLUMNS: Final = [
-    _column("Agent", ".spec.source.agent", text="Agent whose code this is, as claimed by the client"),
-    _column("Language", ".status.summary.languages", text="Languages of the blocks"),
-    _column("Phase", ".status.phase", text="Where the execution stands"),
+    _AGENT,
+    _column("Language", ".status.summary.languages", text="Languages of the blocks, or files"),
+    _column("Phase", ".status.phase", text="State of the execution"),
+    _column("Reason", ".status.reason", text="Reason for the phase"),
     _column("Exit", ".status.exitCode", "integer", text="Exit code of the last block that ran"),
-    _column("Duration", ".status.summary.duration", text="From the start of the code to its end"),
-    _column("Digest", ".status.summary.digest", text="Start of the digest of the code"),
-    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
-    _column("Reason", ".status.reason", wide=True, text="Why the execution is in this phase"),
-    _column("Requested-By", ".spec.requestedBy", wide=True, text="Who created it, as the API server knows them"),
-    _column("Approver", ".status.approval.approver", wide=True, text="Who approved or denied it, if that was needed"),
-    _column(
-        "Egress",
-        ".status.egressProof.verdict",
-        wide=True,
-        text="Whether the network was shown to be closed, or restricted to what was permitted",
-    ),
-    _column("Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty: the node's default"),
-    _column("Session", ".spec.sessionRef.name", wide=True, text="Session; empty: a pod of its own"),
-    _column("Pod", ".status.podName", wide=True, text="Sandbox pod"),
-    _column("Image", ".status.image", wide=True, text="Sandbox image"),
+    _column("Duration", ".status.summary.duration", text="Time from the start of the code to its end"),
+    _AGE,
+    _column("Requested-By", ".spec.requestedBy", wide=True, text=_REQUESTED_BY),
+    _column("Approver", ".status.approval.approver", wide=True, text="User who approved or denied it"),
+    _column("Session", ".spec.sessionRef.name", wide=True, text="Session; empty for a pod of its own"),
+    _POD,
+    _NODE,
+    _RUNTIME,
+    _EGRESS,
+    _column("Digest", ".status.summary.digest", wide=True, text="Start of the digest of the code and files"),
+    _IMAGE,
 ]
 _SESSION_COLUMNS: Final = [
-    _column("Agent", ".spec.source.agent", text="Agent whose session this is, as claimed by the client"),
-    _column("Phase", ".status.phase", text="Where the session stands"),
-    _column("Executions", ".status.executions", "integer", text="Executions that ran in it, as last recorded"),
-    _column("Last-Used", ".status.lastUsedAt", "date", text="Time since something ran in it, as last recorded"),
-    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
-    _column("Stateful", ".spec.stateful", "boolean", wide=True, text="Whether Python keeps its variables"),
-    _column("Reason", ".status.reason", wide=True, text="Why the session is in this phase"),
-    _column("Egress", ".status.egressProof.verdict", wide=True, text="Whether the network was shown to be closed"),
-    _column("Pod", ".status.podName", wide=True, text="Sandbox pod"),
+    _AGENT,
+    _column("Phase", ".status.phase", text="State of the session"),
+    _column("Reason", ".status.reason", text="Reason for the phase"),
+    _column("Executions", ".status.executions", "integer", text="Executions that ran in the session"),
+    _column("Last-Used", ".status.lastUsedAt", "date", text="Time since the end of the last execution"),
+    _AGE,
+    _column("Stateful", ".spec.stateful", "boolean", wide=True, text="Whether Python variables persist"),
+    _column("Requested-By", ".spec.requestedBy", wide=True, text=_REQUESTED_BY),
+    _POD,
+    _NODE,
+    _RUNTIME,
+    _EGRESS,
+    _IMAGE,
 ]
 _POOL_COLUMNS: Final = [
-    _column("Replicas", ".spec.replicas", "integer", text="Pods that are to stand ready"),
-    _column("Ready", ".status.readyReplicas", "integer", text="Pods that stand ready"),
-    _column("In-Use", ".status.claimedReplicas", "integer", text="Pods that run an execution"),
+    _column("Replicas", ".spec.replicas", "integer", text="Pods to keep ready, in addition to those in use"),
+    _column("Ready", ".status.readyReplicas", "integer", text="Pods that are ready and not in use"),
+    _column("In-Use", ".status.claimedReplicas", "integer", text="Pods that executions use"),
     _column("Queued", ".status.queued", "integer", text="Executions that wait for a pod"),
-    _column("Refill-Ms", ".status.lastRefillMs", "integer", text="What the last pod took to become ready"),
-    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
-    _column("Reason", ".status.conditions[?(@.type=='Ready')].reason", wide=True, text="Why the pool is as it is"),
-    _column("Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty: the node's default"),
-    _column("Image", ".status.image", wide=True, text="Sandbox image"),
+    _column("Reason", ".status.conditions[?(@.type=='Ready')].reason", text="Why the pool is ready or not"),
+    _AGE,
+    _column(
+        "Refill-Ms", ".status.lastRefillMs", "integer", wide=True, text="Start time of the newest ready pod, in ms"
+    ),
+    _RUNTIME,
+    _IMAGE,
+    _column("Message", ".status.conditions[?(@.type=='Ready')].message", wide=True, text="The reason in words"),
 ]
 _APPROVAL_COLUMNS: Final = [
-    _column("Execution", ".spec.executionRef.name", text="Execution that this is about"),
-    _column("Decision", ".spec.decision", text="Whether it may run"),
-    _column("Approver", ".spec.approver", text="Who decided, as the API server knows them"),
-    _column("Expires", ".spec.expiresAt", "date", text="The code must have started by then"),
-    _column("Revoked", ".spec.revoked", "boolean", text="Whether it was taken back"),
-    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
-    _column("Requested-By", ".spec.executionRef.requestedBy", wide=True, text="Who asked for the execution"),
-    _column("Reason", ".spec.reason", wide=True, text="Why, in the words of the approver"),
+    _column("Execution", ".spec.executionRef.name", text="Execution that the decision is about"),
+    _column("Decision", ".spec.decision", text="Approve or Deny"),
+    _column("Approver", ".spec.approver", text="User who decided, as the API server authenticated them"),
+    # A time in the future: as a date, kubectl would print `<invalid>`.
+    _column("Expires", ".spec.expiresAt", text="Time by which the code must have started"),
+    _column("Revoked", ".spec.revoked", "boolean", text="Whether the decision was revoked"),
+    _AGE,
+    _column("Requested-By", ".spec.executionRef.requestedBy", wide=True, text="User who requested the execution"),
+    _column("Revoked-By", ".spec.revokedBy", wide=True, text="User who revoked the decision"),
+    _column("Reason", ".spec.reason", wide=True, text="Reason for the decision, in the words of the approver"),
 ]
 _POLICY_COLUMNS: Final = [
-    _column("Languages", ".spec.languages", text="Languages that may be used"),
-    _column("Timeout", ".spec.maxTimeoutSeconds", "integer", text="Highest timeout of a block, in seconds"),
-    _column("Age", ".metadata.creationTimestamp", "date", text="Time since creation"),
+    _column("Languages", ".spec.languages", text="Allowed languages"),
+    _column("Max-Timeout", ".spec.maxTimeoutSeconds", "integer", text="Highest timeout of a block, in seconds"),
+    _column("Max-Blocks", ".spec.maxBlocks", "integer", text="Highest number of blocks in one execution"),
+    _column("Egress-Proof", ".spec.egressProof", text="Enforce: no code runs unless the network is shown to be closed"),
+    _column("Runtime", ".spec.runtimeClassName", text="Default RuntimeClass; empty for the node's default runtime"),
+    _AGE,
+    _column("Image", ".spec.images[0]", wide=True, text="Default image"),
 ]
 
 
@@ -189,7 +213,7 @@ def _definition(
         "additionalPrinterColumns": columns,
     }
     if status := schema["properties"].get("status"):
-        # One writer owns all of it: to know who owns which field would be a good part of what a write costs.
+        # One writer owns the whole status. To track the owner of each field would make writes much more expensive.
         status["x-kubernetes-map-type"] = "atomic"
         version["subresources"] = {"status": {}, **({"scale": dict(scale)} if scale else {})}
     return {

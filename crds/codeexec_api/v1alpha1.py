@@ -1,8 +1,11 @@
-"""The contract: the kinds of the API group codeexec.dev as frozen pydantic models.
+"""The API contract: the kinds of the API group codeexec.dev as frozen pydantic models.
 
-`schema.py` turns these models into the CRDs' structural schemas, so a constraint is written once: as a pydantic
-constraint where JSON schema has one, else as a CEL rule in `json_schema_extra`. Input is strict (unknown fields are
-errors); status is lenient, so that an older client can read what a newer operator wrote.
+`schema.py` generates the structural schemas of the CRDs from these models. Each constraint is written once: as a
+pydantic constraint if JSON schema can express it, else as a CEL rule in `json_schema_extra`. Models of a spec reject
+unknown fields. Models of a status ignore them, so an older client can read the status that a newer operator wrote.
+
+Docstrings of models and descriptions of fields go into the CRDs, and `kubectl explain` prints them. They follow the
+Kubernetes API conventions: the description of a field begins with its name in the API.
 """
 
 import ipaddress
@@ -19,11 +22,13 @@ from codeexec_api.names import (
     API_VERSION,
     APPROVAL_KIND,
     EXECUTION_KIND,
+    EXECUTION_LABEL,
     MAX_EXECUTION_NAME,
     MAX_POOL_NAME,
     PAYLOAD_SECRET_TYPE,
     POLICY_KIND,
     POOL_KIND,
+    SEALING_KEY,
     SESSION_KIND,
 )
 from codeexec_api.paths import MAX_PATH_BYTES, REFUSED_CHARACTERS, check_workspace_path
@@ -33,17 +38,17 @@ from codeexec_api.quantities import QUANTITY_PATTERN, parse_quantity
 MAX_BLOCKS: Final = 64
 MAX_FILES: Final = 64
 MAX_PART_BYTES: Final = 1_000_000
-"""Of one Secret of a payload, which may hold at most 1 MiB with its keys."""
+"""Limit of one payload Secret. A Secret holds at most 1 MiB, including its keys."""
 MAX_PAYLOAD_PARTS: Final = 16
 MAX_SEALED_BYTES: Final = 16 * 1024
-"""Of code and files in a sealed payload."""
+"""Limit of the code and files in a sealed payload."""
 MAX_PAYLOAD_BYTES: Final = MAX_PART_BYTES * MAX_PAYLOAD_PARTS
-"""Code and files of one execution together."""
+"""Limit of the code and files of one execution."""
 MAX_CODE_BYTES: Final = 1_000_000
-"""All blocks of one execution together."""
+"""Limit of all blocks of one execution together."""
 MAX_ARTIFACTS: Final = 256
 MAX_FETCH_BYTES: Final = 16 * 1024 * 1024
-"""Files that one execution gives out, together."""
+"""Limit of all files that one execution returns."""
 MAX_OUTPUT_PARTS: Final = 96
 MAX_TIMEOUT_SECONDS: Final = 86_400
 MAX_SESSION_SECONDS: Final = 7 * 86_400
@@ -51,40 +56,40 @@ MAX_PIDS: Final = 32_768
 MAX_POOL_REPLICAS: Final = 10_000
 MAX_EGRESS_TARGETS: Final = 16
 MAX_PERMITS: Final = 16
-"""Ways out of the network that one execution can ask for."""
+"""Egress destinations that one execution can request."""
 MAX_MOUNTS: Final = 8
 MAX_LEFT_OUT: Final = 256
-"""Ranges that are left out of what one permit opens."""
+"""Address ranges that are excluded from one egress destination."""
 MAX_LABEL: Final = 63
-"""Of a label's value, and here of its key, too."""
+"""Length of a label's value. Here, keys have the same limit."""
 MAX_CODE_RULES: Final = 3
-"""One for each action."""
+"""One rule for each action."""
 MAX_IMPORTS: Final = 32
-"""Modules of one rule for code."""
+"""Modules in one code rule."""
 MAX_CODE_GRANTS: Final = MAX_IMPORTS + 1
-"""Each module that takes approval, and code that can't be read."""
+"""One for each module that needs approval, and one for unreadable code."""
 MAX_CODE_FINDINGS: Final = MAX_CODE_RULES * MAX_IMPORTS + 1
 MAX_GRANTS: Final = MAX_BLOCKS + 8 + MAX_PERMITS + MAX_MOUNTS + MAX_CODE_GRANTS
-"""A language for each block, each permit and each mount, every other field that can be approved, once, and code."""
+"""One for each block's language, egress destination, mount and code finding, and one for each other field."""
 MAX_AGENT_RULES: Final = 64
 MAX_UNUSED_APPROVALS: Final = 8
-"""Approvals that an execution's record names although they don't count."""
+"""Approvals without effect that the status of an execution lists."""
 MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024
-"""Of each stream."""
+"""Limit of each output stream."""
 MAX_INLINE_BYTES: Final = 256 * 1024
-"""Of each stream in the record itself: both have to fit, escaped, into one object of etcd (1.5 MiB)."""
+"""Limit of each output stream in the status. Both streams, escaped, must fit into one etcd object (1.5 MiB)."""
 
 IMAGE_PATTERN: Final = r"^[a-z0-9][a-zA-Z0-9./:_-]{0,199}@sha256:[0-9a-f]{64}$"
 CIDR_PATTERN: Final = r"^[0-9a-fA-F:.]{2,45}/[0-9]{1,3}$"
 MODULE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 MOUNT_ROOT: Final = "/mnt"
-"""The folder below which everything is mounted that an execution asks for."""
+"""The folder that holds all mounts that an execution requests."""
 MOUNT_PATH_PATTERN: Final = rf"^{MOUNT_ROOT}/[a-z0-9]([-a-z0-9._]{{0,61}}[a-z0-9])?$"
 TRACEPARENT_PATTERN: Final = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 
 def rule(cel: str, message: str, *, field: str | None = None) -> dict[str, str]:
-    """One entry of `x-kubernetes-validations`; `field` is where the API server reports it."""
+    """One entry of `x-kubernetes-validations`. The API server reports a violation at `field`."""
     entry = {"rule": cel, "message": message}
     return entry | {"fieldPath": field} if field else entry
 
@@ -98,7 +103,7 @@ def _immutable(field: str, kind: str = EXECUTION_KIND) -> dict[str, Any]:
 
 
 def _immutable_presence(names: Sequence[str], kind: str) -> list[dict[str, str]]:
-    """Rules on the spec: an optional field that is set stays, and one that is not can't be added."""
+    """Rules on the spec: an optional field can be neither added nor removed after creation."""
     return [
         rule(
             f"has(self.{name}) == has(oldSelf.{name})",
@@ -110,7 +115,7 @@ def _immutable_presence(names: Sequence[str], kind: str) -> list[dict[str, str]]
 
 
 def _quantity(value: object) -> object:
-    """Accept what YAML makes of an unquoted quantity (`cpu: 1`), as Kubernetes does."""
+    """Accept an unquoted number in YAML (`cpu: 1`), as Kubernetes does."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and parse_quantity(text) <= 0:
         raise ValueError(f"{text!r} must be greater than 0")
@@ -124,7 +129,7 @@ Quantity = Annotated[
         pattern=QUANTITY_PATTERN,
         json_schema_extra={
             "x-kubernetes-int-or-string": True,
-            "pattern": QUANTITY_PATTERN,  # pydantic leaves it out behind a validator
+            "pattern": QUANTITY_PATTERN,  # pydantic omits it behind a validator
             "x-kubernetes-validations": [
                 rule(
                     f"string(self).matches(r'{QUANTITY_PATTERN}') "
@@ -154,12 +159,12 @@ QuantityText = Annotated[
         },
     ),
 ]
-"""A quantity that has to be quoted in YAML if it is a bare number: what may stand in a list must have a bounded length,
-so that the API server knows what its rules cost."""
+"""A quantity inside a list. The API server needs a bounded length to estimate the cost of its rules, so this is a
+string, and a bare number must be quoted in YAML."""
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, 64 lower-case hexadecimal digits.")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-_WORKSPACE_PATH_RULES: Final = (  # what check_workspace_path says
+_WORKSPACE_PATH_RULES: Final = (  # the same rules as check_workspace_path
     rule(
         "!self.split('/').exists(part, part == '' || part == '.' || part == '..')",
         "must be a relative path inside the workspace: not absolute, without '.', '..' or empty parts",
@@ -176,7 +181,7 @@ _WORKSPACE_PATH_RULES: Final = (  # what check_workspace_path says
 )
 WorkspacePath = Annotated[
     str,
-    # The maximum bounds what the rules cost: the API server wants to know before it takes them.
+    # The API server estimates the cost of the rules from the maximum length.
     Field(min_length=1, max_length=MAX_PATH_BYTES, json_schema_extra=_rules(*_WORKSPACE_PATH_RULES)),
     AfterValidator(check_workspace_path),
 ]
@@ -186,7 +191,7 @@ ImageReference = Annotated[
     Field(
         max_length=280,
         pattern=IMAGE_PATTERN,
-        description="Image by digest, name@sha256:… A tag is refused, because it can move.",
+        description="Image reference by digest (name@sha256:…). Tags are refused, because they can change.",
     ),
 ]
 
@@ -197,7 +202,7 @@ UserName = Annotated[
     Field(
         min_length=1,
         max_length=512,
-        description="Name of a user or service account, as the API server authenticates it (`kubectl auth whoami`).",
+        description="Name of a user or service account, as `kubectl auth whoami` prints it.",
     ),
 ]
 
@@ -207,38 +212,38 @@ RuntimeClassName = Annotated[
         min_length=1,
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        description="A RuntimeClass of the cluster, such as gvisor.",
+        description="Name of a RuntimeClass, such as gvisor.",
     ),
 ]
 
 
 class EgressMode(StrEnum):
-    """What happens when it can't be shown that the network of a sandbox is closed."""
+    """What the operator does if it can't show that the network of a sandbox is closed."""
 
     ENFORCE = "Enforce"
-    """No code runs."""
+    """Run no code."""
     WARN = "Warn"
-    """Code runs, and the record says that the network may be open."""
+    """Run the code and record that the network may be open."""
 
 
 class CodeAction(StrEnum):
-    """What is done about code that a rule fits, from the mildest to the strictest."""
+    """What the operator does with code that matches a code rule, from mildest to strictest."""
 
     NOTE = "Note"
-    """It runs, and the record says so."""
+    """Run the code and record the finding."""
     NEED_APPROVAL = "NeedApproval"
-    """A human decides."""
+    """Wait for a human's approval."""
     DENY = "Deny"
-    """It doesn't run."""
+    """Refuse the execution."""
 
     @property
     def severity(self) -> int:
-        """More is stricter."""
+        """A higher number is stricter."""
         return list(CodeAction).index(self)
 
 
 class EgressVerdict(StrEnum):
-    """What the egress proof has shown."""
+    """Result of the egress proof."""
 
     CLOSED = "Closed"
     RESTRICTED = "Restricted"
@@ -247,7 +252,7 @@ class EgressVerdict(StrEnum):
 
     @property
     def holds(self) -> bool:
-        """True if it was shown that nothing leaves the sandbox but what was permitted."""
+        """True if the proof found the network closed, except for permitted destinations."""
         return self in (EgressVerdict.CLOSED, EgressVerdict.RESTRICTED)
 
 
@@ -257,7 +262,7 @@ class _Model(BaseModel):
     )
 
     def dump(self) -> dict[str, Any]:
-        """As the API server stores it: camelCase, JSON types, without nulls."""
+        """The form that the API server stores: camelCase, JSON types, no nulls."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -265,107 +270,155 @@ class _Status(_Model):
     model_config = ConfigDict(extra="ignore")
 
     def dump(self) -> dict[str, Any]:
-        """As the API server stores it, without what is not known yet."""
+        """The form that the API server stores, without fields that have their default values."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 class Block(_Model):
-    """One block of code. Its text travels in the payload, sealed or in a Secret, and is never in the record."""
+    """Block is one block of code. The text of the code is in the payload, encrypted or in a Secret."""
 
-    language: LanguageName = Field(description="Language of the block.")
+    language: LanguageName = Field(
+        description="language is the programming language of the block. The image must support it."
+    )
     filename: WorkspacePath | None = Field(
         None,
-        description="File in the workspace that the code is written to; by default a name made of the digest.",
+        description="filename is the path of the file that the code is written to, relative to the workspace. Defaults "
+        "to a name derived from sha256.",
     )
-    sha256: Sha256
-    size_bytes: int = Field(ge=0, le=MAX_CODE_BYTES, description="Length of the code in bytes (UTF-8).")
+    sha256: Sha256 = Field(
+        description="sha256 is the SHA-256 digest of the code, as 64 lower-case hexadecimal digits. The operator "
+        "refuses code with another digest."
+    )
+    size_bytes: int = Field(
+        ge=0, le=MAX_CODE_BYTES, description="sizeBytes is the length of the code in bytes, encoded as UTF-8."
+    )
 
 
 class File(_Model):
-    """A file that is put into the workspace before the first block runs."""
+    """File is a file that is written to the workspace before the first block runs."""
 
-    path: WorkspacePath = Field(description="Where the file goes, relative to the workspace.")
-    sha256: Sha256
-    size_bytes: int = Field(ge=0, le=MAX_PAYLOAD_BYTES, description="Length of the file in bytes.")
+    path: WorkspacePath = Field(description="path is the path of the file, relative to the workspace.")
+    sha256: Sha256 = Field(
+        description="sha256 is the SHA-256 digest of the file, as 64 lower-case hexadecimal digits. The operator "
+        "refuses a file with another digest."
+    )
+    size_bytes: int = Field(ge=0, le=MAX_PAYLOAD_BYTES, description="sizeBytes is the length of the file in bytes.")
 
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 
 
 class PayloadRef(_Model):
-    """The Secrets that carry code and files."""
+    """PayloadRef refers to the Secrets that hold the code and the files."""
 
     name: ObjectName = Field(
         max_length=253 - len("-15"),
-        description=f"Name of a Secret of type {PAYLOAD_SECRET_TYPE} in the same namespace, labelled with the name of "
-        "this CodeExecution. The operator deletes it when the code starts.",
+        description="name is the name of the first Secret, in the same namespace. Each Secret must have the type "
+        f"{PAYLOAD_SECRET_TYPE} and the label {EXECUTION_LABEL} with the name of this CodeExecution. The operator "
+        "deletes the Secrets when the code starts, or when the execution ends without starting.",
     )
     parts: int = Field(
         1,
         ge=1,
         le=MAX_PAYLOAD_PARTS,
-        description="Number of Secrets. The others have a dash and their number, from 1 on, behind this name. What "
-        "they hold under one key is joined in this order.",
+        description="parts is the number of Secrets. The further ones are named after the first one, with the suffix "
+        "-1, -2 and so on. Values under the same key are joined in this order. Defaults to 1.",
     )
 
 
 class SealedPayload(_Model):
-    """Code and files that only the operator can read."""
+    """SealedPayload holds the code and the files, encrypted for the operator."""
 
-    key_name: ObjectName = Field(description="Name of the operator's key that this was sealed with.")
+    key_name: ObjectName = Field(
+        description="keyName is the name of the operator's public key that encrypted the data. The ConfigMap "
+        f"{SEALING_KEY} in the same namespace holds the current key."
+    )
     data: str = Field(
         min_length=1,
         max_length=2 * MAX_SEALED_BYTES,  # base64 twice is 16/9, and there are the keys
         pattern=r"^[A-Za-z0-9+/]+={0,2}$",
-        description="HPKE ciphertext (RFC 9180; X25519, HKDF-SHA256, AES-128-GCM), as base64.",
+        description="data is the HPKE ciphertext in base64 (RFC 9180 with X25519, HKDF-SHA256 and AES-128-GCM).",
     )
 
 
 class SessionRef(_Model):
-    """The CodeSession whose workspace is used."""
+    """SessionRef refers to the CodeSession in which the execution runs."""
 
-    name: ObjectName = Field(description="Name of a CodeSession in the same namespace.")
+    name: ObjectName = Field(description="name is the name of a CodeSession in the same namespace.")
 
 
 class ArtifactRequest(_Model):
-    """What is wanted of the files in the workspace, once the last block has ended."""
+    """ArtifactRequest selects the files in the workspace to list or to return after the last block."""
 
     list: Literal["None", "Changed", "All"] = Field(
-        "Changed", description="Which files status.artifacts names: those that the blocks have made or changed, or all."
+        "Changed",
+        description="list selects the files that status.artifacts lists, in addition to those that fetch selects. "
+        "Changed: files that the blocks created or changed. All: all files. None: no further files. Defaults to "
+        "Changed.",
     )
     fetch: tuple[Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES)], ...] = Field(
         (),
         max_length=64,
-        description="Files whose content is kept in outputRefs: paths in the workspace, or patterns with * and ?, "
-        "which stand for slashes, too.",
+        description="fetch selects the files whose content status.outputRefs holds, up to "
+        f"{MAX_FETCH_BYTES // 2**20} MiB together. Each entry is a path relative to the workspace, or a pattern with * "
+        "or ?. In a pattern, * and ? also match slashes. If unset, no files are fetched.",
     )
 
 
 class Source(_Model):
-    """Who asks, as claimed by the client."""
+    """Source describes the origin of a request, as claimed by the client."""
 
-    agent: str = Field(min_length=1, max_length=128, description="Name of the agent whose code this is.")
-    executor: str = Field("unknown", min_length=1, max_length=128, description="Program that created this object.")
-    conversation: str | None = Field(None, max_length=128, description="Conversation, thread or run, if known.")
+    agent: str = Field(
+        min_length=1,
+        max_length=128,
+        description="agent is the name of the agent that makes the request. The client claims it, and nothing "
+        "verifies it.",
+    )
+    executor: str = Field(
+        "unknown",
+        min_length=1,
+        max_length=128,
+        description="executor is the name of the program that created the object. Defaults to unknown.",
+    )
+    conversation: str | None = Field(
+        None, max_length=128, description="conversation identifies the agent's conversation, thread or run. Optional."
+    )
 
 
 class PodLimits(_Model):
-    """Ceilings of a sandbox pod. Requests equal limits, so the pod gets what it asked for."""
+    """PodLimits are the resource limits of a sandbox pod. The pod's requests equal its limits."""
 
-    cpu: Quantity = Field("500m", description="CPU, in cores.")
-    memory: Quantity = Field("256Mi", description="Memory, including files in /workspace and /tmp.")
-    ephemeral_storage: Quantity = Field("256Mi", description="Disk for logs, which hold all that the code gives out.")
-    pids: int = Field(256, ge=1, le=MAX_PIDS, description="Processes and threads of the code at the same time.")
+    cpu: Quantity = Field(
+        "500m", description="cpu is the CPU limit of the pod in cores, as a quantity. Defaults to 500m."
+    )
+    memory: Quantity = Field(
+        "256Mi",
+        description="memory is the memory limit of the pod in bytes, as a quantity. Files in /workspace and /tmp count "
+        "as memory. Defaults to 256Mi.",
+    )
+    ephemeral_storage: Quantity = Field(
+        "256Mi",
+        description="ephemeralStorage is the disk limit of the pod in bytes, as a quantity. The container log, which "
+        "carries the output of the code, uses it. Defaults to 256Mi.",
+    )
+    pids: int = Field(
+        256,
+        ge=1,
+        le=MAX_PIDS,
+        description="pids is the number of processes and threads that the code can have at the same time. Defaults to "
+        "256.",
+    )
 
 
 class Limits(PodLimits):
-    """Ceilings of an execution or a session: those of its pod, and how much output is kept."""
+    """Limits are the resource limits of the sandbox pod, and the limit of the output that is kept."""
 
     output_bytes: int = Field(
         MAX_OUTPUT_BYTES,
         ge=1024,
         le=MAX_OUTPUT_BYTES,
-        description="How much of stdout and of stderr is kept, each; what is beyond is counted and marked.",
+        description="outputBytes is the number of bytes that are kept of stdout, and the same of stderr. Output beyond "
+        f"the limit is counted and discarded. Defaults to {MAX_OUTPUT_BYTES} ({MAX_OUTPUT_BYTES // 2**20} MiB).",
     )
 
 
@@ -377,7 +430,7 @@ def _label_keys(labels: dict[str, str]) -> dict[str, str]:
 
 
 class Selector(_Model):
-    """Selects pods or namespaces by their labels: those that have all of them."""
+    """Selector selects pods or namespaces by their labels."""
 
     match_labels: Annotated[
         dict[
@@ -388,7 +441,7 @@ class Selector(_Model):
     ] = Field(
         min_length=1,
         max_length=3,
-        description="Labels, each of them needed.",
+        description="matchLabels lists 1 to 3 labels. A pod or namespace is selected if it has all of them.",
         json_schema_extra=_rules(
             rule(
                 f"self.all(key, key.size() > 0 && key.size() <= {MAX_LABEL})",
@@ -398,7 +451,7 @@ class Selector(_Model):
     )
 
     def __str__(self) -> str:
-        """Such as `{app=db,tier=one}`, in the order of the keys."""
+        """Text such as `{app=db,tier=one}`, sorted by key."""
         return "{" + ",".join(f"{key}={value}" for key, value in sorted(self.match_labels.items())) + "}"
 
 
@@ -407,12 +460,15 @@ Protocol = Literal["TCP", "UDP"]
 
 
 def _selected(pods: Selector | None, namespaces: Selector | None) -> str:
-    """Such as `namespaces{…},pods{…}`; without namespaces, pods of the sandbox namespace itself are meant."""
+    """Text such as `namespaces{…},pods{…}`. Without namespaces it means pods in the sandbox namespace."""
     return ",".join(f"{name}{one}" for name, one in (("namespaces", namespaces), ("pods", pods)) if one)
 
 
 class Permit(_Model):
-    """One way out of the sandbox: to these addresses, or to these pods, by this port."""
+    """Permit is one egress destination: an address range or a set of pods, and a port.
+
+    Set exactly one of cidr, host, and the selectors (podSelector, namespaceSelector, or both).
+    """
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
@@ -425,21 +481,34 @@ class Permit(_Model):
     )
 
     cidr: str | None = Field(
-        None, max_length=49, pattern=CIDR_PATTERN, description="Addresses, such as 10.1.2.3/32 or 2001:db8::/64."
+        None,
+        max_length=49,
+        pattern=CIDR_PATTERN,
+        description="cidr is an address range, such as 10.1.2.3/32 or 2001:db8::/64. The API server, nodes, DNS "
+        "servers and cloud metadata services stay closed even if the range contains them.",
     )
     host: str | None = Field(
         None,
         min_length=1,
         max_length=253,
         pattern=r"^[A-Za-z0-9.*_-]+$",
-        description="Name of a host. Always denied: a NetworkPolicy can't name hosts. Ask for its addresses.",
+        description="host is a host name. An execution that sets it is always denied, because a NetworkPolicy can't "
+        "name hosts. Set cidr to the addresses of the host instead.",
     )
     pod_selector: Selector | None = Field(
-        None, description="Pods: of the selected namespaces, or of the sandbox namespace itself."
+        None,
+        description="podSelector selects pods in the selected namespaces. Without namespaceSelector it selects pods in "
+        "the sandbox namespace.",
     )
-    namespace_selector: Selector | None = Field(None, description="Namespaces: all their pods, or the selected ones.")
-    port: Port = Field(description="Port. Behind a Service, that of its pods.")
-    protocol: Protocol = Field("TCP", description="TCP or UDP.")
+    namespace_selector: Selector | None = Field(
+        None,
+        description="namespaceSelector selects namespaces. Without podSelector it selects all pods in these "
+        "namespaces.",
+    )
+    port: Port = Field(
+        description="port is the destination port. To reach pods behind a Service, set the port of the pods."
+    )
+    protocol: Protocol = Field("TCP", description="protocol is TCP or UDP. Defaults to TCP.")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -449,7 +518,7 @@ class Permit(_Model):
         return self
 
     def __str__(self) -> str:
-        """Exactly what is asked for, such as `10.1.2.3/32:443/TCP`; `permits.parse_permit` reads it."""
+        """The destination as text, such as `10.1.2.3/32:443/TCP`; `permits.parse_permit` parses it."""
         if self.cidr is None:
             peer = self.host or _selected(self.pod_selector, self.namespace_selector)
         else:
@@ -458,19 +527,21 @@ class Permit(_Model):
 
 
 class ClaimSource(_Model):
-    """A PersistentVolumeClaim of the sandbox namespace."""
+    """ClaimSource refers to a PersistentVolumeClaim."""
 
-    claim_name: ObjectName = Field(description="Name of the claim.")
+    claim_name: ObjectName = Field(
+        description="claimName is the name of a PersistentVolumeClaim in the same namespace."
+    )
 
 
 class ConfigMapSource(_Model):
-    """A ConfigMap of the sandbox namespace."""
+    """ConfigMapSource refers to a ConfigMap."""
 
-    name: ObjectName = Field(description="Name of the ConfigMap.")
+    name: ObjectName = Field(description="name is the name of a ConfigMap in the same namespace.")
 
 
 class MountSource(_Model):
-    """What can be mounted: one of these."""
+    """MountSource is an object that can be mounted read-only. Set exactly one of its fields."""
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
@@ -482,9 +553,11 @@ class MountSource(_Model):
     )
 
     persistent_volume_claim: ClaimSource | None = Field(
-        None, description="A PersistentVolumeClaim of the sandbox namespace."
+        None, description="persistentVolumeClaim refers to a PersistentVolumeClaim. It is mounted read-only."
     )
-    config_map: ConfigMapSource | None = Field(None, description="A ConfigMap of the sandbox namespace.")
+    config_map: ConfigMapSource | None = Field(
+        None, description="configMap refers to a ConfigMap. It is mounted read-only."
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -494,29 +567,30 @@ class MountSource(_Model):
 
     @property
     def source(self) -> str:
-        """What is mounted, such as `pvc:data` or `configmap:settings`."""
+        """The source as text, such as `pvc:data` or `configmap:settings`."""
         if self.persistent_volume_claim:
             return f"pvc:{self.persistent_volume_claim.claim_name}"
         return f"configmap:{self.config_map.name if self.config_map else ''}"
 
 
 class Mount(MountSource):
-    """Something of the platform's that code can read, and can't write to."""
+    """Mount is a PersistentVolumeClaim or a ConfigMap that the code can read but not change."""
 
     name: str = Field(
         min_length=1,
         max_length=32,
         pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-        description="Tells the mounts of an execution apart.",
+        description="name is the name of the mount. It must be unique within the execution.",
     )
     mount_path: str = Field(
         max_length=len(MOUNT_ROOT) + 1 + MAX_LABEL,
         pattern=MOUNT_PATH_PATTERN,
-        description=f"Where it is mounted: a folder in {MOUNT_ROOT}.",
+        description=f"mountPath is the path of the mount in the pod, such as {MOUNT_ROOT}/data. It must be unique "
+        "within the execution.",
     )
 
     def __str__(self) -> str:
-        """Exactly what is asked for, such as `pvc:data:/mnt/data`; `permits.parse_mount` reads it."""
+        """The mount as text, such as `pvc:data:/mnt/data`; `permits.parse_mount` parses it."""
         return f"{self.source}:{self.mount_path}"
 
 
@@ -551,7 +625,7 @@ _TOTAL_BYTES: Final = (
 
 
 class CodeExecutionSpec(_Model):
-    """One request to run an ordered list of blocks. Immutable, except that it can be cancelled."""
+    """CodeExecutionSpec is a request to run a list of code blocks. It is immutable, except for cancelled."""
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
@@ -601,99 +675,113 @@ class CodeExecutionSpec(_Model):
 
     blocks: tuple[Block, ...] = Field(
         max_length=MAX_BLOCKS,
-        description="Run in order, in one pod; the first that fails ends the execution. May be empty in a session.",
+        description="blocks lists the code blocks. They run in order in one pod, and the first failure ends the "
+        "execution. The list can be empty only if sessionRef is set.",
         json_schema_extra=_immutable("blocks"),
     )
     session_ref: SessionRef | None = Field(
         None,
-        description="The session in whose workspace this runs. Default: a new pod for this execution alone.",
+        description="sessionRef refers to the session in which the execution runs. If unset, the execution gets a pod "
+        "that no other execution uses.",
         json_schema_extra=_immutable("sessionRef"),
     )
     files: tuple[File, ...] | None = Field(
         None,
         min_length=1,
         max_length=MAX_FILES,
-        description="Files for the workspace.",
+        description="files lists the files that are written to the workspace before the first block runs.",
         json_schema_extra=_immutable("files"),
     )
     payload_ref: PayloadRef | None = Field(
         None,
-        description="The Secrets with the text of blocks and the content of files. Absent if there are neither.",
+        description="payloadRef refers to the Secrets that hold the code and the files. If there are blocks or files, "
+        "set exactly one of payloadRef and sealedPayload.",
         json_schema_extra=_immutable("payloadRef"),
     )
     sealed_payload: SealedPayload | None = Field(
         None,
-        description=f"The same, encrypted, instead of Secrets: for up to {MAX_SEALED_BYTES} bytes.",
+        description="sealedPayload holds the code and the files in encrypted form, instead of Secrets. They can have "
+        f"{MAX_SEALED_BYTES} bytes together before encryption.",
         json_schema_extra=_immutable("sealedPayload"),
     )
     artifacts: ArtifactRequest = Field(
         default_factory=ArtifactRequest,
-        description="What is wanted of the files in the workspace, once the last block has ended.",
+        description="artifacts selects the files in the workspace to list or to return after the last block. Defaults "
+        "to listing changed files.",
         json_schema_extra=_immutable("artifacts") | {"default": {}},
     )
-    source: Source = Field(description="Who asks, as claimed by the client.", json_schema_extra=_immutable("source"))
+    source: Source = Field(
+        description="source describes the origin of the request, as claimed by the client.",
+        json_schema_extra=_immutable("source"),
+    )
     requested_by: UserName | None = Field(
         None,
-        description="Who creates this: must be the name that the API server knows the creator by, else admission "
-        "refuses it. Nothing can be approved without it.",
+        description="requestedBy is the user name of the creator, as `kubectl auth whoami` prints it. The chart's "
+        "admission policy requires the field and refuses any other name. Without it, approval isn't possible.",
         json_schema_extra=_immutable("requestedBy"),
     )
     timeout_seconds: int = Field(
         60,
         ge=1,
         le=MAX_TIMEOUT_SECONDS,
-        description="Wall-clock limit of each block, in seconds.",
+        description="timeoutSeconds is the wall-clock limit of each block in seconds. Defaults to 60.",
         json_schema_extra=_immutable("timeoutSeconds"),
     )
     limits: Limits = Field(
         default_factory=Limits,
-        description="Ceilings of the sandbox pod.",
+        description="limits are the resource limits of the sandbox pod. In a session, cpu, memory and ephemeralStorage "
+        "must equal those of the session.",
         json_schema_extra=_immutable("limits") | {"default": {}},
     )
     image: ImageReference | None = Field(
         None,
-        description="Sandbox image, by digest. Default: the first image of the policy.",
+        description="image is the sandbox image, referenced by digest. Defaults to the policy's first image. In a "
+        "session it must be unset, and the session's image is used.",
         json_schema_extra=_immutable("image"),
     )
     runtime_class_name: RuntimeClassName | None = Field(
         None,
-        description="RuntimeClass of the sandbox pod. Default: that of the policy, else the node's own runtime. "
-        "One that does not exist ends the execution before any code runs.",
+        description="runtimeClassName is the name of the RuntimeClass of the sandbox pod. Defaults to the policy's "
+        "runtimeClassName, else to the node's default runtime. If the RuntimeClass doesn't exist, the execution fails "
+        "before any code runs. In a session it must be unset.",
         json_schema_extra=_immutable("runtimeClassName"),
     )
     traceparent: str | None = Field(
         None,
         pattern=TRACEPARENT_PATTERN,
         max_length=55,
-        description="W3C trace context of the caller's span.",
+        description="traceparent is the W3C trace context of the caller's span. Optional.",
         json_schema_extra=_immutable("traceparent"),
     )
     ttl_seconds_after_finished: int | None = Field(
         None,
         ge=0,
         le=86_400,
-        description="How long the finished pod and its log are kept, at most podTTLSeconds of the policy, which is "
-        "also the default. This object, the record, is kept regardless.",
+        description="ttlSecondsAfterFinished is the number of seconds for which the finished pod and its log are kept. "
+        "The policy's podTTLSeconds is the maximum and the default. The CodeExecution itself is kept.",
         json_schema_extra=_immutable("ttlSecondsAfterFinished"),
     )
     queue_timeout_seconds: int | None = Field(
         None,
         ge=1,
         le=86_400,
-        description="How long the execution may wait in the queue of a SandboxPool. Default: as long as it takes.",
+        description="queueTimeoutSeconds is the number of seconds that the execution can wait in the queue of a "
+        "SandboxPool, counted from its creation or approval. Then it ends as Failed with the reason QueueTimeout. If "
+        "unset, there is no limit.",
         json_schema_extra=_immutable("queueTimeoutSeconds"),
     )
     egress: tuple[Permit, ...] | None = Field(
         None,
         min_length=1,
         max_length=MAX_PERMITS,
-        description="Ways out of the sandbox, which otherwise has none. The policy has to allow each, or a human.",
+        description="egress lists the network destinations that the code can connect to. The policy or an approver "
+        "must allow each of them. If unset, none are opened. In a session it must be unset.",
         json_schema_extra=_immutable("egress"),
     )
     mounts: _Mounts | None = Field(
         None,
-        description="What code can read besides its workspace, and can't write to. The policy has to allow each, or a "
-        "human.",
+        description="mounts lists the PersistentVolumeClaims and ConfigMaps that the code can read. The policy or an "
+        "approver must allow each of them. If unset, nothing is mounted. In a session it must be unset.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
         | _rules(
             *_immutable("mounts")["x-kubernetes-validations"],
@@ -705,131 +793,228 @@ class CodeExecutionSpec(_Model):
     )
     cancelled: bool = Field(
         False,
-        description="Set to true to stop the execution. It can't be taken back.",
+        description="cancelled stops the execution when set to true. It can't be taken back. Defaults to false.",
         json_schema_extra=_rules(rule("!oldSelf || self", "spec.cancelled can't be taken back")),
     )
 
     @property
     def code_digest(self) -> str:
-        """Digest of all blocks and files, as recorded in status and on spans."""
+        """Digest of all blocks and files. The status and spans record it."""
         parts = [(block.language, block.sha256) for block in self.blocks]
         return code_digest(parts + [(file.path, file.sha256) for file in self.files or ()])
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Languages of the blocks, each once, in order of appearance."""
+        """Languages of the blocks without duplicates, in order of first use."""
         return tuple(dict.fromkeys(block.language for block in self.blocks))
+
+    @property
+    def summary(self) -> "Summary":
+        """Short forms of the request, for the columns of `kubectl get`."""
+        short = self.code_digest.removeprefix("sha256:")[:12] if self.blocks or self.files else ""
+        return Summary(languages=",".join(self.languages) or "files", digest=short)
 
 
 class Condition(_Status):
-    """One observation, in the form of Kubernetes' metav1.Condition."""
+    """Condition describes one aspect of the current state of the object."""
 
-    type: str = Field(max_length=64)
-    status: Literal["True", "False", "Unknown"]
-    reason: str = Field(max_length=64)
-    message: str = Field("", max_length=4096)
-    last_transition_time: datetime
-    observed_generation: int = 0
+    type: str = Field(max_length=64, description="type is the type of the condition, such as Accepted or Ready.")
+    status: Literal["True", "False", "Unknown"] = Field(
+        description="status is the status of the condition: True, False or Unknown."
+    )
+    reason: str = Field(max_length=64, description="reason is the reason for the status in one word, for programs.")
+    message: str = Field("", max_length=4096, description="message is the reason for the status in words, for people.")
+    last_transition_time: datetime = Field(
+        description="lastTransitionTime is the time at which the status of the condition last changed."
+    )
+    observed_generation: int = Field(
+        0, description="observedGeneration is the metadata.generation that the condition was observed for."
+    )
+
+
+_OBSERVED_GENERATION: Final = "observedGeneration is the metadata.generation that the operator last acted on."
+_OPERATOR_VERSION: Final = "operatorVersion is the version of the operator that last wrote the status."
+_REASON: Final = "reason is the reason for the phase in one word, for programs."
+_MESSAGE: Final = "message is the reason for the phase in words, for people. It can suggest a remedy."
 
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class BlockStatus(_Status):
-    """How one block ended. Blocks that never ran are not listed."""
+    """BlockStatus describes how one block ended."""
 
-    exit_code: int = Field(ge=0, le=255, description="Exit code of the block's process; 128 + n if signal n ended it.")
-    reason: str = Field(
-        max_length=64, description="Completed, NonZeroExit, DeadlineExceeded, OutOfMemory or Cancelled."
+    exit_code: int = Field(
+        ge=0,
+        le=255,
+        description="exitCode is the exit code of the block's process. It is 128 + n if signal n ended the process.",
     )
-    started_at: datetime
-    duration_ms: Count
-    stdout_bytes: Count = Field(description="Bytes that arrived on stdout while the block ran.")
-    stderr_bytes: Count = Field(description="Bytes that arrived on stderr while the block ran.")
+    reason: str = Field(
+        max_length=64,
+        description="reason is how the block ended: Completed, NonZeroExit, DeadlineExceeded, OutOfMemory or "
+        "Cancelled.",
+    )
+    started_at: datetime = Field(
+        description="startedAt is the time at which the block started, as the runner in the pod reported it."
+    )
+    duration_ms: Count = Field(description="durationMs is the time for which the block ran, in milliseconds.")
+    stdout_bytes: Count = Field(
+        description="stdoutBytes is the number of bytes that arrived on stdout while the block ran."
+    )
+    stderr_bytes: Count = Field(
+        description="stderrBytes is the number of bytes that arrived on stderr while the block ran."
+    )
 
 
 class StreamStatus(_Status):
-    """What was written to one stream."""
+    """StreamStatus describes the output on one stream."""
 
-    text: str = Field(description="The output as UTF-8; bytes that are not UTF-8 are replaced by U+FFFD.")
-    sha256: Sha256 = Field(description="SHA-256 of all that is kept: of text, or of the whole in outputRefs.")
-    kept_bytes: Count = Field(0, description="Length of what sha256 is of.")
-    total_bytes: Count = Field(description="Bytes that the code wrote, kept or not.")
-    truncated: bool = Field(description="True when not all that was written is kept.")
-    referenced: bool = Field(False, description="True when text is only the start, and the whole is in outputRefs.")
+    text: str = Field(
+        description="text is the output that is kept, or its start if referenced is true. U+FFFD replaces bytes that "
+        "are not UTF-8."
+    )
+    sha256: Sha256 = Field(
+        description="sha256 is the SHA-256 digest of the output that is kept, in text or in outputRefs."
+    )
+    kept_bytes: Count = Field(
+        0, description="keptBytes is the length in bytes of the output that is kept, in text or in outputRefs."
+    )
+    total_bytes: Count = Field(description="totalBytes is the number of bytes that the code wrote, kept or not.")
+    truncated: bool = Field(
+        description="truncated is true if some of the output was not kept, or if the operator can't rule that out."
+    )
+    referenced: bool = Field(
+        False, description="referenced is true if text is only the start of the output and outputRefs holds all of it."
+    )
 
 
 class OutputRef(_Status):
-    """A ConfigMap with a part of what the execution gave out; see `codeexec_api.names.ORDER_KEY`."""
+    """OutputRef refers to a ConfigMap with a part of the output and of the fetched files.
 
-    name: str = Field(max_length=253)
+    Its keys are stdout, stderr, artifact-N for entry N of status.artifacts, and order. The key order holds a JSON list
+    of streams and byte counts, which tells how stdout and stderr were interleaved.
+    """
+
+    name: str = Field(max_length=253, description="name is the name of a ConfigMap in the same namespace.")
 
 
 class ArtifactStatus(_Status):
-    """A file in the workspace, as it was when the last block had ended."""
+    """ArtifactStatus describes a file in the workspace as it was after the last block."""
 
-    path: str = Field(max_length=MAX_PATH_BYTES, description="Relative to the workspace.")
-    size_bytes: Count
-    sha256: Sha256 | None = Field(None, description="Absent if the file is too large to be fetched.")
-    fetched: bool = Field(False, description="True when the content is in outputRefs.")
+    path: str = Field(max_length=MAX_PATH_BYTES, description="path is the path of the file, relative to the workspace.")
+    size_bytes: Count = Field(description="sizeBytes is the size of the file in bytes.")
+    sha256: Sha256 | None = Field(
+        None,
+        description="sha256 is the SHA-256 digest of the file. Unset if the file was too large to hash or could not be "
+        "read.",
+    )
+    fetched: bool = Field(False, description="fetched is true if outputRefs holds the content of the file.")
 
 
 class OutputRun(_Status):
-    """A run of output on one stream; the runs in order tell how stdout and stderr were interleaved."""
+    """OutputRun is a run of characters on one stream."""
 
-    stream: Literal["stdout", "stderr"]
-    characters: int = Field(ge=1)
+    stream: Literal["stdout", "stderr"] = Field(description="stream is the stream of the run: stdout or stderr.")
+    characters: int = Field(ge=1, description="characters is the number of Unicode characters in the run.")
 
 
 class EgressTarget(_Status):
-    """Something that would answer if the network of the sandbox were open."""
+    """EgressTarget is an endpoint that the sandbox must not reach, with the results of two connection attempts.
 
-    name: str = Field(max_length=64, description="What it is: api-server, dns, kubelet or canary.")
-    address: str = Field(max_length=64, description="IP address.")
-    port: int = Field(ge=1, le=65_535)
-    protocol: Literal["TCP", "UDP"]
-    refused: bool | None = Field(None, description="True: it did not answer the sandbox. Absent: not tried.")
-    reachable: bool = Field(False, description="True: it answered the operator, outside the sandbox, at the same time.")
+    If the network is closed, refused and reachable are both true: the endpoint is up, and the sandbox can't reach it.
+    """
+
+    name: str = Field(
+        max_length=64,
+        description="name is the kind of endpoint: api-server, dns, kubelet or canary. The canary is a port of the "
+        "operator's own pod.",
+    )
+    address: str = Field(max_length=64, description="address is the IP address of the endpoint.")
+    port: int = Field(ge=1, le=65_535, description="port is the port of the endpoint.")
+    protocol: Literal["TCP", "UDP"] = Field(description="protocol is TCP or UDP.")
+    refused: bool | None = Field(
+        None,
+        description="refused is the result of the attempt from inside the sandbox, before any code ran. true: the "
+        "endpoint did not answer, as intended. false: the endpoint answered, so the network is open. Unset: the "
+        "sandbox did not try.",
+    )
+    reachable: bool = Field(
+        False,
+        description="reachable is the result of the operator's attempt from outside the sandbox, within the last "
+        "minute before checkedAt. true: the endpoint answered, so it was up and silence inside the sandbox is "
+        "significant. false: the endpoint did not answer, so silence inside the sandbox shows nothing.",
+    )
 
 
 class EgressProof(_Status):
-    """What was tried, before any code ran, to show that nothing leaves the sandbox."""
+    """EgressProof records how the operator checked, before any code ran, that the sandbox's network is closed."""
 
     verdict: EgressVerdict = Field(
-        description="Closed: no target answered the sandbox, while each answered the operator. Restricted: the same, "
-        "but what status.egress names was opened. Open: a target answered the sandbox. Unproven: one did not answer "
-        "the operator either, or there was none, so nothing can be told."
+        description="verdict is the result of the check. Closed: every target answered the operator, and none answered "
+        "the sandbox. Restricted: the same, but the destinations in status.egress are open. Open: a target answered "
+        "the sandbox. Unproven: no target answered the sandbox, but not every target was tried and answered the "
+        "operator."
     )
-    checked_at: datetime
-    targets: tuple[EgressTarget, ...] = Field((), max_length=MAX_EGRESS_TARGETS)
+    checked_at: datetime = Field(
+        description="checkedAt is the time of the check. A pod of a pool or a session is checked when it becomes "
+        "ready, before the execution gets it."
+    )
+    targets: tuple[EgressTarget, ...] = Field(
+        (),
+        max_length=MAX_EGRESS_TARGETS,
+        description="targets lists the endpoints that both the sandbox and the operator tried to reach.",
+    )
 
 
 class OpenedEgress(_Status):
-    """A way out of the sandbox that was opened for its code."""
+    """OpenedEgress is an egress destination that is open for the execution's pod."""
 
-    permit: str = Field(max_length=1024, description="Such as 10.1.2.3/32:443/TCP.")
+    permit: str = Field(max_length=1024, description="permit is the destination, such as 10.1.2.3/32:443/TCP.")
     left_out: tuple[Annotated[str, Field(max_length=49)], ...] = Field(
         (),
         max_length=MAX_LEFT_OUT,
-        description="Ranges in it that stay closed: the API server, nodes, name servers, and what is never permitted.",
+        description="leftOut lists the address ranges in the destination that stay closed. They belong to the API "
+        "server, nodes, DNS servers and the operator, or are never allowed, such as cloud metadata services.",
     )
 
 
 class Summary(_Status):
-    """Short forms for `kubectl get`."""
+    """Summary holds short forms of other fields, for the columns of `kubectl get`."""
 
-    languages: str = Field("", max_length=256)
-    digest: str = Field("", max_length=12)
-    duration: str = Field("", max_length=32)
+    languages: str = Field(
+        "",
+        max_length=256,
+        description="languages lists the languages of the blocks, separated by commas. It is files if the execution "
+        "only transfers files.",
+    )
+    digest: str = Field(
+        "",
+        max_length=12,
+        description="digest is the first 12 hexadecimal digits of codeDigest. Empty if there are no blocks and files.",
+    )
+    duration: str = Field(
+        "",
+        max_length=32,
+        description="duration is the time from startedAt to finishedAt, such as 2.50s or 3m12s. Empty if the code has "
+        "not ended or did not start.",
+    )
 
 
 class AuditAnchor(_Status):
-    """Which line of the operator's audit log was written with this status; see `codeexec_api.audit`."""
+    """AuditAnchor identifies the line of the operator's audit log that belongs to this status."""
 
-    chain: str = Field(pattern=r"^[0-9a-f]{32}$", description="Chain of one operator process and namespace.")
-    sequence: int = Field(ge=1, le=2**53, description="Number of the line in its chain, from 1 on.")
-    hash: Sha256
-    time: datetime = Field(description="When the line was written.")
+    chain: str = Field(
+        pattern=r"^[0-9a-f]{32}$",
+        description="chain identifies the hash chain that holds the line. Each operator process has one chain for each "
+        "namespace.",
+    )
+    sequence: int = Field(
+        ge=1, le=2**53, description="sequence is the number of the line in its chain, starting from 1."
+    )
+    hash: Sha256 = Field(
+        description="hash is the SHA-256 digest of the other fields of the line, as 64 lower-case hexadecimal digits."
+    )
+    time: datetime = Field(description="time is the time at which the line was written.")
 
 
 Conditions = Annotated[
@@ -841,149 +1026,248 @@ Conditions = Annotated[
 ]
 
 
-class _SandboxStatus(_Status):
-    """What is recorded of a pod and of what holds its code."""
+_RUNTIME_CLASS_NAME: Final = (
+    "runtimeClassName is the name of the RuntimeClass in the spec of the pod. Empty for the node's default runtime."
+)
 
-    pod_name: str = Field("", max_length=253)
-    node_name: str = Field("", max_length=253)
-    image: str = Field("", max_length=300, description="Image that the pod was asked to run.")
-    image_id: str = Field("", alias="imageID", max_length=300, description="Image that the node ran.")
-    runtime_class_name: str = Field(
-        "", max_length=253, description="RuntimeClass of the pod; empty: the node's default."
+
+class _SandboxStatus(_Status):
+    """Fields that describe a sandbox pod and the isolation of its code."""
+
+    pod_name: str = Field(
+        "", max_length=253, description="podName is the name of the sandbox pod. Empty if there is none yet."
     )
+    node_name: str = Field(
+        "",
+        max_length=253,
+        description="nodeName is the name of the node that runs the pod. Empty until the pod is ready.",
+    )
+    image: str = Field("", max_length=300, description="image is the image reference in the spec of the pod.")
+    image_id: str = Field(
+        "",
+        alias="imageID",
+        max_length=300,
+        description="imageID is the image that the node reports for the pod. Empty until the pod is ready.",
+    )
+    runtime_class_name: str = Field("", max_length=253, description=_RUNTIME_CLASS_NAME)
     layers: tuple[Annotated[str, Field(max_length=32)], ...] = Field(
         (),
         max_length=8,
-        description="What stood between the code and everything else, beyond the settings of the pod: UserNamespace, "
-        "NetworkPolicy (shown by egressProof), Seccomp and Landlock (around the code, inside the pod), and "
-        "LandlockPorts (where something is permitted: TCP to these ports only).",
+        description="layers lists the isolation layers around the code, in addition to the settings of the pod. "
+        "UserNamespace: the pod has its own user namespace. NetworkPolicy: egressProof shows that the network is "
+        "closed or restricted. Seccomp, Landlock: the runner confines the code inside the pod. LandlockPorts: of TCP, "
+        "only permitted ports are open.",
     )
-    egress_proof: EgressProof | None = Field(None, description="Shows that the network was closed before code ran.")
+    egress_proof: EgressProof | None = Field(
+        None,
+        description="egressProof records how the operator checked, before any code ran, that the sandbox's network is "
+        "closed. Unset until the check.",
+    )
     audit: AuditAnchor | None = Field(
-        None, description="The line of the operator's audit log that tells of this status."
+        None, description="audit identifies the line of the operator's audit log that belongs to this status."
     )
 
 
 class Grant(_Model):
-    """One thing that is asked for beyond what the policy allows by itself: exactly this value of this field."""
+    """Grant is one requested value that the policy allows only with approval."""
 
-    field: str = Field(min_length=1, max_length=128, description="Such as spec.limits.memory.")
-    value: str = Field(min_length=1, max_length=1024, description="What is asked for, such as 4Gi.")
+    field: str = Field(
+        min_length=1, max_length=128, description="field is the path of the field, such as spec.limits.memory."
+    )
+    value: str = Field(min_length=1, max_length=1024, description="value is the requested value, such as 4Gi.")
 
     def __str__(self) -> str:
-        """Field and value, with an equals sign between them."""
+        """Field and value, separated by an equals sign."""
         return f"{self.field}={self.value}"
 
 
 class UnusedApproval(_Status):
-    """An ExecutionApproval that names this execution and does not count."""
+    """UnusedApproval is an ExecutionApproval that names this execution but has no effect."""
 
-    name: str = Field(max_length=253)
-    approver: str = Field("", max_length=512)
-    reason: str = Field(max_length=64, description="Why it does not count, for programs.")
-    message: str = Field("", max_length=1024, description="The same for people.")
+    name: str = Field(max_length=253, description="name is the name of the ExecutionApproval.")
+    approver: str = Field("", max_length=512, description="approver is the user who created the ExecutionApproval.")
+    reason: str = Field(
+        max_length=64,
+        description="reason is why the ExecutionApproval has no effect: OtherExecution, SelfApproval, OtherGrants, "
+        "Revoked or Expired.",
+    )
+    message: str = Field(
+        "", max_length=1024, description="message is why the ExecutionApproval has no effect in words, for people."
+    )
 
 
 class ApprovalStatus(_Status):
-    """What a human is asked to approve, and what was decided."""
+    """ApprovalStatus records what needs approval, and the decision."""
 
     grants: tuple[Grant, ...] = Field(
-        (), max_length=MAX_GRANTS, description="What is asked for beyond what the policy allows by itself."
+        (),
+        max_length=MAX_GRANTS,
+        description="grants lists the requested values that the policy allows only with approval.",
     )
-    requested_at: datetime | None = Field(None, description="When approval was asked for.")
-    wait_until: datetime | None = Field(None, description="If nobody has decided by then, the execution ends.")
+    requested_at: datetime | None = Field(
+        None, description="requestedAt is the time at which the execution began to wait for approval."
+    )
+    wait_until: datetime | None = Field(
+        None,
+        description="waitUntil is the time until which the execution waits for a decision. Without one it ends as "
+        "Expired.",
+    )
     code_secret: str = Field(
         "",
         max_length=253,
-        description="Secret with the code, for those who may read it, until it is decided: the first of payloadRef, or "
-        "one that the operator makes of sealedPayload; empty if there is none, or it could not be made.",
+        description="codeSecret is the name of a Secret from which approvers can read the code until the decision. It "
+        "is the first Secret of payloadRef, or one that the operator creates from sealedPayload. Empty if there is no "
+        "code or the Secret could not be created.",
     )
-    name: str = Field("", max_length=253, description="ExecutionApproval that counts.")
-    uid: str = Field("", max_length=64, description="Its metadata.uid.")
-    decision: str = Field("", max_length=16, description="Approve or Deny; empty: nobody has decided.")
-    approver: str = Field("", max_length=512, description="Who decided, as the API server knows them.")
-    reason: str = Field("", max_length=1024, description="Why, in the words of the approver.")
-    decided_at: datetime | None = None
-    expires_at: datetime | None = Field(None, description="If the code has not started by then, it does not.")
+    name: str = Field("", max_length=253, description="name is the name of the ExecutionApproval with the decision.")
+    uid: str = Field("", max_length=64, description="uid is the metadata.uid of the ExecutionApproval.")
+    decision: str = Field("", max_length=16, description="decision is Approve or Deny. Empty if there is no decision.")
+    approver: str = Field(
+        "", max_length=512, description="approver is the user who decided, as the API server authenticated them."
+    )
+    reason: str = Field("", max_length=1024, description="reason is the approver's reason for the decision.")
+    decided_at: datetime | None = Field(
+        None, description="decidedAt is the time at which the ExecutionApproval was created."
+    )
+    expires_at: datetime | None = Field(
+        None,
+        description="expiresAt is the time at which the approval expires. If the code has not started by then, the "
+        "execution ends as Expired.",
+    )
     unused: tuple[UnusedApproval, ...] = Field(
-        (), max_length=MAX_UNUSED_APPROVALS, description="Approvals that name this execution and do not count."
+        (),
+        max_length=MAX_UNUSED_APPROVALS,
+        description="unused lists ExecutionApprovals that name this execution but have no effect: the newest "
+        f"{MAX_UNUSED_APPROVALS}.",
     )
 
 
 class CodeFinding(_Status):
-    """Something in the code that a rule of the policy is about. Names what the rule names, and nothing of the code."""
+    """CodeFinding is a match of a code rule. It holds module names from the policy, and no text from the code."""
 
     found: str = Field(
-        max_length=128, description="Such as import os, by the name in the rule; or that Python can't be read."
+        max_length=128,
+        description="found is what the rule found, such as `import os` or `unreadable Python`.",
     )
-    action: CodeAction
+    action: CodeAction = Field(
+        description="action is the strictest action of the rules that match: Note, NeedApproval or Deny."
+    )
     places: tuple[Annotated[str, Field(max_length=32)], ...] = Field(
-        max_length=4, description="Blocks and files that it is in, such as spec.blocks[0]; the first four."
+        max_length=4,
+        description="places lists the blocks and files with the finding, such as spec.blocks[0]. At most four are "
+        "listed.",
     )
-    count: int = Field(ge=1, le=MAX_BLOCKS + MAX_FILES, description="In how many it is.")
+    count: int = Field(
+        ge=1, le=MAX_BLOCKS + MAX_FILES, description="count is the number of blocks and files with the finding."
+    )
 
     def __str__(self) -> str:
-        """What was found, and in how many blocks and files besides the first."""
+        """What was found, and the number of further blocks and files with it."""
         return f"{self.found} (and in {self.count - 1} more)" if self.count > 1 else self.found
 
     @property
     def told(self) -> str:
-        """The same behind the rule's action, as audit lines and spans have it."""
+        """Action and finding, for audit lines and spans."""
         return f"{self.action.value}: {self}"
 
 
 class CodeExecutionStatus(_SandboxStatus):
-    """What happened. Written by the operator only."""
+    """CodeExecutionStatus is the record of what happened. Only the operator writes it."""
 
-    phase: Phase = Phase.PENDING
-    reason: str = Field("", max_length=64, description="Why the execution is in this phase, for programs.")
-    message: str = Field("", max_length=4096, description="The same for people: what happened and what to do.")
-    conditions: Conditions = ()
-    observed_generation: int = 0
-    code_digest: str = Field("", max_length=71, description="Digest of all blocks and files.")
-    started_at: datetime | None = Field(None, description="When the code was handed to the runner.")
-    finished_at: datetime | None = None
+    phase: Phase = Field(
+        Phase.PENDING,
+        description="phase is the state of the execution. These phases are final: "
+        f"{', '.join(one.value for one in Phase if one.terminal)}.",
+    )
+    reason: str = Field("", max_length=64, description=_REASON)
+    message: str = Field("", max_length=4096, description=_MESSAGE)
+    conditions: Conditions = Field(
+        (),
+        description="conditions lists the current conditions. Their types are Accepted, Approved, Queued, "
+        "EgressClosed, Started and Finished.",
+    )
+    observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
+    code_digest: str = Field(
+        "",
+        max_length=71,
+        description="codeDigest is a SHA-256 digest of all blocks and files, with the prefix sha256:. It is computed "
+        "from their languages, paths and digests.",
+    )
+    started_at: datetime | None = Field(
+        None, description="startedAt is the time at which the operator sent the code to the pod. Unset before."
+    )
+    finished_at: datetime | None = Field(
+        None, description="finishedAt is the time at which the execution ended. Unset before."
+    )
     exit_code: int | None = Field(
         None,
-        description="Exit code of the last block that ran, or 124 (deadline), 137 (memory), 130 (cancelled) for what "
-        "ended it; 0 if only files were asked for, and that worked; absent if nothing ran.",
+        description="exitCode is the exit code of the last block that ran. It is 124 after a timeout, and "
+        "usually 137 after running out of memory and 130 after a cancellation. It is 0 if the execution only "
+        "transferred files. Unset if no code ran or the result is unknown.",
     )
-    blocks: tuple[BlockStatus, ...] = Field((), max_length=MAX_BLOCKS)
-    artifacts: tuple[ArtifactStatus, ...] = Field((), max_length=MAX_ARTIFACTS)
+    blocks: tuple[BlockStatus, ...] = Field(
+        (),
+        max_length=MAX_BLOCKS,
+        description="blocks describes how each block ended, in order. Blocks that did not run are not listed.",
+    )
+    artifacts: tuple[ArtifactStatus, ...] = Field(
+        (),
+        max_length=MAX_ARTIFACTS,
+        description="artifacts lists the files that spec.artifacts selects, as they were after the last block.",
+    )
     artifacts_omitted: Count = Field(
-        0, description="Files that artifacts does not name: too many, or an unusable name."
+        0,
+        description="artifactsOmitted is the number of files that are missing from artifacts. Either there were more "
+        f"than {MAX_ARTIFACTS}, or their names or folders were not usable.",
     )
     output_refs: tuple[OutputRef, ...] = Field(
         (),
         max_length=MAX_OUTPUT_PARTS,
-        description="ConfigMaps with what does not fit here: large output, and the files that were fetched. They are "
-        "deleted outputTTLSeconds of the policy after they were made; digests and sizes stay.",
+        description="outputRefs lists the ConfigMaps with large output and fetched files. The operator deletes them "
+        "when the policy's outputTTLSeconds have passed since their creation. Digests and sizes stay in this status.",
     )
-    pool_name: str = Field("", max_length=253, description="SandboxPool that the pod was taken from; empty: none.")
+    pool_name: str = Field(
+        "",
+        max_length=253,
+        description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool.",
+    )
     egress: tuple[OpenedEgress, ...] = Field(
         (),
         max_length=MAX_PERMITS,
-        description="What is opened for this execution, from its pod's creation to its end.",
+        description="egress lists the destinations that are open for this execution, from the creation of its pod to "
+        "its end.",
     )
     code_findings: tuple[CodeFinding, ...] = Field(
         (),
         max_length=MAX_CODE_FINDINGS,
-        description="What codeRules of the policy have found in the code, the strictest first.",
+        description="codeFindings lists what the policy's codeRules found in the code, the strictest action first.",
     )
-    approval: ApprovalStatus | None = Field(None, description="Absent if the policy allowed it by itself.")
-    operator_version: str = Field("", max_length=64)
-    stdout: StreamStatus | None = None
-    stderr: StreamStatus | None = None
+    approval: ApprovalStatus | None = Field(
+        None,
+        description="approval records what needs approval, and the decision. Unset if the policy allowed the execution "
+        "without approval.",
+    )
+    operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
+    stdout: StreamStatus | None = Field(
+        None, description="stdout describes the standard output of the code. Unset until the code has ended."
+    )
+    stderr: StreamStatus | None = Field(
+        None, description="stderr describes the standard error of the code. Unset until the code has ended."
+    )
     output_order: tuple[OutputRun, ...] = Field(
         (),
         max_length=1024,
-        description="How stdout and stderr were interleaved; beyond 1024 runs stdout comes first.",
+        description="outputOrder lists runs of characters on stdout and stderr in the order in which they were "
+        "written. Beyond 1024 runs the order is not recorded. Empty if outputRefs holds the output.",
     )
-    summary: Summary = Field(default_factory=Summary)
+    summary: Summary = Field(
+        default_factory=Summary,
+        description="summary holds short forms of other fields, for the columns of kubectl get.",
+    )
 
 
 class CodeSessionSpec(_Model):
-    """A workspace that several executions share, one after the other. Immutable, except that it can be ended."""
+    """CodeSessionSpec is a request for a workspace that executions share. It is immutable, except for ended."""
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
@@ -992,81 +1276,103 @@ class CodeSessionSpec(_Model):
     )
 
     source: Source = Field(
-        description="Who asks, as claimed by the client.", json_schema_extra=_immutable("source", SESSION_KIND)
+        description="source describes the origin of the request, as claimed by the client.",
+        json_schema_extra=_immutable("source", SESSION_KIND),
     )
     requested_by: UserName | None = Field(
         None,
-        description="Who creates this: must be the name that the API server knows the creator by, else admission "
-        "refuses it.",
+        description="requestedBy is the user name of the creator, as `kubectl auth whoami` prints it. The chart's "
+        "admission policy requires the field and refuses any other name.",
         json_schema_extra=_immutable("requestedBy", SESSION_KIND),
     )
     limits: Limits = Field(
         default_factory=Limits,
-        description="Ceilings of the session's pod.",
+        description="limits are the resource limits of the session's pod. Executions in the session must request the "
+        "same cpu, memory and ephemeralStorage.",
         json_schema_extra=_immutable("limits", SESSION_KIND) | {"default": {}},
     )
     image: ImageReference | None = Field(
         None,
-        description="Sandbox image, by digest. Default: the first image of the policy.",
+        description="image is the sandbox image, referenced by digest. Defaults to the policy's first image.",
         json_schema_extra=_immutable("image", SESSION_KIND),
     )
     runtime_class_name: RuntimeClassName | None = Field(
         None,
-        description="RuntimeClass of the session's pod. Default: that of the policy, else the node's own runtime.",
+        description="runtimeClassName is the name of the RuntimeClass of the session's pod. Defaults to the policy's "
+        "runtimeClassName, else to the node's default runtime.",
         json_schema_extra=_immutable("runtimeClassName", SESSION_KIND),
     )
     stateful: bool = Field(
         False,
-        description="Python blocks run in one IPython kernel, so that variables live as long as the session.",
+        description="stateful runs the Python blocks of the session in one IPython kernel, so variables persist from "
+        "block to block. Defaults to false.",
         json_schema_extra=_immutable("stateful", SESSION_KIND),
     )
     idle_timeout_seconds: int = Field(
         1800,
         ge=1,
         le=MAX_SESSION_SECONDS,
-        description="The session ends when nothing has run in it for this long.",
+        description="idleTimeoutSeconds is the number of seconds without an execution after which the session ends. "
+        "Defaults to 1800.",
         json_schema_extra=_immutable("idleTimeoutSeconds", SESSION_KIND),
     )
     max_lifetime_seconds: int = Field(
         28_800,
         ge=1,
         le=MAX_SESSION_SECONDS,
-        description="The session ends this long after it became ready, whatever runs in it.",
+        description="maxLifetimeSeconds is the number of seconds after which the session ends, counted from when it "
+        "became ready. Code that is still running is stopped. Defaults to 28800.",
         json_schema_extra=_immutable("maxLifetimeSeconds", SESSION_KIND),
     )
     traceparent: str | None = Field(
         None,
         pattern=TRACEPARENT_PATTERN,
         max_length=55,
-        description="W3C trace context of the caller's span.",
+        description="traceparent is the W3C trace context of the caller's span. Optional.",
         json_schema_extra=_immutable("traceparent", SESSION_KIND),
     )
     ended: bool = Field(
         False,
-        description="Set to true to end the session and delete its workspace. It can't be taken back.",
+        description="ended ends the session and deletes its workspace when set to true. It can't be taken back. "
+        "Defaults to false.",
         json_schema_extra=_rules(rule("!oldSelf || self", "spec.ended can't be taken back")),
     )
 
 
 class CodeSessionStatus(_SandboxStatus):
-    """What happened. Written by the operator only."""
+    """CodeSessionStatus is the record of what happened. Only the operator writes it."""
 
-    phase: SessionPhase = SessionPhase.PENDING
-    reason: str = Field("", max_length=64, description="Why the session is in this phase, for programs.")
-    message: str = Field("", max_length=4096, description="The same for people: what happened and what to do.")
-    conditions: Conditions = ()
-    observed_generation: int = 0
-    operator_version: str = Field("", max_length=64)
-    started_at: datetime | None = Field(None, description="When the session became ready.")
-    last_used_at: datetime | None = Field(
-        None, description="When something last ran in it; written now and then, and when the session ends."
+    phase: SessionPhase = Field(
+        SessionPhase.PENDING,
+        description="phase is the state of the session. These phases are final: "
+        f"{', '.join(one.value for one in SessionPhase if one.terminal)}.",
     )
-    ended_at: datetime | None = None
-    executions: Count = Field(0, description="Executions that ran in it; written together with lastUsedAt.")
+    reason: str = Field("", max_length=64, description=_REASON)
+    message: str = Field("", max_length=4096, description=_MESSAGE)
+    conditions: Conditions = Field(
+        (),
+        description="conditions lists the current conditions. Their types are Accepted, EgressClosed and Ready.",
+    )
+    observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
+    operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
+    started_at: datetime | None = Field(
+        None, description="startedAt is the time at which the session became ready. Unset before."
+    )
+    last_used_at: datetime | None = Field(
+        None,
+        description="lastUsedAt is the time at which an execution in the session last ended. Before the first one it "
+        "is the time at which the session became ready. It can be 30 seconds out of date until the session ends.",
+    )
+    ended_at: datetime | None = Field(None, description="endedAt is the time at which the session ended. Unset before.")
+    executions: Count = Field(
+        0,
+        description="executions is the number of executions that ran in the session. It is updated together with "
+        "lastUsedAt.",
+    )
 
 
 class ObjectMeta(_Status):
-    """The part of the metadata that the operator and the client read."""
+    """The metadata that the operator and the client read."""
 
     name: str
     namespace: str = ""
@@ -1081,7 +1387,7 @@ class _Object(_Status):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
-        """From an object of the API server.
+        """Parse an object from the API server.
 
         Raises:
             pydantic.ValidationError: a ValueError that names each wrong field.
@@ -1090,97 +1396,134 @@ class _Object(_Status):
 
 
 class CodeExecution(_Object):
-    """A request to run code, and the audit record of what became of it."""
+    """CodeExecution is a request to run code, and the audit record of what happened."""
 
-    spec: CodeExecutionSpec
-    status: CodeExecutionStatus = Field(default_factory=CodeExecutionStatus)
+    spec: CodeExecutionSpec = Field(description="spec is the request. It is immutable, except for cancelled.")
+    status: CodeExecutionStatus = Field(
+        default_factory=CodeExecutionStatus,
+        description="status is the record of what happened. Only the operator writes it.",
+    )
 
 
 class CodeSession(_Object):
-    """A workspace that several executions share, and the record of it. It owns one pod."""
+    """CodeSession is a workspace that executions share, one at a time, and the record of its use. It owns one pod."""
 
-    spec: CodeSessionSpec
-    status: CodeSessionStatus = Field(default_factory=CodeSessionStatus)
+    spec: CodeSessionSpec = Field(description="spec is the request. It is immutable, except for ended.")
+    status: CodeSessionStatus = Field(
+        default_factory=CodeSessionStatus,
+        description="status is the record of what happened. Only the operator writes it.",
+    )
 
 
 class SandboxPoolSpec(_Model):
-    """How many sandbox pods stand ready, and what they are like.
-
-    An execution gets one of them if it asks for the same image, runtime class, CPU, memory and disk, and for no more
-    processes. No pod is handed out twice.
-    """
+    """SandboxPoolSpec defines how many sandbox pods the pool keeps ready, and their properties."""
 
     replicas: int = Field(
         1,
         ge=0,
         le=MAX_POOL_REPLICAS,
-        description="Pods that stand ready, besides those that are in use. With 0 the pool is not used.",
+        description="replicas is the number of pods to keep ready, in addition to those in use. With 0, executions "
+        "don't use the pool. Defaults to 1.",
     )
     limits: PodLimits = Field(
         default_factory=PodLimits,
-        description="Ceilings of each pod.",
+        description="limits are the resource limits of each pod.",
         json_schema_extra={"default": {}},
     )
     image: ImageReference | None = Field(
-        None, description="Sandbox image, by digest. Default: the first image of the policy."
+        None,
+        description="image is the sandbox image, referenced by digest. Defaults to the policy's first image.",
     )
     runtime_class_name: RuntimeClassName | None = Field(
-        None, description="RuntimeClass of the pods. Default: that of the policy, else the node's own runtime."
+        None,
+        description="runtimeClassName is the name of the RuntimeClass of the pods. Defaults to the policy's "
+        "runtimeClassName, else to the node's default runtime.",
     )
     max_age_seconds: int = Field(
         3600,
         ge=60,
         le=86_400,
-        description="A pod that has waited for so long is replaced. Its egress proof is not older than that.",
+        description="maxAgeSeconds is the age in seconds at which an unused pod is replaced, which also limits the age "
+        "of its egress proof. Defaults to 3600.",
     )
 
 
 class SandboxPoolStatus(_Status):
-    """How the pool is. Written by the operator only, about once a second while something changes."""
+    """SandboxPoolStatus is the observed state of the pool. Only the operator writes it, about once a second at most."""
 
-    replicas: Count = Field(0, description="Pods that are not in use, ready or not.")
-    ready_replicas: Count = Field(0, description="Pods whose egress proof was made and which wait for code.")
-    claimed_replicas: Count = Field(0, description="Pods that were taken from the pool and are in use.")
-    queued: Count = Field(0, description="Executions that wait for a pod.")
-    last_refill_ms: Count | None = Field(
-        None, description="From the creation of the pod that became ready last until then, in milliseconds."
+    replicas: Count = Field(0, description="replicas is the number of pods that are not in use, ready or not.")
+    ready_replicas: Count = Field(
+        0, description="readyReplicas is the number of pods that are ready to run code and not in use."
     )
-    selector: str = Field("", max_length=512, description="Selects the pods that are not in use.")
-    image: str = Field("", max_length=300, description="Image of the pods.")
-    runtime_class_name: str = Field("", max_length=253)
-    observed_generation: int = 0
-    operator_version: str = Field("", max_length=64)
-    conditions: Conditions = ()
+    claimed_replicas: Count = Field(
+        0, description="claimedReplicas is the number of pods that executions have taken from the pool and still use."
+    )
+    queued: Count = Field(0, description="queued is the number of executions that wait for a pod.")
+    last_refill_ms: Count | None = Field(
+        None,
+        description="lastRefillMs is the time from creation to readiness of the pod that became ready last, in "
+        "milliseconds. Unset if there was none yet.",
+    )
+    selector: str = Field(
+        "",
+        max_length=512,
+        description="selector is the label selector of the pods that are not in use, for the scale subresource.",
+    )
+    image: str = Field("", max_length=300, description="image is the image reference in the spec of the pods.")
+    runtime_class_name: str = Field("", max_length=253, description=_RUNTIME_CLASS_NAME)
+    observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
+    operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
+    conditions: Conditions = Field((), description="conditions lists the current conditions. The only type is Ready.")
 
     def dump(self) -> dict[str, Any]:
-        """As the API server stores it. Nothing is left out: counts go back to 0, and a patch has to say so."""
+        """The form that the API server stores. It includes default values, so that a patch can set a count to 0."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class SandboxPool(_Object):
-    """Sandbox pods that stand ready, so that code starts at once. Each is used for one execution."""
+    """SandboxPool keeps sandbox pods ready, so that code starts at once. Each pod runs one execution.
 
-    spec: SandboxPoolSpec
-    status: SandboxPoolStatus = Field(default_factory=SandboxPoolStatus)
+    An execution gets a pod of the pool if it has the same image, runtimeClassName, cpu, memory and ephemeralStorage, no
+    more pids, and no sessionRef, egress or mounts.
+    """
+
+    spec: SandboxPoolSpec = Field(
+        description="spec is the desired state of the pool: the number of pods to keep ready, and their properties."
+    )
+    status: SandboxPoolStatus = Field(
+        default_factory=SandboxPoolStatus,
+        description="status is the observed state of the pool. Only the operator writes it.",
+    )
+
+
+_HIGHEST_CPU: Final = "cpu is the highest limits.cpu in cores, as a quantity."
+_HIGHEST_MEMORY: Final = "memory is the highest limits.memory in bytes, as a quantity."
+_HIGHEST_STORAGE: Final = "ephemeralStorage is the highest limits.ephemeralStorage in bytes, as a quantity."
+_HIGHEST_PIDS: Final = "pids is the highest limits.pids."
 
 
 class PolicyLimits(_Model):
-    """Highest limits that an execution may ask for."""
+    """PolicyLimits are the highest limits that executions, sessions and pools can request."""
 
-    cpu: Quantity = "1"
-    memory: Quantity = "1Gi"
-    ephemeral_storage: Quantity = "1Gi"
-    pids: int = Field(1024, ge=1, le=MAX_PIDS)
-    output_bytes: int = Field(MAX_OUTPUT_BYTES, ge=1024, le=MAX_OUTPUT_BYTES)
+    cpu: Quantity = Field("1", description=f"{_HIGHEST_CPU} Defaults to 1.")
+    memory: Quantity = Field("1Gi", description=f"{_HIGHEST_MEMORY} Defaults to 1Gi.")
+    ephemeral_storage: Quantity = Field("1Gi", description=f"{_HIGHEST_STORAGE} Defaults to 1Gi.")
+    pids: int = Field(1024, ge=1, le=MAX_PIDS, description=f"{_HIGHEST_PIDS} Defaults to 1024.")
+    output_bytes: int = Field(
+        MAX_OUTPUT_BYTES,
+        ge=1024,
+        le=MAX_OUTPUT_BYTES,
+        description=f"outputBytes is the highest limits.outputBytes, in bytes. Defaults to {MAX_OUTPUT_BYTES}.",
+    )
 
 
 class SomeLimits(_Model):
-    """Highest limits, as far as there is something to say of them."""
+    """SomeLimits are highest limits, each of which is optional."""
 
-    cpu: QuantityText | None = None
-    memory: QuantityText | None = None
-    ephemeral_storage: QuantityText | None = None
-    pids: int | None = Field(None, ge=1, le=MAX_PIDS)
+    cpu: QuantityText | None = Field(None, description=_HIGHEST_CPU)
+    memory: QuantityText | None = Field(None, description=_HIGHEST_MEMORY)
+    ephemeral_storage: QuantityText | None = Field(None, description=_HIGHEST_STORAGE)
+    pids: int | None = Field(None, ge=1, le=MAX_PIDS, description=_HIGHEST_PIDS)
 
 
 def _network(text: str) -> str:
@@ -1191,7 +1534,10 @@ def _network(text: str) -> str:
 
 
 class EgressRule(_Model):
-    """Permits that may be asked for: to addresses in this range, or exactly these selectors, by these ports."""
+    """EgressRule allows egress destinations: those in an address range or with exactly these selectors, and a port.
+
+    Set either cidr or the selectors (podSelector, namespaceSelector, or both).
+    """
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
@@ -1208,13 +1554,24 @@ class EgressRule(_Model):
     )
 
     cidr: Annotated[str, AfterValidator(_network)] | None = Field(
-        None, max_length=49, pattern=CIDR_PATTERN, description="Permits to this range, and to any part of it."
+        None,
+        max_length=49,
+        pattern=CIDR_PATTERN,
+        description="cidr is an address range. The rule allows each destination whose cidr is within it.",
     )
-    pod_selector: Selector | None = Field(None, description="Permits with exactly this podSelector.")
-    namespace_selector: Selector | None = Field(None, description="Permits with exactly this namespaceSelector.")
-    port: Port = Field(description="The port, or the first of several.")
-    end_port: Port | None = Field(None, description="The last of several ports.")
-    protocol: Protocol = Field("TCP", description="TCP or UDP.")
+    pod_selector: Selector | None = Field(
+        None, description="podSelector is the podSelector that a destination must have. If unset, it must have none."
+    )
+    namespace_selector: Selector | None = Field(
+        None,
+        description="namespaceSelector is the namespaceSelector that a destination must have. If unset, it must have "
+        "none.",
+    )
+    port: Port = Field(description="port is the allowed port, or the first one of a range.")
+    end_port: Port | None = Field(
+        None, description="endPort is the last port of the range. If unset, only port is allowed."
+    )
+    protocol: Protocol = Field("TCP", description="protocol is TCP or UDP. Defaults to TCP.")
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -1225,7 +1582,7 @@ class EgressRule(_Model):
         return self
 
     def __str__(self) -> str:
-        """Such as `10.1.0.0/16:443-8443/TCP`."""
+        """Text such as `10.1.0.0/16:443-8443/TCP`."""
         if self.cidr is None:
             peer = _selected(self.pod_selector, self.namespace_selector)
         else:
@@ -1235,16 +1592,18 @@ class EgressRule(_Model):
 
 
 class CodeRule(_Model):
-    """What is done about Python code that imports one of some modules."""
+    """CodeRule defines what happens to Python code that imports one of the listed modules."""
 
     imports: tuple[Annotated[str, Field(max_length=64, pattern=MODULE_PATTERN)], ...] = Field(
         min_length=1,
         max_length=MAX_IMPORTS,
-        description="Modules, such as os, which os.path belongs to, too. Python files and blocks are looked at.",
+        description="imports lists module names. A module includes its submodules: os includes os.path. The operator "
+        "reads Python blocks, and blocks and files with the extension .py, .pyc or .so.",
     )
     action: CodeAction = Field(
-        description="Note: it runs, and the record says so. NeedApproval: a human decides. Deny: it doesn't run. The "
-        "strictest one counts, also for Python that can't be read."
+        description="action is what happens to code that matches. Note: the code runs, and the status lists the "
+        "finding. NeedApproval: the execution waits for approval. Deny: the execution is denied. If several rules "
+        "match, the strictest applies. To unreadable Python, the strictest of all rules applies."
     )
 
 
@@ -1268,24 +1627,44 @@ _MountRules = Annotated[tuple[MountSource, ...], Field(max_length=MAX_PERMITS)]
 
 
 class Approvable(_Model):
-    """What a human may approve beyond what is allowed. What is neither allowed nor named here is never granted."""
+    """Approvable lists what an approver can allow in addition to the policy. All other requests are denied."""
 
-    images: tuple[ImageReference, ...] = Field((), max_length=64, description="Further images, by digest.")
-    languages: tuple[LanguageName, ...] = Field((), max_length=16, description="Further languages.")
-    runtime_class_names: tuple[RuntimeClassName, ...] = Field((), max_length=16, description="Further runtime classes.")
-    max_timeout_seconds: int | None = Field(None, ge=1, le=MAX_TIMEOUT_SECONDS)
-    max_blocks: int | None = Field(None, ge=1, le=MAX_BLOCKS)
+    images: tuple[ImageReference, ...] = Field(
+        (), max_length=64, description="images lists further images, referenced by digest."
+    )
+    languages: tuple[LanguageName, ...] = Field((), max_length=16, description="languages lists further languages.")
+    runtime_class_names: tuple[RuntimeClassName, ...] = Field(
+        (), max_length=16, description="runtimeClassNames lists the names of further RuntimeClasses."
+    )
+    max_timeout_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_TIMEOUT_SECONDS,
+        description="maxTimeoutSeconds is the highest timeoutSeconds that an approver can allow, in seconds. If unset, "
+        "the policy's maximum can't be exceeded.",
+    )
+    max_blocks: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_BLOCKS,
+        description="maxBlocks is the highest number of blocks that an approver can allow. If unset, the policy's "
+        "maximum can't be exceeded.",
+    )
     max_limits: SomeLimits = Field(
         default_factory=SomeLimits,
-        description="Highest limits. What is absent can't be raised.",
+        description="maxLimits are the highest limits that an approver can allow. If a limit is unset, the policy's "
+        "maximum can't be exceeded.",
         json_schema_extra={"default": {}},
     )
-    egress: _EgressRules = Field((), description="Further ways out of the sandbox.")
-    mounts: _MountRules = Field((), description="Further mounts.")
+    egress: _EgressRules = Field((), description="egress lists rules that allow further egress destinations.")
+    mounts: _MountRules = Field((), description="mounts lists further objects that executions can mount.")
 
 
 class AgentRule(_Model):
-    """What is different for some requests. What is absent is as in the policy."""
+    """AgentRule replaces parts of the policy for some requests. Fields that are unset keep the policy's values.
+
+    Set agent, requestedBy, or both.
+    """
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
@@ -1300,131 +1679,186 @@ class AgentRule(_Model):
         None,
         min_length=1,
         max_length=128,
-        description="Counts for requests with this spec.source.agent, which is a claim: whoever may create executions "
-        "can make it. To allow more to some, name requestedBy.",
+        description="agent selects requests with this spec.source.agent. Any client can claim any agent name. To allow "
+        "more to some clients, set requestedBy.",
     )
-    requested_by: UserName | None = Field(None, description="Counts for requests of this user.")
-    images: tuple[ImageReference, ...] | None = Field(None, min_length=1, max_length=64)
-    languages: tuple[LanguageName, ...] | None = Field(None, min_length=1, max_length=16)
-    runtime_class_names: tuple[RuntimeClassName, ...] | None = Field(None, max_length=16)
-    max_timeout_seconds: int | None = Field(None, ge=1, le=MAX_TIMEOUT_SECONDS)
-    max_blocks: int | None = Field(None, ge=1, le=MAX_BLOCKS)
-    max_limits: SomeLimits | None = None
-    egress: _EgressRules | None = None
-    mounts: _MountRules | None = None
-    code_rules: _CodeRules | None = None
-    with_approval: Approvable | None = None
+    requested_by: UserName | None = Field(None, description="requestedBy selects requests of this user.")
+    images: tuple[ImageReference, ...] | None = Field(
+        None, min_length=1, max_length=64, description="images replaces the policy's images."
+    )
+    languages: tuple[LanguageName, ...] | None = Field(
+        None, min_length=1, max_length=16, description="languages replaces the policy's languages."
+    )
+    runtime_class_names: tuple[RuntimeClassName, ...] | None = Field(
+        None, max_length=16, description="runtimeClassNames replaces the policy's runtimeClassNames."
+    )
+    max_timeout_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_TIMEOUT_SECONDS,
+        description="maxTimeoutSeconds replaces the policy's maxTimeoutSeconds, in seconds.",
+    )
+    max_blocks: int | None = Field(None, ge=1, le=MAX_BLOCKS, description="maxBlocks replaces the policy's maxBlocks.")
+    max_limits: SomeLimits | None = Field(
+        None, description="maxLimits replaces single limits of the policy's maxLimits. Others keep their values."
+    )
+    egress: _EgressRules | None = Field(None, description="egress replaces the policy's egress.")
+    mounts: _MountRules | None = Field(None, description="mounts replaces the policy's mounts.")
+    code_rules: _CodeRules | None = Field(None, description="codeRules replaces the policy's codeRules.")
+    with_approval: Approvable | None = Field(
+        None, description="withApproval replaces the policy's withApproval as a whole."
+    )
 
 
 class ExecutionPolicySpec(_Model):
-    """What executions in a namespace may ask for: by themselves, with a human's approval, and never."""
+    """ExecutionPolicySpec defines what requests in the namespace can ask for, with and without approval."""
 
     images: tuple[ImageReference, ...] = Field(
         min_length=1,
         max_length=64,
-        description="Images that may be used, by digest. The first is the default.",
+        description="images lists the allowed images, referenced by digest. The first one is the default.",
     )
     languages: tuple[LanguageName, ...] = Field(
         ("python", "bash", "sh", "javascript", "pwsh"),
         min_length=1,
         max_length=16,
-        description="Languages that may be used, where the image has them.",
+        description="languages lists the allowed languages. The image must support them, too. Defaults to all "
+        "languages.",
     )
     runtime_class_name: RuntimeClassName | None = Field(
-        None, description="RuntimeClass of executions that name none. Default: the node's own runtime."
+        None,
+        description="runtimeClassName is the name of the RuntimeClass for requests that name none. If unset, they use "
+        "the node's default runtime.",
     )
     runtime_class_names: tuple[RuntimeClassName, ...] = Field(
-        (), max_length=16, description="Runtime classes that may be asked for, besides runtimeClassName."
+        (),
+        max_length=16,
+        description="runtimeClassNames lists the RuntimeClasses that requests can name, in addition to "
+        "runtimeClassName.",
     )
     egress_proof: EgressMode = Field(
         EgressMode.ENFORCE,
-        description="Enforce: no code runs unless it was shown that the network of its sandbox is closed. Warn: "
-        "it runs all the same, and each record says so.",
+        description="egressProof defines what happens if the operator can't show that the network of a sandbox is "
+        "closed. Enforce: no code runs. Warn: the code runs, and the status says so. Defaults to Enforce.",
     )
     max_timeout_seconds: int = Field(
-        600, ge=1, le=MAX_TIMEOUT_SECONDS, description="Highest timeoutSeconds, for each block."
+        600,
+        ge=1,
+        le=MAX_TIMEOUT_SECONDS,
+        description="maxTimeoutSeconds is the highest timeoutSeconds, in seconds. Defaults to 600.",
     )
-    max_blocks: int = Field(32, ge=1, le=MAX_BLOCKS, description="Most blocks in one execution.")
-    max_limits: PolicyLimits = Field(default_factory=PolicyLimits, description="Highest limits.")
+    max_blocks: int = Field(
+        32,
+        ge=1,
+        le=MAX_BLOCKS,
+        description="maxBlocks is the highest number of blocks in one execution. Defaults to 32.",
+    )
+    max_limits: PolicyLimits = Field(
+        default_factory=PolicyLimits,
+        description="maxLimits are the highest limits that requests can have. If unset, each limit has its default.",
+    )
     egress: _EgressRules = Field(
-        (), description="Ways out of the sandbox that executions may ask for. Default: none; the network is closed."
+        (),
+        description="egress lists the rules for the destinations that executions can request. If unset, the network "
+        "stays closed.",
     )
     mounts: _MountRules = Field(
         (),
-        description="PersistentVolumeClaims and ConfigMaps that executions may have mounted, to read. None by default.",
+        description="mounts lists the PersistentVolumeClaims and ConfigMaps that executions can mount read-only. If "
+        "unset, there are none.",
     )
     code_rules: _CodeRules = Field(
         (),
-        description="What is done about Python code by what it imports: advice, which code can get round, and no "
-        "isolation. None by default.",
+        description="codeRules define what happens to Python code that imports certain modules. They are advice and no "
+        "isolation, because code can bypass them. If unset, there are none.",
     )
     with_approval: Approvable = Field(
         default_factory=Approvable,
-        description="What a human may approve beyond that. Default: nothing, so all else is denied.",
+        description="withApproval lists what an approver can allow in addition to the policy. If unset, approvers "
+        "can't allow anything.",
         json_schema_extra={"default": {}},
     )
     approval_timeout_seconds: int = Field(
-        3600, ge=1, le=86_400, description="How long an execution waits for a human's decision before it ends."
+        3600,
+        ge=1,
+        le=86_400,
+        description="approvalTimeoutSeconds is the number of seconds for which an execution waits for a decision. "
+        "Without one it ends as Expired. Defaults to 3600.",
     )
     agent_rules: tuple[AgentRule, ...] = Field(
         (),
         max_length=MAX_AGENT_RULES,
-        description="Exceptions. The first one that fits a request counts, alone; those with a requestedBy come before "
-        "those without.",
+        description="agentRules lists exceptions for some requests. Only the first rule that matches a request "
+        "applies. Rules with requestedBy come before rules without it.",
     )
     pod_ttl_seconds: int = Field(
         60,
         ge=0,
         le=86_400,
         alias="podTTLSeconds",
-        description="How long finished pods and their logs are kept at most; an execution may ask for less.",
+        description="podTTLSeconds is the number of seconds for which finished pods and their logs are kept. An "
+        "execution can request less with ttlSecondsAfterFinished. Defaults to 60.",
     )
     output_ttl_seconds: int = Field(
         86_400,
         ge=60,
         le=30 * 86_400,
         alias="outputTTLSeconds",
-        description="How long large output and fetched files are kept, from when they were made. Digests and sizes "
-        "stay in the record.",
+        description="outputTTLSeconds is the number of seconds for which large output and fetched files are kept after "
+        "their creation. Digests and sizes stay in the status. Defaults to 86400.",
     )
     max_session_idle_seconds: int = Field(
-        3600, ge=1, le=MAX_SESSION_SECONDS, description="Highest idleTimeoutSeconds of a session."
+        3600,
+        ge=1,
+        le=MAX_SESSION_SECONDS,
+        description="maxSessionIdleSeconds is the highest idleTimeoutSeconds of a session, in seconds. Defaults to "
+        "3600.",
     )
     max_session_lifetime_seconds: int = Field(
-        28_800, ge=1, le=MAX_SESSION_SECONDS, description="Highest maxLifetimeSeconds of a session."
+        28_800,
+        ge=1,
+        le=MAX_SESSION_SECONDS,
+        description="maxSessionLifetimeSeconds is the highest maxLifetimeSeconds of a session, in seconds. Defaults to "
+        "28800.",
     )
 
 
 class ExecutionPolicy(_Object):
-    """What executions in this namespace may ask for; replaces the cluster's default policy as a whole."""
+    """ExecutionPolicy defines what requests in its namespace can ask for. It must have the name default.
 
-    spec: ExecutionPolicySpec
+    It replaces the operator's default policy as a whole. Changes apply to executions that have not started.
+    """
+
+    spec: ExecutionPolicySpec = Field(description="spec is the policy.")
 
 
 class ExecutionRef(_Model):
-    """The one execution that a decision is about."""
+    """ExecutionRef identifies the execution that the decision is about."""
 
-    name: ObjectName = Field(description="Name of a CodeExecution in the same namespace.")
+    name: ObjectName = Field(description="name is the name of a CodeExecution in the same namespace.")
     uid: str = Field(
-        min_length=1, max_length=64, description="Its metadata.uid: one of the same name that came later is another."
+        min_length=1,
+        max_length=64,
+        description="uid is the metadata.uid of the CodeExecution. The decision has no effect on a later CodeExecution "
+        "with the same name.",
     )
-    requested_by: UserName = Field(description="Its spec.requestedBy.")
+    requested_by: UserName = Field(description="requestedBy is the spec.requestedBy of the CodeExecution.")
 
 
 class ExecutionApprovalSpec(_Model):
-    """A human's decision about one execution. Immutable, except that it can be revoked."""
+    """ExecutionApprovalSpec is a decision about one execution. It is immutable, except that it can be revoked."""
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
             *_immutable_presence(("grants", "reason", "expiresAt"), APPROVAL_KIND),
             rule(
                 "self.approver != self.executionRef.requestedBy",
-                "spec.approver must not be who requested the execution: nobody approves their own request",
+                "spec.approver: nobody approves their own request; another user has to approve",
                 field=".approver",
             ),
             rule(
                 "self.decision != 'Approve' || (has(self.grants) && has(self.expiresAt))",
-                "to approve takes the grants of the execution's status.approval, and expiresAt",
+                "to approve, set grants to those in the execution's status.approval, and set expiresAt",
                 field=".grants",
             ),
             rule(
@@ -1441,50 +1875,57 @@ class ExecutionApprovalSpec(_Model):
     )
 
     execution_ref: ExecutionRef = Field(
-        description="Which execution this is about.", json_schema_extra=_immutable("executionRef", APPROVAL_KIND)
+        description="executionRef identifies the execution that the decision is about.",
+        json_schema_extra=_immutable("executionRef", APPROVAL_KIND),
     )
     decision: Literal["Approve", "Deny"] = Field(
-        description="Whether the code may run.", json_schema_extra=_immutable("decision", APPROVAL_KIND)
+        description="decision is Approve to let the code run, or Deny to end the execution as Denied.",
+        json_schema_extra=_immutable("decision", APPROVAL_KIND),
     )
     grants: tuple[Grant, ...] | None = Field(
         None,
         min_length=1,
         max_length=MAX_GRANTS,
-        description="What is approved: exactly the grants of the execution's status.approval. With more or less than "
-        "these the approval does not count.",
+        description="grants lists what is approved. It must equal the grants in the execution's status.approval, else "
+        "the approval has no effect. Required to approve.",
         json_schema_extra=_immutable("grants", APPROVAL_KIND),
     )
     approver: UserName = Field(
-        description="Who decides: must be the name that the API server knows the creator by, else admission refuses "
-        "it.",
+        description="approver is the user name of the creator, as `kubectl auth whoami` prints it. The chart's "
+        "admission policy refuses any other name. The approver must not be the user who requested the execution.",
         json_schema_extra=_immutable("approver", APPROVAL_KIND),
     )
     reason: str = Field(
         "",
         max_length=1024,
-        description="Why, for the record and for the agent.",
+        description="reason is the reason for the decision, for the audit record and the agent. Optional.",
         json_schema_extra=_immutable("reason", APPROVAL_KIND),
     )
     expires_at: datetime | None = Field(
         None,
-        description="The code must have started by then.",
+        description="expiresAt is the time at which the approval expires. If the code has not started by then, it does "
+        "not run. Required to approve.",
         json_schema_extra=_immutable("expiresAt", APPROVAL_KIND),
     )
     revoked: bool = Field(
         False,
-        description="Set to true to take the decision back. It can't be given again, and has no effect on code that "
-        "has started: cancel the execution for that.",
+        description="revoked withdraws the decision when set to true. It can't be taken back. It does not stop code "
+        "that has started: cancel the execution instead. Defaults to false.",
         json_schema_extra=_rules(rule("!oldSelf || self", "spec.revoked can't be taken back: decide anew instead")),
     )
     revoked_by: UserName | None = Field(
-        None, description="Who revokes it: must be the name that the API server knows them by."
+        None,
+        description="revokedBy is the name of the user who sets revoked, as `kubectl auth whoami` prints it. The "
+        "chart's admission policy refuses any other name. Required if revoked is true.",
     )
 
 
 class ExecutionApproval(_Object):
-    """A human's decision about one execution."""
+    """ExecutionApproval is a decision about one execution that needs approval."""
 
-    spec: ExecutionApprovalSpec
+    spec: ExecutionApprovalSpec = Field(
+        description="spec is the decision. It is immutable, except that it can be revoked."
+    )
 
 
 _NAMES_A_POD: Final = rule(
@@ -1520,7 +1961,7 @@ _KINDS: Final = {
 
 
 def manifest(*, name: str, namespace: str, spec: AnySpec) -> dict[str, Any]:
-    """An object with this spec as it is sent to the API server."""
+    """An object with this spec, in the form that the API server takes."""
     kind = _KINDS[type(spec)]
     return {
         "apiVersion": API_VERSION,

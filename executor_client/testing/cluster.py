@@ -28,7 +28,8 @@ class FakeCluster:
 
     Args:
         namespace: the sandbox namespace that it has.
-        policy: what may be asked for; default: as the chart installs it, with `FAKE_IMAGE` as the image.
+        policy: the ExecutionPolicy of the namespace; default: the namespace has none, and the cluster's default policy
+            counts, as the chart installs it, with `FAKE_IMAGE` as the image.
         run: says what comes of a block, and changes the files of the workspace as the block would. What it raises is
             raised where the block was submitted.
         languages: those that the image has a program for.
@@ -49,6 +50,7 @@ class FakeCluster:
         self._simulation = Simulation(
             namespace=namespace,
             policy=policy or ExecutionPolicySpec(images=(FAKE_IMAGE,)),
+            own_policy=policy is not None,
             script=self._outcome,
             languages=languages,
             now=now,

@@ -18,6 +18,7 @@ from codeexec_api import (
     OpenedEgress,
     Phase,
     Reason,
+    SessionPhase,
     advance,
     advance_session,
     condition,
@@ -25,15 +26,18 @@ from codeexec_api import (
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import block_key, file_key
+from codeexec_api.policy import cluster_policy
 
 FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
 """The image of the fake's default policy."""
 VERSION: Final = version("codeexec")
 """Of the operator that the fake plays."""
 _WARNING: Final = (
-    "; warning: the network of the sandbox was not shown to be closed (see egressProof); "
-    "the policy runs code all the same"
+    "; warning: the network of the sandbox was not shown to be closed (see status.egressProof), and the policy lets "
+    "code run anyway"
 )
+DEFAULT_POLICY: Final = cluster_policy(("codeexec-system", "codeexec-operator"))
+"""Where the policy is kept of a namespace without its own, with the names of a usual installation."""
 _TARGET: Final = {"name": "api-server", "address": "192.0.2.1", "port": 443, "protocol": "TCP"}
 
 
@@ -82,12 +86,8 @@ def moved(
         "observed_generation": generation,
         "operator_version": VERSION,
         "code_digest": digest,
-        "summary": status.summary.model_copy(
-            update={
-                "languages": ",".join(execution.spec.languages),
-                "digest": digest.removeprefix("sha256:")[:12],
-                "duration": _duration(now, status.started_at) if kind is ConditionType.FINISHED else "",
-            }
+        "summary": execution.spec.summary.model_copy(
+            update={"duration": _duration(now, status.started_at) if kind is ConditionType.FINISHED else ""}
         ),
         **update,
     }
@@ -202,12 +202,17 @@ def session_missing(name: str, namespace: str) -> str:
     )
 
 
-def session_over(session: CodeSession) -> str:
-    """The message of an execution that comes, or whose turn comes, when its session has ended."""
-    return (
-        f"spec.sessionRef: session {session.metadata.name!r} is over ({session.status.reason}: "
-        f"{session.status.message}); start a new one. Nothing was run"
+def session_over(session: CodeSession) -> tuple[Event, Reason, str]:
+    """What becomes of an execution that comes, or whose turn comes, when its session has ended."""
+    name, status = session.metadata.name, session.status
+    if status.phase is SessionPhase.FAILED and status.started_at is None:
+        words = status.message.removesuffix(".")
+        return Event.FAULT, Reason(status.reason), f"session {name!r} could not start: {words}. Nothing was run"
+    message = (
+        f"spec.sessionRef: session {name!r} is over ({status.reason}: {status.message}). Start a new session. "
+        "Nothing was run"
     )
+    return Event.REFUSED, Reason.SESSION_ENDED, message
 
 
 def session_ended_meanwhile(session: CodeSession) -> tuple[Event, str]:
@@ -224,18 +229,19 @@ def session_mismatch(spec: CodeExecutionSpec, session: CodeSession) -> str:
     for field, name in (("cpu", "cpu"), ("memory", "memory"), ("ephemeral_storage", "ephemeralStorage")):
         asked, given = getattr(spec.limits, field), getattr(session.spec.limits, field)
         if asked != given:
-            return f"spec.limits.{name}: {asked} is not what the session was made with (allowed: {given})"
+            return f"spec.limits.{name}: {asked} is not the limit of the session (allowed: {given})"
     return ""
 
 
 def how_it_ended(event: Event, exit_code: int, spec: CodeExecutionSpec) -> str:
     """The message of an execution whose code has ended."""
     if not spec.blocks:
-        return "the files were handed over"
+        return "the files were transferred"
     return {
         Event.EXITED_ZERO: "all blocks ended with exit code 0",
         Event.EXITED_NONZERO: f"the last block ended with exit code {exit_code}",
-        Event.OUT_OF_MEMORY: "the code needed more memory than spec.limits.memory; files in /workspace and /tmp count",
+        Event.OUT_OF_MEMORY: f"the code used more memory than spec.limits.memory ({spec.limits.memory}); "
+        "files in /workspace and /tmp count as memory",
         Event.DEADLINE: f"the block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s) and was killed",
         Event.CANCEL: "cancelled; the code was killed",
     }[event]
@@ -267,6 +273,6 @@ def payload_mismatch(spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> s
         if found != f"sha256 {sha256}, {size} bytes":
             return (
                 f"{where}: the payload holds {found} under {key!r}, but the spec announces sha256 {sha256}, "
-                f"{size} bytes; nothing was run. Create the execution again from the code that is meant to run"
+                f"{size} bytes. Nothing was run. Create the execution again from the code that is to run"
             )
     return ""

@@ -38,7 +38,7 @@ from codeexec_api import (
     evaluate,
     judge,
 )
-from codeexec_api.approval import asking, by_whom, decided, question
+from codeexec_api.approval import asking, by_whom, decided, question, undecided
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.code_rules import Reading, find
 from codeexec_api.languages import LANGUAGES, default_file_name
@@ -53,7 +53,7 @@ from codeexec_api.names import (
     pod_name,
 )
 from codeexec_api.permits import opening
-from codeexec_api.policy import policy_for, without_code_rules
+from codeexec_api.policy import namespace_policy, policy_for, without_code_rules
 from codeexec_api.v1alpha1 import ObjectMeta
 from executor_client.code_reading import read_code
 from executor_client.exceptions import CodeExecError
@@ -103,10 +103,12 @@ class Simulation:
         *,
         namespace: str,
         policy: ExecutionPolicySpec,
+        own_policy: bool,
         script: Script,
         languages: Collection[str],
         now: datetime,
     ) -> None:
+        """`own_policy`: the policy is the namespace's own, and not the cluster's default."""
         self.namespace: Final = namespace
         self.executions: Final[Records[CodeExecution]] = Records(EXECUTION_PLURAL)
         self.sessions: Final[Records[CodeSession]] = Records(SESSION_PLURAL)
@@ -121,6 +123,7 @@ class Simulation:
         self.start_fault: tuple[Reason, str] | None = None
         self._failure: Callable[[], CodeExecError] | None = None
         self._policy = policy
+        self._own_policy = own_policy
         self._script = script
         self._languages = languages
         self._lock = threading.RLock()
@@ -178,18 +181,30 @@ class Simulation:
             if phase.terminal or self.operator_absent:
                 return
             if phase is Phase.PENDING:
-                self._finish(run, Event.CANCEL, "cancelled before it was started")
+                self._finish(run, Event.CANCEL, "cancelled before it was accepted")
             elif phase is Phase.AWAITING_APPROVAL:
-                self._finish(run, Event.CANCEL, "cancelled before anybody decided about it")
+                self._finish(run, Event.CANCEL, "cancelled while it waited for approval")
             elif phase is Phase.STARTING:
                 self._finish(run, Event.CANCEL, "cancelled before the code started")
             else:  # without a time it is the script that cancels, while its block begins
                 self._end_block(run, 130, "Cancelled", run.endless_since or self.now)
                 self._conclude(run)
 
-    def policy_object(self) -> ExecutionPolicy:
-        """The policy as an object of the namespace."""
+    def policy_object(self) -> ExecutionPolicy | None:
+        """The policy as an object of the namespace; None if it has none of its own."""
+        if not self._own_policy:
+            return None
         return ExecutionPolicy(metadata=ObjectMeta(name=POLICY_NAME, namespace=self.namespace), spec=self._policy)
+
+    def _evaluate(
+        self,
+        spec: CodeExecutionSpec | CodeSessionSpec,
+        policy: ExecutionPolicySpec | None = None,
+        reading: Reading | None = None,
+    ) -> Verdict:
+        """What the policy says, or another one that stands for it."""
+        source = namespace_policy(self.namespace) if self._own_policy else records.DEFAULT_POLICY
+        return evaluate(spec, policy or self._policy, reading, source=source)
 
     def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
         """Take a decision, and do with the execution that it names all that can be done at once.
@@ -240,7 +255,8 @@ class Simulation:
             return
         self._move(self._runs[name], Event.APPROVED, ConditionType.APPROVED, f"approved {message}", approval=heard)
         run = self._runs[name]
-        self._enter(run, evaluate(execution.spec, self._policy, run.reading), f"approved by {heard.approver}")
+        verdict = self._evaluate(execution.spec, reading=run.reading)
+        self._enter(run, verdict, f"approved by {heard.approver}")
 
     def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
         """Take a session, and start it, and what waits for it. Returns its first version.
@@ -269,7 +285,7 @@ class Simulation:
                 return
             phase = self.sessions.patch(name, ended=True).status.phase
             if not phase.terminal and not self.operator_absent:
-                self._end_session(name, Event.ENDED, "ended, as was asked for")
+                self._end_session(name, Event.ENDED, "ended on request (spec.ended)")
 
     def session_of(self, name: str) -> str | None:
         """Name of the session that an execution asks for, whether it exists or not."""
@@ -346,17 +362,17 @@ class Simulation:
             if status.phase is not SessionPhase.READY or not status.started_at or not status.last_used_at:
                 continue
             lifetime = timedelta(seconds=spec.max_lifetime_seconds)
-            message = f"the session was {spec.max_lifetime_seconds} s old, which is its spec.maxLifetimeSeconds"
+            message = f"the session reached spec.maxLifetimeSeconds ({spec.max_lifetime_seconds} s)"
             yield status.started_at + lifetime, partial(self._end_session, name, Event.DEADLINE, message)
             if not self._session_pods[name].queue:
                 idle = timedelta(seconds=spec.idle_timeout_seconds)
-                message = f"nothing ran for {spec.idle_timeout_seconds} s, which is its spec.idleTimeoutSeconds"
+                message = f"nothing ran in the session for spec.idleTimeoutSeconds ({spec.idle_timeout_seconds} s)"
                 end = partial(self._end_session, name, Event.ENDED, message, Reason.IDLE_TIMEOUT)
                 yield status.last_used_at + idle, end
 
     def _nobody_decided(self, run: _Run) -> None:
-        message = "nobody decided in time (approvalTimeoutSeconds of the policy). Nothing was run"
-        self._finish(run, Event.EXPIRED, message, Reason.APPROVAL_TIMEOUT)
+        asked = self.executions[run.name].status.approval or ApprovalStatus()
+        self._finish(run, Event.EXPIRED, undecided(asked), Reason.APPROVAL_TIMEOUT)
 
     def _time_out(self, run: _Run, since: datetime) -> None:
         self._end_block(run, 124, "DeadlineExceeded", since)
@@ -365,7 +381,7 @@ class Simulation:
     # --- sessions ---
 
     def _start_session(self, name: str) -> None:
-        verdict = evaluate(self.sessions[name].spec, self._policy)
+        verdict = self._evaluate(self.sessions[name].spec)
         if not verdict.allowed:
             self._end_session(name, Event.REFUSED, verdict.message)
             return
@@ -387,7 +403,7 @@ class Simulation:
             return Event.FAULT, *self.start_fault
         if self.egress is EgressVerdict.CLOSED or self._policy.egress_proof is EgressMode.WARN:
             return None
-        message = f"{records.EGRESS_MESSAGES[self.egress]}. No code was run"
+        message = f"{records.EGRESS_MESSAGES[self.egress]}. Nothing was run"
         return Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message
 
     def _move_session(self, name: str, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
@@ -402,20 +418,34 @@ class Simulation:
         for run in tuple(pod.queue):
             self._leave_session(run, self.sessions[name])
 
-    def _leave_session(self, run: _Run, session: CodeSession) -> None:
+    def _leave_session(self, run: _Run, session: CodeSession, *, allowed: bool = True) -> None:
         """The session is over for an execution that runs in it, waits for it, or has just come."""
-        if self.executions[run.name].status.phase is Phase.RUNNING:
+        execution = self.executions[run.name]
+        if execution.status.phase is Phase.RUNNING:
             event, message = records.session_ended_meanwhile(session)
             self._finish(run, event, message)
-        else:
-            self._finish(run, Event.REFUSED, records.session_over(session), Reason.SESSION_ENDED)
+            return
+        event, reason, message = records.session_over(session)
+        if event is Event.FAULT and execution.status.phase is not Phase.STARTING:  # only what is starting can fail
+            if allowed:
+                self._await_session(run, session)
+            else:
+                starting = execution.status.model_copy(update={"phase": Phase.STARTING})
+                self._write_execution(execution.model_copy(update={"status": starting}))
+        self._finish(run, event, message, reason)
+
+    def _await_session(self, run: _Run, session: CodeSession) -> None:
+        ready = session.status.phase is SessionPhase.READY
+        message = "waits for its turn in the session" if ready else "waits for the session to start"
+        self._move(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, reason=Reason.WAITING_FOR_SESSION)
 
     # --- executions ---
 
     def _accept(self, run: _Run) -> None:
         execution, session = self.executions[run.name], self.session_of(run.name)
         problem = records.payload_mismatch(execution.spec, run.payload)
-        verdict = evaluate(execution.spec, without_code_rules(self._policy)) if problem else self._look_at(run)
+        lenient = without_code_rules(self._policy)
+        verdict = self._evaluate(execution.spec, lenient) if problem else self._look_at(run)
         if verdict.decision is Decision.DENIED:
             self._finish(run, Event.REFUSED, verdict.message, Reason.POLICY_VIOLATION)
         elif problem:
@@ -424,7 +454,7 @@ class Simulation:
             return  # it may still come
         elif verdict.allowed:
             self._enter(run, verdict, verdict.message)
-        elif session is None or not self._refuses(run, self.sessions[session]):
+        elif session is None or not self._refuses(run, self.sessions[session], allowed=False):
             until = self.now + timedelta(seconds=self._policy.approval_timeout_seconds)
             asked = asking(execution, verdict.grants, self.now, until)
             message = question(execution, verdict)
@@ -437,7 +467,7 @@ class Simulation:
         files = [run.payload[file_key(index)] for index in range(len(spec.files or ()))]
         run.reading = read_code(spec, self._policy, blocks, files)
         run.findings = find(spec, policy_for(spec, self._policy).code_rules, run.reading)
-        return evaluate(spec, self._policy, run.reading)
+        return self._evaluate(spec, reading=run.reading)
 
     def _enter(self, run: _Run, verdict: Verdict, message: str) -> None:
         """It may run."""
@@ -454,10 +484,10 @@ class Simulation:
         else:
             self._queue_up(run, self.sessions[session])
 
-    def _refuses(self, run: _Run, session: CodeSession) -> bool:
-        """True if the session doesn't take the execution, which has ended then."""
+    def _refuses(self, run: _Run, session: CodeSession, *, allowed: bool = True) -> bool:
+        """True if the session doesn't take the execution, which has ended then. `allowed`: nobody has to approve it."""
         if session.status.phase.terminal:
-            self._leave_session(run, session)
+            self._leave_session(run, session, allowed=allowed)
         elif problem := records.session_mismatch(self.executions[run.name].spec, session):
             self._finish(run, Event.REFUSED, problem, Reason.SESSION_MISMATCH)
         else:
@@ -469,8 +499,7 @@ class Simulation:
         if not self._refuses(run, session):
             run.pod = self._session_pods[name]
             run.pod.queue.append(run)
-            waits = {"message": f"waits for its turn in {name}", "reason": Reason.WAITING_FOR_SESSION}
-            self._move(run, Event.ACCEPTED, ConditionType.ACCEPTED, **waits)
+            self._await_session(run, session)
             if run.pod.queue[0] is run:
                 self._start(run)
 
@@ -527,7 +556,7 @@ class Simulation:
         command = LANGUAGES[block.language].command
         if block.language not in self._languages:
             text = f"unknown language {block.language}: the sandbox image has no {command[0]}"
-            there = ", ".join(sorted(self._languages))
+            there = ", ".join(one for one in LANGUAGES if one in self._languages)
             return FakeOutcome(stderr=f"{text}; supported languages: {there}\n", exit_code=1)
         path = block.filename or default_file_name(block.language, block.sha256)
         try:

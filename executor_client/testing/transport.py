@@ -16,7 +16,7 @@ from codeexec_api import (
     ExecutionPolicy,
     Phase,
 )
-from codeexec_api.names import EXECUTION_KIND, GROUP, MAX_EXECUTION_NAME, SESSION_KIND
+from codeexec_api.names import EXECUTION_KIND, MAX_EXECUTION_NAME, SESSION_KIND
 from codeexec_api.v1alpha1 import MAX_CODE_BYTES, MAX_PART_BYTES
 from executor_client.exceptions import CodeExecError, InvalidExecution, NotFound, OutputUnavailable
 from executor_client.testing.simulation import Simulation
@@ -47,7 +47,7 @@ class FakeTransport:
         return self._user
 
     async def get_policy(self) -> ExecutionPolicy | None:
-        """The policy that the fake was made with."""
+        """The policy that the fake was made with; None if that is the cluster's default."""
         self._simulation.check()
         return self._simulation.policy_object()
 
@@ -68,8 +68,8 @@ class FakeTransport:
         """
         self._simulation.check()
         if spec.approver == spec.execution_ref.requested_by:
-            problem = "spec.approver must not be who requested the execution: nobody approves their own request"
-            _refuse("ExecutionApproval", self.namespace, name, iter([("spec.approver", problem)]))
+            problem = "spec.approver: nobody approves their own request; another user has to approve"
+            _refuse("ExecutionApproval", self.namespace, iter([("spec.approver", problem)]))
         return self._simulation.decide(name, spec)
 
     async def revoke(self, name: str) -> None:
@@ -85,7 +85,7 @@ class FakeTransport:
             CodeExecError: there is one of this name, or the fake is to fail.
         """
         self._simulation.check()
-        _refuse("CodeExecution", self.namespace, name, _problems(name, spec))
+        _refuse("CodeExecution", self.namespace, _problems(name, spec))
         spec = spec.model_copy(update={"requested_by": self._user})
         created = self._simulation.create(name, spec, dict(payload))
         if spec.session_ref and spec.session_ref.name not in self._simulation.sessions:
@@ -149,7 +149,7 @@ class FakeTransport:
             CodeExecError: there is one of this name, or the fake is to fail.
         """
         self._simulation.check()
-        _refuse("CodeSession", self.namespace, name, _name_problems(name))
+        _refuse("CodeSession", self.namespace, _name_problems(name))
         return self._simulation.create_session(name, spec.model_copy(update={"requested_by": self._user}))
 
     async def get_session(self, name: str) -> CodeSession:
@@ -183,23 +183,20 @@ async def _newer(versions: Growing[Record], start: Record, check: Callable[[], N
                 yield version
 
 
-def _refuse(kind: str, namespace: str, name: str, problems: Iterator[tuple[str, str]]) -> None:
+def _refuse(kind: str, namespace: str, problems: Iterator[tuple[str, str]]) -> None:
     """Refuse what the CRD's rules refuse, beyond what the models do.
 
     Raises:
         InvalidExecution: names the fields.
     """
-    if found := [f'{where}: Invalid value: "object": {message}' for where, message in problems]:
-        listed = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
-        raise InvalidExecution(
-            f'could not create the {kind} in namespace {namespace!r}: 422 {kind}.{GROUP} "{name}" is invalid: {listed}'
-        )
+    if found := [message if field in message else f"{field}: {message}" for field, message in problems]:
+        raise InvalidExecution(f"could not create the {kind} in namespace {namespace!r}: {'; '.join(found)}")
 
 
 def _name_problems(name: str) -> Iterator[tuple[str, str]]:
     if len(name) > MAX_EXECUTION_NAME or "." in name:
         yield (
-            "<nil>",
+            "metadata.name",
             f"metadata.name must have at most {MAX_EXECUTION_NAME} characters and no dots: the pod is named after it",
         )
 
@@ -216,7 +213,10 @@ def _problems(name: str, spec: CodeExecutionSpec) -> Iterator[tuple[str, str]]:
             f"blocks and files together must not exceed {MAX_PART_BYTES} bytes for each of payloadRef.parts",
         )
     if not spec.payload_ref and (spec.blocks or spec.files):
-        yield "spec.payloadRef", "blocks and files need a payloadRef"
+        yield (
+            "spec.payloadRef",
+            "there must be a payloadRef or a sealedPayload if there are blocks or files, and only then",
+        )
     if not spec.blocks and not spec.session_ref:
         yield "spec.blocks", "there must be a block, but in a session, where files alone can be put, listed and fetched"
     if spec.session_ref and (spec.image or spec.runtime_class_name):

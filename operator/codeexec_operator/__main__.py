@@ -26,7 +26,7 @@ def main() -> None:
         settings.default_policy()
         settings.default_pool()
     except (ValidationError, yaml.YAMLError, OSError) as error:
-        sys.exit(f"codeexec operator: wrong settings: {error}")
+        sys.exit(f"codeexec operator: invalid settings: {error}")
     kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")
     logging.getLogger().setLevel(settings.log_level)
     for chatty in ("kopf.objects", "kopf.activities"):  # a line for each event that a handler has passed on

@@ -19,6 +19,8 @@ class Settings(BaseSettings):
     """Sandbox namespaces to serve, separated by commas."""
     policy_file: Path
     """YAML file with the cluster's default policy: the spec of an ExecutionPolicy."""
+    policy_config_map: Annotated[tuple[str, str] | None, NoDecode] = None
+    """Namespace and name of the ConfigMap that this file comes from, with a slash between them; for messages."""
     pool_file: Path | None = None
     """YAML file with the pool that each sandbox namespace gets to begin with: the spec of a SandboxPool."""
     sealing_secret: Annotated[tuple[str, str], NoDecode]
@@ -45,7 +47,7 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(filter(None, value.replace(" ", "").split(","))) if isinstance(value, str) else value
 
-    @field_validator("sealing_secret", mode="before")
+    @field_validator("policy_config_map", "sealing_secret", mode="before")
     @classmethod
     def _split_name(cls, value: object) -> object:
         return tuple(value.split("/")) if isinstance(value, str) else value

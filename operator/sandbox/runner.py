@@ -192,7 +192,7 @@ class Job:
     def _run_source(self, block, before, is_cell, deadline):
         command, path = block["command"], block["path"]
         if PROGRAMS.get(block["language"]) and not _has(command[0]):
-            known = ", ".join(sorted(language for language, program in PROGRAMS.items() if _has(program)))
+            known = ", ".join(language for language, program in PROGRAMS.items() if _has(program))
             self._complain(
                 f"unknown language {block['language']}: the sandbox image has no {command[0]}; "
                 f"supported languages: {known}"
@@ -248,7 +248,7 @@ class Job:
             return False
         self._direct_kernel()
         if kernel.unannounced:
-            self._complain("the Python kernel had ended; variables of earlier executions are gone")
+            self._complain("the Python kernel had ended; the variables of earlier executions are gone")
             kernel.unannounced = False
         return True
 
@@ -268,7 +268,7 @@ class Job:
         code = kernel.answer
         if code is None:
             code = kernel.exit_code()
-            how = f"ended (exit code {code})" if kernel.gone else "did not stop in time and was ended"
+            how = f"ended (exit code {code})" if kernel.gone else "did not stop in time and was killed"
             self.pod.children.kill_all()
             self._complain(f"the Python kernel {how}; its variables are gone")
             self._announced = True
@@ -361,7 +361,7 @@ def serve(pod, report):
         elif "ping" in message:
             send(pong=message["ping"])
         elif "garbled" in message:
-            send(id=None, seq=-1, error="a line that is no JSON object")
+            send(id=None, seq=-1, error="a line that is not a JSON object")
     return any_job
 
 

@@ -65,7 +65,7 @@ def create_file(path):
         try:
             found = os.fstat(out.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-                raise PermissionError(errno.EPERM, "is a device, a pipe or a file with a second name", path)
+                raise PermissionError(errno.EPERM, "is a device, a pipe or a file with another hard link", path)
             out.truncate()
         except OSError:
             out.close()
@@ -109,7 +109,7 @@ class Upload:
             if not append:
                 self._begin(path)
             elif path != self._path:
-                raise OSError(errno.EINVAL, "is a piece of a file that was not begun", path)
+                raise OSError(errno.EINVAL, "is a piece of a file whose first piece is missing", path)
             with _naming(path):
                 _write(self._file, base64.b64decode(data, validate=True))
         except (OSError, ValueError) as error:

@@ -22,6 +22,7 @@ from codeexec_api import (
     Limits,
     PayloadRef,
     Phase,
+    Reason,
 )
 from executor_client import (
     CodeExecError,
@@ -53,6 +54,9 @@ class Stage(Protocol):
     async def wait_for_end(self, session: str, seconds: float) -> None:
         """Let the time pass after which this session ends by itself."""
 
+    def no_pod_starts(self, reason: Reason, message: str) -> None:
+        """Tell the fake what a cluster finds out by itself, about in these words."""
+
     def somebody_else(self) -> CodeExecutionClient:
         """The client of who may decide what waits for approval."""
 
@@ -68,7 +72,7 @@ class FakeStage:
             outcome = script[block.code]
             return outcome if isinstance(outcome, FakeOutcome) else outcome(block)
 
-        governing = ExecutionPolicySpec.model_validate({"images": (FAKE_IMAGE,), **(policy or {})})
+        governing = ExecutionPolicySpec.model_validate({"images": (FAKE_IMAGE,), **policy}) if policy else None
         self.fake = FakeCluster(namespace=namespace, run=run, policy=governing)
         self.client = self.fake.client()
 
@@ -77,6 +81,9 @@ class FakeStage:
 
     async def wait_for_end(self, session: str, seconds: float) -> None:
         self.fake.advance(seconds)
+
+    def no_pod_starts(self, reason: Reason, message: str) -> None:
+        self.fake.fail_to_start(reason, message)
 
     def somebody_else(self) -> CodeExecutionClient:
         return self.fake.client("somebody-else")
@@ -112,6 +119,7 @@ def anonymous(text: str) -> str:
     text = re.sub(r"(run|session)-[0-9a-f]{12}(-[0-9a-f]{8}(-[0-9]+)?)?", r"\1-N", text)
     text = re.sub(r"(?<!\S)[^\s,]{1,280}@sha256:[0-9a-f]{64}", "IMAGE", text)
     text = re.sub(r"denied by \S+: ", "denied by SOMEBODY: ", text)
+    text = re.sub(r"\(Helm value policy[^)]*\)", "(Helm value policy)", text)
     return re.sub(r"IMAGE(, IMAGE)+", "IMAGE", text)
 
 
@@ -383,7 +391,7 @@ async def the_policy_lists_all_that_it_refuses(stage: Stage) -> Any:
     asked = request(timeout_seconds=3601, limits=limits(memory="64Gi", pids=30_000))
     result = await run(stage, ("sh", "true"), request=asked)
     assert (result.phase, result.exit_code) == (Phase.DENIED, 1)
-    assert "spec.timeoutSeconds: 3601" in result.message
+    assert "timeout=3601 is not allowed by the policy" in result.message
     return await both(stage, result)
 
 
@@ -710,6 +718,24 @@ async def a_session_that_the_policy_refuses(stage: Stage) -> Any:
     error = await visible_error(stage.client.open_session(REQUEST, idle_timeout_seconds=100_000, wait=True))
     assert error[0] == "SessionDenied"
     return error
+
+
+NO_CLASS = "no-such-class"
+
+
+@case(policy={"runtimeClassName": NO_CLASS})
+async def a_session_whose_pod_can_t_start(stage: Stage) -> Any:
+    """Nobody has refused what was to run in it: the reason is that of the session."""
+    stage.no_pod_starts(Reason.RUNTIME_CLASS_NOT_FOUND, f"RuntimeClass {NO_CLASS!r} not found")
+    session = await stage.client.open_session(REQUEST)
+    waiting = await submit(stage, session, "true")
+    errors = [await visible_error(doing) for doing in (waiting.result(), session.execute(blocks(("sh", "true"))))]
+    for kind, message in errors:
+        assert kind == "ExecutionNotStarted"
+        assert re.search(rf"RuntimeClassNotFound: session 'session-N' could not start: .*{NO_CLASS}", message)
+    record = visible_record(await stage.client.get(waiting.name))
+    assert (record["phase"], record["reason"]) == ("Failed", "RuntimeClassNotFound")
+    return record | {"message": ""}, visible_session(await session.record()) | {"message": ""}
 
 
 @case({"true": FakeOutcome()})

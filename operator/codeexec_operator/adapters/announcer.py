@@ -64,4 +64,4 @@ class Announcer:
         if time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + _LOG_EVERY_SECONDS
             cause = getattr(error, "status", None) or type(error).__name__
-            logger.warning("an Event was not posted: %s; said once a minute at most", cause)
+            logger.warning("could not post an Event: %s (logged at most once a minute)", cause)

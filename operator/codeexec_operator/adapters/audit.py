@@ -82,7 +82,7 @@ class AuditLog:
                 self._append(namespace, AuditEvent.CONTINUES, of_the_last_one(self._earlier[namespace]))
                 del self._earlier[namespace]
         except AuditFailure as error:
-            logger.error("the audit log does not say which chain it continues: %s", error)
+            logger.error("could not log which chain of the audit log came before: %s", error)
 
     def heard(self, namespace: str, anchor: AuditAnchor | None) -> None:
         """A record names this line."""
@@ -123,7 +123,9 @@ class AuditLog:
         try:
             self._append(line.body["namespace"], AuditEvent.NOT_WRITTEN, of_a_failure(line, answer))
         except AuditFailure as error:  # the worker tries again, and learns it then
-            logger.error("the audit log does not say that line %s was not written: %s", line.body["sequence"], error)
+            logger.error(
+                "could not log that the status of audit line %s was not written: %s", line.body["sequence"], error
+            )
 
     def _append(self, namespace: str, event: AuditEvent, more: Mapping[str, Any]) -> Line:
         segment, line = self._segments[namespace].append(event, datetime.now(UTC), more)

@@ -506,12 +506,12 @@ async def _found(request: Awaitable[Any]) -> Any:
 def _refusal(error: ApiException) -> Fault:
     message = _message(error)
     if "exceeded quota" in message:
-        hint = "the ResourceQuota of the namespace is used up: wait until other executions end, or raise it"
+        hint = "the ResourceQuota of the namespace is used up: wait until other executions end, or raise the quota"
         return Fault(Reason.QUOTA_EXCEEDED, f"{hint}. {message}")
     if "RuntimeClass" in message and "not found" in message:
         hint = (
-            "the cluster has no such RuntimeClass: ask for another one in spec.runtimeClassName or in the policy, or "
-            "have it installed"
+            "the cluster has no such RuntimeClass: choose another one in spec.runtimeClassName or in the policy, or "
+            "install it"
         )
         return Fault(Reason.RUNTIME_CLASS_NOT_FOUND, f"{hint}. {message}")
     return Fault(Reason.POD_REFUSED, f"the API server refused the pod: {message}")
@@ -523,4 +523,10 @@ def _new_quota(error: ApiException) -> bool:
 
 
 def _message(error: ApiException) -> str:
-    return str(error.body or error.reason)
+    """What the API server says: the message of its Status object."""
+    body = str(error.body or error.reason)
+    try:
+        status = json.loads(body)
+    except ValueError:
+        return body
+    return str(status.get("message") or body) if isinstance(status, dict) else body

@@ -158,13 +158,13 @@ class Connection:
                 if "ready" in frame:
                     self._see(ready=readiness(frame))
                 elif "id" not in frame:  # else of a job that was running when this connection was made
-                    self._fail("a line that is no frame")
+                    self._fail("a line that is not a valid frame")
                 return
             abandoned = frame.get("id") in self._abandoned
         except Exception as error:  # whatever a pod sends must not get any further
             if first and self._reusable:  # the rest of a line whose start went to a predecessor
                 return
-            self._fail(f"a line that is no frame ({type(error).__name__})")
+            self._fail(f"a line that is not a valid frame ({type(error).__name__})")
             return
         job = self._job
         if job is None or abandoned:

@@ -203,7 +203,7 @@ class ExecutionWorker(PodWorker):
                 transcript.lose(part, fault.message)
 
         if not await self._try("a part of the output was not stored", create):
-            transcript.lose(part, "the API server did not take it")
+            transcript.lose(part, "the API server did not accept it")
 
     def progressed(self) -> None:
         """The transcript is over."""
@@ -222,7 +222,8 @@ class ExecutionWorker(PodWorker):
             self._seen, sandbox=self.sandbox, session=session, pool=pool, surroundings=self.context.lookout.view
         )
         if self._seen.payload is not None and (policy := self.context.policies.known(self.meta.namespace)):
-            self._seen = replace(self._seen, policy=policy)
+            source = self.context.policies.source(self.meta.namespace)
+            self._seen = replace(self._seen, policy=policy, policy_source=source)
         return decide(self._seen, now(), self.context.timing)
 
     def _view_session(self) -> SessionView | None:
@@ -440,12 +441,12 @@ class ExecutionWorker(PodWorker):
             case actions.ReadApprovals():
                 await self._read_approvals()
             case actions.PublishCode(payload):
-                failure = "the code can't be read before deciding"
+                failure = "the code could not be published for approvers"
                 if not await self._try(failure, cluster.publish_code, execution, payload):
                     self._seen = replace(self._seen, code_unreadable=True)
                     self.wake()
             case actions.WithdrawCode():
-                await self._try("the code can still be read", cluster.withdraw_code, execution)
+                await self._try("the code for approvers was not deleted", cluster.withdraw_code, execution)
 
     async def _read_approvals(self) -> None:
         """Anew. What is heard of meanwhile is newer than what is listed."""

@@ -47,7 +47,9 @@ class Payloads:
                     if kind == "ADDED":
                         arrived(namespace, (secret["metadata"].get("labels") or {}).get(EXECUTION_LABEL, ""))
             except (ApiException, *NETWORK_ERRORS, ValueError) as error:
-                logger.warning("%s: payloads are not watched at the moment (%s)", namespace, type(error).__name__)
+                logger.warning(
+                    "%s: the watch on payload Secrets broke off (%s); trying again", namespace, type(error).__name__
+                )
                 await asyncio.sleep(_RETRY_SECONDS)
 
     def seen(self, namespace: str, name: str) -> bool:

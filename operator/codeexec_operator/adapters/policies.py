@@ -9,6 +9,7 @@ from typing import Any, Final
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import ExecutionPolicySpec
+from codeexec_api.policy import namespace_policy
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.core.observed import PolicyProblem, parse_policy
@@ -31,10 +32,11 @@ class Policies:
     Like everything that is watched, it may be some milliseconds behind.
     """
 
-    def __init__(self, cluster: Cluster, default: ExecutionPolicySpec) -> None:
+    def __init__(self, cluster: Cluster, default: ExecutionPolicySpec, default_source: str) -> None:
+        """`default` is the policy of namespaces that have none of their own, `default_source` where it is kept."""
         self._cluster = cluster
         self.default = default
-        """The policy of namespaces that have none of their own."""
+        self._default_source = default_source
         self._known: dict[str, _Known] = {}
 
     async def of(self, namespace: str) -> ExecutionPolicySpec | PolicyProblem:
@@ -47,6 +49,11 @@ class Policies:
     def known(self, namespace: str) -> ExecutionPolicySpec | PolicyProblem | None:
         """The same, if it is known already."""
         return (self._known[namespace].policy or self.default) if namespace in self._known else None
+
+    def source(self, namespace: str) -> str:
+        """Where the policy is kept that governs this namespace, as far as is known."""
+        known = self._known.get(namespace)
+        return namespace_policy(namespace) if known and known.policy else self._default_source
 
     def observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A policy was listed, created, changed or deleted."""
@@ -64,7 +71,7 @@ class Policies:
                 try:
                     raw = await self._cluster.get_policy(namespace)
                 except (ApiException, *NETWORK_ERRORS) as error:
-                    logger.warning("the policy of %s was not read again (%s)", namespace, type(error).__name__)
+                    logger.warning("%s: could not read the policy again (%s)", namespace, type(error).__name__)
                     continue
                 if self._known[namespace] is before and parse_policy(raw) != before.policy:
                     self._known[namespace] = _Known(_version(raw) or before.version, parse_policy(raw))

@@ -28,9 +28,11 @@ from codeexec_operator.core.pool import (
     can_start,
     decide_pool,
     is_for_use,
+    pods,
     serves,
     template_label,
     template_of,
+    trouble_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -109,6 +111,7 @@ class PoolWorker(Worker):
         """When the latest execution was created that has got in line."""
         self._listed = False
         self._changed_at: datetime | None = None
+        self._trouble = ""
         self._forget, self._allowance, self._started, self._opened = forget, allowance, started, opened
         super().__init__(context, pool.metadata)
 
@@ -127,9 +130,14 @@ class PoolWorker(Worker):
     def policy_changed(self) -> None:
         """The policy of the namespace is another one."""
         self._forgive()
-        self._seen = replace(self._seen, policy=self.context.policies.known(self.meta.namespace))
+        self._know_policy()
         self._wake_all()
         self.wake()
+
+    def _know_policy(self) -> None:
+        policies, namespace = self.context.policies, self.meta.namespace
+        policy, source = policies.known(namespace), policies.source(namespace)
+        self._seen = replace(self._seen, policy=policy, policy_source=source)
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A pod of the pool was seen, changed or deleted."""
@@ -149,7 +157,8 @@ class PoolWorker(Worker):
         name = raw["metadata"]["name"]
         created = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
         member = self._members.get(name) or Member(created, template_label(raw))
-        sandbox = replace(member.sandbox, pod=parse_pod(raw), gone=deleted, requested=True)
+        pod = parse_pod(raw, member.sandbox.pod)
+        sandbox = replace(member.sandbox, pod=pod, gone=deleted, requested=True)
         self._members[name] = replace(member, sandbox=sandbox)
 
     def _wake_all(self) -> None:
@@ -205,9 +214,8 @@ class PoolWorker(Worker):
     def view_for(self, guest: Guest) -> PoolView:
         """What an execution that has no pod yet sees of the pool."""
         position = list(self._queue).index(guest) if guest in self._queue else 0
-        problem = self._seen.problem.message if self._seen.problem else ""
         since = self._queue.get(guest) or now()
-        return PoolView(self.meta.name, since, position, len(self._queue), problem)
+        return PoolView(self.meta.name, since, position, len(self._queue), self._trouble)
 
     def _hand_out(self) -> None:
         """Give pods to those who wait: the first that was ready to the first. Nothing here awaits anything."""
@@ -282,6 +290,7 @@ class PoolWorker(Worker):
             allowance=self._allowance(self),
             names=tuple(f"{self.meta.name}-{secrets.token_hex(POOL_SUFFIX_LENGTH // 2)}" for _ in range(_NAMES)),
         )
+        self._trouble = trouble_of(self._seen)
         return self._not_at_once(decide_pool(self._seen, now(), self.context.timing))
 
     def _not_at_once(self, plan: Plan) -> Plan:
@@ -306,7 +315,7 @@ class PoolWorker(Worker):
         problems = [one.problem for one in plan.actions if isinstance(one, actions.DropMember) and one.problem]
         if problems:
             self._seen = replace(self._seen, problem=problems[0], problem_at=now(), problems=self._seen.problems + 1)
-            logger.warning("%s: gave up %s pods: %s", self.name, len(problems), problems[0].message)
+            logger.warning("%s: gave up %s: %s", self.name, pods(len(problems)), problems[0].message)
             self._wake_all()
         jobs = [self._act(action) for action in plan.actions]
         jobs += [self._delete(name) for name in self._discarded]
@@ -351,7 +360,7 @@ class PoolWorker(Worker):
                     self._done[raw["metadata"]["name"]] = None
                     self._discarded.add(raw["metadata"]["name"])
             self._listed = True
-        self._seen = replace(self._seen, policy=self.context.policies.known(self.meta.namespace))
+        self._know_policy()
         self._opened()
         self._wake_all()
         self.wake()

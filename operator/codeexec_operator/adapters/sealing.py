@@ -53,7 +53,7 @@ class SealingKeys:
             try:
                 await self._renew(needed())
             except (ApiException, *NETWORK_ERRORS, ValueError) as error:
-                logger.warning("the sealing keys were not looked after (%s); trying again", _what(error))
+                logger.warning("could not renew the sealing keys (%s); trying again", _what(error))
 
     async def _renew(self, needed: frozenset[str] | None) -> None:
         """Before the executions are known, when `needed` is None, any key may be needed."""
@@ -74,7 +74,7 @@ class SealingKeys:
         try:
             await self._cluster.publish_key(sandbox, data)
         except (ApiException, *NETWORK_ERRORS) as error:
-            logger.warning("%s: the sealing key was not published (%s); trying again", sandbox, _what(error))
+            logger.warning("%s: could not publish the sealing key (%s); trying again", sandbox, _what(error))
 
 
 def _what(error: BaseException) -> str:

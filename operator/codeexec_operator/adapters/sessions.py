@@ -24,6 +24,7 @@ class SessionWorker(PodWorker):
         self._seen = ObservedSession(
             session=session,
             policy=context.policies.default,
+            policy_source=context.policies.source(session.metadata.namespace),
             since=now(),
             executions=session.status.executions,
         )
@@ -120,7 +121,8 @@ class SessionWorker(PodWorker):
     async def _act(self, action: actions.Action) -> None:
         if isinstance(action, actions.ReadPolicy):
             policy = await self.context.policies.of(self.meta.namespace)
-            self._seen = replace(self._seen, policy=policy, policy_read=True)
+            source = self.context.policies.source(self.meta.namespace)
+            self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
             self.wake()
         else:
             await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)

@@ -36,7 +36,9 @@ async def _quietly(namespace: str, work: Awaitable[None]) -> None:
     try:
         await work
     except (ApiException, *NETWORK_ERRORS) as error:
-        logger.warning("%s: could not look for what nobody comes for (%s)", namespace, type(error).__name__)
+        logger.warning(
+            "%s: could not look for unused payloads and expired output (%s)", namespace, type(error).__name__
+        )
     except Exception:  # a bug must not end the sweeping for good
         logger.exception("%s: unexpected; looking again", namespace)
 
@@ -48,10 +50,10 @@ async def _sweep_payloads(cluster: Cluster, namespace: str, awaited: Callable[[s
         if execution and not execution.status.phase.terminal and not execution.status.started_at:
             continue  # it waits, and was not heard of here yet
         await cluster.delete_payload(namespace, name, uid)
-        logger.info("%s/%s: deleted a payload that no execution came for", namespace, name)
+        logger.info("%s/%s: deleted a payload that no execution uses", namespace, name)
 
 
 async def _sweep_outputs(cluster: Cluster, namespace: str) -> None:
     for name, uid in expired_outputs(await cluster.list_outputs(namespace), now()):
         await cluster.delete_output(namespace, name, uid)
-        logger.info("%s/%s: deleted output whose time is over", namespace, name)
+        logger.info("%s/%s: deleted expired output", namespace, name)

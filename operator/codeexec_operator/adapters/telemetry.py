@@ -53,7 +53,7 @@ class Telemetry:
             if self._traces:
                 self._traces.emit(stages_of(execution, seen_at), execution.spec.traceparent)
         except Exception:
-            logger.exception("%s: neither counted nor traced", execution.metadata.name)
+            logger.exception("%s: could not be counted and traced", execution.metadata.name)
 
     def session_over(self, session: CodeSession) -> None:
         """The final record was written."""

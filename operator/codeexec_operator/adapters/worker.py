@@ -76,7 +76,9 @@ def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) 
         return parse(raw)
     except ValidationError as error:  # the schema of the CRD is the same model, so it is newer than this operator
         name = f"{raw.get('kind', '')} {raw['metadata']['namespace']}/{raw['metadata']['name']}"
-        logger.error("%s: not understood, left alone: %s", name.strip(), error.errors(include_input=False))
+        logger.error(
+            "%s: ignored, because this operator can't read it: %s", name.strip(), error.errors(include_input=False)
+        )
         return None
 
 
@@ -164,7 +166,7 @@ class Worker(ABC):
             logger.warning("%s: no answer from the API server (%s); trying again", self.name, type(error).__name__)
             return Plan(wake_at=now() + _RETRY)
         except AuditFailure as error:
-            logger.error("%s: %s; nothing is recorded or started until it can; trying again", self.name, error)
+            logger.error("%s: %s; until it can be, nothing is recorded or started; trying again", self.name, error)
             return Plan(wake_at=now() + _RETRY)
         except Exception:  # a bug must not leave an object without anybody who looks after it
             self.context.telemetry.metrics.unexpected()
@@ -195,7 +197,7 @@ class PodWorker(Worker):
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """The pod was seen, changed or deleted."""
-        self.sandbox = replace(self.sandbox, pod=parse_pod(raw), gone=deleted)
+        self.sandbox = replace(self.sandbox, pod=parse_pod(raw, self.sandbox.pod), gone=deleted)
         self.wake()
 
     def _look(self) -> None:

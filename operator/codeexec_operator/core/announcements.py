@@ -34,11 +34,11 @@ _FROM_THE_CONTRACT: Final = frozenset(
 )
 """Reasons whose message is made of limits, names of objects and what Kubernetes says of a pod, before any code ran."""
 _LOST: Final = {
-    Reason.POD_LOST: "its pod is gone",
+    Reason.POD_LOST: "its pod was deleted",
     Reason.OPERATOR_RESTARTED: "the operator was restarted while the code ran",
 }
 _PERMITTED: Final = "EgressPermitted"
-_SEE: Final = "see its status.message"
+_SEE: Final = "see status.message"
 
 
 class Allowance:
@@ -108,12 +108,14 @@ def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> Announ
         case Phase.FAILED if status.started_at is None:
             return Announcement(status.reason, _why(record), "Start")
         case Phase.FAILED if status.reason != Reason.NON_ZERO_EXIT.value:
-            return Announcement(status.reason, f"the sandbox failed while the code ran: {_SEE}", "Run")
+            return Announcement(status.reason, f"the sandbox failed while the code ran; {_SEE}", "Run")
         case Phase.TIMED_OUT:
-            note = f"its time was up (timeoutSeconds: {spec.timeout_seconds})"
+            note = f"a block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s)"
             return Announcement(status.reason, note, "Run")
         case Phase.OUT_OF_MEMORY:
-            return Announcement(status.reason, f"the code took more than its memory ({spec.limits.memory})", "Run")
+            return Announcement(
+                status.reason, f"the code used more memory than spec.limits.memory ({spec.limits.memory})", "Run"
+            )
         case Phase.LOST:
             return Announcement(status.reason, f"{_lost(status.reason)}. It is not run again", "Run")
     return None
@@ -127,7 +129,7 @@ def _of_session(record: CodeSession) -> Announcement | None:
         case SessionPhase.DENIED | SessionPhase.FAILED:
             return Announcement(status.reason, _why(record), "Start")
         case SessionPhase.LOST:
-            return Announcement(status.reason, f"{_lost(status.reason)}. What was in it is gone", "Run")
+            return Announcement(status.reason, f"{_lost(status.reason)}. Its files are lost", "Run")
     return None
 
 
@@ -137,9 +139,9 @@ def _of_approval(record: CodeExecution) -> Announcement | None:
         return None
     grants = ", ".join(map(str, approval.grants))
     if record.status.phase is Phase.APPROVED:
-        note = f"{approval.approver} has approved {grants}"
+        note = f"{approval.approver} approved {grants}"
         return Announcement(Reason.APPROVED.value, note, "Approve", warning=False)
-    note = f"waits for somebody to approve or deny: {grants}"
+    note = f"waits for approval of {grants}"
     return Announcement(Reason.APPROVAL_REQUIRED.value, note, "Approve", warning=False)
 
 
@@ -149,9 +151,11 @@ def _open_network(record: CodeExecution | CodeSession) -> Announcement | None:
         return None
     if isinstance(record, CodeExecution) and proof.verdict is EgressVerdict.RESTRICTED:
         permitted = ", ".join(one.permit for one in record.status.egress or ())
-        return Announcement(_PERMITTED, f"the sandbox reaches nothing but {permitted}", "Start", warning=False)
+        return Announcement(
+            _PERMITTED, f"the sandbox can connect to {permitted} and to nothing else", "Start", warning=False
+        )
     shown = f"the network of the sandbox was not shown to be closed ({proof.verdict.value})"
-    return Announcement(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}; the policy runs code all the same", "Start")
+    return Announcement(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}, and the policy lets code run anyway", "Start")
 
 
 def _why(record: CodeExecution | CodeSession) -> str:
@@ -159,10 +163,10 @@ def _why(record: CodeExecution | CodeSession) -> str:
     status = record.status
     approval = record.status.approval if isinstance(record, CodeExecution) else None
     if approval and status.reason == Reason.APPROVAL_DENIED.value:
-        return f"{approval.approver} has denied it"
+        return f"denied by {approval.approver}"
     if approval and status.reason == Reason.APPROVAL_REVOKED.value:
         return f"the approval of {approval.approver} was revoked"
-    return status.message if status.reason in _FROM_THE_CONTRACT else f"nothing was run: {_SEE}"
+    return status.message if status.reason in _FROM_THE_CONTRACT else f"nothing was run; {_SEE}"
 
 
 def _lost(reason: str) -> str:

@@ -20,7 +20,7 @@ from codeexec_api import (
     judge,
     set_condition,
 )
-from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question
+from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question, undecided
 from codeexec_api.code_rules import find, unread
 from codeexec_api.policy import policy_for, without_code_rules
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
@@ -30,7 +30,7 @@ from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 from codeexec_operator.core.startup import MESSAGE_LENGTH
 
-_CANCELLED = Ending(Event.CANCEL, None, "cancelled before anybody decided about it")
+_CANCELLED = Ending(Event.CANCEL, None, "cancelled while it waited for approval")
 
 
 def ask(seen: Observed, verdict: Verdict, now: datetime) -> Plan:
@@ -74,7 +74,7 @@ def consult(seen: Observed) -> Verdict | Ending:
         return Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message)
     # A payload that is none ends the execution by itself, so nothing is said of its code.
     policy = without_code_rules(seen.policy) if isinstance(seen.payload, PayloadProblem) else seen.policy
-    verdict = evaluate(seen.execution.spec, policy, seen.reading)
+    verdict = evaluate(seen.execution.spec, policy, seen.reading, source=seen.policy_source)
     if verdict.decision is Decision.DENIED:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
     return verdict
@@ -113,7 +113,7 @@ def _decision(seen: Observed, verdict: Verdict, approvals: Sequence[ExecutionApp
     if seen.code_unreadable:
         known = known.model_copy(update={"code_secret": ""})
     if not grants and not ruling.denied:
-        message = "the policy was changed meanwhile, and allows it now"
+        message = "the policy was changed and now allows it without approval"
         return _approve(_knowing(seen, known), now, Ending(Event.APPROVED, Reason.APPROVAL_NOT_NEEDED, message))
     if ruling.counts:
         known = decided(known, ruling.counts)
@@ -122,7 +122,7 @@ def _decision(seen: Observed, verdict: Verdict, approvals: Sequence[ExecutionApp
         denied = Ending(Event.REFUSED, Reason.APPROVAL_DENIED, f"denied {by_whom(known)}. Nothing was run")
         return _end(_knowing(seen, known), now, denied)
     if before.wait_until is None or now >= before.wait_until:
-        message = "nobody decided in time (approvalTimeoutSeconds of the policy). Nothing was run"
+        message = undecided(before)
         return _end(_knowing(seen, known), now, Ending(Event.EXPIRED, Reason.APPROVAL_TIMEOUT, message))
     if known != before:
         return Plan(status=_knowing(seen, known).execution.status)
@@ -139,7 +139,7 @@ def lapse(seen: Observed, now: datetime) -> Plan | None:
     denied = judge(seen.approvals, seen.execution, approval.grants, now)
     if denied.denied and denied.counts:
         heard = decided(approval, denied.counts)
-        message = f"denied {by_whom(heard)}, after it was approved. Nothing was run"
+        message = f"denied {by_whom(heard)}. It had been approved before. Nothing was run"
         return _end(_knowing(seen, heard), now, Ending(Event.REFUSED, Reason.APPROVAL_DENIED, message))
     if approval.decision != "Approve":  # the policy was changed, and nobody had to decide any more
         return None

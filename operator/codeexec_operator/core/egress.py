@@ -89,9 +89,9 @@ def explain(proof: EgressProof, opened: Sequence[OpenedEgress] = ()) -> str:
         answered = named([one for one in proof.targets if one.refused is False])
         if opened:
             return (
-                f"the network of the sandbox is open: {answered} answered from inside the pod, which nothing may "
-                f"permit. Either a permit opens it ({', '.join(map(_opened, opened))}), or something else does: see "
-                "whether an execution without spec.egress is shown to be closed"
+                f"the network of the sandbox is open: {answered} answered from inside the pod, and no permit may open "
+                f"that. Either a permit opens it nevertheless ({', '.join(map(_opened, opened))}), or the network "
+                "does: run an execution without spec.egress and see whether its network is shown to be closed"
             )
         return (
             f"the network of the sandbox is open: {answered} answered from inside the pod. The namespace needs the "
@@ -101,8 +101,8 @@ def explain(proof: EgressProof, opened: Sequence[OpenedEgress] = ()) -> str:
     unreached = named([one for one in proof.targets if not one.reachable])
     return (
         "it can't be shown that the network of the sandbox is closed: nothing answered inside the pod, but the "
-        f"operator did not reach {unreached or 'anything'} either. See to it that the operator may connect there "
-        "(operator.networkPolicy of the chart, policies of the cluster), or look for the cause in its log"
+        f"operator did not reach {unreached or 'anything'} either. Let the operator connect there "
+        "(operator.networkPolicy of the chart, network policies of the cluster), or look for the cause in its log"
     )
 
 

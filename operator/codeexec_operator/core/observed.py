@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, ExecutionPolicy, ExecutionPolicySpec, Reason
 from codeexec_api.code_rules import Reading
-from codeexec_api.names import POLICY_NAME, SANDBOX_CONTAINER
+from codeexec_api.names import SANDBOX_CONTAINER
+from codeexec_api.policy import namespace_policy
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
@@ -37,7 +38,8 @@ def parse_policy(raw: Mapping[str, Any] | None) -> ExecutionPolicySpec | PolicyP
         return ExecutionPolicy.model_validate(raw).spec
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        return PolicyProblem(f"the ExecutionPolicy {POLICY_NAME!r} of this namespace is not valid: {wrong}")
+        message = f"{namespace_policy(raw['metadata']['namespace'])} is not valid: {wrong}"
+        return PolicyProblem(f"{message}. Nothing runs in the namespace until the platform owner corrects it")
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,19 @@ class PodView:
     running: bool = False
     terminated: str | None = None
     """Reason of the container's or the pod's end, such as `OOMKilled`, `Error` or `DeadlineExceeded`."""
+    end_message: str = ""
+    """What the kubelet says of the pod's end."""
     exit_code: int | None = None
     last_words: str = ""
     """End of the container's log, if it failed. Until code has started, these are the runner's words."""
     waiting_reason: str = ""
     waiting_message: str = ""
     unschedulable: str = ""
+    """Why the scheduler finds no node, in its words."""
+    refused: str = ""
+    """The same, kept once it has found one: the pod itself doesn't tell it any more."""
+    scheduled_at: datetime | None = None
+    """When it got its node."""
     node_name: str = ""
     image_id: str = ""
     user_namespace: bool = False
@@ -64,8 +73,8 @@ class PodView:
     """What the runner was told to try."""
 
 
-def parse_pod(raw: Mapping[str, Any]) -> PodView:
-    """From a pod of the API server."""
+def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
+    """From a pod of the API server; `before` is what was seen of it earlier."""
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     containers = {one["name"]: one for one in status.get("containerStatuses") or ()}
     container = containers.get(SANDBOX_CONTAINER, {})
@@ -74,16 +83,21 @@ def parse_pod(raw: Mapping[str, Any]) -> PodView:
     finished = status.get("phase") in ("Succeeded", "Failed")
     # The pod's own reason (DeadlineExceeded, Evicted) explains the container's end, where there is one.
     reason = (status.get("reason") or ended.get("reason") or "Unknown") if finished or ended else None
-    scheduled = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
-    blocked = [one.get("message", "") for one in scheduled if one["status"] == "False"]
+    conditions = {one["type"]: one for one in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    blocked = scheduled.get("message", "") if scheduled.get("status") == "False" else ""
+    placed_at = scheduled.get("lastTransitionTime") if scheduled.get("status") == "True" else None
     return PodView(
         running="running" in state and not finished,
         terminated=reason,
+        end_message=status.get("message", "") if finished else "",
         exit_code=ended.get("exitCode"),
         last_words=(ended.get("message") or "").strip()[-500:],
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
-        unschedulable=blocked[0] if blocked else "",
+        unschedulable=blocked,
+        refused=blocked or (before.refused if before else ""),
+        scheduled_at=_time(placed_at),
         node_name=spec.get("nodeName", ""),
         image_id=container.get("imageID", ""),
         user_namespace=has_user_namespace(spec),
@@ -192,6 +206,8 @@ class Observed:
     policy: ExecutionPolicySpec | PolicyProblem
     since: datetime
     """When this process began to look after it."""
+    policy_source: str = ""
+    """Where the policy is kept, for messages."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     payload: Payload | HeldPayload | PayloadProblem | None = None
     payload_read_at: datetime | None = None
@@ -233,6 +249,8 @@ class ObservedSession:
     since: datetime
     """When this process began to look after it."""
     policy_read: bool = False
+    policy_source: str = ""
+    """Where the policy is kept, for messages."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     sandbox: Sandbox = field(default_factory=Sandbox)
     busy: bool = False

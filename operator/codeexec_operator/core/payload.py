@@ -82,8 +82,8 @@ def open_payload(execution: CodeExecution, sealed: SealedPayload, keys: Keyring)
     if key is None:
         return PayloadProblem(
             Reason.PAYLOAD_UNREADABLE,
-            f"spec.sealedPayload.keyName: the operator has no key {sealed.key_name!r}, or no longer; nothing was run. "
-            "Create the execution again: the client then takes the key that counts now",
+            f"spec.sealedPayload.keyName: the operator does not have key {sealed.key_name!r}. Nothing was run. Create "
+            "the execution again: the client then uses the current key",
         )
     try:
         data = unseal(sealed, key.private, execution.metadata.namespace, execution.metadata.name)
@@ -91,7 +91,7 @@ def open_payload(execution: CodeExecution, sealed: SealedPayload, keys: Keyring)
         return PayloadProblem(
             Reason.PAYLOAD_UNREADABLE,
             f"spec.sealedPayload.data: not sealed with key {sealed.key_name!r} for an execution of this name in this "
-            f"namespace ({error}); nothing was run. Create the execution with the client, or with a payloadRef",
+            f"namespace ({error}). Nothing was run. Create the execution with the client, or with spec.payloadRef",
         )
     return _check(execution, [data], ())
 
@@ -135,7 +135,7 @@ def _check(execution: CodeExecution, parts: Sequence[Mapping[str, str]], ours: S
             return PayloadProblem(
                 Reason.PAYLOAD_MISMATCH,
                 f"{field}: the payload holds {found} under {key!r}, but the spec announces sha256 {sha256}, "
-                f"{size} bytes; nothing was run. Create the execution again from the code that is meant to run",
+                f"{size} bytes. Nothing was run. Create the execution again from the code that is to run",
                 ours,
             )
         contents.append(content)

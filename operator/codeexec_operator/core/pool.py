@@ -85,6 +85,8 @@ class ObservedPool:
     pool: SandboxPool
     policy: ExecutionPolicySpec | PolicyProblem | None = None
     """None: not read yet."""
+    policy_source: str = ""
+    """Where the policy is kept, for messages."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     members: Mapping[str, Member] | None = None
     """By name; None: not listed yet."""
@@ -122,9 +124,9 @@ class Template:
 def template_of(seen: ObservedPool) -> Template | Ending:
     """What pods are to be made of now, or why there must be none."""
     if seen.policy is None or isinstance(seen.policy, PolicyProblem):
-        message = seen.policy.message if seen.policy else "the policy was not read yet"
+        message = seen.policy.message if seen.policy else "the policy has not been read yet"
         return Ending(Event.REFUSED, Reason.POLICY_INVALID, message)
-    verdict = evaluate(seen.pool.spec, seen.policy)
+    verdict = evaluate(seen.pool.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
     return Template(
@@ -165,6 +167,20 @@ def _is_broken(seen: ObservedPool) -> bool:
         return False
     lasting = seen.problem.reason not in _PASSING or seen.problems >= _TRIES
     return lasting and not any(one.ready for one in (seen.members or {}).values())
+
+
+def trouble_of(seen: ObservedPool) -> str:
+    """Why pods of the pool don't become ready; empty if nothing is known to be wrong."""
+    if seen.problem:
+        return seen.problem.message
+    placeless = [pod.unschedulable for one in (seen.members or {}).values() if (pod := one.sandbox.pod)]
+    blocked = [words for words in placeless if words]
+    return f"the scheduler found no node for {pods(len(blocked))}: {blocked[0]}" if blocked else ""
+
+
+def pods(count: int) -> str:
+    """So many pods, in words."""
+    return f"{count} pod" if count == 1 else f"{count} pods"
 
 
 def can_start(seen: ObservedPool, now: datetime, timing: Timing) -> bool:
@@ -301,7 +317,7 @@ def _give_up_at(member: Member, timing: Timing) -> datetime | None:
     pod = member.sandbox.pod
     if member.proven or (pod and not pod.node_name):
         return None
-    begun = pod.started_at if pod else None
+    begun = (pod.started_at or pod.scheduled_at) if pod else None
     return max(begun or member.created_at, member.created_at) + timedelta(seconds=timing.start_timeout)
 
 
@@ -372,11 +388,11 @@ def _ready_condition(seen: ObservedPool, ready: int, template: Template | Ending
     elif seen.problem:
         holds, reason, message = False, seen.problem.reason or Reason.RUNNER_FAILED, seen.problem.message
     elif replicas == 0:
-        holds, reason, message = False, Reason.POOL_EMPTY, "spec.replicas is 0: each execution gets a pod of its own"
+        holds, reason, message = False, Reason.POOL_EMPTY, "spec.replicas is 0: each execution gets its own pod"
     elif ready >= replicas:
-        holds, reason, message = True, Reason.POOL_READY, "all pods stand ready"
+        holds, reason, message = True, Reason.POOL_READY, "all pods are ready"
     else:
-        holds, reason, message = False, Reason.POOL_FILLING, "pods are being started"
+        holds, reason, message = False, Reason.POOL_FILLING, trouble_of(seen) or "pods are starting"
     return condition(
         ConditionType.READY,
         holds=holds,

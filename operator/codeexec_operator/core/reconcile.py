@@ -8,10 +8,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from codeexec_api import (
+    CodeExecutionSpec,
+    CodeExecutionStatus,
     ConditionType,
     Event,
     Phase,
     Reason,
+    SessionPhase,
     Verdict,
 )
 from codeexec_api.quantities import parse_quantity
@@ -34,10 +37,10 @@ from codeexec_operator.core.approving import (
     wait_for_decision,
 )
 from codeexec_operator.core.findings import Ending
-from codeexec_operator.core.observed import Observed, PolicyProblem, Sandbox, SessionView
+from codeexec_operator.core.observed import Observed, PolicyProblem, SessionView
 from codeexec_operator.core.payload import PayloadProblem
 from codeexec_operator.core.pool import MAX_RUN_SECONDS
-from codeexec_operator.core.record import finish, moved, with_status
+from codeexec_operator.core.record import finish, knowing, moved, with_status
 from codeexec_operator.core.starting import (
     is_stateful,
     needs_own_pod,
@@ -49,10 +52,9 @@ from codeexec_operator.core.starting import (
     start_from_pool,
     start_in_session,
 )
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.startup import Timing, out_of_memory
 
 _KILLED: Final = range(129, 160)
-_OUT_OF_MEMORY: Final = "the code needed more memory than spec.limits.memory; files in /workspace and /tmp count"
 _BLOCK_EVENTS: Final = {
     "Completed": Event.EXITED_ZERO,
     "NonZeroExit": Event.EXITED_NONZERO,
@@ -94,7 +96,7 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if seen.payload is None:
         return Plan(actions=(ReadRequest(),))
     if spec.cancelled:
-        return finish(seen, now, Ending(Event.CANCEL, None, "cancelled before it was started"))
+        return finish(seen, now, Ending(Event.CANCEL, None, "cancelled before it was accepted"))
     verdict = consult(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
@@ -110,6 +112,8 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
             read_at = seen.payload_read_at or now
             again_at = read_at + max(timedelta(seconds=timing.payload_retry), (read_at - created) / 2)
             return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadRequest(),))
+        if ending.event is Event.FAULT:  # its session could not start; only what is starting can fail
+            seen = with_status(seen, _in_line(seen, now)) if allowed else knowing(seen, {"phase": Phase.STARTING})
         return finish(seen, now, ending)
     return _enter(seen, verdict, now, timing) if allowed else ask(seen, verdict, now)
 
@@ -119,8 +123,7 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
     spec, approval = seen.execution.spec, seen.execution.status.approval
     message = f"approved by {approval.approver}" if approval and not verdict.allowed else verdict.message
     if spec.session_ref:
-        waiting = Ending(Event.ACCEPTED, Reason.WAITING_FOR_SESSION, f"waits for its turn in {spec.session_ref.name}")
-        accepted = moved(seen, now, waiting, ConditionType.ACCEPTED)
+        accepted = _in_line(seen, now)
         at_once = start_in_session(with_status(seen, accepted), now, timing)
         return at_once if at_once.status else Plan(status=accepted)
     facts = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
@@ -132,6 +135,13 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
         return start_from_pool(with_status(seen, status.model_copy(update=facts)), now, timing)
     status = moved(seen, now, Ending(Event.ACCEPTED, None, message), ConditionType.ACCEPTED)
     return request_pod(with_status(seen, status.model_copy(update=facts)), now, timing)
+
+
+def _in_line(seen: Observed, now: datetime) -> CodeExecutionStatus:
+    """The status of an execution that was accepted and waits for its session."""
+    ready = seen.session is not None and seen.session.session.status.phase is SessionPhase.READY
+    message = "waits for its turn in the session" if ready else "waits for the session to start"
+    return moved(seen, now, Ending(Event.ACCEPTED, Reason.WAITING_FOR_SESSION, message), ConditionType.ACCEPTED)
 
 
 def _missing(seen: Observed) -> Ending | None:
@@ -157,7 +167,7 @@ def _mismatch(seen: Observed, view: SessionView) -> Ending | None:
         found, allowed = getattr(asked, field), getattr(given, field)
         if parse_quantity(found) != parse_quantity(allowed):
             name = {"ephemeral_storage": "ephemeralStorage"}.get(field, field)
-            message = f"spec.limits.{name}: {found} is not what the session was made with (allowed: {allowed})"
+            message = f"spec.limits.{name}: {found} is not the limit of the session (allowed: {allowed})"
             return Ending(Event.REFUSED, Reason.SESSION_MISMATCH, message)
     return None
 
@@ -170,7 +180,7 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     seconds = seconds_to_run(spec, timing) + (timing.kernel_start if is_stateful(seen) else 0)
     stop_at = started + timedelta(seconds=seconds)
     if now >= stop_at:
-        message = "the runner did not end the code within its limit; the pod was deleted"
+        message = f"the code did not end within {seconds:g} s and the runner did not stop it, so the pod was deleted"
         return finish(seen, now, Ending(Event.DEADLINE, None, message))
     if seen.cut_off_at:
         return _after_disconnect(seen, now, seen.cut_off_at + timedelta(seconds=timing.grace))
@@ -178,7 +188,7 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
         if seen.cancel_sent_at is None:
             return Plan(actions=(CancelCode(),), wake_at=now + timedelta(seconds=timing.grace))
         if now >= seen.cancel_sent_at + timedelta(seconds=timing.grace):
-            message = "cancelled; the runner did not answer, the pod was deleted"
+            message = "cancelled; the runner did not answer, so the pod was deleted"
             return finish(seen, now, Ending(Event.CANCEL, None, message))
         stop_at = min(stop_at, seen.cancel_sent_at + timedelta(seconds=timing.grace))
     return Plan(wake_at=stop_at)
@@ -194,7 +204,10 @@ def _ended(seen: Observed) -> Ending | None:
     if transcript.problem:
         return Ending(Event.FAULT, None, f"{transcript.problem}; there is no result")
     if not seen.handed_over:
-        message = "the operator was restarted, or cut off, while the code ran; it was stopped and is not run again"
+        message = (
+            "the operator was restarted, or lost its connection, while the code ran. The code was stopped and is not "
+            "run again"
+        )
         return Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message)
     return _without_session(seen)
 
@@ -211,14 +224,14 @@ def _without_session(seen: Observed) -> Ending | None:
     why = f"the session ended while the code ran: {session.status.message}"
     if session.status.reason == Reason.LIFETIME_EXCEEDED.value:
         return Ending(Event.DEADLINE, None, why)
-    return _with_pod(seen.place) or Ending(Event.VANISHED, None, why)
+    return _with_pod(seen) or Ending(Event.VANISHED, None, why)
 
 
 def _how(seen: Observed) -> Ending:
     """The runner has reported the end: the last block that ran tells how."""
     spec, blocks = seen.execution.spec, seen.transcript.blocks
     if not spec.blocks and not blocks:
-        return Ending(Event.EXITED_ZERO, None, "the files were handed over")
+        return Ending(Event.EXITED_ZERO, None, "the files were transferred")
     if not blocks or len(blocks) > len(spec.blocks):
         return Ending(Event.FAULT, None, f"the runner reported {len(blocks)} blocks, but there are {len(spec.blocks)}")
     last = blocks[-1]
@@ -230,12 +243,12 @@ def _how(seen: Observed) -> Ending:
             message = f"the runner reported the end after {len(blocks)} of {len(spec.blocks)} blocks"
             return Ending(Event.FAULT, None, message)
         event = Event.CANCEL  # it arrived between two blocks
-    return Ending(event, None, _how_it_ended(event, last.exit_code, spec.timeout_seconds))
+    return Ending(event, None, _how_it_ended(event, last.exit_code, spec))
 
 
 def _after_disconnect(seen: Observed, now: datetime, give_up_at: datetime) -> Plan:
     """The connection ended without a result: the pod's status, which may come a little later, tells why."""
-    if ending := _with_pod(seen.place):
+    if ending := _with_pod(seen):
         return finish(seen, now, ending)
     if now >= give_up_at:
         message = "the connection to the pod was lost; the code was stopped"
@@ -243,29 +256,29 @@ def _after_disconnect(seen: Observed, now: datetime, give_up_at: datetime) -> Pl
     return Plan(wake_at=give_up_at)
 
 
-def _with_pod(sandbox: Sandbox) -> Ending | None:
+def _with_pod(seen: Observed) -> Ending | None:
     """The end of the code that follows from that of its pod."""
-    pod = sandbox.pod
-    if sandbox.gone or pod is None:
+    pod = seen.place.pod
+    if seen.place.gone or pod is None:
         return Ending(Event.VANISHED, None, "the pod was deleted while the code ran")
     if pod.terminated == "OOMKilled":
-        return Ending(Event.OUT_OF_MEMORY, None, _OUT_OF_MEMORY)
+        return Ending(Event.OUT_OF_MEMORY, None, out_of_memory("the code", seen.execution.spec.limits))
     if pod.terminated == "DeadlineExceeded":
-        return Ending(Event.DEADLINE, None, "the kubelet ended the pod at its deadline")
+        return Ending(Event.DEADLINE, None, "the kubelet stopped the pod at its deadline (activeDeadlineSeconds)")
     if pod.terminated:
         message = f"the pod ended without a result ({pod.terminated}, exit code {pod.exit_code})"
         if pod.exit_code in _KILLED:
-            message += "; the runner was killed, perhaps by the code itself"
+            message += "; the runner was killed, perhaps by the code"
         return Ending(Event.FAULT, None, message)
     return None
 
 
-def _how_it_ended(event: Event, exit_code: int, timeout: int) -> str:
+def _how_it_ended(event: Event, exit_code: int, spec: CodeExecutionSpec) -> str:
     return {
         Event.EXITED_ZERO: "all blocks ended with exit code 0",
         Event.EXITED_NONZERO: f"the last block ended with exit code {exit_code}",
-        Event.OUT_OF_MEMORY: _OUT_OF_MEMORY,
-        Event.DEADLINE: f"the block ran longer than spec.timeoutSeconds ({timeout} s) and was killed",
+        Event.OUT_OF_MEMORY: out_of_memory("the code", spec.limits),
+        Event.DEADLINE: f"the block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s) and was killed",
         Event.CANCEL: "cancelled; the code was killed",
     }[event]
 

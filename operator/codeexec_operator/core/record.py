@@ -30,8 +30,8 @@ from codeexec_operator.core.observed import Observed
 from codeexec_operator.core.startup import MESSAGE_LENGTH
 
 _WARNING: Final = (
-    "warning: the network of the sandbox was not shown to be closed (see egressProof); "
-    "the policy runs code all the same"
+    "warning: the network of the sandbox was not shown to be closed (see status.egressProof), and the policy lets code "
+    "run anyway"
 )
 
 
@@ -123,7 +123,7 @@ def _cleanup(seen: Observed) -> list[Action]:
     if seen.execution.spec.session_ref:
         # When the session connects again, it stops whatever runs.
         if seen.handed_over and seen.cut_off_at is None:
-            actions.append(GiveUpSession("its runner did not end an execution as it was told"))
+            actions.append(GiveUpSession("its runner did not stop an execution when asked to"))
     elif seen.sandbox.pod or seen.sandbox.requested or started:
         actions.append(DeletePod())
     return actions
@@ -165,12 +165,7 @@ def moved(
             "observed_generation": execution.metadata.generation,
             "conditions": set_condition(execution.status.conditions, observed),
             "code_digest": execution.spec.code_digest,
-            "summary": execution.status.summary.model_copy(
-                update={
-                    "languages": ",".join(execution.spec.languages),
-                    "digest": execution.spec.code_digest.removeprefix("sha256:")[:12],
-                }
-            ),
+            "summary": execution.spec.summary,
         }
     )
 

@@ -18,7 +18,7 @@ def without_output(status: CodeExecutionStatus) -> CodeExecutionStatus:
             update |= {"sha256": sha256_hex(b""), "kept_bytes": 0, "truncated": True}
         return stream.model_copy(update=update)
 
-    note = f"{status.message}; the output did not fit into the object beside its metadata, and was left out"
+    note = f"{status.message}; the output was left out, because it did not fit into the object beside its metadata"
     update = {
         "stdout": empty(status.stdout),
         "stderr": empty(status.stderr),

@@ -30,7 +30,7 @@ def decide_session(seen: ObservedSession, now: datetime, timing: Timing) -> Plan
         running = seen.sandbox.pod is not None and not seen.sandbox.gone
         return Plan(actions=(DeletePod() if running else Forget(),))
     if seen.session.spec.ended:
-        return _end(seen, now, Ending(Event.ENDED, None, "ended, as was asked for"))
+        return _end(seen, now, Ending(Event.ENDED, None, "ended on request (spec.ended)"))
     if phase is SessionPhase.PENDING:
         return _accept(seen, now, timing)
     if phase is SessionPhase.STARTING:
@@ -43,7 +43,7 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(ReadPolicy(),))
     if isinstance(seen.policy, PolicyProblem):
         return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
-    verdict = evaluate(seen.session.spec, seen.policy)
+    verdict = evaluate(seen.session.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
     manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
@@ -105,14 +105,14 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     spec, status = seen.session.spec, seen.session.status
     end_at = (status.started_at or now) + timedelta(seconds=spec.max_lifetime_seconds)
     if now >= end_at:
-        message = f"the session was {spec.max_lifetime_seconds} s old, which is its spec.maxLifetimeSeconds"
+        message = f"the session reached spec.maxLifetimeSeconds ({spec.max_lifetime_seconds} s)"
         return _end(seen, now, Ending(Event.DEADLINE, None, message))
     used_at = seen.used_at or status.last_used_at or now
     if not seen.busy:
         # Code that ran when the operator was restarted is not in the record as a use.
         idle_at = max(used_at, seen.since) + timedelta(seconds=spec.idle_timeout_seconds)
         if now >= idle_at:
-            message = f"nothing ran for {spec.idle_timeout_seconds} s, which is its spec.idleTimeoutSeconds"
+            message = f"nothing ran in the session for spec.idleTimeoutSeconds ({spec.idle_timeout_seconds} s)"
             return _end(seen, now, Ending(Event.ENDED, Reason.IDLE_TIMEOUT, message))
         end_at = min(end_at, idle_at)
     if seen.sandbox.pod is None:  # after a restart
@@ -132,7 +132,7 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     """Why the session can't go on, if so."""
     pod = seen.sandbox.pod
     if pod is None and now >= seen.since + timedelta(seconds=timing.list_grace):
-        return Ending(Event.VANISHED, None, "the pod was gone when the operator started again")
+        return Ending(Event.VANISHED, None, "the pod no longer existed when the operator was restarted")
     if seen.unresponsive:
         return Ending(Event.FAULT, None, seen.unresponsive)
     if seen.sandbox.runner.problem:
@@ -143,7 +143,7 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     if seen.sandbox.gone:
         return Ending(Event.VANISHED, None, "the pod was deleted")
     if pod and pod.terminated == "OOMKilled":
-        message = "the pod needed more memory than spec.limits.memory; files in /workspace and /tmp count"
+        message = startup.out_of_memory("the code in the session", seen.session.spec.limits)
         return Ending(Event.FAULT, Reason.OUT_OF_MEMORY, message)
     if pod and pod.terminated:
         return Ending(Event.FAULT, None, f"the pod ended ({pod.terminated}, exit code {pod.exit_code})")

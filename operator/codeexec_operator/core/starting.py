@@ -36,6 +36,7 @@ from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
 from codeexec_operator.manifests.network_policy import build_network_policy
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
+_REASONS: Final = {reason.value: reason for reason in Reason}
 _CANCELLED_BEFORE: Final = Ending(Event.CANCEL, None, "cancelled before the code started")
 
 
@@ -64,15 +65,18 @@ def not_to_be_had(seen: Observed) -> Ending | None:
     """The refusal, if something is asked for that nobody can permit here."""
     spec = seen.execution.spec
     if spec.session_ref and needs_own_pod(spec):  # the CRD says so, too; the pod of a session would not hold to it
-        message = "spec.sessionRef: egress and mounts need a pod of the execution's own. Nothing was run"
+        message = (
+            "spec.sessionRef: an execution with spec.egress or spec.mounts needs its own pod, and can't run in a "
+            "session. Nothing was run"
+        )
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, message)
     asked = spec.egress
     if not asked:
         return None
     if any(one.cidr is not None for one in asked) and not seen.surroundings.nodes:
         message = (
-            "spec.egress: the operator does not know the addresses of the nodes, which no permit may open; see its "
-            "log. No code was run"
+            "spec.egress: the operator could not list the nodes, whose addresses no permit may open; see the "
+            "operator's log. Nothing was run"
         )
         return Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message)
     _, refused = opening(asked, seen.surroundings.reserved)
@@ -80,13 +84,19 @@ def not_to_be_had(seen: Observed) -> Ending | None:
 
 
 def session_over(view: SessionView) -> Ending | None:
-    """The refusal, if the session takes nothing more."""
+    """The end, if the session takes nothing more: its own failure if it could not start, else a refusal."""
     session = view.session
     if not session.status.phase.terminal and not session.spec.ended:
         return None
+    if session.status.phase is SessionPhase.FAILED and session.status.started_at is None:
+        reason = _REASONS.get(session.status.reason, Reason.POD_REFUSED)
+        words = session.status.message.removesuffix(".")
+        return Ending(
+            Event.FAULT, reason, f"session {session.metadata.name!r} could not start: {words}. Nothing was run"
+        )
     message = (
         f"spec.sessionRef: session {session.metadata.name!r} is over ({session.status.reason or 'EndRequested'}: "
-        f"{session.status.message or 'ended, as was asked for'}); start a new one. Nothing was run"
+        f"{session.status.message or 'ended on request (spec.ended)'}). Start a new session. Nothing was run"
     )
     return Ending(Event.REFUSED, Reason.SESSION_ENDED, message)
 
@@ -138,7 +148,7 @@ def _late(seen: Observed, timing: Timing) -> Ending:
     if not seen.execution.spec.mounts:
         return ending
     sources = ", ".join(one.source for one in seen.execution.spec.mounts)
-    return replace(ending, message=f"{ending.message}; it mounts {sources}: see to it that they are there")
+    return replace(ending, message=f"{ending.message}. The pod mounts {sources}: check that each exists")
 
 
 def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
@@ -159,7 +169,7 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
         listed_at = seen.since + timedelta(seconds=timing.list_grace)
         if status.observed_generation and now < listed_at:  # pools are heard of later than executions
             return Plan(wake_at=listed_at)
-        seen = no_longer_queued(seen, now, Reason.POD_REQUESTED, "the pool has gone, or has other pods now")
+        seen = no_longer_queued(seen, now, Reason.POD_REQUESTED, "the pool was deleted, or its pods don't fit any more")
         return request_pod(knowing(seen, facts | {"pool_name": ""}), now, timing)
     pool = seen.pool
     if (pool.image, pool.runtime_class_name) != (verdict.image, verdict.runtime_class_name):
@@ -179,7 +189,7 @@ def _stand_in_line(seen: Observed, pool: PoolView, now: datetime, timing: Timing
         since = approved.last_transition_time if approved else execution.metadata.creation_timestamp or now
         leave_at = since + timedelta(seconds=limit)
         if now >= leave_at:
-            message = f"waited {limit} s for a pod, which is its spec.queueTimeoutSeconds; {_place(pool)}"
+            message = f"no pod was free within spec.queueTimeoutSeconds ({limit} s): {_place(pool)}"
             return finish(seen, now, Ending(Event.DEADLINE, Reason.QUEUE_TIMEOUT, message))
     before = find_condition(execution.status.conditions, ConditionType.QUEUED)
     pause = timedelta(seconds=max(timing.queue_recorded, timing.queue_write * pool.length))
@@ -244,7 +254,7 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
         if seen.payload is None:
             return Plan(actions=(ReadRequest(),))
         give_up_at = seen.since + timedelta(seconds=timing.list_grace)
-        message = "the session is not there any more; nothing was run"
+        message = "spec.sessionRef: the session was deleted. Nothing was run"
         gone = Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message)
         return Plan(wake_at=give_up_at) if now < give_up_at else finish(seen, now, gone)
     if ending := session_over(view):
@@ -265,7 +275,10 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     }
     seen = knowing(seen, facts | {"conditions": conditions})
     if egress_may_be_open(session) and not startup.warns(seen.policy):
-        message = "the network of the session was not shown to be closed, and the policy asks for that. No code was run"
+        message = (
+            "the network of the session was not shown to be closed, and the policy requires that (egressProof: "
+            "Enforce). Nothing was run"
+        )
         return finish(seen, now, Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message))
     return _hand_over(seen, now)
 
@@ -275,7 +288,7 @@ def _without_payload(seen: Observed, now: datetime) -> Plan | None:
     if seen.payload is None:
         return Plan(actions=(ReadRequest(),))
     if isinstance(seen.payload, PayloadProblem):
-        message = f"the payload was there when the execution was accepted, and then: {seen.payload.message}"
+        message = f"the payload was changed after the execution was accepted: {seen.payload.message}"
         missing = seen.payload.reason is Reason.PAYLOAD_MISSING  # an operator before this one has deleted it
         reason = Reason.OPERATOR_RESTARTED if missing else seen.payload.reason
         return finish(seen, now, Ending(Event.VANISHED, reason, message))
@@ -300,7 +313,7 @@ def _hand_over(seen: Observed, now: datetime) -> Plan:
     try:
         messages = build_messages(seen.execution, seen.payload, stateful=is_stateful(seen))
     except UnicodeDecodeError as error:
-        message = f"a block is not UTF-8 text ({error.reason} at byte {error.start}); nothing was run"
+        message = f"spec.blocks: a block is not UTF-8 text ({error.reason} at byte {error.start}). Nothing was run"
         return finish(seen, now, Ending(Event.FAULT, Reason.PAYLOAD_MISMATCH, message))
     handed = Ending(Event.STARTED, None, "the code was handed to the runner")
     status = moved(seen, now, handed, ConditionType.STARTED).model_copy(update={"started_at": now})

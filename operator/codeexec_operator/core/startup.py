@@ -12,6 +12,7 @@ from codeexec_api import (
     Event,
     ExecutionPolicySpec,
     OpenedEgress,
+    PodLimits,
     Reason,
     condition,
     find_condition,
@@ -78,6 +79,9 @@ _WAITING_FAULTS: Final = {
     "CreateContainerError": Reason.POD_REFUSED,
     "RunContainerError": Reason.POD_REFUSED,
 }
+_EVENTS: Final = "the pod's events may say why"
+_NO_ROOM: Final = "OutOf"
+"""How the kubelet's reasons begin, such as `OutOfcpu`, when the scheduler has promised too much of its node."""
 _NOT_STARTED: Final = "StartError"  # the container runtime's, before any program ran
 
 
@@ -96,10 +100,13 @@ def failure(sandbox: Sandbox) -> Ending | None:
         reason = _WAITING_FAULTS[pod.waiting_reason]
         hint = "check that the image exists and that the node may pull it; " if "Image" in reason.value else ""
         return Ending(Event.FAULT, reason, f"{pod.waiting_reason}: {hint}{pod.waiting_message}")
+    if pod.terminated and pod.terminated.startswith(_NO_ROOM):
+        message = f"node {pod.node_name!r} had no room for the pod: {pod.terminated}: {pod.end_message}"
+        return Ending(Event.FAULT, Reason.START_TIMEOUT, message)
     if pod.terminated:
         message = f"the runner ended before the code started ({pod.terminated}, exit code {pod.exit_code})"
-        hint = "" if pod.terminated == _NOT_STARTED else "; is it a sandbox image of codeexec?"
-        said = f" It said: {pod.last_words}" if pod.last_words else ""
+        hint = "" if pod.terminated == _NOT_STARTED else "; check that the image is a codeexec sandbox image"
+        said = f". Its last output: {pod.last_words}" if pod.last_words else ""
         return Ending(Event.FAULT, Reason.RUNNER_FAILED, f"{message}{hint}{said}")
     return None
 
@@ -111,18 +118,35 @@ def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -
     return max(begun, default=now) + timedelta(seconds=timing.start_timeout)
 
 
+def out_of_memory(what: str, limits: PodLimits) -> str:
+    """How something ended that needed more memory than it had."""
+    limit = f"spec.limits.memory ({limits.memory})"
+    return f"{what} used more memory than {limit}; files in /workspace and /tmp count as memory"
+
+
 def late(sandbox: Sandbox, timing: Timing) -> Ending:
     """The pod did not become ready in time, with what is known of why."""
-    message = f"the pod did not start within {timing.start_timeout:g} s: {_why(sandbox.pod) or 'no reason was given'}"
+    message = f"the pod did not start within {timing.start_timeout:g} s: {_why(sandbox.pod)}"
     return Ending(Event.DEADLINE, None, message)
 
 
 def _why(pod: PodView | None) -> str:
+    """In the words of the scheduler or the kubelet, where they say anything."""
     if pod is None:
-        return ""
+        return "the API server has not reported it"
     if pod.running:
         return "its container runs, but the runner did not answer"
-    return pod.unschedulable or pod.waiting_message
+    if pod.unschedulable:
+        return f"the scheduler found no node: {pod.unschedulable}"
+    if pod.waiting_message:
+        return f"its container waits ({pod.waiting_reason}: {pod.waiting_message})"
+    if pod.refused:
+        return f"the scheduler found a node late: {pod.refused}"
+    if pod.waiting_reason:
+        return f"its container waits ({pod.waiting_reason}); {_EVENTS}"
+    if not pod.node_name:
+        return "the scheduler has assigned no node"
+    return f"node {pod.node_name!r} has not started its container; {_EVENTS}"
 
 
 def connect(
@@ -172,5 +196,5 @@ def refuses(proven: Proven, policy: ExecutionPolicySpec | PolicyProblem | None) 
     """The end, if the policy takes no less than a network that was shown to be closed."""
     if proven.closed or warns(policy):
         return None
-    message = f"{proven.condition.message}. No code was run"
+    message = f"{proven.condition.message}. Nothing was run"
     return Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message)

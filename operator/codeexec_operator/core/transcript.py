@@ -199,14 +199,14 @@ class Transcript:
         try:
             self._take(frame, execution_uid)
         except Exception as error:  # whatever a pod sends must not get any further
-            self.fail(f"a line that is no frame ({type(error).__name__})")
+            self.fail(f"a line that is not a valid frame ({type(error).__name__})")
 
     def _take(self, frame: Mapping[str, Any], execution_uid: str) -> None:
         if "error" in frame:
             self.problem = f"the runner could not run the job: {str(frame['error'])[:1000]}"
             return
         if frame["id"] != execution_uid or frame["seq"] != self._next:
-            self.fail(f"frame {frame['seq']} of {frame['id']!r} where {self._next} was due")
+            self.fail(f"frame {frame['seq']} of {frame['id']!r} instead of frame {self._next}")
             return
         self._next += 1
         if "stream" in frame:
@@ -222,7 +222,7 @@ class Transcript:
         elif "fault" in frame:
             self.fault = FileFault(str(frame["fault"]["message"])[:1000])
         else:
-            self.fail("a frame of no known kind")
+            self.fail("a frame of unknown kind")
 
     def _take_output(self, name: StreamName, text: str) -> None:
         if not text:
@@ -289,7 +289,7 @@ class Transcript:
         self._end_file()
         for name, stream in self._streams.items():
             if frame[name]["sha256"] != stream.digest.hexdigest():
-                self.fail(f"{name} did not arrive as it was sent")
+                self.fail(f"another digest for {name} than that of the data that arrived")
                 return
             total = frame[name]["bytes"]
             if type(total) is not int or not stream.kept_bytes <= 3 * total < 2**53:
@@ -328,7 +328,7 @@ class Transcript:
         self._kept.append(self._now_kept())
         self._buffer, self._buffer_order, self._buffered = {}, _Order(), 0
         if self._part_count > MAX_OUTPUT_PARTS:
-            self.lose(self._parts[-1], f"an execution can have {MAX_OUTPUT_PARTS} parts of output")
+            self.lose(self._parts[-1], f"an execution can have at most {MAX_OUTPUT_PARTS} parts of output")
 
     def _now_kept(self) -> _Kept:
         streams = {name: (one.kept_bytes, one.digest.hexdigest()) for name, one in self._streams.items()}

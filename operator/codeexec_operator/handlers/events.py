@@ -22,6 +22,7 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
+from codeexec_api.policy import cluster_policy
 from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
@@ -65,7 +66,8 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     ours: Settings = memo.settings
     cluster = await Cluster.connect()
     lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port)
-    policies, payloads = Policies(cluster, ours.default_policy()), Payloads(cluster)
+    policies = Policies(cluster, ours.default_policy(), cluster_policy(ours.policy_config_map))
+    payloads = Payloads(cluster)
     keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
     memo.telemetry = Telemetry(ours, version("codeexec"))
     metrics = memo.telemetry.metrics

@@ -49,23 +49,27 @@ def test_without_a_decision_nothing_is_decided() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason", "told"),
     [
-        ({"uid": "another"}, "OtherExecution", f"it names the UID another; that of this execution is {UID}"),
-        ({"requested_by": "eve"}, "OtherExecution", f"it names 'eve' as who requested it; that is '{AGENT}'"),
+        ({"uid": "another"}, "OtherExecution", f"it names UID another, but this execution has UID {UID}"),
+        ({"requested_by": "eve"}, "OtherExecution", f"it says that 'eve' requested the execution, but '{AGENT}' did"),
         # The CRD refuses this one; whoever has written it has gone round the CRD.
-        ({"approver": AGENT}, "SelfApproval", f"'{AGENT}' has requested the execution; somebody else has to decide"),
-        ({"revoked": True, "revokedBy": "bob"}, "Revoked", "'bob' has revoked it"),
+        ({"approver": AGENT}, "SelfApproval", f"'{AGENT}' requested the execution, so another user has to decide"),
+        ({"revoked": True, "revokedBy": "bob"}, "Revoked", "it was revoked by 'bob'"),
         ({"expiresAt": NOW}, "Expired", "it expired at 2026-11-21 12:00:00+00:00"),
         (
             {"grants": [MEMORY, TIMEOUT]},
             "OtherGrants",
-            "it approves spec.limits.memory=2Gi, spec.timeoutSeconds=3600; asked for is spec.limits.memory=2Gi",
+            "it approves spec.limits.memory=2Gi, spec.timeoutSeconds=3600, but the execution asks for",
         ),
         (
             {"grants": [("spec.limits.memory", "4Gi")]},
             "OtherGrants",
-            "it approves spec.limits.memory=4Gi; asked for is spec.limits.memory=2Gi",
+            "it approves spec.limits.memory=4Gi, but the execution asks for spec.limits.memory=2Gi",
         ),
-        ({"grants": [("spec.limits.cpu", "2Gi")]}, "OtherGrants", "it approves spec.limits.cpu=2Gi; asked for is"),
+        (
+            {"grants": [("spec.limits.cpu", "2Gi")]},
+            "OtherGrants",
+            "it approves spec.limits.cpu=2Gi, but the execution asks for",
+        ),
     ],
 )
 def test_an_approval_that_does_not_count_is_named_with_the_reason(

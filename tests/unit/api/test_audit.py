@@ -458,7 +458,67 @@ def test_a_log_that_ends_early_is_a_note_where_records_are_newer() -> None:
     del world.logs["log-2"][-1]
     found = world.check(complete=False)
     assert found.findings == ()
-    assert "newer than the logs given" in " ".join(one.message for one in found.notes)
+    assert "newer than the given logs" in " ".join(one.message for one in found.notes)
+
+
+class TestLogsThatAreReadBeforeAndAfterTheRecords:
+    """Of an operator that goes on writing while somebody reads."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        world = World()
+        world.start()
+        for name in ("run-1", "run-2", "run-3"):
+            world.write(named(name), Phase.RUNNING)
+        for name in ("run-1", "run-2"):
+            world.write(world.records[name], Phase.SUCCEEDED, exit_code=0)
+        return world
+
+    @staticmethod
+    def check(world: World, before: int, records: list[dict[str, Any]]) -> Verification:
+        [(name, texts)] = world.logs.items()
+        lines = list(read_log(name, texts))
+        return verify(
+            lines[:before],
+            records,
+            now=world.now,
+            namespace="codeexec-sandbox",
+            complete=True,
+            later=lines[before:],
+        )
+
+    def test_a_record_may_be_newer_than_what_was_read_first(self, world: World) -> None:
+        [texts] = world.logs.values()
+        for before in range(len(texts) + 1):
+            found = self.check(world, before, world.stored())
+            assert (found.findings, found.notes) == ((), ())
+            assert found.records == len(world.records)
+
+    def test_a_record_may_be_older_than_what_was_read_last(self, world: World) -> None:
+        [texts] = world.logs.values()
+        before, old = len(texts), world.stored()
+        new = named("run-new")
+        world.write(world.records["run-3"], Phase.LOST)
+        world.write(new, Phase.STARTING)
+        assert (self.check(world, before, old).findings, self.check(world, before, old).gone) == ((), ())
+        unread = {one["metadata"]["name"]: one for one in world.stored()}["run-new"]
+        unread["status"] = {}
+        assert self.check(world, before, [*old, unread]).findings == (), "it was created, and had no status yet"
+        together = self.check(world, len(texts), old)
+        assert kinds(together) == {FindingKind.RECORD_OUTDATED}, "control: who reads the log once, and last"
+        assert together.gone == ("CodeExecution run-new",)
+
+    def test_a_record_that_was_set_back_before_is_found(self, world: World) -> None:
+        old = world.stored()
+        world.write(world.records["run-3"], Phase.LOST)
+        [texts] = world.logs.values()
+        assert kinds(self.check(world, len(texts), old)) == {FindingKind.RECORD_OUTDATED}
+
+    def test_a_record_that_was_changed_is_found_by_a_line_that_was_read_later(self, world: World) -> None:
+        forged = world.stored()
+        forged[0]["status"]["exitCode"] = 77
+        for before in (0, 1):
+            assert kinds(self.check(world, before, forged)) == {FindingKind.RECORD_CHANGED}
 
 
 def test_lines_of_a_newer_make_are_not_judged() -> None:
@@ -489,20 +549,28 @@ def tampered(change: Callable[[dict[str, Any]], None], *, complete: bool = True)
         (lambda one: one["status"].update(message="all fine"), FindingKind.RECORD_CHANGED, "output or messages"),
         (lambda one: one["spec"].update(requestedBy="root"), FindingKind.RECORD_CHANGED, 'requestedBy is "root"'),
         (lambda one: one["spec"]["blocks"].clear(), FindingKind.RECORD_CHANGED, "digest is"),
-        (lambda one: one["status"].update(phase="Great"), FindingKind.RECORD_CHANGED, "no operator has written this"),
-        (lambda one: one["status"].pop("audit"), FindingKind.RECORD_UNANCHORED, "it names no line, but log-1:"),
-        (lambda one: one.pop("status"), FindingKind.RECORD_UNANCHORED, "it names no line, but log-1:"),
-        (lambda one: one["status"]["audit"].update(hash="0" * 64), FindingKind.RECORD_UNANCHORED, "another line"),
+        (lambda one: one["status"].update(phase="Great"), FindingKind.RECORD_CHANGED, "not written by an operator"),
+        (
+            lambda one: one["status"].pop("audit"),
+            FindingKind.RECORD_UNANCHORED,
+            "but the line at log-1:",
+        ),
+        (lambda one: one.pop("status"), FindingKind.RECORD_UNANCHORED, "but the line at log-1:"),
+        (
+            lambda one: one["status"]["audit"].update(hash="0" * 64),
+            FindingKind.RECORD_UNANCHORED,
+            "with another hash",
+        ),
         (
             lambda one: one["status"]["audit"].update(time="2027-01-01T00:00:00Z"),
             FindingKind.RECORD_UNANCHORED,
-            "another line",
+            "with another hash",
         ),
-        (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.RECORD_UNANCHORED, "tells last that"),
+        (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.RECORD_UNANCHORED, "says that it became"),
         (
             lambda one: one["status"]["audit"].update(sequence=10**6, time="2099-01-01T00:00:00Z"),
             FindingKind.RECORD_UNANCHORED,
-            "tells last that it became",
+            "says that it became",
         ),
         (lambda one: one["metadata"].update(uid="other"), FindingKind.RECORD_UNANCHORED, "with another UID"),
     ],
@@ -544,7 +612,7 @@ def test_a_record_that_names_a_chain_that_is_not_there_is_found_when_its_own_wen
     world.records["run-1"] = record.model_copy(update={"status": status})
     found = world.check(complete=False)
     assert kinds(found) == findings
-    assert findings or "not in the logs given" in found.notes[0].message
+    assert findings or "not in the given logs" in found.notes[0].message
 
 
 def test_a_process_that_died_before_it_could_write_what_it_has_told_is_honest() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codeexec_api.languages import LANGUAGES, canonical, unknown_language
+from codeexec_api.languages import DEFAULT_LANGUAGES, LANGUAGES, canonical, unknown_language
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,14 @@ def test_everything_else_is_unknown(spelling: str) -> None:
 
 
 def test_the_message_names_the_spelling_and_what_is_supported() -> None:
-    assert unknown_language("Ruby") == "unknown language Ruby; supported languages: python, bash, sh, javascript, pwsh"
+    assert unknown_language("Ruby") == (
+        "unknown language Ruby; supported languages: python, bash, sh. A sandbox image with node or pwsh also runs "
+        "javascript or pwsh: see docs/images.md"
+    )
+
+
+def test_the_default_image_runs_the_first_of_the_list() -> None:
+    assert tuple(LANGUAGES)[: len(DEFAULT_LANGUAGES)] == DEFAULT_LANGUAGES
 
 
 def test_each_language_can_be_stored_and_started() -> None:

@@ -283,3 +283,14 @@ def test_the_manifest_names_its_kind_and_holds_no_status(kind: str, spec: CodeEx
         "metadata": {"name": "run-1", "namespace": "here"},
         "spec": spec.dump(),
     }
+
+
+def test_the_summary_of_a_transfer_of_files_says_so() -> None:
+    """`kubectl get` would show no language, and the digest of nothing."""
+    transfer = {"source": {"agent": "tester"}, "sessionRef": {"name": "mine"}, "blocks": []}
+    listing = CodeExecutionSpec.model_validate({**transfer, "artifacts": {"list": "All"}})
+    assert (listing.summary.languages, listing.summary.digest) == ("files", "")
+    upload = CodeExecutionSpec.model_validate({**transfer, "files": [a_raw_file()], "payloadRef": {"name": "run-1"}})
+    assert upload.summary.languages == "files"
+    assert upload.summary.digest == upload.code_digest.removeprefix("sha256:")[:12]
+    assert a_spec().summary.languages == "python"

@@ -88,7 +88,7 @@ class TestText:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("10.1.2.3", "no permit"),
+            ("10.1.2.3", "is not a permit"),
             ("10.1.2.3/32:443/ICMP", "protocol"),
             ("10.1.2.3/32:0", "port"),
             ("10.1.2.3/32:70000", "port"),
@@ -97,10 +97,10 @@ class TestText:
             ("api.example.org:443", "can't name hosts"),
             ("*.example.org:443", "can't name hosts"),
             ("169.254.169.254/32:80", "link-local"),
-            ("pods{}:80", "no permit"),
-            ("pods{A B=c}:80", "no key of a label"),
-            ("namespaces{a=b},:80", "no permit"),
-            (":443", "no permit"),
+            ("pods{}:80", "is not a permit"),
+            ("pods{A B=c}:80", "is not a valid label key"),
+            ("namespaces{a=b},:80", "is not a permit"),
+            (":443", "is not a permit"),
         ],
     )
     def test_that_is_no_permit_is_refused_with_what_to_write(self, text: str, said: str) -> None:
@@ -127,7 +127,7 @@ class TestText:
         ],
     )
     def test_that_is_no_mount_is_refused_with_what_to_write(self, text: str) -> None:
-        with pytest.raises(ValueError, match=r"is no mount.*write pvc:NAME:/mnt/FOLDER"):
+        with pytest.raises(ValueError, match=r"is not a mount.*write pvc:NAME:/mnt/FOLDER"):
             parse_mount(text)
 
 
@@ -271,15 +271,15 @@ class TestVerdict:
             ({"cidr": "169.254.169.254/32", "port": 80}, "link-local"),
             ({"cidr": "127.0.0.1/32", "port": 80}, "loopback"),
             *(
-                ({"cidr": cidr, "port": 80}, "the metadata of a cloud")
+                ({"cidr": cidr, "port": 80}, "addresses of cloud metadata")
                 for cidr in ("168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::23/128", "fd20:ce::254/128")
             ),
             *(
-                ({"cidr": cidr, "port": 80}, "behind a translation")
+                ({"cidr": cidr, "port": 80}, "addresses that are translated to IPv4")
                 for cidr in ("64:ff9b::a9fe:a9fe/128", "64:ff9b:1::a9fe:a9fe/128", "2002:a9fe:a9fe::/48")
             ),
             ({"cidr": "::ffff:169.254.169.254/128", "port": 80}, "IPv4 addresses written as IPv6"),
-            ({"podSelector": {"matchLabels": {"a b": "c"}}, "port": 80}, "no key of a label"),
+            ({"podSelector": {"matchLabels": {"a b": "c"}}, "port": 80}, "is not a valid label key"),
         ],
     )
     def test_nobody_can_permit(self, permit: dict[str, Any], said: str) -> None:
@@ -353,7 +353,7 @@ class TestOpening:
         assert refused == ""
         opened, refused = opening([*permits, parse_permit("10.96.0.1:443")], api)
         assert opened == ()
-        assert refused.startswith("spec.egress[2]: 10.96.0.1/32:443/TCP is not granted by any policy or approval: ")
+        assert refused.startswith("spec.egress[2]: no policy or approval can grant 10.96.0.1/32:443/TCP: ")
         assert "api-server" in refused
 
     def test_a_rule_covers_only_its_own_kind_of_addresses(self) -> None:

@@ -19,7 +19,7 @@ from codeexec_api import (
     evaluate,
 )
 from codeexec_api.code_rules import Inquiry
-from codeexec_api.policy import policy_for
+from codeexec_api.policy import cluster_policy, namespace_policy, policy_for
 from codeexec_api.v1alpha1 import (
     MAX_BLOCKS,
     MAX_GRANTS,
@@ -265,7 +265,19 @@ def test_a_violation_names_field_found_and_allowed(field: str, spec: Request) ->
     assert violation.field in verdict.message
     assert violation.found in verdict.message
     assert violation.allowed in verdict.message
-    assert "ExecutionPolicy 'default'" in verdict.message
+    assert verdict.message.endswith(". Ask for less, or ask the platform owner to change the policy")
+
+
+def test_a_denial_says_where_the_policy_is_kept() -> None:
+    own, shared = namespace_policy("codeexec-sandbox"), cluster_policy(("codeexec-system", "codeexec-operator"))
+    assert own == "the ExecutionPolicy 'default' in namespace 'codeexec-sandbox'"
+    where = "Helm value policy, ConfigMap 'codeexec-operator' in namespace 'codeexec-system'"
+    assert shared == f"the cluster's default policy ({where})"
+    assert cluster_policy(None) == "the cluster's default policy (Helm value policy)"
+    for kept in (own, shared):
+        denied = evaluate(asking(timeoutSeconds=31), strict(), source=kept)
+        assert denied.message.endswith(f". Ask for less, or ask the platform owner to change {kept}")
+        assert kept not in evaluate(asking(), strict(), source=kept).message
 
 
 def test_every_violation_is_listed() -> None:
@@ -506,7 +518,7 @@ class TestApprovable:
     def test_the_message_of_a_denial_says_what_approval_would_give(self) -> None:
         message = evaluate(asking(timeoutSeconds=61), strict(withApproval=APPROVABLE)).message
         assert "61 is not allowed by the policy (allowed: at most 30; with approval: at most 60)" in message
-        assert "ask the platform owner" in message
+        assert message.endswith("ask the platform owner to change the policy")
 
     def test_a_time_limit_counts_for_blocks_only(self) -> None:
         """Files of a session that are put, listed or fetched run no code."""

@@ -18,6 +18,7 @@ from codeexec_api.v1alpha1 import (
     ExecutionPolicy,
 )
 
+DEFINITIONS = custom_resource_definitions()
 IMMUTABLE = {
     CodeExecution: {
         "artifacts",
@@ -236,7 +237,7 @@ def test_a_quantity_in_a_policy_is_a_bounded_text_that_is_checked(where: str, na
     assert any("isGreaterThan" in rule for rule in rules(node))
 
 
-@pytest.mark.parametrize("crd", custom_resource_definitions().values(), ids=custom_resource_definitions())
+@pytest.mark.parametrize("crd", DEFINITIONS.values(), ids=DEFINITIONS)
 def test_the_definition_as_a_whole(crd: dict[str, Any]) -> None:
     [version] = crd["spec"]["versions"]
     assert crd["metadata"]["name"] == f"{crd['spec']['names']['plural']}.{crd['spec']['group']}"
@@ -252,19 +253,120 @@ def test_the_definition_as_a_whole(crd: dict[str, Any]) -> None:
 
 
 def test_each_printer_column_shows_a_field_that_exists() -> None:
-    for crd in custom_resource_definitions().values():
+    for crd in DEFINITIONS.values():
         [version] = crd["spec"]["versions"]
         known = {path for path, _ in nodes(version["schema"]["openAPIV3Schema"])} | {".metadata.creationTimestamp"}
-        shown = {re.sub(r"\[\?.*?]", "[]", column["jsonPath"]) for column in version["additionalPrinterColumns"]}
+        shown = {re.sub(r"\[[^]]*]", "[]", column["jsonPath"]) for column in version["additionalPrinterColumns"]}
         assert shown <= known
 
 
-@every_record
-def test_every_field_of_a_spec_has_a_description(model: Model) -> None:
-    for path, node in nodes(schema_at(".spec", model), ".spec"):
-        assert path.endswith("[]") or node.get("description"), path
+PAST = {
+    ".metadata.creationTimestamp",
+    ".status.startedAt",
+    ".status.finishedAt",
+    ".status.endedAt",
+    ".status.lastUsedAt",
+}
+"""Times that never lie in the future."""
+COLUMNS = [
+    pytest.param(column, id=f"{crd['spec']['names']['plural']}-{column['name']}")
+    for crd in DEFINITIONS.values()
+    for column in crd["spec"]["versions"][0]["additionalPrinterColumns"]
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_date_column_shows_a_past_time(column: dict[str, Any]) -> None:
+    """kubectl prints the time since a date, and `<invalid>` for a future one."""
+    assert column["type"] != "date" or column["jsonPath"] in PAST
+
+
+def columns(file: str, *, wide: bool = False) -> list[str]:
+    [version] = DEFINITIONS[file]["spec"]["versions"]
+    return [one["name"] for one in version["additionalPrinterColumns"] if wide or "priority" not in one]
+
+
+@pytest.mark.parametrize("file", DEFINITIONS)
+def test_columns_are_few_and_end_with_the_age(file: str) -> None:
+    """Without `-o wide` a row has to fit into a terminal."""
+    assert columns(file)[-1] == "Age"
+    assert len(columns(file)) <= 7
+    assert len(set(columns(file, wide=True))) == len(columns(file, wide=True))
+
+
+@pytest.mark.parametrize("file", ["codeexecutions.yaml", "codesessions.yaml", "sandboxpools.yaml"])
+def test_what_is_not_well_says_why_without_wide_output(file: str) -> None:
+    assert "Reason" in columns(file)
+
+
+def fields(schema: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Path, name and description of each field in a CRD's schema, and of each object in a list.
+
+    The API server serves its own descriptions of apiVersion, kind and metadata.
+    """
+    for path, node in nodes(schema):
+        name = path.rpartition(".")[2]
+        if path in ("", ".apiVersion", ".kind", ".metadata") or (name.endswith("[]") and node["type"] != "object"):
+            continue
+        yield path, name, node.get("description", "")
+
+
+EVERY_DESCRIPTION = [
+    pytest.param([*fields(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])], id=file)
+    for file, crd in DEFINITIONS.items()
+]
+every_description = pytest.mark.parametrize("descriptions", EVERY_DESCRIPTION)
+Descriptions = list[tuple[str, str, str]]
+
+
+@every_description
+def test_every_field_has_a_description(descriptions: Descriptions) -> None:
+    assert [path for path, _, text in descriptions if not text] == []
+
+
+@every_description
+def test_descriptions_are_sentences_that_begin_with_the_name_of_the_field(descriptions: Descriptions) -> None:
+    """As the API conventions of Kubernetes ask."""
+    for path, name, text in descriptions:
+        assert name.endswith("[]") or text.startswith(f"{name} "), path
+        assert text.endswith("."), path
+        assert len(max(re.split(r"[.:] ", text), key=lambda one: len(one.split())).split()) <= 35, path
+
+
+FIELD_PATHS = [
+    path.replace("[]", "")
+    for crd in DEFINITIONS.values()
+    for path, _ in nodes(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+]
+NO_FIELDS = ("metadata.uid", "metadata.generation", "codeexec.dev", "os.path")
+
+
+def names_in_python(text: str) -> list[str]:
+    """Words of the implementation: `snake_case`, `CONSTANTS`, and dotted names that aren't fields of the API."""
+    dotted = re.findall(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", text)
+    foreign = [one for one in dotted if one not in NO_FIELDS and not any(f".{one}" in path for path in FIELD_PATHS)]
+    return foreign + re.findall(r"\b\w*_\w*\b", text)
+
+
+def test_what_counts_as_a_name_in_python() -> None:
+    assert names_in_python("see `codeexec_api.names.ORDER_KEY`")
+    assert names_in_python("names.order, snake_case, MAX_BYTES") == ["names.order", "snake_case", "MAX_BYTES"]
+    assert names_in_python("spec.limit.cpu") == ["spec.limit.cpu"]
+    assert not names_in_python(
+        "status.outputRefs, limits.cpu, spec.blocks[0]. Of codeexec.dev/payload, os.path or 2.50s"
+    )
+
+
+@every_description
+def test_no_description_names_anything_in_python(descriptions: Descriptions) -> None:
+    assert {path: found for path, _, text in descriptions if (found := names_in_python(text))} == {}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_no_column_names_anything_in_python(column: dict[str, Any]) -> None:
+    assert names_in_python(column["description"]) == []
 
 
 def test_short_names() -> None:
-    names = [crd["spec"]["names"]["shortNames"] for crd in custom_resource_definitions().values()]
+    names = [crd["spec"]["names"]["shortNames"] for crd in DEFINITIONS.values()]
     assert names == [["cex"], ["cses"], ["sbp"], ["xapp"], ["xpol"]]

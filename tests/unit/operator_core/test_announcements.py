@@ -55,19 +55,19 @@ def test_the_usual_way_is_not_told(before: Phase, phase: Phase, reason: Reason) 
     ("before", "phase", "reason", "note", "action"),
     [
         (Phase.PENDING, Phase.AWAITING_APPROVAL, "ApprovalRequired", "spec.limits.memory=4Gi", "Approve"),
-        (Phase.AWAITING_APPROVAL, Phase.APPROVED, "Approved", f"{APPROVER} has approved spec.limits", "Approve"),
-        (Phase.AWAITING_APPROVAL, Phase.DENIED, "ApprovalDenied", f"{APPROVER} has denied it", "Accept"),
+        (Phase.AWAITING_APPROVAL, Phase.APPROVED, "Approved", f"{APPROVER} approved spec.limits", "Approve"),
+        (Phase.AWAITING_APPROVAL, Phase.DENIED, "ApprovalDenied", f"denied by {APPROVER}", "Accept"),
         (Phase.APPROVED, Phase.DENIED, "ApprovalRevoked", f"the approval of {APPROVER} was revoked", "Accept"),
         (Phase.AWAITING_APPROVAL, Phase.EXPIRED, "ApprovalTimeout", "what is said", "Accept"),
         (Phase.PENDING, Phase.DENIED, "PolicyViolation", "what is said", "Accept"),
         (Phase.STARTING, Phase.DENIED, "EgressNotEnforced", "what is said", "Start"),
         (Phase.STARTING, Phase.FAILED, "ImagePullFailed", "what is said", "Start"),
-        (Phase.PENDING, Phase.DENIED, "PayloadMismatch", "see its status.message", "Accept"),
-        (Phase.RUNNING, Phase.FAILED, "RunnerFailed", "see its status.message", "Run"),
-        (Phase.RUNNING, Phase.TIMED_OUT, "DeadlineExceeded", "timeoutSeconds: 60", "Run"),
+        (Phase.PENDING, Phase.DENIED, "PayloadMismatch", "see status.message", "Accept"),
+        (Phase.RUNNING, Phase.FAILED, "RunnerFailed", "see status.message", "Run"),
+        (Phase.RUNNING, Phase.TIMED_OUT, "DeadlineExceeded", "ran longer than spec.timeoutSeconds (60 s)", "Run"),
         (Phase.RUNNING, Phase.OUT_OF_MEMORY, "OutOfMemory", "256Mi", "Run"),
         (Phase.RUNNING, Phase.LOST, "OperatorRestarted", "the operator was restarted", "Run"),
-        (Phase.STARTING, Phase.LOST, "PodLost", "its pod is gone", "Run"),
+        (Phase.STARTING, Phase.LOST, "PodLost", "its pod was deleted", "Run"),
     ],
 )
 def test_what_somebody_has_to_know_is_told(before: Phase, phase: Phase, reason: str, note: str, action: str) -> None:
@@ -82,7 +82,9 @@ def test_code_that_runs_although_its_network_may_be_open_is_told_of() -> None:
     what = told(Phase.STARTING, Phase.RUNNING, reason="CodeStarted", egress_proof=OPEN)
     assert what is not None
     assert (what.reason, what.warning) == ("EgressNotEnforced", True)
-    assert what.note.startswith("the network of the sandbox was not shown to be closed (Open); the policy runs")
+    assert what.note.startswith(
+        "the network of the sandbox was not shown to be closed (Open), and the policy lets code run"
+    )
     session = a_session(phase=SessionPhase.READY, status={"egress_proof": OPEN})
     assert announce(SessionPhase.STARTING, session) == what
     assert build_event(session, what, NOW, "operator")["regarding"]["kind"] == "CodeSession"
@@ -95,7 +97,7 @@ def test_what_code_may_reach_is_told_of_and_is_no_warning() -> None:
     assert what is not None
     assert (what.reason, what.warning) == ("EgressPermitted", False)
     assert build_event(an_execution(), what, NOW, "operator")["type"] == "Normal"
-    assert "nothing but 10.1.2.3/32:443/TCP" in what.note
+    assert "connect to 10.1.2.3/32:443/TCP and to nothing else" in what.note
 
 
 def test_sessions_tell_of_what_went_wrong_only() -> None:
@@ -183,7 +185,7 @@ async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogC
     await until(lambda: count(metrics, "posted") == 1)
     task.cancel()
     assert [one["reason"] for one in played.posted] == ["PolicyViolation"]
-    assert [one.message for one in caplog.records] == ["an Event was not posted: 403; said once a minute at most"]
+    assert [one.message for one in caplog.records] == ["could not post an Event: 403 (logged at most once a minute)"]
 
 
 async def test_what_is_too_much_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -406,6 +406,17 @@ class TestApproved:
         ended = a_view(limits={"memory": "2Gi"}, ended=True)
         assert outcome(plan(replace(observed, session=ended))) == (Phase.DENIED, "SessionEnded")
 
+    def test_a_session_that_could_not_start_is_a_failure(self) -> None:
+        unstarted = {"started_at": None, "reason": "StartTimeout", "message": "no room"}
+        view = a_view(SessionPhase.FAILED, limits={"memory": "2Gi"}, status=unstarted)
+        observed = approved(spec=SESSION_REF, session=a_view(limits={"memory": "2Gi"}))
+        result = plan(replace(observed, session=view))
+        assert outcome(result) == (Phase.FAILED, "StartTimeout")
+        assert written(result).message == "session 'work-1' could not start: no room. Nothing was run"
+        unapproved = plan(seen(spec=SESSION_REF, session=view))
+        assert outcome(unapproved) == (Phase.FAILED, "StartTimeout"), "nobody is asked about it"
+        assert "Accepted" not in [one.type for one in written(unapproved).conditions]
+
     def test_what_the_policy_allows_by_now_is_not_put_down_to_the_approver(self) -> None:
         result = plan(approved(policy=WIDER))
         assert outcome(result) == (Phase.STARTING, "PodRequested")
@@ -462,7 +473,12 @@ class TestLapse:
             ((), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
             ((an_approval(),), 3600, (Phase.EXPIRED, "ApprovalExpired"), "expired before the code could start"),
             ((REVOKED,), 3600, (Phase.DENIED, "ApprovalRevoked"), "was revoked by bob"),
-            ((an_approval(), LATER_DENIAL), 2, (Phase.DENIED, "ApprovalDenied"), f"denied by {APPROVER}: stop, after"),
+            (
+                (an_approval(), LATER_DENIAL),
+                2,
+                (Phase.DENIED, "ApprovalDenied"),
+                f"{APPROVER}: stop. It had been",
+            ),
             ((an_approval(expiresAt=NOW + seconds(7200)),), 3600, (Phase.EXPIRED, "ApprovalExpired"), "expired before"),
             # Somebody who may delete it has made another one of the same name.
             ((an_approval(uid="another"),), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),

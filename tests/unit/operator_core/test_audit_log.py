@@ -197,7 +197,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
     context: Any = SimpleNamespace(
         cluster=SimpleNamespace(write_execution=write),
         lookout=SimpleNamespace(view=SURROUNDINGS),
-        policies=SimpleNamespace(default=policy, known=lambda _: policy),
+        policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
         timing=Timing(),
         version="1.2.3",
         audit=audit,

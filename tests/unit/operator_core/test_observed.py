@@ -7,6 +7,7 @@ from factories import NOW, seconds
 
 from codeexec_operator.core.observed import PodView, parse_pod
 
+REJECTED = "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000"
 UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient memory."
 
 
@@ -32,7 +33,7 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
                 phase="Pending",
                 conditions=[{"type": "PodScheduled", "status": "False", "message": UNSCHEDULABLE}],
             ),
-            {"node_name": "node-1", "unschedulable": UNSCHEDULABLE},
+            {"node_name": "node-1", "unschedulable": UNSCHEDULABLE, "refused": UNSCHEDULABLE},
         ),
         (
             a_raw_pod({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}, phase="Pending"),
@@ -60,6 +61,10 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
             {"node_name": "node-1", "image_id": "id", "terminated": "DeadlineExceeded", "exit_code": 137},
         ),
         (a_raw_pod(phase="Failed", reason="Evicted"), {"node_name": "node-1", "terminated": "Evicted"}),
+        (
+            a_raw_pod(phase="Failed", reason="OutOfcpu", message=REJECTED),
+            {"node_name": "node-1", "terminated": "OutOfcpu", "end_message": REJECTED},
+        ),
         (
             a_raw_pod({"running": {}}, phase="Failed", reason="NodeLost"),
             {"node_name": "node-1", "image_id": "id", "terminated": "NodeLost"},
@@ -89,6 +94,7 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
         "completed",
         "kubelet's deadline",
         "evicted",
+        "no room after all",
         "node lost",
         "ended without a reason",
         "ended with many words",
@@ -96,6 +102,22 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
 )
 def test_parse_pod(raw: dict[str, Any], expected: dict[str, Any]) -> None:
     assert parse_pod(raw) == PodView(**expected)
+
+
+def condition(status: str, **more: Any) -> dict[str, Any]:
+    return {"type": "PodScheduled", "status": status, **more}
+
+
+def test_what_the_scheduler_said_is_known_once_it_has_found_a_node() -> None:
+    """The condition has no words any more then."""
+    unseen = parse_pod(a_raw_pod(phase="Pending"))
+    blocked = parse_pod(a_raw_pod(conditions=[condition("False", message=UNSCHEDULABLE)]), unseen)
+    assert (blocked.unschedulable, blocked.refused, blocked.scheduled_at) == (UNSCHEDULABLE, UNSCHEDULABLE, None)
+    placed = parse_pod(a_raw_pod(conditions=[condition("True", lastTransitionTime=at(9))]), blocked)
+    assert (placed.unschedulable, placed.refused) == ("", UNSCHEDULABLE)
+    assert placed.scheduled_at == NOW + seconds(9)
+    other = UNSCHEDULABLE.replace("memory", "cpu")
+    assert parse_pod(a_raw_pod(conditions=[condition("False", message=other)]), blocked).refused == other
 
 
 def test_other_containers_do_not_count() -> None:

@@ -38,7 +38,7 @@ class Store:
     def drain(self, transcript: Transcript) -> None:
         while part := transcript.take_part():
             if part.index in self.refused:
-                transcript.lose(part, "the API server did not take it")
+                transcript.lose(part, "the API server did not accept it")
             else:
                 self.parts.append(part)
 
@@ -213,7 +213,7 @@ def test_where_the_first_part_is_lost_its_start_stands_in_the_record() -> None:
     frames = [output("a" * 200), an_artifact(0, "f", b"x" * 200), a_piece(0, b"x" * 200), output("b" * 400)]
     store.take(transcript, numbered(*frames))
     store.finish(transcript)
-    assert (transcript.part_count, transcript.lost) == (0, "the API server did not take it")
+    assert (transcript.part_count, transcript.lost) == (0, "the API server did not accept it")
     stream = transcript.stream("stdout")
     assert (stream.text, stream.kept_bytes, stream.total_bytes) == ("a" * 60, 60, 600)
     assert (stream.referenced, stream.truncated) == (False, True)
@@ -277,7 +277,7 @@ def test_there_are_no_more_parts_than_the_record_can_name(monkeypatch: pytest.Mo
     store.take(transcript, numbered(*(output("x" * 300) for _ in range(5))))
     stored = store.finish(transcript)
     assert transcript.part_count == len(store.parts) == 3, "what the record doesn't name is not stored, either"
-    assert transcript.lost == "an execution can have 3 parts of output"
+    assert transcript.lost == "an execution can have at most 3 parts of output"
     holds(transcript, "stdout", stored, b"x" * 1500)
 
 

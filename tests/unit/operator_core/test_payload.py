@@ -227,7 +227,7 @@ class TestSealed:
         problem = self.problem({"block-0": CODE}, sealed_for="run-2")
         assert problem.reason is Reason.PAYLOAD_UNREADABLE
         assert problem.message.startswith("spec.sealedPayload.data: ")
-        assert "Create the execution with the client, or with a payloadRef" in problem.message
+        assert "Create the execution with the client, or with spec.payloadRef" in problem.message
 
     def test_what_was_sealed_with_another_key_than_it_says(self) -> None:
         sealed = sealing.seal({"block-0": CODE}, sealing.publish("new", b"\1" * 32), "codeexec-sandbox", "run-1")

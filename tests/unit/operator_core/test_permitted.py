@@ -133,7 +133,7 @@ class TestStart:
         result = plan(seen(egress=[{"cidr": cidr, "port": 443}]))
         assert outcome(result) == (Phase.DENIED, "PolicyViolation")
         assert result.status
-        assert f"spec.egress[0]: {cidr}:443/TCP is not granted by any policy or approval" in result.status.message
+        assert f"spec.egress[0]: no policy or approval can grant {cidr}:443/TCP: " in result.status.message
         assert said in result.status.message
 
     def test_nobody_is_asked_to_approve_what_nobody_can_permit(self) -> None:
@@ -170,7 +170,7 @@ class TestStart:
         result = plan(waiting, TIMING.start_timeout)
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
         assert result.status
-        assert "it mounts pvc:data, configmap:settings" in result.status.message
+        assert "The pod mounts pvc:data, configmap:settings: check that each exists" in result.status.message
 
 
 class TestApproval:
@@ -224,7 +224,7 @@ class TestProof:
         result = plan(opened)
         assert outcome(result) == (Phase.DENIED, "EgressNotEnforced")
         assert result.status
-        assert "Either a permit opens it (10.1.2.3/32:443/TCP)" in result.status.message
+        assert "Either a permit opens it nevertheless (10.1.2.3/32:443/TCP)" in result.status.message
         unproven = replace(observed, surroundings=replace(AROUND, reached_at={}))
         assert outcome(plan(unproven)) == (Phase.DENIED, "EgressNotEnforced")
 

@@ -1,12 +1,18 @@
-"""A namespace's policy as the API server has it: valid, absent, or not to be understood."""
+"""A namespace's policy as the API server has it: valid, absent, or not to be understood; and where it is kept."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from factories import IMAGE, a_policy
 
+from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.core.observed import PolicyProblem, parse_policy
+
+METADATA = {"name": "default", "namespace": "codeexec-sandbox", "resourceVersion": "7"}
 
 
 def test_a_policy_is_parsed() -> None:
-    raw = {"metadata": {"name": "default"}, "spec": {"images": [IMAGE], "maxTimeoutSeconds": 5}}
+    raw = {"metadata": METADATA, "spec": {"images": [IMAGE], "maxTimeoutSeconds": 5}}
     assert parse_policy(raw) == a_policy(maxTimeoutSeconds=5)
 
 
@@ -14,9 +20,34 @@ def test_no_policy_is_no_problem() -> None:
     assert parse_policy(None) is None
 
 
-def test_a_policy_of_another_make_is_a_problem_that_names_the_field() -> None:
-    raw = {"metadata": {"name": "default"}, "spec": {"images": [IMAGE], "maxTimeoutSeconds": -1, "newRule": True}}
+def test_a_policy_of_another_make_is_a_problem_that_names_the_field_and_the_object() -> None:
+    raw = {"metadata": METADATA, "spec": {"images": [IMAGE], "maxTimeoutSeconds": -1, "newRule": True}}
     problem = parse_policy(raw)
     assert isinstance(problem, PolicyProblem)
+    assert problem.message.startswith("the ExecutionPolicy 'default' in namespace 'codeexec-sandbox' is not valid: ")
     assert "spec.maxTimeoutSeconds" in problem.message
     assert "spec.newRule" in problem.message
+
+
+class Played:
+    """An API server with this policy."""
+
+    def __init__(self, raw: Mapping[str, Any] | None) -> None:
+        self.raw = raw
+
+    async def get_policy(self, namespace: str) -> Mapping[str, Any] | None:
+        return self.raw
+
+
+async def test_it_is_known_where_the_policy_of_a_namespace_is_kept() -> None:
+    own = {"metadata": METADATA, "spec": {"images": [IMAGE]}}
+    cluster: Any = Played(None)
+    policies = Policies(cluster, a_policy(), "the cluster's default policy")
+    assert policies.source("codeexec-sandbox") == "the cluster's default policy"
+    await policies.of("codeexec-sandbox")
+    assert policies.source("codeexec-sandbox") == "the cluster's default policy"
+    policies.observe(own, deleted=False)
+    assert policies.source("codeexec-sandbox") == "the ExecutionPolicy 'default' in namespace 'codeexec-sandbox'"
+    assert policies.source("another") == "the cluster's default policy"
+    policies.observe(own, deleted=True)
+    assert policies.source("codeexec-sandbox") == "the cluster's default policy"

@@ -43,6 +43,7 @@ from codeexec_operator.core.pool import (
     serves,
     template_label,
     template_of,
+    trouble_of,
 )
 from codeexec_operator.core.startup import Timing, prove
 
@@ -366,6 +367,30 @@ class TestEachPod:
         waiting = starting(Sandbox(a_pod(running=False, node_name="", unschedulable="no room"), requested=True))
         assert not waiting.starting
         assert dropped(plan(seen({"a": waiting}), 600)) == []
+
+    def test_one_that_has_waited_for_room_gets_its_time_from_when_it_has_a_node(self) -> None:
+        """The kubelet takes it up a little later than the scheduler gives it a node."""
+        placed = a_pod(running=False, scheduled_at=NOW + seconds(100), refused="1 Insufficient cpu.")
+        members = {"a": starting(Sandbox(placed, requested=True))}
+        assert dropped(plan(seen(members), 101)) == []
+        [drop] = [one for one in plan(seen(members), 160).actions if isinstance(one, DropMember)]
+        assert drop.problem
+        assert drop.problem.reason is Reason.START_TIMEOUT
+        assert "1 Insufficient cpu." in drop.problem.message
+
+    def test_what_finds_no_room_is_said_by_the_pool_and_to_who_waits(self) -> None:
+        blocked = a_pod(running=False, node_name="", unschedulable="0/1 nodes are available: 1 Insufficient cpu.")
+        waits = starting(Sandbox(blocked, requested=True))
+        result = plan(seen({"a": ready(), "b": waits, "c": waits}))
+        assert result.status
+        assert reason_of(result) == ("False", "PoolFilling")
+        told = "the scheduler found no node for 2 pods: 0/1 nodes are available: 1 Insufficient cpu."
+        assert result.status.conditions[0].message == told
+        observed = seen({"a": ready(), "b": waits, "c": waits})
+        assert trouble_of(observed) == told
+        assert trouble_of(seen({"a": ready(), "b": waits})).startswith("the scheduler found no node for 1 pod: ")
+        assert trouble_of(replace(observed, problem=Ending(Event.FAULT, Reason.POD_REFUSED, "refused"))) == "refused"
+        assert trouble_of(seen({"a": ready()})) == trouble_of(replace(observed, members=None)) == ""
 
     def test_one_that_waits_is_asked_now_and_then_whether_it_is_there(self) -> None:
         heard = ready(sandbox=a_sandbox(runner=replace(a_runner(), heard_at=NOW)))

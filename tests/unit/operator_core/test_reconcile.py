@@ -257,9 +257,13 @@ class TestStarting:
     @pytest.mark.parametrize(
         ("reason", "last_words", "told"),
         [
-            ("Error", "", "(Error, exit code 1); is it a sandbox image of codeexec?"),
-            ("Error", "runner: no", "(Error, exit code 1); is it a sandbox image of codeexec? It said: runner: no"),
-            ("StartError", "no task", "(StartError, exit code 1) It said: no task"),
+            ("Error", "", "(Error, exit code 1); check that the image is a codeexec sandbox image"),
+            (
+                "Error",
+                "runner: no",
+                "is a codeexec sandbox image. Its last output: runner: no",
+            ),
+            ("StartError", "no task", "(StartError, exit code 1). Its last output: no task"),
         ],
     )
     def test_a_runner_that_ends_early(self, reason: str, last_words: str, told: str) -> None:
@@ -269,12 +273,37 @@ class TestStarting:
         assert result.status
         assert result.status.message.endswith(told)
 
+    def test_a_node_that_has_no_room_after_all(self) -> None:
+        pod = a_pod(running=False, terminated="OutOfcpu", end_message="Pod was rejected: not enough cpu")
+        result = plan(starting(sandbox=Sandbox(pod, requested=True)))
+        assert outcome(result) == (Phase.FAILED, "StartTimeout")
+        assert result.status
+        told = "node 'node-1' had no room for the pod: OutOfcpu: Pod was rejected: not enough cpu"
+        assert result.status.message == told
+
     @pytest.mark.parametrize(
         ("pod", "why"),
         [
-            (None, "no reason was given"),
-            (a_pod(running=False, unschedulable="Insufficient memory"), "Insufficient memory"),
-            (a_pod(running=False, waiting_reason="ContainerCreating", waiting_message="volume"), "volume"),
+            (None, "the API server has not reported it"),
+            (a_pod(running=False, node_name=""), "the scheduler has assigned no node"),
+            (
+                a_pod(running=False, node_name="", unschedulable="1 Insufficient memory."),
+                "the scheduler found no node: 1 Insufficient memory.",
+            ),
+            (
+                a_pod(running=False, waiting_reason="ContainerCreating", waiting_message="volume"),
+                "its container waits (ContainerCreating: volume)",
+            ),
+            (
+                a_pod(running=False, waiting_reason="ContainerCreating"),
+                "its container waits (ContainerCreating); the pod's events may say why",
+            ),
+            (
+                a_pod(running=False, refused="1 Insufficient cpu.", waiting_reason="ContainerCreating"),
+                "the scheduler found a node late: 1 Insufficient cpu.",
+            ),
+            (a_pod(running=False), "node 'node-1' has not started its container; the pod's events may say why"),
+            (a_pod(), "its container runs, but the runner did not answer"),
         ],
     )
     def test_gives_up_in_time_and_says_what_it_waited_for(self, pod: Any, why: str) -> None:
@@ -282,7 +311,7 @@ class TestStarting:
         result = plan(starting(sandbox=Sandbox(pod, requested=True)), 60)
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
         assert result.status
-        assert why in result.status.message
+        assert result.status.message == f"the pod did not start within 60 s: {why}"
         assert DeletePod() in result.actions
 
     def test_a_pod_that_somebody_deletes(self) -> None:
@@ -341,7 +370,7 @@ class TestEgressProof:
         assert result.actions == (DeletePayload(SECRETS), DeletePod())
         assert result.status
         assert why in result.status.message
-        assert result.status.message.endswith("No code was run")
+        assert result.status.message.endswith("Nothing was run")
         assert result.status.egress_proof
         assert result.status.egress_proof.verdict == verdict
         assert "NetworkPolicy" not in result.status.layers
@@ -513,7 +542,7 @@ class TestRunning:
         result = plan(running(sandbox=Sandbox(pod), cut_off_at=NOW))
         assert result.status
         assert f"(Error, exit code {exit_code})" in result.status.message
-        assert ("perhaps by the code itself" in result.status.message) is killed
+        assert ("perhaps by the code" in result.status.message) is killed
 
     def test_a_lost_connection_to_a_pod_that_goes_on_is_not_waited_for_long(self) -> None:
         lost = running(cut_off_at=NOW + seconds(1))

@@ -198,7 +198,7 @@ class TestQueue:
         result = plan(observed, 30)
         assert result.status
         assert (result.status.phase, result.status.reason) == (Phase.FAILED, "QueueTimeout")
-        assert result.status.message.startswith("waited 30 s for a pod, which is its spec.queueTimeoutSeconds")
+        assert result.status.message.startswith("no pod was free within spec.queueTimeoutSeconds (30 s): ")
         assert result.actions == (DeletePayload(SECRETS),)
 
     def test_cancelling_ends_it(self) -> None:

@@ -43,6 +43,10 @@ from codeexec_operator.core.startup import Timing
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5, kernel_start=30, list_grace=15)
 FILES_ONLY = {"blocks": [], "payloadRef": None, "artifacts": {"list": "All"}}
 OVER = [phase for phase in SessionPhase if phase.terminal]
+NO_ROOM = "the pod did not start within 60 s: the scheduler found no node: 0/1 nodes are available: 1 Insufficient cpu."
+NEVER_STARTED = {"started_at": None, "reason": "StartTimeout", "message": NO_ROOM}
+UNSTARTED = a_view(SessionPhase.FAILED, status=NEVER_STARTED)
+"""A session whose pod found no room."""
 
 
 def seen(phase: Phase = Phase.PENDING, *, spec: dict[str, Any] | None = None, **rest: Any) -> Observed:
@@ -96,27 +100,49 @@ class TestPending:
         result = plan(asked(session=view))
         assert outcome(result) == (Phase.DENIED, "SessionEnded")
         assert result.status
-        assert "start a new one. Nothing was run" in result.status.message
+        assert "Start a new session. Nothing was run" in result.status.message
         assert result.actions == (DeletePayload(SECRETS),)
 
     @pytest.mark.parametrize(
         ("view", "told"),
         [
-            (a_view(ended=True), "EndRequested: ended, as was asked for"),
+            (a_view(ended=True), "EndRequested: ended on request (spec.ended)"),
             (a_view(SessionPhase.FAILED, status={"reason": "OutOfMemory", "message": "all"}), "OutOfMemory: all"),
         ],
     )
     def test_it_is_said_how_the_session_ended(self, view: SessionView, told: str) -> None:
         status = plan(asked(session=view)).status
         assert status
-        assert f"session 'work-1' is over ({told}); start a new one" in status.message
+        assert f"session 'work-1' is over ({told}). Start a new session" in status.message
+
+    def test_a_session_that_could_not_start_is_a_failure_with_its_reason(self) -> None:
+        """Lack of room is nobody's refusal."""
+        result = plan(asked(session=UNSTARTED))
+        assert outcome(result) == (Phase.FAILED, "StartTimeout")
+        assert isinstance(result.status, CodeExecutionStatus)
+        words = NO_ROOM.removesuffix(".")
+        assert result.status.message == f"session 'work-1' could not start: {words}. Nothing was run"
+        assert [(one.type, one.status) for one in result.status.conditions] == [
+            ("Accepted", "True"),
+            ("Finished", "True"),
+            ("Started", "False"),
+        ]
+        assert (result.status.started_at, result.status.finished_at) == (None, NOW)
+        assert result.actions == (DeletePayload(SECRETS),)
+
+    @pytest.mark.parametrize("reason", ["ImagePullFailed", "QuotaExceeded", "RuntimeClassNotFound", "PodRefused"])
+    def test_so_is_any_other_reason_for_which_it_did_not_start(self, reason: str) -> None:
+        view = a_view(SessionPhase.FAILED, status=NEVER_STARTED | {"reason": reason})
+        assert outcome(plan(asked(session=view))) == (Phase.FAILED, reason)
+        unknown = a_view(SessionPhase.FAILED, status=NEVER_STARTED | {"reason": "OfANewerOperator"})
+        assert outcome(plan(asked(session=unknown))) == (Phase.FAILED, "PodRefused")
 
     @pytest.mark.parametrize(("limit", "found"), [("cpu", "250m"), ("memory", "128Mi"), ("ephemeralStorage", "64Mi")])
     def test_limits_that_are_not_those_of_the_pod_are_a_denial(self, limit: str, found: str) -> None:
         result = plan(asked(spec={"limits": {limit: found}}))
         assert outcome(result) == (Phase.DENIED, "SessionMismatch")
         assert result.status
-        assert f"spec.limits.{limit}: {found} is not what the session was made with" in result.status.message
+        assert f"spec.limits.{limit}: {found} is not the limit of the session" in result.status.message
         assert result.actions == (DeletePayload(SECRETS),)
 
     @pytest.mark.parametrize("limits", [{"pids": 7}, {"outputBytes": 2048}, {"cpu": "0.5"}, {"memory": "268435456"}])
@@ -182,6 +208,14 @@ class TestWaiting:
     def test_a_session_that_ends_before_its_turn(self, view: SessionView) -> None:
         result = plan(waiting(session=view, payload=HeldPayload(SECRETS)))
         assert outcome(result) == (Phase.DENIED, "SessionEnded")
+        assert result.actions == (DeletePayload(SECRETS),)
+
+    def test_a_session_that_does_not_start_ends_what_waits_with_its_reason(self) -> None:
+        result = plan(waiting(session=UNSTARTED, payload=HeldPayload(SECRETS)))
+        assert outcome(result) == (Phase.FAILED, "StartTimeout")
+        assert isinstance(result.status, CodeExecutionStatus)
+        assert "1 Insufficient cpu" in result.status.message
+        assert [one.type for one in result.status.conditions] == ["Accepted", "Finished", "Started"]
         assert result.actions == (DeletePayload(SECRETS),)
 
     def test_cancelled_while_it_waits(self) -> None:

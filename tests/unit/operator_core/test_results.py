@@ -17,7 +17,7 @@ def test_output_is_left_out_visibly_and_everything_else_is_kept() -> None:
     assert (result.stdout.kept_bytes, result.stdout.sha256) == (0, hashlib.sha256(b"").hexdigest())
     assert result.stderr is None
     assert (result.phase, result.exit_code, result.finished_at) == (Phase.SUCCEEDED, 0, NOW)
-    assert result.message.startswith("done; the output did not fit")
+    assert result.message.startswith("done; the output was left out")
 
 
 def test_what_is_kept_elsewhere_stays_as_it_was_described() -> None:

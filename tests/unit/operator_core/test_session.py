@@ -212,7 +212,7 @@ class TestReady:
         result = plan(ready(), IDLE)
         assert outcome(result) == (SessionPhase.ENDED, "IdleTimeout")
         assert result.status
-        assert result.status.message == f"nothing ran for {IDLE} s, which is its spec.idleTimeoutSeconds"
+        assert result.status.message == f"nothing ran in the session for spec.idleTimeoutSeconds ({IDLE} s)"
         assert result.actions == (DeletePod(),)
 
     def test_the_time_begins_anew_with_each_use(self) -> None:

@@ -56,6 +56,12 @@ def test_another_name_for_the_secret_is_refused(text: str, policy_file: Path, mo
         Settings()
 
 
+def test_where_the_policy_comes_from_may_be_unknown(policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().policy_config_map is None
+    monkeypatch.setenv("CODEEXEC_POLICY_CONFIG_MAP", "codeexec-system/codeexec-operator")
+    assert Settings().policy_config_map == ("codeexec-system", "codeexec-operator")
+
+
 def test_the_default_policy_is_read_from_the_file(policy_file: Path) -> None:
     policy = Settings().default_policy()
     assert (policy.images, policy.max_timeout_seconds) == ((IMAGE,), 30)

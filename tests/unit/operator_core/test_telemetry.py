@@ -377,4 +377,4 @@ async def test_whatever_goes_wrong_an_execution_does_not_notice(
     telemetry = await make()
     environment.setattr(telemetry.metrics, "execution_over", lambda _: 1 / 0)
     telemetry.execution_over(over(), NOW)
-    assert "run-1: neither counted nor traced" in caplog.text
+    assert "run-1: could not be counted and traced" in caplog.text

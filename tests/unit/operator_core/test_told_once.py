@@ -66,7 +66,7 @@ class Played(PlayedCluster):
         return SimpleNamespace(
             cluster=self,
             lookout=SimpleNamespace(view=SURROUNDINGS),
-            policies=SimpleNamespace(default=policy, known=lambda _: policy, of=of),
+            policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
             timing=Timing(),
             version="1",

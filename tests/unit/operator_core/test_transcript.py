@@ -322,7 +322,7 @@ def test_each_stream_has_to_arrive_as_it_was_sent(name: str) -> None:
     end[name]["sha256"] = "0" * 64
     transcript = a_transcript(output("a"), output("b", "stderr"), end)
     assert not transcript.done
-    assert transcript.problem == f"the runner sent {name} did not arrive as it was sent"
+    assert transcript.problem == f"the runner sent another digest for {name} than that of the data that arrived"
 
 
 def test_what_a_runner_says_of_itself_is_cut() -> None:

@@ -81,7 +81,7 @@ def test_who_reads_a_fifo_is_not_given_the_code(run: Any, sandbox: Any) -> None:
     assert os.read(reader, 100) == b"through"  # the control
     report = run({"path": "x.py", "code": "print('ran')"})
     assert report.endings == [(126, "NonZeroExit")]
-    assert report.text("stderr") == "python3: is a device, a pipe or a file with a second name: x.py\n"
+    assert report.text("stderr") == "python3: is a device, a pipe or a file with another hard link: x.py\n"
     assert os.read(reader, 100) == b""
     os.close(reader)
 

@@ -128,7 +128,7 @@ def test_a_cancellation_behind_a_job_that_waits_is_kept_for_it(session: Any, job
 def test_a_line_that_was_cut_off_is_told_and_the_next_is_heeded(session: Any) -> None:
     session.say(b'{"put": "x", "data": "abc\n', {"report": True, "kernel": False})
     report = session.hear("ready")
-    assert report.frames[0] == {"id": None, "seq": -1, "error": "a line that is no JSON object"}
+    assert report.frames[0] == {"id": None, "seq": -1, "error": "a line that is not a JSON object"}
     assert report.frames[1]["ready"] is True
     assert session.run("print('on')").text() == "on\n"
 
@@ -171,7 +171,7 @@ def test_pieces_of_a_file_are_joined(session: Any, job: Any, sandbox: Any) -> No
     session.say(put("a", b"new", False), put("b", b"more", False), put("a", b"!", True), job(session=True))
     assert session.hear("done", "fault").totals["fault"] == {
         "reason": "FileRefused",
-        "message": "a: is a piece of a file that was not begun",
+        "message": "a: is a piece of a file whose first piece is missing",
     }
     assert session.run("print(open('a').read())").text() == "new\n"  # and the refusal is forgotten
 

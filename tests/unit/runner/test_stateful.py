@@ -125,7 +125,7 @@ def test_a_cell_that_does_not_heed_the_interrupt_ends_with_the_kernel(stateful: 
     report = stateful(STUBBORN, timeoutSeconds=0.5)
     assert report.endings == [(124, "DeadlineExceeded")]
     assert report.text() == "so far\n"
-    assert report.text("stderr") == "the Python kernel did not stop in time and was ended; its variables are gone\n"
+    assert report.text("stderr") == "the Python kernel did not stop in time and was killed; its variables are gone\n"
     report = stateful("'z' in globals()")
     assert (report.text(), report.text("stderr")) == ("False\n", "")
 
@@ -167,7 +167,7 @@ def test_a_kernel_that_ends_while_nobody_uses_it_is_told_later(stateful: Any) ->
     assert stateful(bash("kill -9 $(cat pid)")).text("stderr") == ""
     report = stateful("'z' in globals()")
     assert report.text() == "False\n"
-    assert report.text("stderr") == "the Python kernel had ended; variables of earlier executions are gone\n"
+    assert report.text("stderr") == "the Python kernel had ended; the variables of earlier executions are gone\n"
     assert stateful("1").text("stderr") == ""
 
 
