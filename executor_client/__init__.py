@@ -1,7 +1,8 @@
 """Runs the code of AI agents in hardened pods of a Kubernetes cluster.
 
 `KubernetesCodeExecutor` is AutoGen's face of it, `CodeExecutionClient` the framework-neutral one. AutoGen is loaded
-only when an executor is asked for. `LocalSandboxExecutor` runs code on this machine instead; nothing else here uses it.
+only when an executor is asked for, and what talks to a cluster when a client is. `LocalSandboxExecutor` runs code on
+this machine instead; nothing else here uses it.
 """
 
 from importlib import import_module
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from codeexec_api import Limits
 from executor_client.approvals import ApprovalRequest, ApprovalWait
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
-from executor_client.client import ClusterRef, CodeExecutionClient, Request
 from executor_client.exceptions import (
     AuditLogUnavailable,
     ClusterUnreachable,
@@ -30,11 +30,12 @@ from executor_client.exceptions import (
     SessionDenied,
     SessionEnded,
 )
-from executor_client.execution import Execution
+from executor_client.extras import missing_extra
 from executor_client.results import Artifact, ExecutionResult, OutputChunk
-from executor_client.session import Session
 
 if TYPE_CHECKING:
+    from executor_client.client import ClusterRef, CodeExecutionClient, Request
+    from executor_client.execution import Execution
     from executor_client.executor import (
         KubernetesCodeExecutor,
         KubernetesCodeExecutorConfig,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
     from executor_client.local.approval import LocalApproval
     from executor_client.local.executor import LocalCodeResult, LocalSandboxExecutor, LocalSandboxExecutorConfig
+    from executor_client.session import Session
 
 __all__ = [
     "ApprovalRequest",
@@ -86,6 +88,9 @@ __all__ = [
 ]
 
 _LOADED_WHEN_ASKED_FOR = {
+    **dict.fromkeys(("ClusterRef", "CodeExecutionClient", "Request"), "client"),
+    "Execution": "execution",
+    "Session": "session",
     **dict.fromkeys(("KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"), "executor"),
     **dict.fromkeys(("LocalCodeResult", "LocalSandboxExecutor", "LocalSandboxExecutorConfig"), "local.executor"),
     "LocalApproval": "local.approval",
@@ -95,4 +100,8 @@ _LOADED_WHEN_ASKED_FOR = {
 def __getattr__(name: str) -> Any:
     if name not in _LOADED_WHEN_ASKED_FOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LOADED_WHEN_ASKED_FOR[name]}"), name)
+    try:
+        module = import_module(f"{__name__}.{_LOADED_WHEN_ASKED_FOR[name]}")
+    except ModuleNotFoundError as error:
+        raise missing_extra(name, error) from None
+    return getattr(module, name)

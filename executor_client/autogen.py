@@ -12,7 +12,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeexec_api import BlockStatus, Phase
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
 from executor_client import tasks
 from executor_client.blocks import Prepared, PreparedBlock, SourceBlock, prepare
 from executor_client.functions import PROMPT_TEMPLATE, UserFunction, names, prompt, silence_pip
@@ -99,6 +99,17 @@ def prepare_blocks(code_blocks: Sequence[CodeBlock]) -> Prepared:
     return prepare([SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks])
 
 
+def check_timeout(value: int) -> None:
+    """Refuse a limit for each block that is out of range.
+
+    Raises:
+        ValueError: it is too low, in the words of AutoGen's own executors, or too high.
+    """
+    if value < 1:
+        raise ValueError("Timeout must be greater than or equal to 1.")
+    check_range("timeout", value, MAX_TIMEOUT_SECONDS)
+
+
 def check_range(name: str, value: int, most: int) -> None:
     """Refuse a number of seconds that is out of range.
 
@@ -163,7 +174,7 @@ def keep_source(folder: WorkDir | None, blocks: Sequence[PreparedBlock]) -> str 
         except ValueError:
             raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
         except (OSError, RuntimeError) as error:
-            raise ValueError(f"{block.file!r} can't be kept in work_dir: {error}; nothing was run") from error
+            raise ValueError(f"{block.file!r} can't be saved in work_dir: {error}; nothing was run") from error
     first = blocks[0]
     return str(root / first.file) if first in kept else None
 
@@ -178,7 +189,7 @@ def keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[s
             folder.write(path, content)
             kept.add(path)
         except (OSError, RuntimeError, ValueError) as error:
-            logger.warning("%r of execution %s can't be kept in work_dir: %s", path, result.name, error)
+            logger.warning("%r of execution %s can't be saved in work_dir: %s", path, result.name, error)
     artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
     if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
         logger.warning(

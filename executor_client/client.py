@@ -97,8 +97,8 @@ class Request:
         """
         if session is not None and (self.egress or self.mounts):
             raise ValueError(
-                "egress and mounts need a pod of the execution's own, and a session has none: run this without one, or "
-                "ask for neither"
+                "egress and mounts need a pod of their own, so they can't be used in a session: run this without a "
+                "session, or leave them out"
             )
 
     @property
@@ -360,8 +360,8 @@ class CodeExecutionClient:
             return ReviewedCode()
         if not status.approval.code_secret:
             raise OutputUnavailable(
-                f"the code of execution {execution.metadata.name} can't be read: the operator could not put it into a "
-                "Secret, as when the namespace's quota for Secrets is used up; its log says why"
+                f"the code of execution {execution.metadata.name} can't be read: the operator could not store it in a "
+                "Secret, for example because the namespace's quota for Secrets is used up. The operator's log says why"
             )
         transport = await self.connect()
         names = [payload_name(status.approval.code_secret, part) for part in range(_parts(spec))]
@@ -374,7 +374,7 @@ class CodeExecutionClient:
             found = b"".join(part.get(key, b"") for part in parts)
             if sha256_hex(found) != sha256:
                 raise OutputUnavailable(
-                    f"{what} of execution {execution.metadata.name} is not what its record says: SHA-256 "
+                    f"{what} of execution {execution.metadata.name} does not match its record: SHA-256 "
                     f"{sha256_hex(found)} instead of {sha256}; deny it"
                 )
             return found
@@ -570,7 +570,7 @@ class CodeExecutionClient:
         try:
             await transport.cancel(name)
         except CodeExecError as error:
-            logger.warning("execution %s was not cancelled and runs on until its limit: %s", name, error)
+            logger.warning("could not cancel execution %s, which runs until its timeout: %s", name, error)
 
     async def _connect_to_cluster(self) -> ClusterTransport:
         ref = self.cluster or ClusterRef()

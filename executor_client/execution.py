@@ -23,6 +23,7 @@ from executor_client.results import (
     result_of,
 )
 from executor_client.transport import ClusterTransport
+from executor_client.words import caller
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Execution:
             CodeExecError: as `finished`, and if something other than the code failed; see `executor_client.exceptions`.
         """
         finished = await self.finished()
-        result = result_of(finished, await self._read_contents(finished))
+        result = result_of(finished, await self._read_contents(finished), caller())
         if self._patience.lost and finished.status.phase is Phase.CANCELLED and finished.status.started_at is None:
             return not_approved_in_time(result, finished, self._patience.wait.seconds)
         return result
@@ -117,7 +118,7 @@ class Execution:
         recorded = interleaved(finished.status, await self._read_contents(finished))
         for chunk in live[0].missing(recorded) if live else recorded:
             yield chunk
-        if error := failure(finished):
+        if error := failure(finished, caller()):
             raise error
 
     async def _wait(self, seen: Callable[[CodeExecution], None]) -> CodeExecution:
@@ -166,7 +167,7 @@ class Execution:
                 ) from None
             limit = run_seconds if started else start_seconds + run_seconds
             raise ExecutionLost(
-                f"execution {self.name} did not end within {limit} s; its state is in "
+                f"execution {self.name} did not end within {limit} s; see "
                 f"`kubectl -n {transport.namespace} get codeexecution {self.name} -o yaml`"
             ) from None
 
@@ -177,7 +178,7 @@ class Execution:
         try:
             await self.cancel()
         except CodeExecError as error:
-            logger.warning("execution %s was not cancelled and goes on waiting for approval: %s", self.name, error)
+            logger.warning("could not cancel execution %s, which still waits for approval: %s", self.name, error)
 
     async def _watch(self, live: list[LiveOutput], arrived: "asyncio.Queue[OutputChunk | None]") -> CodeExecution:
         """Wait for the end while the log is followed; the end is put into the queue, too, whatever it is."""

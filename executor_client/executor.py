@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from executor_client.autogen import (
     Described,
     SandboxCodeResult,
     check_range,
+    check_timeout,
     despite_cancellation,
     event_of,
     keep_artifacts,
@@ -50,7 +51,7 @@ from executor_client.functions import (
 )
 from executor_client.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.shared import OpenSession, SharedSession
-from executor_client.work_dir import Stamp, WorkDir
+from executor_client.work_dir import Stamp, WorkDir, is_kept_source
 
 logger = logging.getLogger(__name__)
 
@@ -167,14 +168,16 @@ class KubernetesCodeExecutor(
         on_output: OnOutput | None = None,
         client: CodeExecutionClient | None = None,
     ) -> None:
-        check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
+        check_timeout(timeout)
         check_range("idle_timeout", idle_timeout, MAX_SESSION_SECONDS)
         check_range("max_lifetime", max_lifetime, MAX_SESSION_SECONDS)
         check_range("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS)
         if approval not in ("wait", "return"):
             raise ValueError(f"approval is {approval!r}, but must be 'wait' or 'return'")
         if functions and approval == "return":
-            raise ValueError("functions need approval='wait': they are checked first, and that may have to be approved")
+            raise ValueError(
+                "functions need approval='wait': they are checked by an execution, which may need approval, too"
+            )
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
             raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
         if session not in ("per-executor", "per-call"):
@@ -182,7 +185,7 @@ class KubernetesCodeExecutor(
         if stateful and session == "per-call":
             raise ValueError("stateful=True needs session='per-executor': variables live as long as a session")
         if (egress or mounts) and session != "per-call":
-            raise ValueError("egress and mounts need session='per-call': they are one call's, in a pod of its own")
+            raise ValueError("egress and mounts need session='per-call': a call with them needs its own pod")
         if client and (namespace or kubeconfig or context):
             raise ValueError("give either client, or namespace, kubeconfig and context")
         self._config = KubernetesCodeExecutorConfig(
@@ -341,12 +344,13 @@ class KubernetesCodeExecutor(
         found = await transfer.run(partial(_fetch, asked))
         if missing := [name for name in wanted if name not in found]:
             raise FileMissing(
-                f"not in the workspace: {', '.join(missing)}; there are: {', '.join(sizes) or 'no files'}"
+                f"not in the workspace: {', '.join(missing)}; there are: "
+                f"{', '.join(_without_sources(sizes)) or 'no files'}"
             )
         return [str(self._keep_download(name, found[name])) for name in wanted]
 
     async def get_file_list(self, cancellation_token: CancellationToken) -> list[str]:
-        """Paths of the files in the workspace, sorted; at most 256.
+        """Paths of the files in the workspace, sorted, without the sources that this executor keeps there; at most 256.
 
         Raises:
             ValueError: each call has a workspace of its own.
@@ -354,7 +358,7 @@ class KubernetesCodeExecutor(
             CodeExecError: see `executor_client.exceptions`.
         """
         transfer = self._transfer("get_file_list", cancellation_token)
-        return [one.path for one in await transfer.run(_list)]
+        return _without_sources(one.path for one in await transfer.run(_list))
 
     async def start(self) -> None:
         """Connect and make sure that codeexec is installed. Optional: the first call connects by itself.
@@ -379,7 +383,7 @@ class KubernetesCodeExecutor(
             if self._shared:
                 await self._shared.end()
         except CodeExecError as error:
-            logger.warning("the session was not ended and ends by its idle limit: %s", error)
+            logger.warning("could not end the session, which ends at its idle timeout: %s", error)
 
     def _transfer(self, method: str, token: CancellationToken) -> "_Transfer":
         if self._shared is None:
@@ -487,7 +491,7 @@ class KubernetesCodeExecutor(
         try:
             return folder.write(name, content)
         except (OSError, RuntimeError, ValueError) as error:
-            raise FileTransferError(f"{name!r} can't be kept in {folder.root}: {error}") from error
+            raise FileTransferError(f"{name!r} can't be saved in {folder.root}: {error}") from error
 
     def _read(self, files: Sequence[Path | str]) -> dict[str, bytes]:
         """Content of local files by the name under which they go into the workspace."""
@@ -498,7 +502,7 @@ class KubernetesCodeExecutor(
             if path is None:
                 raise FileMissing(f"{file} does not exist; looked at {', '.join(map(str, places))}")
             if not path.is_file():
-                raise FileTransferError(f"{path} is no regular file; name the files in it one by one")
+                raise FileTransferError(f"{path} is not a regular file; upload the files in a folder one by one")
             if path.name in contents:
                 raise FileTransferError(f"{path} would replace another file {path.name!r} of the same upload")
             if (size := path.stat().st_size) > MAX_PAYLOAD_BYTES:
@@ -541,6 +545,11 @@ class _Transfer:
 def _demand_functions(checked: ExecutionResult) -> None:
     if checked.exit_code != 0:
         raise ValueError(f"Functions failed to load: {checked.output.strip()}")
+
+
+def _without_sources(paths: Iterable[str]) -> list[str]:
+    """Without `tmp_code_….py` and the like: nobody has asked for these files."""
+    return [path for path in paths if not is_kept_source(path)]
 
 
 async def _upload(files: Mapping[str, bytes], cancelled: asyncio.Event, opened: OpenSession) -> None:

@@ -54,4 +54,4 @@ def _end(name: str, cluster: "ClusterRef") -> None:
                 _request_timeout=_CONNECT_AND_READ_SECONDS,
             )
     except Exception as error:  # the last thing that is done; there is nobody to tell but the log
-        logger.info("session %s was not ended and ends by its idle limit: %s", name, error)
+        logger.info("could not end session %s, which ends at its idle timeout: %s", name, error)

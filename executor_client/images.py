@@ -27,7 +27,7 @@ def check_image(reference: str) -> None:
     if re.fullmatch(IMAGE_PATTERN, reference):
         return
     known = _local_digest(reference)
-    remedy = f"here it is {known}" if known else "`docker push` and `docker pull` print its digest"
+    remedy = f"use {known}" if known else "`docker push` and `docker pull` print its digest"
     raise ValueError(
         f"image is {reference!r}, but must be named by digest (NAME@sha256:…), because a tag can move; {remedy}"
     )

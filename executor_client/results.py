@@ -29,6 +29,7 @@ from executor_client.exceptions import (
     SessionDenied,
     SessionEnded,
 )
+from executor_client.words import Caller, in_words_of
 
 CANCELLED: Final = "Code execution was cancelled."
 StreamName: TypeAlias = Literal["stdout", "stderr"]
@@ -118,10 +119,10 @@ class ExecutionResult:
 _NO_SESSION: Final = frozenset({Reason.SESSION_ENDED.value, Reason.SESSION_NOT_FOUND.value})
 
 
-def failure(execution: CodeExecution) -> CodeExecError | None:
+def failure(execution: CodeExecution, caller: Caller = Caller.PYTHON) -> CodeExecError | None:
     """The error of an execution that ended for another reason than its code, or None."""
     status = execution.status
-    text = f"execution {execution.metadata.name}: {status.reason}: {status.message}"
+    text = f"execution {execution.metadata.name}: {status.reason}: {message_of(execution, caller)}"
     ran = status.started_at is not None
     if status.phase is Phase.LOST or (ran and status.reason == Reason.RUNNER_FAILED.value):
         return ExecutionLost(text)
@@ -135,10 +136,19 @@ def failure(execution: CodeExecution) -> CodeExecError | None:
     return None
 
 
-def session_failure(session: CodeSession) -> CodeExecError | None:
+def message_of(execution: CodeExecution, caller: Caller = Caller.PYTHON) -> str:
+    """The message of the record in the words of the caller. A question to a human stays in those of the policy."""
+    status = execution.status
+    if status.phase is Phase.AWAITING_APPROVAL:
+        return status.message
+    return in_words_of(caller, status.message, execution.spec)
+
+
+def session_failure(session: CodeSession, caller: Caller = Caller.PYTHON) -> CodeExecError | None:
     """The error of a session in which nothing can run any more, or None."""
     status = session.status
-    text = f"session {session.metadata.name}: {status.reason}: {status.message}"
+    message = in_words_of(caller, status.message, session.spec)
+    text = f"session {session.metadata.name}: {status.reason}: {message}"
     if status.phase is SessionPhase.DENIED and status.reason != Reason.EGRESS_NOT_ENFORCED.value:
         return SessionDenied(text)
     if status.phase in (SessionPhase.DENIED, SessionPhase.FAILED):
@@ -146,28 +156,31 @@ def session_failure(session: CodeSession) -> CodeExecError | None:
     return SessionEnded(text) if status.phase.terminal else None
 
 
-def result_of(execution: CodeExecution, contents: Contents = NOTHING) -> ExecutionResult:
+def result_of(
+    execution: CodeExecution, contents: Contents = NOTHING, caller: Caller = Caller.PYTHON
+) -> ExecutionResult:
     """The result of a finished execution.
 
     Args:
         execution: the record.
         contents: what its `status.outputRefs` name.
+        caller: who reads its messages.
 
     Raises:
         CodeExecError: something other than the code failed; see `failure`.
         OutputUnavailable: the contents are not what the record says.
     """
-    if error := failure(execution):
+    if error := failure(execution, caller):
         raise error
-    status = execution.status
+    status, message = execution.status, message_of(execution, caller)
     exit_code = 1 if status.exit_code is None or status.phase is Phase.DENIED else status.exit_code
     return ExecutionResult(
         name=execution.metadata.name,
         phase=status.phase,
         reason=status.reason,
-        message=status.message,
+        message=message,
         exit_code=exit_code,
-        output=output_text(status, contents),
+        output=output_text(status, contents, message),
         stdout=_kept(status, contents, "stdout").decode(errors="replace"),
         stderr=_kept(status, contents, "stderr").decode(errors="replace"),
         truncated=any(stream.truncated for _, stream in _streams(status)),
@@ -200,12 +213,13 @@ def artifact_content(execution: CodeExecution, path: str, contents: Contents) ->
     )
 
 
-def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING) -> str:
-    """The output as a person would have seen it, and what is to be said about it.
+def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING, message: str | None = None) -> str:
+    """The output as a person would have seen it, and how it ended; with this message in place of the record's.
 
     Raises:
         OutputUnavailable: the contents are not what the record says.
     """
+    message = status.message if message is None else message
     text = "".join(chunk.text for chunk in interleaved(status, contents))
     for name, stream in _streams(status):
         if stream.truncated:
@@ -213,7 +227,7 @@ def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING) -> st
             what = f"truncated: {kept} of {stream.total_bytes} bytes kept"
             text += f"\n[codeexec: {name} {what if kept < stream.total_bytes else _NO_END}]"
     if note := NOTES.get(status.phase):
-        text += ("\n" if text and not text.endswith("\n") else "") + note.format(message=status.message)
+        text += ("\n" if text and not text.endswith("\n") else "") + note.format(message=message)
     return text
 
 
@@ -232,9 +246,10 @@ NOTES: Final = {
     Phase.OUT_OF_MEMORY: "OutOfMemory: {message}",
     Phase.DENIED: "Denied: {message}",
     Phase.EXPIRED: "Expired: {message}",
-    Phase.AWAITING_APPROVAL: "Not run yet: {message}. It runs as soon as that is done.",
+    Phase.AWAITING_APPROVAL: "Not run yet: {message}. It runs as soon as it is approved.",
 }
-"""What is said of an end that the output doesn't tell, by its phase; `{message}` is that of the record."""
+"""What is said of an end that the output doesn't tell, by its phase; `{message}` is that of the record, in the words
+of the caller."""
 
 
 def interleaved(status: CodeExecutionStatus, contents: Contents = NOTHING) -> list[OutputChunk]:
@@ -289,7 +304,7 @@ def _artifact(index: int, artifact: ArtifactStatus, contents: Contents) -> bytes
 def _checked(content: bytes, what: str, sha256: str | None, size: int) -> bytes:
     if (sha256_hex(content), len(content)) != (sha256, size):
         raise OutputUnavailable(
-            f"what is kept of {what} is not what the record says: {len(content)} bytes with SHA-256 "
+            f"the stored {what} does not match the record: {len(content)} bytes with SHA-256 "
             f"{sha256_hex(content)} instead of {size} bytes with {sha256}"
         )
     return content
@@ -302,4 +317,4 @@ def _runs(value: bytes) -> Sequence[tuple[StreamName, int]]:
             return [(name, count) for name, count in runs]
     except (ValueError, TypeError):
         pass
-    raise OutputUnavailable("the order of stdout and stderr is not readable in what is kept of the output")
+    raise OutputUnavailable("the stored order of stdout and stderr is not readable")

@@ -13,6 +13,7 @@ from executor_client.blocks import PreparedBlock, WorkspaceFile
 from executor_client.exceptions import FileTransferError, NotFound, NotInstalled, SessionEnded
 from executor_client.execution import OPERATOR_SECONDS
 from executor_client.results import CANCELLED, Artifact, ExecutionResult, session_failure
+from executor_client.words import caller
 
 if TYPE_CHECKING:
     from executor_client.client import CodeExecutionClient, ListFiles, OnOutput, Request
@@ -73,7 +74,7 @@ class Session:
                 aclosing(transport.session_changes(current)) as changes,
             ):
                 while current.status.phase is not SessionPhase.READY:
-                    if error := session_failure(current):
+                    if error := session_failure(current, caller()):
                         raise error
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)

@@ -4,14 +4,16 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from codeexec_api import SessionPhase
 from executor_client import tasks
-from executor_client.exceptions import NotFound, SessionEnded
+from executor_client.exceptions import CodeExecError, ExecutionNotStarted, NotFound, SessionEnded
 from executor_client.results import session_failure
 from executor_client.session import Session
+from executor_client.words import caller
 from executor_client.work_dir import Stamp
 
 T = TypeVar("T")
@@ -69,10 +71,13 @@ class SharedSession:
             if not mine and not await _is_created(opened):
                 self.drop(opened)
                 if attempts >= _SESSIONS_A_CALL:
-                    raise SessionEnded(f"no session could be created in {attempts} attempts, by other calls; try again")
+                    raise SessionEnded(f"concurrent calls failed {attempts} times to create a session; try again")
                 continue
             try:
                 result = await (self._create_and_call(opened, call) if mine else call(opened))
+            except ExecutionNotStarted:
+                await self._drop_if_over(opened)
+                raise
             except SessionEnded:
                 await self._lose(opened)
                 if attempts >= _SESSIONS_A_CALL:
@@ -139,6 +144,12 @@ class SharedSession:
             raise
         opened.created.set_result(True)
 
+    async def _drop_if_over(self, opened: OpenSession) -> None:
+        """Forget a session that could not start: the next call gets a new one."""
+        with suppress(CodeExecError):
+            if (await opened.session.record()).status.phase.terminal:
+                self.drop(opened)
+
     async def _lose(self, opened: OpenSession) -> None:
         """Forget a session that is over, and remember to say so where that means that files are gone.
 
@@ -152,14 +163,14 @@ class SharedSession:
             reason = "Deleted"
         else:
             reason = record.status.reason or "EndRequested"
-            error = session_failure(record)
+            error = session_failure(record, caller())
             if error and record.status.phase in _BROKEN and record.status.started_at is None:
                 raise error
         if mine and opened.used:
             with self._lock:
                 self._note = (
                     f"[codeexec: session {opened.session.name} ended ({reason}); "
-                    "this call ran in a new workspace, without what code had made]\n"
+                    "this call ran in a new workspace, without the files of earlier calls]\n"
                 )
 
 

@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import random
+import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
@@ -64,6 +65,7 @@ from executor_client.exceptions import (
 )
 from executor_client.feed import Feed
 from executor_client.proxies import bypasses_proxy
+from executor_client.words import option
 
 _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240
@@ -72,6 +74,8 @@ _HANG_UP_SECONDS: Final = 1
 """How long a caller who goes away waits for an answer that is just being opened, to drop its connection."""
 _PASSING: Final = (429, 500, 503, 504)
 """What the API server answers while it, or a CRD that is being replaced, is not ready."""
+_INVALID: Final = (400, 422)
+"""What it answers to an object that breaks a rule."""
 _OUTAGE_SECONDS: Final = 30
 """How long the API server may be away while an execution is waited for."""
 _TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -86,6 +90,11 @@ _PAGE: Final = 50
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 """Longest line of a log that is looked at; those of the runner are much shorter."""
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_KUBECONFIG: Final = "~/.kube/config"
+_OF_NO_USE: Final = re.compile(
+    r'Invalid value: "(?:object|array|string|integer|number|boolean)": |ValidatingAdmissionPolicy .* denied request: '
+)
+"""What the API server puts before the message of a rule."""
 
 _Object = TypeVar("_Object", CodeExecution, CodeSession)
 
@@ -218,18 +227,13 @@ class Transport:
         """
         # Not bounded: each call that is waited for holds a connection, and what it waits for may need another.
         configuration = client.Configuration(connection_pool_maxsize=0)
-        where = kubeconfig or os.environ.get("KUBECONFIG")  # the library takes it as it was when it was imported
-        try:
-            if uses_service_account(kubeconfig, context):
+        if uses_service_account(kubeconfig, context):
+            try:
                 config.load_incluster_config(client_configuration=configuration)
-            else:
-                await config.load_kube_config(where, context, client_configuration=configuration)
-        # TypeError, AttributeError: what the loader raises for YAML that is no kubeconfig, such as an empty file.
-        except (config.ConfigException, OSError, yaml.YAMLError, TypeError, AttributeError) as error:
-            raise ClusterUnreachable(
-                f"no usable kubeconfig at {where or '~/.kube/config'} (context: {context or 'current'}): {error}; "
-                "pass kubeconfig= or context=, or set KUBECONFIG"
-            ) from error
+            except (config.ConfigException, OSError) as error:
+                raise ClusterUnreachable(f"can't use the service account of this pod: {error}") from error
+        else:
+            await _load_kubeconfig(configuration, kubeconfig, context)
         if configuration.proxy is None and bypasses_proxy(configuration.host, os.environ):
             configuration.client_session_kwargs = {"trust_env": False}
         return cls(configuration, namespace)
@@ -278,7 +282,7 @@ class Transport:
         """
         async with self._asking_who:
             if self._me is None:
-                with self._errors("ask who I am"):
+                with self._errors("look up this identity"):
                     review: Any = await self._authentication.create_self_subject_review(
                         client.V1SelfSubjectReview(), _request_timeout=_REQUEST_SECONDS
                     )
@@ -497,7 +501,7 @@ class Transport:
         except NotFound as error:
             raise OutputUnavailable(
                 f"output {name} in namespace {self.namespace!r} is gone: large output and fetched files are deleted "
-                "outputTTLSeconds of the ExecutionPolicy after they were made; digests and sizes are in the record"
+                "after the outputTTLSeconds of the ExecutionPolicy. The record still has their digests and sizes"
             ) from error
         return {key: base64.b64decode(value) for key, value in (config_map.binary_data or {}).items()}
 
@@ -726,32 +730,38 @@ class Transport:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ClusterUnreachable(
                 f"could not {doing}: no answer from the API server at {self._host} "
-                f"({type(error).__name__}: {error}); does the cluster run, are kubeconfig and context right?"
+                f"({type(error).__name__}: {error}); check that the cluster is running, and that kubeconfig and "
+                "context are right"
             ) from error
 
     def _translate(self, doing: str, error: ApiException) -> CodeExecError:
         body = str(error.body or error.reason)
-        text = f"could not {doing} in namespace {self.namespace!r}: {error.status} {_message(body)}"
+        broken = _broken_rules(body) if error.status in _INVALID else ""
+        why = broken or f"{error.status} {_message(body)}"
+        text = f"could not {doing} in namespace {self.namespace!r}: {why}"
         if error.status == 401:
-            return NotPermitted(f"{text}; the credentials in the kubeconfig are not valid (any more)")
+            return NotPermitted(f"{text}; the credentials in the kubeconfig are not valid, or have expired")
         if error.status == 403 and "status unknown for quota" in body:
             return NotPermitted(f"{text}; the namespace or its quota is new: try again in a few minutes")
         if error.status == 403 and "exceeded quota" in body:
             return NotPermitted(
-                f"{text}; wait until other executions end, or ask the platform owner to raise it or to delete records"
+                f"{text}; wait until other executions end, or ask the platform owner to raise the quota or to delete "
+                "records"
             )
         if error.status == 403:
             return NotPermitted(
-                f"{text}; ask the platform owner to bind the Role 'codeexec-agent' (to run code), or for who never "
-                "does that 'codeexec-approver' (to decide about it), to this identity"
+                f"{text}; ask the platform owner to bind the Role 'codeexec-agent' to this identity, or the Role "
+                "'codeexec-approver' if it only approves and denies"
             )
         if error.status == 404 and (what := _missing(body)):
-            return NotFound(f"{text}; look with `kubectl -n {self.namespace} get {what}`")
+            return NotFound(f"{text}; list them with `kubectl -n {self.namespace} get {what}`")
         if error.status == 404 and "namespaces" in body:
-            return NotInstalled(f"{text}; pass namespace= with a sandbox namespace of the codeexec installation")
+            return NotInstalled(
+                f"{text}; pass {option('namespace')} with a sandbox namespace of the codeexec installation"
+            )
         if error.status == 404:
             return NotInstalled(f"{text}; the CRDs are missing: install the codeexec Helm chart into this cluster")
-        if error.status in (400, 422):
+        if error.status in _INVALID:
             return InvalidExecution(text)
         return CodeExecError(text)
 
@@ -760,6 +770,55 @@ def uses_service_account(kubeconfig: str | None, context: str | None) -> bool:
     """True when the credentials are those of the pod that this runs in."""
     in_cluster = "KUBERNETES_SERVICE_HOST" in os.environ and _TOKEN_FILE.exists()
     return kubeconfig is None and context is None and in_cluster
+
+
+async def _load_kubeconfig(configuration: client.Configuration, kubeconfig: str | None, context: str | None) -> None:
+    """Read the kubeconfig that is named, or that of the user, as kubectl finds it.
+
+    Raises:
+        ClusterUnreachable: there is none, or it can't be used; the text says which file, and what to do.
+    """
+    where = _find_kubeconfig(kubeconfig)
+    try:
+        await config.load_kube_config(where, context, client_configuration=configuration)
+    except config.ConfigException as error:
+        raise ClusterUnreachable(_what_kubeconfig_lacks(where, context, str(error))) from error
+    except (OSError, yaml.YAMLError) as error:
+        raise ClusterUnreachable(f"can't read the kubeconfig {where}: {error}") from error
+    except (TypeError, AttributeError) as error:  # what the loader raises for an empty file, for example
+        raise ClusterUnreachable(
+            f"{where} is not a kubeconfig: set KUBECONFIG or pass {option('kubeconfig')}"
+        ) from error
+
+
+def _find_kubeconfig(kubeconfig: str | None) -> str:
+    """One path or several, as kubectl takes them.
+
+    Raises:
+        ClusterUnreachable: there is no file.
+    """
+    named = os.environ.get("KUBECONFIG")  # the library takes it as it was when it was imported
+    where = kubeconfig or named or _KUBECONFIG
+    files = [Path(one).expanduser() for one in where.split(os.pathsep) if one]
+    if any(file.exists() for file in files):
+        return where
+    unset = "KUBECONFIG is not set, and " if not (kubeconfig or named) else ""
+    absent = f"{' and '.join(map(str, files))} {'does' if len(files) == 1 else 'do'} not exist"
+    raise ClusterUnreachable(
+        f"found no kubeconfig: {unset}{absent}; set KUBECONFIG to the path of your kubeconfig, or pass "
+        f"{option('kubeconfig')}"
+    )
+
+
+def _what_kubeconfig_lacks(where: str, context: str | None, error: str) -> str:
+    if "current-context" in error:
+        return (
+            f"the kubeconfig {where} has no current context; pass {option('context')}, or run `kubectl config "
+            "use-context NAME`"
+        )
+    if context and f"name {context} in" in error:
+        return f"the kubeconfig {where} has no context {context!r}; `kubectl config get-contexts` lists its contexts"
+    return f"can't use the kubeconfig {where}: {error}"
 
 
 def _status(body: str) -> dict[str, Any]:
@@ -775,6 +834,19 @@ def _message(body: str) -> str:
     return str(_status(body).get("message", body))
 
 
+def _broken_rules(body: str) -> str:
+    """The messages of the rules that an object breaks, each with its field; empty if the answer is about no rule."""
+    details = _status(body).get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return "; ".join(_broken_rule(cause) for cause in causes or ())
+
+
+def _broken_rule(cause: Mapping[str, Any]) -> str:
+    field, message = str(cause.get("field", "")), str(cause.get("message", ""))
+    told = _OF_NO_USE.sub("", message, count=1)
+    return told if field in ("", "<nil>", "spec") or field in told else f"{field}: {told}"
+
+
 def _missing(body: str) -> str:
     """Kind (plural) of the one object that is missing; empty if it is its whole kind or its namespace."""
     details = _status(body).get("details")
@@ -787,7 +859,7 @@ def _parsed_event(line: bytes) -> dict[str, Any]:
     try:
         event: dict[str, Any] = json.loads(line)
     except ValueError as error:
-        raise aiohttp.ClientPayloadError(f"a line of a watch is no JSON: {error}") from None
+        raise aiohttp.ClientPayloadError(f"a line of the watch is not JSON: {error}") from None
     return event
 
 

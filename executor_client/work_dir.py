@@ -19,7 +19,12 @@ MAX_BYTES_SENT: Final = 4 * MAX_PAYLOAD_BYTES
 _KEPT_SOURCE: Final = re.compile(r"tmp_code_[0-9a-f]{64}\.\w+")
 """The source of a block without a name; work_dir may have many of earlier executors."""
 _NO_LINK_NO_WAITING: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-_REMEDY: Final = "name a folder that holds only what the code needs, or set upload_work_dir=False"
+_REMEDY: Final = "use a folder that contains only what the code needs, or set upload_work_dir=False"
+
+
+def is_kept_source(name: str) -> bool:
+    """True for the file that an executor itself makes for the source of a block without a name."""
+    return _KEPT_SOURCE.fullmatch(name) is not None
 
 
 class Stamp(NamedTuple):
@@ -113,7 +118,7 @@ class WorkDir:
                     found = path.lstat()
                 except OSError:  # it was there a moment ago, or its folder can be listed only
                     continue
-                if stat.S_ISREG(found.st_mode) and not file.startswith(".") and not _KEPT_SOURCE.fullmatch(file):
+                if stat.S_ISREG(found.st_mode) and not file.startswith(".") and not is_kept_source(file):
                     yield path.relative_to(self.root).as_posix(), _stamp(found)
 
     def _check(self, name: str, found: Mapping[str, Stamp]) -> None:

@@ -1,22 +1,22 @@
 """The command line: `codeexec`, and `kubectl codeexec`."""
 
-import click
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from executor_client.cli.approvals import approvals, approve, deny, revoke
-from executor_client.cli.audit import audit
-from executor_client.cli.doctor import doctor
-from executor_client.cli.files import cp
-from executor_client.cli.manage import cancel, sessions
-from executor_client.cli.policy import policy
-from executor_client.cli.run import run
-from executor_client.cli.show import get, logs
+from executor_client.extras import missing_extra
 
+__all__ = ["main"]
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="codeexec")
-def main() -> None:
-    """Run code in hardened pods of a Kubernetes cluster."""
+if TYPE_CHECKING:
+    from executor_client.cli.commands import main
+else:
+    try:
+        from executor_client.cli.commands import main
+    except ModuleNotFoundError as error:
+        _lacking = missing_extra("codeexec", error)
+        if _lacking is error:
+            raise
 
-
-for _command in (run, logs, get, cp, cancel, sessions, approvals, approve, deny, revoke, policy, audit, doctor):
-    main.add_command(_command)
+        def main(**_: Any) -> NoReturn:
+            """Say what to install: this is no trouble that a traceback would explain."""
+            sys.exit(f"Error: {_lacking}")

@@ -1,4 +1,4 @@
-"""`codeexec approvals`, `approve`, `deny`, `revoke`: a human decides about what the policy doesn't allow by itself."""
+"""`codeexec approvals`, `approve`, `deny`, `revoke`: decide about executions that need approval."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -7,6 +7,7 @@ import click
 
 from codeexec_api import ApprovalStatus, CodeExecution
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
+from executor_client.cli.completion import APPROVED, WAITING, name_of
 from executor_client.cli.display import (
     age,
     echo_fields,
@@ -22,17 +23,17 @@ from executor_client.client import CodeExecutionClient
 from executor_client.exceptions import CodeExecError
 
 _COLUMNS: Final = ("NAME", "AGENT", "REQUESTED-BY", "ASKS-FOR", "LANGUAGE", "DIGEST", "LEFT", "AGE")
-_reason = click.option("--reason", default="", help="Why, for the record and for the agent.")
+_reason = click.option("--reason", default="", help="Reason, kept in the record and shown to the agent.")
 
 
-@click.command(short_help="Show what waits for a human's decision.")
-@click.argument("name", required=False)
+@click.command(short_help="List executions that wait for approval, or show one.")
+@click.argument("name", required=False, shell_complete=name_of(WAITING))
 @output_option
 @cluster_options
 def approvals(cluster: Cluster, as_json: bool, name: str | None) -> None:
     """List the executions that wait for approval, oldest first, or show one.
 
-    That is what it asks for beyond the policy, and its code, if you may read it.
+    With NAME, show what the execution asks for beyond the policy, and its code if you may read it.
     """
     if name:
         execution = cluster.run(lambda client: client.get(name))
@@ -43,20 +44,20 @@ def approvals(cluster: Cluster, as_json: bool, name: str | None) -> None:
     echo_records(cluster.run(lambda client: client.list_waiting()), _COLUMNS, _row, now(), as_json=as_json)
 
 
-@click.command(short_help="Let an execution run that waits for approval.")
-@click.argument("name")
-@click.option("--uid", help="UID that the execution must have: that of the one which was looked at.")
+@click.command(short_help="Approve an execution.")
+@click.argument("name", shell_complete=name_of(WAITING))
+@click.option("--uid", help="Decide only if the execution has this UID, the one you reviewed.")
 @click.option(
     "--minutes",
     default=15,
     show_default=True,
     type=click.IntRange(1, 1440),
-    help="The code has to start within this time.",
+    help="Minutes after which the approval expires if the code has not started.",
 )
 @_reason
 @cluster_options
 def approve(cluster: Cluster, name: str, uid: str | None, minutes: int, reason: str) -> None:
-    """Approve exactly what an execution asks for beyond the policy. Nobody can approve their own."""
+    """Approve exactly what an execution asks for beyond the policy. You cannot approve your own executions."""
 
     async def work(client: CodeExecutionClient) -> None:
         execution = await _looked_at(client, name, uid)
@@ -67,13 +68,13 @@ def approve(cluster: Cluster, name: str, uid: str | None, minutes: int, reason: 
     cluster.run(work)
 
 
-@click.command(short_help="Have an execution not run.")
-@click.argument("name")
-@click.option("--uid", help="UID that the execution must have: that of the one which was looked at.")
+@click.command(short_help="Deny an execution.")
+@click.argument("name", shell_complete=name_of(WAITING))
+@click.option("--uid", help="Decide only if the execution has this UID, the one you reviewed.")
 @_reason
 @cluster_options
 def deny(cluster: Cluster, name: str, uid: str | None, reason: str) -> None:
-    """Deny what an execution asks for. The agent is told the reason."""
+    """Deny an execution whose code has not started. The agent sees the reason."""
 
     async def work(client: CodeExecutionClient) -> None:
         await client.deny(await _looked_at(client, name, uid), reason=reason)
@@ -82,11 +83,11 @@ def deny(cluster: Cluster, name: str, uid: str | None, reason: str) -> None:
     cluster.run(work)
 
 
-@click.command(short_help="Take an approval back.")
-@click.argument("name")
+@click.command(short_help="Revoke an approval.")
+@click.argument("name", shell_complete=name_of(APPROVED))
 @cluster_options
 def revoke(cluster: Cluster, name: str) -> None:
-    """Take the approval of an execution back, as long as its code has not started. After that, cancel it."""
+    """Revoke the approval of an execution whose code has not started. To stop code that runs, use `codeexec cancel`."""
 
     async def work(client: CodeExecutionClient) -> None:
         await client.revoke(await client.get(name))
@@ -148,7 +149,7 @@ def _show(execution: CodeExecution) -> None:
         }
     )
     if spec.session_ref:
-        click.echo("\nIt runs in a session: what else runs there, before or until it starts, can change what it does.")
+        click.echo("\nThis execution runs in a session. Code that runs there earlier can change files that it uses.")
     if asked.grants:
         click.echo()
         echo_table(("ASKS FOR", "VALUE"), ((grant.field, grant.value) for grant in asked.grants))
@@ -159,7 +160,7 @@ def _show(execution: CodeExecution) -> None:
 
 
 async def _show_code(client: CodeExecutionClient, execution: CodeExecution) -> None:
-    """The blocks, for those who may read them. That somebody may not is no fault."""
+    """Show the blocks. If this identity may not read them, say so; this is not an error."""
     try:
         code = await client.read_code(execution)
     except CodeExecError as error:
@@ -173,11 +174,11 @@ async def _show_code(client: CodeExecutionClient, execution: CodeExecution) -> N
 
 
 def _show_content(what: str, content: bytes, sha256: str) -> None:
-    """Nothing of it can control the terminal, or look like something else than it is."""
+    """Show content so that it cannot control the terminal or imitate other output."""
     try:
         text = plain(content.decode())
     except UnicodeDecodeError:
-        text = "(not shown: it is no text)"
+        text = "(not shown: this is not text)"
     lines = content.count(b"\n") + 1
     click.echo(f"\n--- {what}, {size(len(content))}, {lines} lines, sha256 {sha256} ---")
     click.echo(text)

@@ -1,4 +1,4 @@
-"""`codeexec audit`: what the records tell, and whether the operator's log and they agree."""
+"""`codeexec audit`: list and report records, and check that they agree with the operator's log."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +13,9 @@ from codeexec_api.audit_check import Finding, LogLine, Verification, read_log, v
 from executor_client.cli import auditing
 from executor_client.cli.auditing import Asked, Record
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
+from executor_client.cli.completion import EXECUTIONS, SESSIONS, name_of
 from executor_client.cli.display import as_list, as_object, echo_fields, echo_json, echo_table, one_line
+from executor_client.cli.operator_log import OPERATOR_NAMESPACE, verify_with_operator
 from executor_client.cli.show import show_time
 from executor_client.client import CodeExecutionClient
 from executor_client.exceptions import NotFound
@@ -22,13 +24,13 @@ _COLUMNS: Final = ("CREATED", "KIND", "NAME", "AGENT", "REQUESTED-BY", "PHASE", 
 _PHASES: Final = list(dict.fromkeys([one.value for one in Phase] + [one.value for one in SessionPhase]))
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 _FINDINGS: Final = 1
-"""Exit code of `verify` if something is not as the operator has written it."""
+"""Exit code of `verify` if there are findings."""
 _SHOWN: Final = 20
-"""Notes, and names of what is gone, that are listed one by one."""
+"""How many notes, and how many names of deleted records, are listed one by one."""
 
 
 class _Since(click.ParamType):  # type: ignore[type-arg] # it takes none before click 8.3
-    """A time, or how long ago: 30m, 24h, 7d."""
+    """A time, or an age such as 30m, 24h or 7d."""
 
     name = "TIME"
 
@@ -40,30 +42,30 @@ class _Since(click.ParamType):  # type: ignore[type-arg] # it takes none before 
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no time: give 30m, 24h, 7d, 2026-11-21 or 2026-11-21T12:00:00Z", param, ctx)
+            self.fail(f"{value!r} is not a time: use 30m, 24h, 7d, 2026-11-21 or 2026-11-21T12:00:00Z", param, ctx)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that choose records; the command gets each by its name."""
+    """Add the options that select records. The command receives each by its name."""
     for option in (
-        click.option("--since", type=_Since(), help="Only those created since then: 30m, 24h, 7d, or a time."),
-        click.option("--phase", type=click.Choice(_PHASES), help="Only those in this phase."),
-        click.option("--approver", help="Only those that this user has decided about."),
-        click.option("--requested-by", help="Only those that this user has created."),
-        click.option("--agent", help="Only those of this agent."),
+        click.option("--since", type=_Since(), help="Only records created since this time: 30m, 24h, 7d, or a date."),
+        click.option("--phase", type=click.Choice(_PHASES), help="Only records in this phase."),
+        click.option("--approver", help="Only records that this user approved or denied."),
+        click.option("--requested-by", help="Only records that this user created."),
+        click.option("--agent", help="Only records of this agent."),
     ):
         command = option(command)
     return command
 
 
 _FILE: Final = click.Path(allow_dash=True, dir_okay=False)
-_log = click.option("--log", "logs", multiple=True, type=_FILE, help="Log of the operator; - is stdin.")
+_log = click.option("--log", "logs", multiple=True, type=_FILE, help="Operator log, - for stdin; can be repeated.")
 
 
-@click.group(short_help="Look at records, and check them against the operator's log.")
+@click.group(short_help="List, check and report records.")
 def audit() -> None:
-    """What was run, who asked for it, who approved it, and whether anybody has changed the record of it."""
+    """Show what ran, who requested and approved it, and check whether anyone changed its record."""
 
 
 @audit.command("list", short_help="List executions and sessions.")
@@ -80,12 +82,12 @@ def list_command(cluster: Cluster, as_json: bool, **asked: Any) -> None:
 
 
 @audit.command(short_help="Show what happened to an execution or a session, and when.")
-@click.argument("name")
+@click.argument("name", shell_complete=name_of(EXECUTIONS, SESSIONS))
 @_log
 @output_option
 @cluster_options
 def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> None:
-    """Show the timeline of an execution, or of a session, and the lines of the operator's log that tell of it."""
+    """Show the timeline of an execution or a session. With --log, also show its lines in the operator's log."""
     record = cluster.run(lambda client: _find(client, name))
     told = auditing.lines_about(record, _read(logs))
     if as_json:
@@ -101,21 +103,49 @@ def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> N
         echo_table(("WRITTEN", "LINE", "SAYS", "WHERE", "HASH"), rows)
 
 
-@audit.command("verify", short_help="Check the operator's log, and the records against it.")
-@click.argument("logs", nargs=-1, required=True, metavar="FILE...", type=_FILE)
+@audit.command("verify", short_help="Check the operator's log, and compare the records with it.")
+@click.argument("logs", nargs=-1, metavar="[FILE...]", type=_FILE)
+@click.option("--from-cluster", is_flag=True, help="Read the logs of the operator's pods from the cluster.")
+@click.option(
+    "--operator-namespace",
+    metavar="NAME",
+    default=OPERATOR_NAMESPACE,
+    show_default=True,
+    help="Namespace of the operator, for --from-cluster.",
+)
 @click.option("--no-cluster", is_flag=True, help="Check the log alone.")
-@click.option("--complete", is_flag=True, help="Nothing is left out of the logs: what they don't have is a finding.")
+@click.option("--complete", is_flag=True, help="Treat the logs as complete, and report notes as findings.")
 @output_option
 @cluster_options
-def verify_command(cluster: Cluster, as_json: bool, logs: tuple[str, ...], no_cluster: bool, complete: bool) -> None:
-    """Check the audit lines in logs of the operator (- is stdin), and hold the records of the cluster against them.
+def verify_command(
+    cluster: Cluster,
+    as_json: bool,
+    logs: tuple[str, ...],
+    from_cluster: bool,
+    operator_namespace: str,
+    no_cluster: bool,
+    complete: bool,
+) -> None:
+    """Check the audit lines in logs of the operator (- is stdin), and compare the records of the cluster with them.
 
-    Lines of others are ignored. Exits with 0 if nothing was found, and with 1 if a line or a record was changed, or
-    lines are missing. What can't be told from the logs given is listed as a note.
+    Other lines in the logs are ignored. Exits with 0 if there is no finding, and with 1 if a line or a record was
+    changed, or lines are missing. A note lists each question that the given logs cannot answer.
     """
-    lines = list(_read(logs))  # before the records: what is in the log then is in the records, too
-    records = None if no_cluster else cluster.run(lambda client: client.list_stored())
-    found = verify(lines, records, namespace=cluster.ref.namespace, now=now(), complete=complete)
+    if not logs and not from_cluster:
+        raise click.UsageError(
+            "which log? Use --from-cluster to read the operator's log from the cluster, or give log files (- is stdin)"
+        )
+    if from_cluster and no_cluster:
+        raise click.UsageError("give either --from-cluster or --no-cluster")
+    lines = list(_read(logs))  # read before the records, so that every line read has its record
+    if from_cluster:
+        click.echo(f"codeexec: reading the operator's log in namespace {operator_namespace!r}", err=True)
+        found = cluster.run(
+            lambda client: verify_with_operator(client, cluster.ref, operator_namespace, lines, complete=complete)
+        )
+    else:
+        records = None if no_cluster else cluster.run(lambda client: client.list_stored())
+        found = verify(lines, records, namespace=cluster.ref.namespace, now=now(), complete=complete)
     if as_json:
         echo_json(_as_dict(found))
     else:
@@ -123,14 +153,14 @@ def verify_command(cluster: Cluster, as_json: bool, logs: tuple[str, ...], no_cl
     sys.exit(_FINDINGS if found.findings else 0)
 
 
-@audit.command(short_help="Write one page of HTML about the records.")
-@click.option("-o", "--output", "target", required=True, type=_FILE, metavar="FILE.html", help="- is stdout.")
+@audit.command(short_help="Write an HTML report.")
+@click.option("-o", "--output", "target", required=True, type=_FILE, metavar="FILE.html", help="Page; - is stdout.")
 @_filters
 @_log
 @cluster_options
 def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -> None:
-    """Write a page that says who had what run, what was refused and who approved what. It loads nothing else."""
-    # Only here: the template library is of no use to the other commands.
+    """Write an HTML page: who ran what, what was refused, and who approved what. The page loads no other files."""
+    # Imported here, because the other commands do not need the template library.
     from executor_client.cli.report_page import MadeFrom, render
 
     lines = list(_read(logs))
@@ -166,10 +196,10 @@ async def _find(client: CodeExecutionClient, name: str) -> Record:
 
 
 def _read(logs: tuple[str, ...]) -> Iterator[LogLine]:
-    """The lines of logs.
+    """Read the lines of the logs.
 
     Raises:
-        click.ClickException: one can't be read.
+        click.ClickException: a log can't be read.
     """
     for log in logs:
         try:
@@ -225,14 +255,14 @@ def _show_verification(found: Verification, *, with_records: bool) -> None:
     echo_table(("NAMESPACE", "CHAIN", "LINES", "FROM", "UNTIL", "OPERATOR"), rows)
     click.echo()
     _show_list("FINDING", found.findings, len(found.findings))
-    _show_list("CAN'T BE TOLD", found.notes, _SHOWN)
+    _show_list("NOTE", found.notes, _SHOWN)
     if found.gone:
         names = ", ".join(map(one_line, found.gone[:_SHOWN])) + (" …" if len(found.gone) > _SHOWN else "")
-        click.echo(f"not in the cluster any more, though the log tells of them: {len(found.gone)}: {names}\n")
+        click.echo(f"in the log, but not in the cluster any more: {len(found.gone)}: {names}\n")
     click.echo(f"{_many(found.lines, 'audit line')} in {_many(len(found.chains), 'chain')}")
     if with_records:
-        click.echo(f"{_many(found.records, 'record')} as the log tells")
-    notes = f", {_many(len(found.notes), 'thing')} that can't be told" if found.notes else ""
+        click.echo(f"{_many(found.records, 'record')} {'agrees' if found.records == 1 else 'agree'} with the log")
+    notes = f", {_many(len(found.notes), 'note')}" if found.notes else ""
     click.echo(f"{'FAILED' if found.findings else 'ok'}: {_many(len(found.findings), 'finding')}{notes}")
 
 

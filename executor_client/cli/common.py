@@ -1,4 +1,4 @@
-"""What the commands have in common: which cluster, and how errors end a command."""
+"""Shared by all commands: the options that select the cluster, and how errors end a command."""
 
 import asyncio
 import functools
@@ -12,29 +12,30 @@ import pydantic
 
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient
 from executor_client.exceptions import CodeExecError
+from executor_client.words import from_the_command_line
 
 T = TypeVar("T")
 Connect: TypeAlias = Callable[[ClusterRef], CodeExecutionClient]
-"""Makes the client of a command; tests put another in as click's `obj`."""
+"""Creates the client of a command. Tests pass their own as click's `obj`."""
 
 PROGRAM: Final = "codeexec-cli"
-"""Executor of what the command line runs, in its record; also the agent if none is named."""
+"""Recorded as the executor of everything the command line runs, and as its agent unless `--agent` names another."""
 INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster that a command works with."""
+    """The cluster that a command connects to."""
 
     ref: ClusterRef
     connect: Connect
 
     def run(self, work: Callable[[CodeExecutionClient], Awaitable[T]]) -> T:
-        """Do `work` with a client that is closed afterwards.
+        """Run `work` with a client, and close the client afterwards.
 
         Raises:
-            click.ClickException: whatever goes wrong, in one message; the exit code is 1.
+            click.ClickException: any error, as one message; the exit code is 1.
             click.exceptions.Exit: after Ctrl-C.
         """
 
@@ -56,7 +57,7 @@ class Cluster:
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which cluster; the command gets them as `cluster`."""
+    """Add the options that select the cluster. The command receives them as `cluster`."""
 
     @click.option(
         "-n",
@@ -67,21 +68,24 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         show_envvar=True,
         help="Sandbox namespace.",
     )
-    @click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Kubeconfig to use.")
-    @click.option("--context", "context_name", metavar="NAME", help="Context in the kubeconfig.")
+    @click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Kubeconfig file.")
+    @click.option("--context", "context_name", metavar="NAME", help="Context of the kubeconfig.")
     @functools.wraps(command)
     def wrapped(*, namespace: str, kubeconfig: str | None, context_name: str | None, **options: Any) -> None:
         connect: Connect = click.get_current_context().obj or CodeExecutionClient
-        command(cluster=Cluster(ClusterRef(namespace, kubeconfig, context_name), connect), **options)
+        with from_the_command_line():
+            command(cluster=Cluster(ClusterRef(namespace, kubeconfig, context_name), connect), **options)
 
     return wrapped
 
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:
-    """The option that asks for JSON; the command gets it as `as_json`."""
+    """Add the option for JSON output. The command receives it as `as_json`."""
     choice = click.Choice(["text", "json"])
 
-    @click.option("-o", "--output", "output_format", type=choice, default="text", show_default=True)
+    @click.option(
+        "-o", "--output", "output_format", type=choice, default="text", show_default=True, help="Output format."
+    )
     @functools.wraps(command)
     def wrapped(*, output_format: str, **options: Any) -> None:
         command(as_json=output_format == "json", **options)
@@ -90,10 +94,10 @@ def output_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def explain(error: pydantic.ValidationError) -> str:
-    """Each field that is wrong, on one line."""
+    """List every wrong field, in one line."""
     return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
 
 
 def now() -> datetime:
-    """The clock of this machine."""
+    """The current time, by the clock of this machine."""
     return datetime.now(UTC)  # noqa: TID251 - the one place where the command line reads it

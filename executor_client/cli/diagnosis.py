@@ -1,4 +1,4 @@
-"""What `codeexec doctor` makes of what it sees: pure functions, no I/O."""
+"""The checks of `codeexec doctor`: pure functions that judge observations, without I/O."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,13 +9,15 @@ from typing import Final
 from codeexec_api import CodeExecution, EgressProof, EgressVerdict, Phase
 from codeexec_api.names import EXECUTION_KIND, EXECUTION_PLURAL, GROUP, SESSION_KIND, SESSION_PLURAL
 from executor_client.exceptions import CodeExecError
+from executor_client.results import message_of
+from executor_client.words import Caller
 
 _TOLERATED_SKEW_SECONDS: Final = 10
-"""Live output is asked for by time, and tokens are valid from a time on."""
+"""Requests for live output and the validity of tokens depend on the time."""
 
 
 class Outcome(StrEnum):
-    """How one check went."""
+    """The outcome of one check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -25,7 +27,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check has found, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     check: str
     outcome: Outcome
@@ -35,14 +37,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Right:
-    """One thing that this client asks of the API server."""
+    """One permission that this client needs from the API server."""
 
     group: str
     resource: str
     verb: str
 
     def __str__(self) -> str:
-        """As `kubectl auth can-i` takes it."""
+        """In the form of `kubectl auth can-i`."""
         return f"{self.verb} {self.resource}{'.' + self.group if self.group else ''}"
 
 
@@ -55,11 +57,11 @@ RIGHTS: Final = (
     Right("", "configmaps", "get"),
     LIVE_OUTPUT,
 )
-"""All that the client does, in the namespace of the sandboxes."""
+"""All permissions that the client needs in a sandbox namespace."""
 
 
 def judge_kinds(present: Iterable[str]) -> Finding:
-    """Does the API server know the kinds of this client? `present` is what it lists for our group and version."""
+    """Check that the API server knows the kinds of this client. `present` lists the kinds of our group and version."""
     missing = [kind for kind in KINDS if kind not in set(present)]
     if not missing:
         return Finding("kinds", Outcome.OK, f"the API server knows {' and '.join(KINDS)}")
@@ -72,22 +74,22 @@ def judge_kinds(present: Iterable[str]) -> Finding:
 
 
 def judge_rights(allowed: Mapping[Right, bool], namespace: str) -> Finding:
-    """Do the rights of this identity suffice? Without live output all else works."""
+    """Check the rights of this identity. Without the right to live output, everything else works."""
     missing = [right for right, may in allowed.items() if not may]
     if not missing:
         return Finding("rights", Outcome.OK, f"all {len(allowed)} that the client uses in namespace {namespace!r}")
     found = f"missing in namespace {namespace!r}: {', '.join(map(str, missing))}"
     advice = "ask the platform owner to bind the Role 'codeexec-agent' to this identity"
     if missing == [LIVE_OUTPUT]:
-        return Finding("rights", Outcome.WARNING, f"{found}; output comes only when the code has ended", advice)
+        return Finding("rights", Outcome.WARNING, f"{found}; output appears only when the code has ended", advice)
     return Finding("rights", Outcome.FAILED, found, advice)
 
 
 def judge_runtime_class(name: str, exists: bool | None) -> Finding:
-    """Is there a RuntimeClass of this name? `exists` is None where this identity may not look."""
+    """Check that the RuntimeClass exists. `exists` is None if this identity may not read RuntimeClasses."""
     if exists is None:
         return Finding(
-            "runtime class", Outcome.UNKNOWN, f"this identity may not read RuntimeClasses, so not {name!r} either"
+            "runtime class", Outcome.UNKNOWN, f"this identity may not read RuntimeClasses, so {name!r} was not checked"
         )
     if exists:
         return Finding("runtime class", Outcome.OK, f"{name!r} exists")
@@ -95,15 +97,15 @@ def judge_runtime_class(name: str, exists: bool | None) -> Finding:
         "runtime class",
         Outcome.FAILED,
         f"{name!r} does not exist in this cluster",
-        "ask for one that `kubectl get runtimeclasses` lists, or leave --runtime-class out",
+        "pass one that `kubectl get runtimeclasses` lists, or omit --runtime-class",
     )
 
 
 def judge_clock(server: datetime | None, asked: datetime, answered: datetime) -> Finding:
-    """Do the clocks agree? The API server said that it was `server` somewhere between `asked` and `answered`."""
+    """Compare the clocks. The API server reported the time `server` at a moment between `asked` and `answered`."""
     if server is None:
-        return Finding("clock", Outcome.UNKNOWN, "the API server did not say what time it is")
-    # The header has whole seconds, rounded down.
+        return Finding("clock", Outcome.UNKNOWN, "the API server did not report its time")
+    # The header is rounded down to whole seconds.
     ahead = max((asked - server).total_seconds() - 1, 0) or min((answered - server).total_seconds(), 0)
     if abs(ahead) <= _TOLERATED_SKEW_SECONDS:
         return Finding("clock", Outcome.OK, "this machine and the API server agree")
@@ -111,29 +113,29 @@ def judge_clock(server: datetime | None, asked: datetime, answered: datetime) ->
         "clock",
         Outcome.WARNING,
         f"this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the API server",
-        "set the clock, by NTP for example: credentials and certificates are valid from one time to another",
+        "set the clock, for example by NTP: the validity of credentials and certificates depends on it",
     )
 
 
 def judge_versions(client: str, operator: str) -> Finding:
-    """Do client and operator belong together? They do when major and minor version agree."""
+    """Check that client and operator have the same major and minor version."""
     if not operator:
         return Finding(
             "versions",
             Outcome.UNKNOWN,
             f"client {client}; the operator did not record its version",
-            "upgrade the codeexec Helm chart: this operator is too old to record it",
+            "upgrade the codeexec Helm chart: this operator is too old to record its version",
         )
     found = f"client {client}, operator {operator}"
     if client.split(".")[:2] == operator.split(".")[:2]:
         return Finding("versions", Outcome.OK, found)
     return Finding(
-        "versions", Outcome.WARNING, found, "install the client and the Helm chart in the same minor version"
+        "versions", Outcome.WARNING, found, "install the same minor version of the client and the Helm chart"
     )
 
 
 def judge_probe(execution: CodeExecution, client_version: str) -> list[Finding]:
-    """What the record of a finished probe, one line of Python, tells about operator, policy, network and pod."""
+    """Judge operator, policy, network and pod by the record of a finished probe, which runs one line of Python."""
     status = execution.status
     findings = [_execution(execution)]
     if status.egress_proof or status.phase is Phase.SUCCEEDED:
@@ -147,7 +149,7 @@ def judge_probe(execution: CodeExecution, client_version: str) -> list[Finding]:
 
 
 def judge_failed_probe(error: CodeExecError) -> Finding:
-    """When a probe could not be submitted, or was never taken up; the error says what to do."""
+    """Report a probe that could not be submitted, or that no operator took up. The error says what to do."""
     return Finding("execution", Outcome.FAILED, str(error))
 
 
@@ -155,7 +157,8 @@ def _execution(execution: CodeExecution) -> Finding:
     status = execution.status
     name = execution.metadata.name
     if status.phase is not Phase.SUCCEEDED:
-        return Finding("execution", Outcome.FAILED, f"{name} ended as {status.phase}/{status.reason}: {status.message}")
+        message = message_of(execution, Caller.COMMAND_LINE)
+        return Finding("execution", Outcome.FAILED, f"{name} ended as {status.phase}/{status.reason}: {message}")
     started = status.started_at
     created = execution.metadata.creation_timestamp
     after = f" after {max((started - created).total_seconds(), 0):.0f} s" if started and created else ""
@@ -168,11 +171,11 @@ def _network(proof: EgressProof | None) -> Finding:
             "network",
             Outcome.UNKNOWN,
             "the record holds no egress proof",
-            "look into the operator's log",
+            "read the operator's log",
         )
     names = ", ".join(dict.fromkeys(target.name for target in proof.targets)) or "none"
     if proof.verdict is EgressVerdict.CLOSED:
-        return Finding("network", Outcome.OK, f"NetworkPolicy is enforced; out of reach of the sandbox: {names}")
+        return Finding("network", Outcome.OK, f"NetworkPolicy is enforced; the sandbox cannot reach: {names}")
     if proof.verdict is EgressVerdict.OPEN:
         open_names = ", ".join(target.name for target in proof.targets if target.refused is False)
         return Finding(
@@ -184,11 +187,11 @@ def _network(proof: EgressProof | None) -> Finding:
     return Finding(
         "network",
         Outcome.WARNING,
-        f"it could not be shown that NetworkPolicy is enforced (targets: {names})",
+        f"the check could not show that NetworkPolicy is enforced (targets: {names})",
         "the operator itself must be able to reach a target; see docs/install.md",
     )
 
 
 def failed(findings: Iterable[Finding]) -> bool:
-    """True if anything has to be mended before code can run as it should."""
+    """True if a check failed."""
     return any(finding.outcome is Outcome.FAILED for finding in findings)

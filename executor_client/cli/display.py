@@ -1,4 +1,4 @@
-"""How the commands show things: records as JSON, rows as tables, output that can't control the terminal."""
+"""Output of the commands: records as JSON, rows as tables, and text that can't control the terminal."""
 
 import json
 import re
@@ -19,9 +19,9 @@ from codeexec_api.names import API_VERSION, APPROVAL_KIND, EXECUTION_KIND, SESSI
 from executor_client.results import NOTES, ExecutionResult, OutputChunk, StreamName
 
 _GAP: Final = 3
-"""Blanks between the columns of a table."""
+"""Spaces between the columns of a table."""
 _WRAPPED: Final = frozenset({"AGENT", "MESSAGE"})
-"""Columns that are wrapped on a terminal that is too narrow."""
+"""Columns that wrap if the terminal is too narrow."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BLANKS: Final = re.compile(" {2,}")
 _LINE_ENDS: Final = str.maketrans({"\t": "\\t", "\n": "\\n"})
@@ -49,38 +49,38 @@ _STYLES: Final = {
 
 
 def visible(output: str) -> str:
-    """Output for a terminal: what would control it, but for line ends and tabs, is shown by its number."""
+    """Escape output for a terminal: control characters except line ends and tabs become hexadecimal numbers."""
     return _CONTROLS.sub(lambda one: f"\\x{ord(one[0]):02x}", output.replace("\r\n", "\n"))
 
 
 class Printer:
-    """Writes what the code writes, as it comes: as it is into pipes and files, made visible on a terminal."""
+    """Writes output as it comes: unchanged to pipes and files, with control characters escaped to a terminal."""
 
     def __init__(self) -> None:
         self._held: dict[StreamName, str] = {}
 
     def __call__(self, chunk: OutputChunk) -> None:
-        """Write one piece to the stream of its name."""
+        """Write one piece of output to its stream."""
         if not getattr(sys, chunk.stream).isatty():
             _write(chunk.stream, chunk.text)
             return
         text = self._held.pop(chunk.stream, "") + chunk.text
-        if text.endswith("\r"):  # perhaps half of a line end
+        if text.endswith("\r"):  # possibly the first half of a line end
             self._held[chunk.stream] = "\r"
             text = text[:-1]
         _write(chunk.stream, visible(text))
 
     def finish(self) -> None:
-        """Write what was held back."""
+        """Write what is still buffered."""
         for stream, text in self._held.items():
             _write(stream, visible(text))
         self._held.clear()
 
 
 def report(result: ExecutionResult) -> None:
-    """Say on stderr what the output doesn't: how it ended, if not by itself, and that something is missing."""
+    """Write to stderr what the output does not show: that it is truncated, and why the execution ended."""
     if result.truncated:
-        click.echo("codeexec: the output is truncated; the record says how much there was", err=True)
+        click.echo("codeexec: the output is truncated; the record has its full size", err=True)
     if note := NOTES.get(result.phase):
         click.echo(f"codeexec: {one_line(note.format(message=result.message))}", err=True)
 
@@ -92,7 +92,7 @@ def _write(stream: StreamName, text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Text that a human decides by: besides, what has no shape of its own, turns writing around or is an odd blank."""
+    """Escape text that an approver reads: also invisible characters, changes of direction and unusual spaces."""
     return "".join(one if _has_a_shape(one) else f"\\u{ord(one):04x}" for one in visible(text))
 
 
@@ -101,7 +101,7 @@ def _has_a_shape(character: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Text that somebody else wrote, as a cell of a table: it can't look like several."""
+    """Escape untrusted text for one table cell, so that it can't look like several cells or lines."""
     return _BLANKS.sub(" ", plain(text).translate(_LINE_ENDS))
 
 
@@ -111,7 +111,7 @@ def echo_json(value: Any) -> None:
 
 
 def echo_fields(fields: Mapping[str, str]) -> None:
-    """Show names and values, one a line; those without a value are left out."""
+    """Show names and values, one per line, without empty values."""
     console = terminal()
     width = max(map(len, fields), default=0) + 2
     for name, value in fields.items():
@@ -122,7 +122,7 @@ def echo_fields(fields: Mapping[str, str]) -> None:
 
 
 def echo_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Show rows in columns: on a terminal in colour and, where words allow, within its width; else as they are."""
+    """Show rows in columns. On a terminal, use colours, and wrap columns that may wrap."""
     cells = [[one_line(cell) for cell in row] for row in rows]
     console = terminal()
     if console is None:
@@ -141,24 +141,24 @@ def echo_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         needed += max(map(cell_len, pieces)) + _GAP
     for row in cells:
         table.add_row(*map(styled, row))
-    # What can't be wrapped is never cut: the lines may be longer than the terminal is wide, as with kubectl.
+    # Nothing is cut: as with kubectl, lines may be longer than the terminal is wide.
     console.width = max(console.width, needed)
     console.print(table)
 
 
 def terminal() -> Console | None:
-    """The terminal that stdout is, if it is one."""
+    """The terminal that stdout is connected to, if any."""
     console = Console(file=sys.stdout, highlight=False)
     return console if console.is_terminal else None
 
 
 def styled(text: str) -> Text:
-    """Text in the colour that goes with it, if it is a phase or an outcome."""
+    """Colour text that is a phase or an outcome."""
     return Text(text, style=_STYLES.get(text.strip(), ""))
 
 
 def age(since: datetime | None, until: datetime) -> str:
-    """How long ago, as kubectl says it: 5s, 3m, 2h, 4d."""
+    """The time between two moments as kubectl writes it: 5s, 3m, 2h, 4d."""
     if since is None:
         return ""
     seconds = max(int((until - since).total_seconds()), 0)
@@ -169,7 +169,7 @@ def age(since: datetime | None, until: datetime) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes, as people say it."""
+    """A number of bytes with a unit."""
     if count < 1000:
         return f"{count} B"
     return f"{count / 1000:.1f} kB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"
@@ -197,7 +197,7 @@ def echo_records(
     *,
     as_json: bool,
 ) -> None:
-    """Show records, as JSON or as a table; `row` gets the time `at`, for their age."""
+    """Show records, as JSON or as a table. `row` receives the time `at` to compute ages."""
     if as_json:
         echo_json(as_list(records))
     else:
@@ -205,7 +205,7 @@ def echo_records(
 
 
 def as_object(record: CodeExecution | CodeSession | ExecutionApproval) -> dict[str, Any]:
-    """A record as the API server has it, as far as this client reads it."""
+    """A record as the API server returns it, limited to the fields that this client knows."""
     body = record.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"apiVersion": API_VERSION, "kind": _KINDS[type(record)], **body}
 

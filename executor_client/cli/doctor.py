@@ -1,4 +1,4 @@
-"""`codeexec doctor`: is everything there that code needs to run, and if not, what to do?"""
+"""`codeexec doctor`: check everything that code needs to run, and say how to fix what is missing."""
 
 import asyncio
 import sys
@@ -32,15 +32,15 @@ _PROBE: Final = SourceBlock("python", "print('codeexec doctor')")
 _PROBE_SECONDS: Final = 30
 
 
-@click.command(short_help="Check the installation, and say what to do.")
-@click.option("--runtime-class", metavar="NAME", help="Check this RuntimeClass, too, and run the probe with it.")
-@click.option("--no-run", is_flag=True, help="Run no code: only what the API server says without it.")
+@click.command(short_help="Check the cluster, the installation and your rights.")
+@click.option("--runtime-class", metavar="NAME", help="Also check this RuntimeClass, and run the probe with it.")
+@click.option("--no-run", is_flag=True, help="Run no code; only check what the API server reports.")
 @output_option
 @cluster_options
 def doctor(cluster: Cluster, as_json: bool, runtime_class: str | None, no_run: bool) -> None:
-    """Check cluster, installation and rights, run one line of Python, and say what to do about what is wrong.
+    """Check the cluster, the installation and your rights, run one line of Python, and say how to fix faults.
 
-    Exits with 1 if something has failed.
+    Exits with 1 if a check failed.
     """
     findings = asyncio.run(examine(cluster.ref, runtime_class=runtime_class, probe=not no_run))
     if as_json:
@@ -52,7 +52,7 @@ def doctor(cluster: Cluster, as_json: bool, runtime_class: str | None, no_run: b
 
 
 async def examine(ref: ClusterRef, *, runtime_class: str | None, probe: bool) -> list[Finding]:
-    """All findings, in the order of the checks. What the rest depends on comes first, and may be the last."""
+    """Run the checks, and return the findings in order. If a check fails that others need, those are left out."""
     try:
         inspector = await Inspector.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
     except CodeExecError as error:
@@ -82,7 +82,7 @@ async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bo
     if not probe:
         return findings
     if failed(findings):
-        return [*findings, Finding("execution", Outcome.UNKNOWN, "no code was run, because of what has failed")]
+        return [*findings, Finding("execution", Outcome.UNKNOWN, "no code was run, because a check failed")]
     return [*findings, *await _run_probe(inspector, runtime_class)]
 
 

@@ -1,4 +1,4 @@
-"""`codeexec cp`: a file from an execution or a session, or into a session."""
+"""`codeexec cp`: copy a file from an execution or a session, or into a session."""
 
 import re
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import click
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options
+from executor_client.cli.completion import LIVE_SESSIONS, WITH_FILES, file_or
 from executor_client.client import CodeExecutionClient, Request
 from executor_client.exceptions import FileTransferError, NotFound
 from executor_client.folders import write_inside
@@ -18,22 +19,22 @@ from executor_client.session import Session
 
 _REMOTE: Final = re.compile(r"([a-z0-9][-a-z0-9.]*):(.+)", re.DOTALL)
 _MOST_PATHS: Final = 64
-"""Files that one operation can ask for."""
+"""How many files one operation can fetch."""
 
 
 @click.command(short_help="Copy a file from or to the cluster.")
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=file_or(LIVE_SESSIONS, WITH_FILES))
+@click.argument("target", shell_complete=file_or(LIVE_SESSIONS))
 @cluster_options
 def cp(cluster: Cluster, source: str, target: str) -> None:
-    """Copy a file, by NAME:PATH on the side of the cluster.
+    """Copy a file from or to the cluster. Write NAME:PATH for the file in the cluster.
 
-    NAME is a session, or an execution that has fetched the file (`codeexec run --artifacts`, `fetch=` in Python).
-    PATH is relative to the workspace. A local file whose name has a colon is written as ./NAME.
+    NAME is a session, or an execution that fetched the file (`codeexec run --artifacts`, `fetch=` in Python). PATH is
+    relative to the workspace. If the name of a local file contains a colon, write ./NAME.
     """
     here, there = _REMOTE.fullmatch(source), _REMOTE.fullmatch(target)
     if bool(here) == bool(there):
-        raise click.UsageError("one of SOURCE and TARGET is NAME:PATH, the other a local file")
+        raise click.UsageError("give NAME:PATH as either SOURCE or TARGET, and a local file as the other")
     if here:
         content = cluster.run(lambda client: _read(client, here[1], here[2]))
         goal = Path(target)
@@ -42,7 +43,7 @@ def cp(cluster: Cluster, source: str, target: str) -> None:
     elif there:
         local = Path(source)
         if not local.is_file():
-            raise click.ClickException(f"{source!r} is not a file here")
+            raise click.ClickException(f"{source!r} is not a local file")
         path = there[2] + local.name if there[2].endswith("/") else there[2]
         content = local.read_bytes()
         cluster.run(lambda client: _upload(client, there[1], path, content))
@@ -66,7 +67,7 @@ async def _upload(client: CodeExecutionClient, name: str, path: str, content: by
 
 
 async def download(session: Session, artifacts: Sequence[Artifact]) -> dict[str, bytes]:
-    """Content of files in the workspace of a session, but for those that are too large to be fetched.
+    """Fetch files from the workspace of a session, except files that are too large.
 
     Raises:
         CodeExecError: see `executor_client.exceptions`.
@@ -90,10 +91,10 @@ async def download(session: Session, artifacts: Sequence[Artifact]) -> dict[str,
 
 
 def save(folder: Path, path: str, content: bytes) -> None:
-    """Write a file below a local folder. What stands there under its name is replaced and never opened.
+    """Write a file below a local folder. An existing file of this name is replaced and never opened.
 
     Raises:
-        click.ClickException: the path leads out of the folder, by a link for example, or can't be written.
+        click.ClickException: the path leads out of the folder, for example through a link, or can't be written.
     """
     try:
         write_inside(folder.resolve(), path, content)

@@ -1,4 +1,4 @@
-"""What `codeexec doctor` asks of the API server beyond what the client asks anyway."""
+"""Requests to the API server that only `codeexec doctor` makes."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,16 +17,16 @@ _REQUEST_SECONDS: Final = 15
 
 @dataclass(frozen=True)
 class Server:
-    """What the API server says of itself."""
+    """What the API server reports about itself."""
 
     address: str
     version: str
     date: datetime | None
-    """Its clock, in whole seconds."""
+    """The time by its clock, in whole seconds."""
 
 
 class Inspector(Transport):
-    """A connection that answers a few more questions. They need no rights, but for RuntimeClasses."""
+    """A connection with additional requests. Only the one for RuntimeClasses needs a right."""
 
     async def server(self) -> Server:
         """Version and clock of the API server.
@@ -40,7 +40,7 @@ class Inspector(Transport):
         return Server(self._host, answer.data.git_version, parsedate_to_datetime(date) if date else None)
 
     async def kinds(self) -> frozenset[str]:
-        """Our kinds, as far as the API server knows them.
+        """The codeexec kinds that the API server knows.
 
         Raises:
             CodeExecError: see `exceptions`.
@@ -55,7 +55,7 @@ class Inspector(Transport):
         return frozenset(one.kind for one in found.resources)
 
     async def may(self, right: Right) -> bool:
-        """Does this identity have a right in the namespace?
+        """Ask whether this identity has a right in the namespace.
 
         Raises:
             CodeExecError: see `exceptions`.
@@ -76,7 +76,7 @@ class Inspector(Transport):
         return bool(answer.status and answer.status.allowed)
 
     async def runtime_class_exists(self, name: str) -> bool | None:
-        """Is there a RuntimeClass of this name? None: this identity may not look.
+        """Ask whether a RuntimeClass exists. None: this identity may not read RuntimeClasses.
 
         Raises:
             CodeExecError: see `exceptions`.

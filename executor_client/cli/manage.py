@@ -7,6 +7,7 @@ import click
 
 from codeexec_api import CodeSession
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
+from executor_client.cli.completion import UNFINISHED, name_of, name_or_end
 from executor_client.cli.display import age, echo_fields, echo_record, echo_records
 from executor_client.cli.show import show_conditions, show_egress, show_time
 from executor_client.client import CodeExecutionClient
@@ -15,10 +16,10 @@ _COLUMNS: Final = ("NAME", "AGENT", "PHASE", "REASON", "EXECUTIONS", "STATEFUL",
 
 
 @click.command(short_help="Stop executions.")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=name_of(UNFINISHED))
 @cluster_options
 def cancel(cluster: Cluster, names: tuple[str, ...]) -> None:
-    """Stop executions. What they have printed stays in their records."""
+    """Stop executions. Their records keep the output so far."""
 
     async def work(client: CodeExecutionClient) -> None:
         for name in names:
@@ -33,22 +34,22 @@ def cancel(cluster: Cluster, names: tuple[str, ...]) -> None:
 
 
 @click.command(short_help="List, show or end sessions.")
-@click.argument("names", nargs=-1, metavar="[NAME | end NAME...]")
+@click.argument("names", nargs=-1, metavar="[NAME | end NAME...]", shell_complete=name_or_end)
 @output_option
 @cluster_options
 def sessions(cluster: Cluster, as_json: bool, names: tuple[str, ...]) -> None:
-    """List the sessions, newest last, show one, or end some: their workspaces are deleted, their records stay."""
+    """List the sessions, newest last, show one, or end some. Ending a session deletes its files; its record stays."""
     if not names:
         found = cluster.run(lambda client: client.list_sessions())
         echo_records(found, _COLUMNS, _row, now(), as_json=as_json)
     elif names[0] == "end":
         if len(names) == 1:
-            raise click.UsageError("which sessions? codeexec sessions end NAME...")
+            raise click.UsageError("name the sessions to end: codeexec sessions end NAME...")
         cluster.run(lambda client: _end(client, names[1:]))
     elif len(names) == 1:
         echo_record(cluster.run(lambda client: client.get_session(names[0])), _show, as_json=as_json)
     else:
-        raise click.UsageError("one NAME at a time, or: end NAME...")
+        raise click.UsageError("give one NAME, or end NAME...")
 
 
 async def _end(client: CodeExecutionClient, names: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""`codeexec policy explain`: what the policy says of a request, before it is made."""
+"""`codeexec policy explain`: check a request against the policy before you submit it."""
 
 import base64
 import sys
@@ -39,35 +39,35 @@ _SPECS: Final[dict[str, type[_Spec]]] = {
 _EXIT_CODES: Final = {Decision.ALLOWED: 0, Decision.NEEDS_APPROVAL: 3, Decision.DENIED: 4}
 
 
-@click.group(short_help="Ask what the policy allows.")
+@click.group(short_help="Check what the policy allows.")
 def policy() -> None:
-    """What the policy of a namespace allows, and what a human would have to approve."""
+    """Check what the policy of a namespace allows, and what needs approval."""
 
 
-@policy.command("explain", short_help="Say whether a request is allowed, and why.")
+@policy.command("explain", short_help="Check whether a request is allowed, and why.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--policy",
     "policy_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="ExecutionPolicy, or its spec, instead of that of the namespace.",
+    help="File with an ExecutionPolicy, or its spec, to use instead of the policy of the namespace.",
 )
 @click.option(
     "--code",
     "code_files",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="File with the content of a block or file that the execution announces, for rules about code. Not needed for "
-    "what is in a payload Secret in FILE. Can be repeated.",
+    help="File with the exact content of a block or file that the execution announces, for code rules. Not needed for "
+    "content in a payload Secret in FILE. Can be repeated.",
 )
 @output_option
 @cluster_options
 def explain_command(
     cluster: Cluster, as_json: bool, file: Path, policy_file: Path | None, code_files: tuple[Path, ...]
 ) -> None:
-    """Hold the CodeExecution, CodeSession or SandboxPool in FILE (YAML) against the policy.
+    """Check the CodeExecution, CodeSession or SandboxPool in FILE (YAML) against the policy.
 
-    Exits with 0 if it is allowed, 3 if a human has to approve it, and 4 if it is denied.
+    Exits with 0 if it is allowed, 3 if it needs approval, and 4 if it is denied.
     """
     spec = _request(file)
     if policy_file:
@@ -76,8 +76,8 @@ def explain_command(
         raw = cluster.run(lambda client: client.get_policy())
         if raw is None:
             raise click.ClickException(
-                f"namespace {cluster.ref.namespace!r} has no ExecutionPolicy of its own, so the cluster's default "
-                "counts, which is in the ConfigMap of the operator: give its policy.yaml by --policy"
+                f"namespace {cluster.ref.namespace!r} has no ExecutionPolicy, so the default policy applies: "
+                "policy.yaml in the ConfigMap of the operator; save it to a file, and pass the file with --policy"
             )
         governing = raw
     asked = _hold(spec, governing, _contents(file, spec, code_files))
@@ -92,7 +92,10 @@ def explain_command(
 def _request(file: Path) -> _Spec:
     documents = [one for one in _documents(file) if isinstance(one, dict) and one.get("kind") in _SPECS]
     if len(documents) != 1:
-        raise click.ClickException(f"{file} must hold one {', '.join(_SPECS)}, but holds {len(documents)}")
+        *kinds, last = _SPECS
+        raise click.ClickException(
+            f"{file} must contain exactly one {', '.join(kinds)} or {last}, but contains {len(documents)}"
+        )
     try:
         return _SPECS[documents[0]["kind"]].model_validate(documents[0].get("spec"))
     except pydantic.ValidationError as error:
@@ -104,11 +107,11 @@ class _Answer:
     verdict: Verdict
     findings: tuple[CodeFinding, ...] = ()
     missing: tuple[str, ...] = ()
-    """Blocks and files that rules for code are about, whose content isn't there."""
+    """Blocks and files that code rules apply to, but whose content is not known."""
 
 
 def _hold(spec: _Spec, governing: ExecutionPolicySpec, contents: Mapping[str, bytes]) -> _Answer:
-    """The policy's answer. Without all the code, nothing is said of any of it."""
+    """Evaluate the request. If any code is missing, code rules are not applied at all."""
     rules = policy_for(spec, governing).code_rules
     if not isinstance(spec, CodeExecutionSpec) or not unread(spec, rules, None):
         return _Answer(evaluate(spec, governing))
@@ -121,7 +124,7 @@ def _hold(spec: _Spec, governing: ExecutionPolicySpec, contents: Mapping[str, by
 
 
 def _contents(file: Path, spec: _Spec, code_files: tuple[Path, ...]) -> dict[str, bytes]:
-    """What there is of the code, by its digest: of payload Secrets in the same file, and of files that were named."""
+    """The known code by digest: from payload Secrets in the same file, and from the files of --code."""
     secrets = [one for one in _documents(file) if isinstance(one, dict) and one.get("type") == PAYLOAD_SECRET_TYPE]
     known: set[str] = set()
     if isinstance(spec, CodeExecutionSpec):
@@ -135,7 +138,7 @@ def _contents(file: Path, spec: _Spec, code_files: tuple[Path, ...]) -> dict[str
         if sha256_hex(content) not in known:
             raise click.ClickException(
                 f"--code {path}: it has sha256 {sha256_hex(content)}, and no block or file in {file} announces that; "
-                "give a file with exactly the bytes that are to run"
+                "pass a file with exactly the bytes to run"
             )
         found[sha256_hex(content)] = content
     return found
@@ -179,7 +182,7 @@ def _show(spec: _Spec, answer: _Answer) -> None:
             "Runtime class": verdict.runtime_class_name or "",
             "Egress": ", ".join(map(str, (asked and asked.egress) or ())),
             "Mounts": ", ".join(map(str, (asked and asked.mounts) or ())),
-            "Code": f"codeRules were not looked at: give the code of {', '.join(answer.missing)} by --code"
+            "Code": f"codeRules were not checked: pass the code of {', '.join(answer.missing)} with --code"
             if answer.missing
             else "",
         }

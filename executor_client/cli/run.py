@@ -21,8 +21,10 @@ from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
 from executor_client.approvals import ApprovalRequest, ApprovalWait
 from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
+from executor_client.cli.completion import LIVE_SESSIONS, complete_language, name_of
 from executor_client.cli.display import Printer, echo_json, one_line, report, size
 from executor_client.cli.files import download, save
+from executor_client.cli.hints import hint_about
 from executor_client.client import CodeExecutionClient, OnOutput, Request
 from executor_client.images import check_image
 from executor_client.results import Artifact, ExecutionResult
@@ -32,7 +34,7 @@ _BY_SUFFIX: Final = {one.extension: one.name for one in LANGUAGES.values()}
 
 
 def _quantity(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """An amount of a resource, as Kubernetes writes it."""
+    """Check an amount of a resource in the notation of Kubernetes."""
     try:
         if value is not None and parse_quantity(value) <= 0:
             raise ValueError(f"{value!r} must be greater than 0")
@@ -42,7 +44,7 @@ def _quantity(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 def _image(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """A sandbox image, by digest."""
+    """Check that a sandbox image is named by digest."""
     try:
         if value is not None:
             check_image(value)
@@ -52,7 +54,7 @@ def _image(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 
 
 def _permits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Permit, ...]:
-    """Ways out of the sandbox."""
+    """Parse egress permits."""
     try:
         return tuple(map(parse_permit, values))
     except ValueError as error:
@@ -60,7 +62,7 @@ def _permits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 
 
 def _mounts(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Mount, ...]:
-    """What code is to read besides its files."""
+    """Parse mounts."""
     try:
         return tuple(map(parse_mount, values))
     except ValueError as error:
@@ -68,7 +70,7 @@ def _mounts(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 
 
 def _files(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[WorkspaceFile, ...]:
-    """Local files, and where they go in the workspace: under their own names, if nothing else is said."""
+    """Read local files, and determine their paths in the workspace. By default, they keep their names."""
     files = []
     for value in values:
         local, path = Path(value), Path(value).name
@@ -86,19 +88,19 @@ def _files(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be run, and where."""
+    """What to run, and where."""
 
     blocks: tuple[PreparedBlock, ...]
     request: Request
     files: tuple[WorkspaceFile, ...]
     artifacts: Path | None
-    """Folder to save in what the code makes."""
+    """Folder for the files that the code creates."""
     session_name: str | None
     new_session: bool
     stateful: bool
 
     async def run(self, client: CodeExecutionClient, on_output: OnOutput | None) -> tuple[ExecutionResult, int | None]:
-        """The result, and the signal that has stopped the code, if one has."""
+        """Run the code. Return the result, and the signal that stopped the code, if any."""
         session = await self._session(client)
         cancelled = asyncio.Event()
         with _stopped_by_signals(cancelled) as signals:
@@ -118,7 +120,7 @@ class _Job:
         return result, signals[0] if signals else None
 
     def made(self, result: ExecutionResult) -> list[Artifact]:
-        """The files that are there because of the code. Where all are fetched, the result names ours, too."""
+        """The files that the code created or changed. The result also names unchanged ones if all are fetched."""
         contents = {block.file: block.content for block in self.blocks}
         contents |= {file.path: file.content for file in self.files}
         return [
@@ -131,7 +133,9 @@ class _Job:
         if not self.new_session:
             return None
         session = await client.open_session(self.request, stateful=self.stateful)
-        click.echo(f"session {session.name}; `codeexec sessions end {session.name}` ends it", err=True)
+        click.echo(
+            f"codeexec: started session {session.name}; end it with `codeexec sessions end {session.name}`", err=True
+        )
         return session
 
     async def _save(self, result: ExecutionResult, session: Session | None, folder: Path) -> None:
@@ -150,7 +154,9 @@ class _Job:
 @click.command(short_help="Run code, and exit with its exit code.")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("-c", "--code", help="Code to run, instead of FILE.")
-@click.option("-l", "--language", help="Language; by default that of FILE's suffix, else python.")
+@click.option(
+    "-l", "--language", shell_complete=complete_language, help="Language; default: by the suffix of FILE, else python."
+)
 @click.option(
     "--image", metavar="NAME@DIGEST", callback=_image, help="Sandbox image, by digest; default: the policy's."
 )
@@ -167,7 +173,7 @@ class _Job:
     multiple=True,
     metavar="CIDR:PORT[/UDP]",
     callback=_permits,
-    help="Way out of the sandbox, which the policy or a human has to allow, such as 10.1.2.3/32:443; can be repeated.",
+    help="Egress that the policy or an approver must allow, such as 10.1.2.3/32:443; can be repeated.",
 )
 @click.option(
     "--mount",
@@ -175,19 +181,25 @@ class _Job:
     multiple=True,
     metavar="KIND:NAME:PATH",
     callback=_mounts,
-    help="What the code is to read, such as pvc:data:/mnt/data or configmap:settings:/mnt/settings; can be repeated.",
+    help="Read-only mount, such as pvc:data:/mnt/data or configmap:settings:/mnt/settings; can be repeated.",
 )
 @click.option(
     "--timeout",
     default=60,
     show_default=True,
     type=click.IntRange(1, MAX_TIMEOUT_SECONDS),
-    help="Limit in seconds.",
+    help="Time limit of the code, in seconds.",
 )
 @click.option("--agent", default=PROGRAM, show_default=True, help="Name recorded as the source of the code.")
-@click.option("--session", "session_name", metavar="NAME", help="Run in the workspace of this session.")
-@click.option("--new-session", is_flag=True, help="Start a session, run in it, and leave it there for other calls.")
-@click.option("--stateful", is_flag=True, help="With --new-session: its Python blocks share their variables.")
+@click.option(
+    "--session",
+    "session_name",
+    metavar="NAME",
+    shell_complete=name_of(LIVE_SESSIONS),
+    help="Run in the workspace of this session.",
+)
+@click.option("--new-session", is_flag=True, help="Start a session, run in it, and keep it for later calls.")
+@click.option("--stateful", is_flag=True, help="With --new-session: Python blocks of the session share variables.")
 @click.option(
     "-f",
     "--file",
@@ -195,13 +207,13 @@ class _Job:
     multiple=True,
     metavar="LOCAL[:PATH]",
     callback=_files,
-    help="Put a file into the workspace; can be repeated.",
+    help="Copy a local file into the workspace; can be repeated.",
 )
 @click.option(
     "--artifacts",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Save the files that the code makes or changes here.",
+    help="Folder for files that the code creates or changes.",
 )
 @output_option
 @cluster_options
@@ -227,18 +239,20 @@ def run(
 ) -> None:
     """Run FILE (or - for standard input) in a sandbox, and exit with the exit code of the code.
 
-    Its output appears as it comes. If a human has to approve it, that is said on stderr, and waited for. Ctrl-C stops
+    Output appears as it comes. If the execution needs approval, the command says so on stderr and waits. Ctrl-C stops
     the code in the cluster and exits with 130.
     """
     if session_name and new_session:
         raise click.UsageError("give either --session or --new-session")
     if stateful and not new_session:
-        raise click.UsageError("--stateful goes with --new-session: a session is stateful from its start, or never")
+        raise click.UsageError("--stateful goes with --new-session: an existing session can't become stateful")
     asked = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value}
     if session_name and (image or runtime_class or asked):
-        raise click.UsageError("--image, --runtime-class, --cpu and --memory are those of the session")
+        raise click.UsageError(
+            "--image, --runtime-class, --cpu and --memory can't be combined with --session, which has its own"
+        )
     if (egress or mounts) and (session_name or new_session):
-        raise click.UsageError("--egress and --mount need a pod of the execution's own: there are none in a session")
+        raise click.UsageError("--egress and --mount can't be used in a session: the execution needs its own pod")
     request = Request(
         agent=agent,
         timeout_seconds=timeout,
@@ -258,6 +272,8 @@ def run(
     else:
         printer.finish()
         report(result)
+        if hint := hint_about(result):
+            click.echo(f"codeexec: {hint}", err=True)
         if sys.stderr.isatty():
             click.echo(_summary(result, job.made(result)), err=True)
     sys.exit(128 + stopped_by if stopped_by and result.phase is Phase.CANCELLED else result.exit_code)
@@ -271,11 +287,22 @@ def _tell(request: ApprovalRequest) -> None:
 def _blocks(file: str | None, code: str | None, language: str | None) -> tuple[PreparedBlock, ...]:
     if (file is None) == (code is None):
         raise click.UsageError("give either FILE or --code")
-    language = language or _BY_SUFFIX.get(Path(file or "").suffix, "python")
+    language = language or _language_of(file)
     prepared = prepare([SourceBlock(language, _read(file) if file else code or "")])
     if prepared.refusal:
         raise click.UsageError(prepared.refusal)
     return prepared.blocks
+
+
+def _language_of(file: str | None) -> str:
+    """Python, unless the name of a file says otherwise."""
+    suffix = Path(file or "").suffix.lower()
+    if suffix and suffix not in _BY_SUFFIX:
+        raise click.UsageError(
+            f"can't tell the language of {file!r}: {suffix} is not one of {', '.join(_BY_SUFFIX)}; give it with "
+            f"--language ({', '.join(LANGUAGES)})"
+        )
+    return _BY_SUFFIX.get(suffix, "python")
 
 
 def _read(file: str) -> str:
@@ -287,7 +314,7 @@ def _read(file: str) -> str:
 
 @contextmanager
 def _stopped_by_signals(cancelled: asyncio.Event) -> Iterator[list[int]]:
-    """Ctrl-C and a request to terminate stop the code; a second one doesn't wait for that. Gives the signal."""
+    """Stop the code on SIGINT and SIGTERM. A second signal does not wait for the end. Yields the signals received."""
     loop = asyncio.get_running_loop()
     caught: list[int] = []
 
@@ -313,7 +340,7 @@ def _summary(result: ExecutionResult, made: Sequence[Artifact]) -> str:
 
 
 def _as_dict(result: ExecutionResult) -> dict[str, Any]:
-    """The result without the content of files, which JSON can't hold."""
+    """The result without the content of files, which is bytes and not valid JSON."""
     fields = {name: value for name, value in vars(result).items() if name != "files"}
     return fields | {
         "blocks": [block.model_dump(mode="json") for block in result.blocks],

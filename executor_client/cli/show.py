@@ -1,4 +1,4 @@
-"""`codeexec get` and `codeexec logs`: the records, and the output of what runs or ran."""
+"""`codeexec get` and `codeexec logs`: show records, and the output of executions."""
 
 import asyncio
 from contextlib import aclosing
@@ -9,6 +9,7 @@ import click
 
 from codeexec_api import ArtifactStatus, BlockStatus, CodeExecution, CodeFinding, Condition, EgressProof, Phase
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
+from executor_client.cli.completion import EXECUTIONS, name_of
 from executor_client.cli.display import (
     Printer,
     age,
@@ -23,42 +24,53 @@ from executor_client.client import CodeExecutionClient
 from executor_client.results import ExecutionResult
 
 _FIRST_SECONDS: Final = 15.0
-"""How long the log of a running execution may take to give anything at all."""
+"""How long `logs` waits for the first output of a running execution."""
 _QUIET_SECONDS: Final = 2.0
-"""How long nothing more comes until what a running execution has printed so far counts as read."""
+"""After this long without output, `logs` has read everything a running execution printed so far."""
+_NO_CODE: Final = "files"
+"""In place of a language: the execution puts files into the workspace of a session, or lists or fetches files."""
 _COLUMNS: Final = ("NAME", "AGENT", "LANGUAGE", "PHASE", "EXIT", "DURATION", "DIGEST", "SESSION", "AGE")
 
 
 @click.command(short_help="List executions, or show one.")
-@click.argument("name", required=False)
-@click.option("--agent", help="Only those of this agent.")
-@click.option("--phase", type=click.Choice([phase.value for phase in Phase]), help="Only those in this phase.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the newest.")
+@click.argument("name", required=False, shell_complete=name_of(EXECUTIONS))
+@click.option("--agent", help="Only executions of this agent.")
+@click.option("--phase", type=click.Choice([phase.value for phase in Phase]), help="Only executions in this phase.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only this many, the newest.")
+@click.option("--all", "with_transfers", is_flag=True, help="Also list transfers of files, which run no code.")
 @output_option
 @cluster_options
 def get(
-    cluster: Cluster, as_json: bool, name: str | None, agent: str | None, phase: str | None, limit: int | None
+    cluster: Cluster,
+    as_json: bool,
+    name: str | None,
+    agent: str | None,
+    phase: str | None,
+    limit: int | None,
+    with_transfers: bool,
 ) -> None:
-    """List the executions, newest last, or show all that the record of one says."""
+    """List the executions, newest last, or show the whole record of one."""
     if name:
         echo_record(cluster.run(lambda client: client.get(name)), _show, as_json=as_json)
         return
     found = [
         one
         for one in cluster.run(lambda client: client.list_executions())
-        if agent in (None, one.spec.source.agent) and phase in (None, one.status.phase)
+        if agent in (None, one.spec.source.agent)
+        and phase in (None, one.status.phase)
+        and (with_transfers or one.spec.blocks)
     ][-(limit or 0) :]
     echo_records(found, _COLUMNS, _row, now(), as_json=as_json)
 
 
-@click.command(short_help="Show what code has printed.")
-@click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the code has ended.")
+@click.command(short_help="Show the output of an execution.")
+@click.argument("name", shell_complete=name_of(EXECUTIONS))
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the execution ends.")
 @cluster_options
 def logs(cluster: Cluster, name: str, follow: bool) -> None:
-    """Show what the code of an execution has printed, its stdout and stderr apart.
+    """Show the output of an execution, with stdout and stderr on their own streams.
 
-    Of one that still runs that is what there is so far, unless it is followed.
+    If the execution still runs, show the output so far. With -f, follow it to the end.
     """
     printer = Printer()
 
@@ -81,7 +93,7 @@ def logs(cluster: Cluster, name: str, follow: bool) -> None:
     if result:
         report(result)
     else:
-        click.echo(f"codeexec: {name} has not ended; -f shows what is still to come", err=True)
+        click.echo(f"codeexec: {name} has not ended; use -f to follow its output", err=True)
 
 
 def _row(execution: CodeExecution, at: datetime) -> tuple[str, ...]:
@@ -89,11 +101,11 @@ def _row(execution: CodeExecution, at: datetime) -> tuple[str, ...]:
     return (
         execution.metadata.name,
         spec.source.agent,
-        ",".join(spec.languages),
+        ",".join(spec.languages) or _NO_CODE,
         status.phase.value,
         "" if status.exit_code is None else str(status.exit_code),
         status.summary.duration,
-        status.summary.digest,
+        status.summary.digest if spec.blocks or spec.files else "",
         spec.session_ref.name if spec.session_ref else "",
         age(execution.metadata.creation_timestamp, at),
     )
@@ -113,7 +125,7 @@ def _show(execution: CodeExecution) -> None:
             "Created": show_time(execution.metadata.creation_timestamp),
             "Started": show_time(status.started_at),
             "Finished": show_time(status.finished_at),
-            "Code": status.code_digest,
+            "Code": status.code_digest if spec.blocks or spec.files else "",
             "Session": spec.session_ref.name if spec.session_ref else "",
             "Limits": f"{spec.timeout_seconds} s a block, cpu {spec.limits.cpu}, memory {spec.limits.memory}",
             "Egress": ", ".join(map(str, spec.egress or ())),
@@ -134,7 +146,7 @@ def _show(execution: CodeExecution) -> None:
 
 
 def show_conditions(conditions: tuple[Condition, ...]) -> None:
-    """The conditions of an execution or a session."""
+    """Show the conditions of an execution or a session."""
     if conditions:
         click.echo()
         rows = (
@@ -144,7 +156,7 @@ def show_conditions(conditions: tuple[Condition, ...]) -> None:
 
 
 def show_egress(proof: EgressProof | None) -> None:
-    """What was tried to show that the network is closed."""
+    """Show which addresses the network check tried, and who got an answer."""
     if proof:
         click.echo()
         answers = {None: "not tried", True: "no", False: "yes"}
@@ -193,7 +205,7 @@ def _show_artifacts(artifacts: tuple[ArtifactStatus, ...], omitted: int) -> None
         )
         echo_table(("ARTIFACT", "SIZE", "DIGEST", "FETCHED"), rows)
     if omitted:
-        click.echo(f"and {omitted} files more, which are not listed")
+        click.echo(f"and {omitted} more files, not listed")
 
 
 def _output(execution: CodeExecution) -> str:
@@ -204,5 +216,5 @@ def _output(execution: CodeExecution) -> str:
 
 
 def show_time(moment: datetime | None) -> str:
-    """A time as Kubernetes writes it; empty if there is none."""
+    """A time as Kubernetes writes it. Empty for None."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else ""

@@ -41,7 +41,7 @@ class LocalApproval:
                 raise ValueError(f"{name} is {text!r}, but must not be empty: say who has approved, and why")
         if self.expires_at.tzinfo is None:
             raise ValueError(
-                f"expires_at is {self.expires_at.isoformat()}, without a time zone; such as "
+                f"expires_at is {self.expires_at.isoformat()}, but must have a time zone, such as "
                 "datetime(2030, 1, 31, tzinfo=UTC)"
             )
 
@@ -76,8 +76,8 @@ def demand_approval(environ: Mapping[str, str], approval: LocalApproval | None, 
         else "there is no approval"
     )
     raise LocalRunNotApproved(
-        f"this is production ({'; '.join(signs)}), where code of agents runs on the machine of the caller only "
-        f"with the approval of a human, and {lacking}; nothing was run. Use KubernetesCodeExecutor, or pass "
+        f"this is production ({'; '.join(signs)}), where running agents' code on this machine needs a human's "
+        f"approval, and {lacking}. Nothing was run. Use KubernetesCodeExecutor, or pass "
         "approval=LocalApproval(approver=..., reason=..., expires_at=...)"
     )
 

@@ -77,6 +77,6 @@ class LocalAuditLog:
     def _unavailable(self, error: OSError) -> AuditLogUnavailable:
         cause = error.strerror or type(error).__name__
         return AuditLogUnavailable(
-            f"audit_log: {str(self._path)!r} can't be written ({cause}), and without it no code runs; it must be a "
-            "file, or not be there yet, in a folder that may be written to"
+            f"audit_log {str(self._path)!r} can't be written ({cause}), so no code runs; give a file, or a new name "
+            "in a folder where files can be created"
         )

@@ -37,12 +37,12 @@ from codeexec_api import (
 from codeexec_api.code_rules import find
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.policy import policy_for
-from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS, Approvable
+from codeexec_api.v1alpha1 import Approvable
 from executor_client import telemetry
 from executor_client.autogen import (
     Described,
     SandboxCodeResult,
-    check_range,
+    check_timeout,
     despite_cancellation,
     event_of,
     keep_artifacts,
@@ -70,7 +70,7 @@ from executor_client.work_dir import Stamp, WorkDir
 _MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
 """Policies are about images, too, and must name one; here there is none."""
-_NOBODY: Final = "a human would have to approve it, and nobody can be asked where code runs on the caller's machine"
+_NOBODY: Final = "this needs approval, and the local sandbox has nobody to ask"
 
 
 class LocalCodeResult(SandboxCodeResult):
@@ -155,7 +155,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         approval: LocalApproval | None = None,
         audit_log: str | Path | None = None,
     ) -> None:
-        check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
+        check_timeout(timeout)
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
             raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
         self._endpoints = tuple(map(check_endpoint, endpoints))
@@ -400,7 +400,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         for name, value in (("a policy", self._policy), ("an audit log", self._audit)):
             if value:
                 raise ValueError(
-                    f"an executor with {name} has no JSON: whoever loads that would have one without; make it in code"
+                    f"an executor with {name} can't be dumped: a loaded one would lack it. Create the executor in code"
                 )
         return self._config
 
@@ -435,7 +435,7 @@ def _put(workspace: Workspace, name: str, content: bytes) -> None:
         workspace.write(name, content)
     except (OSError, RuntimeError, ValueError) as error:
         raise FileTransferError(
-            f"{name!r} can't be put into the workspace: {error}; code has left something there: call restart()"
+            f"{name!r} can't be put into the workspace: {error}. Code left something in its place; call restart()"
         ) from error
 
 
@@ -474,16 +474,16 @@ def _demand_platform() -> None:
     """
     lacking = ""
     if sys.platform != "linux":
-        lacking = f"it runs {sys.platform}, and Landlock is Linux's"
+        lacking = f"it runs {sys.platform}, and the local sandbox needs Linux"
     elif platform.machine() not in _MACHINES:
-        lacking = f"it is a {platform.machine()}, but must be one of {', '.join(_MACHINES)}"
+        lacking = f"its processor is {platform.machine()}, but must be one of {', '.join(_MACHINES)}"
     elif not sys.executable:
         lacking = "this Python doesn't know its own interpreter (sys.executable)"
     elif not _has_sandlock():
         lacking = "the package sandlock is not installed: install codeexec with the extra `local`"
     if lacking:
         raise LocalSandboxUnavailable(
-            f"this machine can't confine code: {lacking}; KubernetesCodeExecutor needs none of it"
+            f"this machine can't confine code: {lacking}; KubernetesCodeExecutor does not need this"
         )
 
 

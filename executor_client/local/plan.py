@@ -75,8 +75,8 @@ def readable(machine: Machine) -> tuple[str, ...]:
     for prefix in machine.prefixes:
         if machine.home.is_relative_to(Path(prefix).resolve()):
             raise LocalSandboxUnavailable(
-                f"Python is installed in {prefix}, which holds the home folder {machine.home}; code would read all of "
-                "that. Use a Python with a folder of its own, such as that of a virtual environment"
+                f"Python is installed in {prefix}, which contains the home folder {machine.home}, so code could read "
+                "all of it. Use a Python in a folder of its own, such as a virtual environment"
             )
     return (*_SYSTEM, *_FILES, *dict.fromkeys(machine.prefixes))
 

@@ -187,8 +187,8 @@ def _how_it_ended(end: BlockEnd | None, spec: CodeExecutionSpec) -> str:
         Event.EXITED_ZERO: "all blocks ended with exit code 0",
         Event.EXITED_NONZERO: f"the last block ended with exit code {end.exit_code}",
         Event.OUT_OF_MEMORY: (
-            f"the code was killed: it needed more memory than limits.memory ({spec.limits.memory}), or killed itself"
+            f'the code was killed: it needed more memory than Limits(memory="{spec.limits.memory}"), or killed itself'
         ),
-        Event.DEADLINE: f"the block ran longer than timeout ({spec.timeout_seconds} s) and was killed",
+        Event.DEADLINE: f"the block ran longer than timeout={spec.timeout_seconds} and was killed",
         Event.CANCEL: "cancelled; the code was killed",
     }[end.event]

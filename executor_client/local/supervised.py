@@ -153,7 +153,7 @@ class _Run:
         if "unfit" in answers:
             raise LocalSandboxUnavailable(
                 f"this machine can't confine code: {answers['unfit']}; nothing was run. docs/local-sandbox.md says "
-                "what is needed; KubernetesCodeExecutor needs none of it"
+                "what is needed; KubernetesCodeExecutor does not need this"
             )
         if "failed" in answers:
             raise ExecutionNotStarted(f"the local sandbox could not be started: {answers['failed']}; nothing was run")
@@ -163,7 +163,7 @@ class _Run:
         if "exit" not in answers:
             raise ExecutionLost(
                 f"the supervisor of the block died (exit code {self._process.wait()}); the code may have run in part, "
-                "and processes of it may be left"
+                "and some of its processes may still run"
             )
         duration = round((time.monotonic() - (self._started or time.monotonic())) * 1000)
         if self._asked:

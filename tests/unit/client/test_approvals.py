@@ -90,7 +90,7 @@ class TestCalls:
         assert left.output == (
             f"Not run yet: a human has to approve {ASKS}: `kubectl codeexec approve {left.name} --uid {uid}`. "
             "spec.limits.memory: 512Mi is not allowed by the policy (allowed: at most 256Mi; with approval: at most "
-            "1Gi). It runs as soon as that is done."
+            "1Gi). It runs as soon as it is approved."
         )
         await human.approve(await human.get(left.name))
         assert (await client.attach(left.name).result()).output == "ran\n"
@@ -109,7 +109,7 @@ class TestCalls:
         fake.advance(POLICY.approval_timeout_seconds)
         result = await call
         assert (result.exit_code, result.phase, result.reason) == (1, "Expired", "ApprovalTimeout")
-        assert result.output.startswith("Expired: nobody decided in time")
+        assert result.output.startswith("Expired: nobody approved or denied it within")
 
     async def test_a_denial_is_a_result_with_its_reason(self, fake, human) -> None:
         call = asyncio.create_task(fake.client().execute(BLOCKS, request()))
@@ -280,7 +280,7 @@ class TestCommands:
         shown = self.codeexec(fake, "approvals", asyncio.run(call).name).stdout
         assert "--- file json.py, 13 B, 1 lines" in shown
         assert "print('harm')" in shown
-        assert "(not shown: it is no text)" in shown
+        assert "(not shown: this is not text)" in shown
 
     def test_approve_lets_it_run_and_deny_does_not(self, fake) -> None:
         first, second = asyncio.run(left_waiting(fake)), asyncio.run(left_waiting(fake))
@@ -323,7 +323,7 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            ("{}", "must hold one CodeExecution, CodeSession, SandboxPool, but holds 0"),
+            ("{}", "must contain exactly one CodeExecution, CodeSession or SandboxPool, but contains 0"),
             ("kind: CodeExecution\nspec: {}", "blocks: Field required"),
             ("a: [", "can't read"),
         ],

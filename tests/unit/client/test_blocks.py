@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codeexec_api.languages import unknown_language
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_CODE_BYTES, MAX_FILES, MAX_PAYLOAD_BYTES
 from executor_client import blocks
@@ -35,16 +36,13 @@ def test_languages_are_normalized_and_code_is_kept_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("block", "refusal"),
     [
-        (
-            SourceBlock("ruby", "puts 1"),
-            "unknown language ruby; supported languages: python, bash, sh, javascript, pwsh",
-        ),
+        (SourceBlock("ruby", "puts 1"), unknown_language("ruby")),
         (SourceBlock("python", "# filename: ../x.py\n"), f"{OUTSIDE}: '../x.py' has the part '..'; {REMEDY}"),
         (SourceBlock("python", "# filename: /etc/x\n"), f"{OUTSIDE}: '/etc/x' has the part ''; {REMEDY}"),
         (SourceBlock("python", "# filename:\n"), f"{OUTSIDE}: '' has the part ''; {REMEDY}"),
         (
             SourceBlock("python", "# filename: a\\b.py\n"),
-            f"{OUTSIDE}: 'a\\\\b.py' holds U+005C; use letters, digits, signs and plain blanks",
+            f"{OUTSIDE}: 'a\\\\b.py' contains U+005C; use letters, digits, punctuation and plain spaces",
         ),
     ],
 )

@@ -102,6 +102,20 @@ def test_code_comes_from_a_file_or_from_standard_input(codeexec, fake, tmp_path)
     assert all(fake.code(one.metadata.name) == [b"good"] for one in fake.executions)
 
 
+def test_a_file_that_is_no_code_is_not_run(codeexec, fake, tmp_path) -> None:
+    data, script, bare = tmp_path / "data.csv", tmp_path / "SCRIPT.PY", tmp_path / "script"
+    for file in (data, script, bare):
+        file.write_text("good")
+    refused = codeexec("run", str(data))
+    assert refused.exit_code == 2
+    assert f"can't tell the language of '{data}': .csv is not one of .py, .sh, .js, .ps1; give" in refused.stderr
+    assert "--language (python, bash, sh, javascript, pwsh)" in refused.stderr
+    assert fake.executions == []
+    assert codeexec("run", str(data), "--language", "python").exit_code == 0
+    assert codeexec("run", str(script)).exit_code == codeexec("run", str(bare)).exit_code == 0
+    assert [one.spec.languages for one in fake.executions] == [("python",)] * 3
+
+
 def test_what_is_asked_for_is_in_the_record(codeexec, fake) -> None:
     asked = [
         "--cpu",
@@ -126,13 +140,46 @@ def test_what_is_asked_for_is_in_the_record(codeexec, fake) -> None:
 def test_time_out_is_said_on_stderr(codeexec) -> None:
     done = codeexec("run", "-c", "slow")
     assert (done.stdout, done.exit_code) == ("so far", 124)
-    assert done.stderr.startswith("codeexec: Timeout: ")
+    assert done.stderr == "codeexec: Timeout: the block ran longer than --timeout 60 and was killed\n"
+
+
+def test_a_lack_of_memory_is_said_with_the_limit_and_its_option() -> None:
+    fake = FakeCluster(run=lambda block: FakeOutcome(out_of_memory=True))
+    done = CliRunner().invoke(main, ["run", "-c", "x"], obj=lambda ref: fake.client())
+    assert done.exit_code == 137
+    assert done.stderr.startswith("codeexec: OutOfMemory: the code used more memory than --memory 256Mi; files")
+    done = CliRunner().invoke(main, ["run", "-c", "x", "-o", "json"], obj=lambda ref: fake.client())
+    assert "--memory 256Mi" in json.loads(done.stdout)["output"]
+
+
+NO_MODULE = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'requests'\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "exit_code", "hint"),
+    [
+        ("no module", NO_MODULE, 1, "the sandbox has no module 'requests', and packages can't be installed"),
+        ("caught", NO_MODULE, 0, ""),
+        ("no pip", "job.sh: 1: pip: not found\n", 0, "packages can't be installed at run time: use an image"),
+        ("no pip", "job.sh: line 1: pip3: command not found\n", 127, "packages can't be installed at run time"),
+        ("no pip", "/usr/bin/python3: No module named pip\n", 1, "packages can't be installed at run time"),
+        ("other", "pipe: not found\n", 1, ""),
+    ],
+)
+def test_that_nothing_can_be_installed_is_a_hint_beside_the_output(code, stderr, exit_code, hint) -> None:
+    fake = FakeCluster(run=lambda block: FakeOutcome(stderr=stderr, exit_code=exit_code))
+    done = CliRunner().invoke(main, ["run", "-c", code], obj=lambda ref: fake.client())
+    output, _, said = done.stderr.partition("codeexec: ")
+    assert (output, done.stdout, done.exit_code) == (stderr, "", exit_code)
+    assert said.startswith(hint)
+    assert bool(said) == bool(hint)
+    assert not said or said.endswith("See docs/images.md\n")
 
 
 def test_refusal_by_policy_is_said_on_stderr(codeexec) -> None:
     done = codeexec("run", "-c", "good", "--memory", "1Ti")
     assert (done.stdout, done.exit_code) == ("", 1)
-    assert "spec.limits.memory: 1Ti is not allowed by the policy" in done.stderr
+    assert "--memory 1Ti is not allowed by the policy" in done.stderr
 
 
 def test_result_as_json(codeexec) -> None:
@@ -169,7 +216,7 @@ def test_ctrl_c_stops_the_code_in_the_cluster(codeexec, fake, monkeypatch) -> No
         (("-c", "1", "-f", "nowhere"), "can't read 'nowhere'"),
         (("-c", "1", "-f", "/etc/hostname:../x"), "can't be a path in the workspace"),
         (("-c", "1", "--session", "s", "--new-session"), "either --session or --new-session"),
-        (("-c", "1", "--session", "s", "--cpu", "1"), "are those of the session"),
+        (("-c", "1", "--session", "s", "--cpu", "1"), "can't be combined with --session"),
         (("-c", "1", "--stateful"), "goes with --new-session"),
     ],
 )
@@ -204,7 +251,7 @@ def test_files_go_into_the_workspace_and_what_the_code_makes_comes_back(codeexec
 def test_session_keeps_files_until_it_is_ended(codeexec, fake, tmp_path) -> None:
     first = codeexec("run", "-c", "make files", "--new-session", "--stateful")
     name = fake.sessions[0].metadata.name
-    assert first.stderr == f"session {name}; `codeexec sessions end {name}` ends it\n"
+    assert first.stderr == f"codeexec: started session {name}; end it with `codeexec sessions end {name}`\n"
     assert fake.sessions[0].spec.stateful
     folder = tmp_path / "made"
     second = codeexec("run", "-c", "list files", "--session", name, "--artifacts", str(folder))
@@ -296,6 +343,25 @@ def test_get_lists_the_newest_last(codeexec, fake) -> None:
         assert [one["metadata"]["name"] for one in listed["items"]] == expected
 
 
+def test_get_leaves_out_transfers_of_files(codeexec, fake, tmp_path) -> None:
+    codeexec("run", "-c", "good", "--new-session")
+    name = fake.sessions[0].metadata.name
+    (tmp_path / "a").write_bytes(b"a")
+    codeexec("cp", str(tmp_path / "a"), f"{name}:a")
+    codeexec("cp", f"{name}:a", str(tmp_path / "b"))
+    code, sent, fetched = (one.metadata.name for one in fake.executions)
+    listed = codeexec("get").stdout.splitlines()[1:]
+    assert [row.split()[0] for row in listed] == [code]
+    everything = {row.split()[0]: row for row in codeexec("get", "--all").stdout.splitlines()[1:]}
+    assert everything.keys() == {code, sent, fetched}
+    for transfer in (sent, fetched):
+        assert everything[transfer].startswith(f"{transfer}   codeexec-cli   files      Succeeded")
+    assert fake.executions[1].status.code_digest.removeprefix("sha256:")[:12] in everything[sent]
+    assert fake.executions[2].status.code_digest.removeprefix("sha256:")[:12] not in everything[fetched]
+    assert "Code:" in codeexec("get", sent).stdout
+    assert "Code:" not in codeexec("get", fetched).stdout, "the digest of nothing says nothing"
+
+
 def test_get_shows_all_of_one(codeexec, fake) -> None:
     codeexec("run", "-c", "make files", "--agent", f"me{ESCAPE}\n")
     name = fake.executions[0].metadata.name
@@ -333,7 +399,7 @@ async def test_logs_and_cancel_of_what_runs(codeexec, fake, monkeypatch) -> None
     handle = await fake.client().submit([PreparedBlock("python", b"endless")], Request(agent="me"))
     so_far = await asyncio.to_thread(codeexec, "logs", handle.name)
     assert (so_far.stdout, so_far.exit_code) == ("so far\n", 0)
-    assert so_far.stderr == f"codeexec: {handle.name} has not ended; -f shows what is still to come\n"
+    assert so_far.stderr == f"codeexec: {handle.name} has not ended; use -f to follow its output\n"
     assert (await asyncio.to_thread(codeexec, "cancel", handle.name)).stdout == f"{handle.name} is being stopped\n"
     again = await asyncio.to_thread(codeexec, "cancel", handle.name)
     assert again.stdout == f"{handle.name} has ended already: Cancelled\n"

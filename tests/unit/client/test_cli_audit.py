@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from audit_scene import HOSTILE, MARKER, a_day, log_of, write_report
+from audit_scene import HOSTILE, MARKER, a_busy_day, a_day, log_of, write_report
 from click.testing import CliRunner, Result
 
 from executor_client.cli import main
@@ -58,7 +58,7 @@ def test_since_is_a_time_or_how_long_ago(codeexec) -> None:
     assert codeexec("list", "--since", "36500d").stdout.count("\n") == 14
     done = codeexec("list", "--since", "yesterday")
     assert done.exit_code == 2
-    assert "'yesterday' is no time: give 30m, 24h, 7d" in done.stderr
+    assert "'yesterday' is not a time: use 30m, 24h, 7d" in done.stderr
 
 
 # --- show ---
@@ -101,11 +101,11 @@ def test_show_nothing_of_that_name(codeexec) -> None:
 def test_an_honest_log_is_fine(codeexec, log) -> None:
     done = codeexec("verify", str(log), "--complete")
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "ok: 0 findings")
-    assert "13 records as the log tells" in done.stdout
+    assert "13 records agree with the log" in done.stdout
     assert codeexec("verify", "-", stdin=log.read_text()).exit_code == 0
     alone = codeexec("verify", str(log), "--no-cluster")
     assert alone.exit_code == 0
-    assert "as the log tells" not in alone.stdout
+    assert "agree with the log" not in alone.stdout
 
 
 def edit(log: Path, change: Callable[[list[str]], None]) -> None:
@@ -156,7 +156,7 @@ def test_a_log_without_audit_lines_is_no_proof(codeexec, tmp_path: Path) -> None
     empty = tmp_path / "empty.log"
     empty.write_text("")
     done = codeexec("verify", str(empty))
-    assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "FAILED: 1 finding, 13 things that can't be told")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "FAILED: 1 finding, 13 notes")
     assert codeexec("verify", str(empty), "--no-cluster").exit_code == 1
 
 
@@ -199,7 +199,9 @@ def test_the_page_says_who_asked_for_what_and_loads_nothing(fake, tmp_path: Path
     elements.feed(text)
     assert elements.tags.isdisjoint({"script", "img", "link", "iframe", "object", "form", "b>", "base"})
     assert not [
-        name for name, _ in elements.attributes if name in ("src", "href", "style", "action") or name[:2] == "on"
+        (name, value)
+        for name, value in elements.attributes
+        if name in ("src", "style", "action") or name[:2] == "on" or (name == "href" and value[:1] != "#")
     ]
     [policy] = [value for name, value in elements.attributes if value.startswith("default-src")]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
@@ -211,10 +213,52 @@ def test_the_page_says_who_asked_for_what_and_loads_nothing(fake, tmp_path: Path
     assert "<b>not</b>" not in text
 
 
+def test_each_link_leads_to_an_anchor_and_each_anchor_is_there_once(tmp_path: Path) -> None:
+    fake = a_busy_day(calls=60)
+    text = write_report(fake, tmp_path).read_text()
+    elements = Elements()
+    elements.feed(text)
+    anchors = [value for name, value in elements.attributes if name == "id"]
+    links = {value.removeprefix("#") for name, value in elements.attributes if name == "href"}
+    assert len(anchors) == len(set(anchors))
+    assert links <= set(anchors)
+    rows = {f"execution-{one.metadata.name}" for one in fake.executions}
+    rows |= {f"session-{one.metadata.name}" for one in fake.sessions}
+    assert rows <= set(anchors)
+
+
+def test_problems_come_first_and_are_not_told_by_colour_alone(tmp_path: Path) -> None:
+    text = write_report(a_busy_day(), tmp_path).read_text()
+    assert text.index('id="look"') < text.index('id="numbers"') < text.index('id="records"')
+    look = text[text.index('id="look"') : text.index('id="numbers"')]
+    titles = re.findall(r'<span class="mark bad"><span aria-hidden="true">✕ </span>([^<]+)</span>', look)
+    assert titles == ["Network open", "Denied or expired", "Failed to run", "Timed out", "Out of memory", "Failed"]
+    assert '<span class="mark bad"><span aria-hidden="true">✕ </span>Network open</span>' in text
+    assert '<span class="mark good"><span aria-hidden="true">✓ </span>Network closed</span>' in text
+
+
+def test_a_record_that_was_changed_is_the_first_problem(tmp_path: Path) -> None:
+    fake = a_day()
+    victim = fake.executions[2]
+    status = victim.status.model_copy(update={"exit_code": 0})
+    fake._simulation.executions.put(victim.model_copy(update={"status": status}))
+    text = write_report(fake, tmp_path).read_text()
+    [finding] = re.findall(r"<b>Record changed</b> <span>(.*?)</span>", text)
+    anchor = f"execution-{victim.metadata.name}"
+    assert finding == f'<a href="#{anchor}">CodeExecution {victim.metadata.name}</a>'
+    assert text.index("look-log") < text.index("look-open")
+    row = text[text.index(f'id="{anchor}"') :]
+    assert "Differs from the audit log" in row[: row.index("</summary>")]
+    assert text.count("Differs from the audit log") == 1
+
+
 def test_neither_the_page_nor_the_log_holds_code_output_or_names_of_files(fake, tmp_path: Path) -> None:
     assert any(MARKER in (one.status.stdout.text if one.status.stdout else "") for one in fake.executions), "control"
-    assert MARKER not in write_report(fake, tmp_path).read_text()
-    assert MARKER not in "".join(fake.audit_log)
+    busy = a_busy_day()
+    assert any(MARKER in one.path for execution in busy.executions for one in execution.status.artifacts), "control"
+    for some in (fake, busy):
+        assert MARKER not in write_report(some, tmp_path).read_text()
+        assert MARKER not in "".join(some.audit_log)
 
 
 def test_the_page_of_some_records_says_which(codeexec, tmp_path: Path) -> None:
@@ -223,8 +267,10 @@ def test_the_page_of_some_records_says_which(codeexec, tmp_path: Path) -> None:
     assert done.stdout == f"4 records are in {page}\n"
     text = page.read_text()
     assert "records with agent analyst" in text
-    assert "No log was given" in text
-    assert codeexec("report", "-o", "-", "--agent", "nobody").stdout.count("There are no records.") == 3
+    assert "The audit log was not checked" in text
+    empty = codeexec("report", "-o", "-", "--agent", "nobody").stdout
+    assert "There are no records." in empty
+    assert "No request was refused." in empty
 
 
 def test_a_page_that_can_not_be_written_is_an_error(codeexec, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class TestExplain:
     def test_without_the_code_it_says_that_nobody_has_looked(self, request_file: Path) -> None:
         done = self.explain(govern(Deny="os"), request_file, *self.code_of(request_file)[:2])
         assert done.exit_code == 0
-        assert "codeRules were not looked at: give the code of spec.files[0] by --code" in done.stdout
+        assert "codeRules were not checked: pass the code of spec.files[0] with --code" in done.stdout
         done = self.explain(govern(Deny="os"), request_file, "-o", "json")
         assert json.loads(done.stdout)["codeFindings"] is None
 

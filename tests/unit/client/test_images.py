@@ -62,14 +62,13 @@ def test_the_digest_is_named_that_docker_has_for_the_same_repository(
     wanted = same[reference.partition("/")[0]]
     docker(f"another.example/sandbox@sha256:{OTHER}", wanted)
     assert refusal(reference) == (
-        f"image is '{reference}', but must be named by digest (NAME@sha256:…), because a tag can move; "
-        f"here it is {wanted}"
+        f"image is '{reference}', but must be named by digest (NAME@sha256:…), because a tag can move; use {wanted}"
     )
 
 
 def test_the_digest_of_another_repository_is_better_than_none(docker: Callable[..., Path]) -> None:
     docker(f"registry.example/sandbox@sha256:{ONE}")
-    assert refusal("built-here:latest").endswith(f"here it is registry.example/sandbox@sha256:{ONE}")
+    assert refusal("built-here:latest").endswith(f"use registry.example/sandbox@sha256:{ONE}")
 
 
 def test_docker_is_asked_what_it_has_and_nothing_is_pulled(docker: Callable[..., Path]) -> None:
@@ -83,7 +82,7 @@ def test_docker_is_asked_what_it_has_and_nothing_is_pulled(docker: Callable[...,
 
 def test_a_daemon_on_another_machine_is_not_asked(docker: Callable[..., Path]) -> None:
     asked = docker(f"sandbox@sha256:{ONE}", endpoint="ssh://builder.example")
-    assert "here it is" not in refusal("sandbox:1.0")
+    assert "; use " not in refusal("sandbox:1.0")
     assert asked.read_text().startswith("context inspect")
     assert "image" not in asked.read_text()
 

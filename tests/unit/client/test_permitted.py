@@ -60,8 +60,8 @@ class TestClient:
             ({"egress": ("pypi.org:443",)}, "can't name hosts"),
             ({"egress": ("10.1.2.3/8:443",)}, "host bits"),
             ({"egress": ("169.254.169.254:80",)}, "link-local"),
-            ({"mounts": ("/etc:/mnt/etc",)}, "is no mount"),
-            ({"mounts": ("pvc:data:/etc",)}, "is no mount"),
+            ({"mounts": ("/etc:/mnt/etc",)}, "is not a mount"),
+            ({"mounts": ("pvc:data:/etc",)}, "is not a mount"),
         ],
     )
     def test_refuses_what_can_not_be_before_anything_is_sent(self, asked: Any, said: str) -> None:
@@ -71,13 +71,13 @@ class TestClient:
     @pytest.mark.parametrize("asked", [{"egress": (PERMIT,)}, {"mounts": (MOUNT,)}])
     async def test_a_session_has_neither(self, asked: Any, fake: FakeCluster) -> None:
         client, request = fake.client(), Request(agent="tester", **asked)
-        with pytest.raises(ValueError, match="need a pod of the execution's own"):
+        with pytest.raises(ValueError, match="need a pod of their own"):
             await client.open_session(request)
         session = await client.open_session(Request(agent="tester"))
-        with pytest.raises(ValueError, match="need a pod of the execution's own"):
+        with pytest.raises(ValueError, match="need a pod of their own"):
             await client.join_session(session.name, request)
         for call in (client.execute, client.submit):
-            with pytest.raises(ValueError, match="need a pod of the execution's own"):
+            with pytest.raises(ValueError, match="need a pod of their own"):
                 await call(BLOCKS, request, session=session.name)
         assert fake.executions == []
 
@@ -158,9 +158,9 @@ class TestCommandLine:
         ("arguments", "said"),
         [
             (["--egress", "pypi.org:443"], "can't name hosts"),
-            (["--mount", "data"], "is no mount"),
-            (["--egress", PERMIT, "--new-session"], "there are none in a session"),
-            (["--mount", MOUNT, "--session", "work"], "there are none in a session"),
+            (["--mount", "data"], "is not a mount"),
+            (["--egress", PERMIT, "--new-session"], "can't be used in a session"),
+            (["--mount", MOUNT, "--session", "work"], "can't be used in a session"),
         ],
     )
     def test_says_what_can_not_be(self, arguments: list[str], said: str, fake: FakeCluster) -> None:

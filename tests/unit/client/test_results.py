@@ -28,6 +28,7 @@ from executor_client.results import (
     result_of,
     session_failure,
 )
+from executor_client.words import Caller
 
 
 def a_stream(text: str, total: int | None = None) -> StreamStatus:
@@ -96,6 +97,29 @@ def test_the_result_names_the_session() -> None:
 def test_the_end_is_noted_behind_the_output(phase: Phase, note: str, text: str, join: str) -> None:
     status = ended(phase, message="why {not}", stdout=a_stream(text)).status
     assert output_text(status) == (text + join + note if note else text)
+
+
+MEMORY = "the code needed more memory than spec.limits.memory"
+
+
+@pytest.mark.parametrize(
+    ("caller", "words"), [(Caller.PYTHON, 'Limits(memory="256Mi")'), (Caller.COMMAND_LINE, "--memory 256Mi")]
+)
+def test_the_end_is_told_in_the_words_of_the_caller(caller: Caller, words: str) -> None:
+    result = result_of(ended(Phase.OUT_OF_MEMORY, message=MEMORY, stdout=a_stream("so far")), caller=caller)
+    assert result.message == f"the code needed more memory than {words}"
+    assert result.output == f"so far\nOutOfMemory: {result.message}"
+    broken = ended(Phase.FAILED, reason="QuotaExceeded", message=MEMORY)
+    assert str(failure(broken, caller)) == f"execution run-1: QuotaExceeded: {result.message}"
+    spec = {"source": {"agent": "a"}, "limits": {"memory": "256Mi"}}
+    status = {"phase": "Failed", "reason": "PodRefused", "message": MEMORY}
+    session = CodeSession.parse({"metadata": {"name": "s-1"}, "spec": spec, "status": status})
+    assert str(session_failure(session, caller)) == f"session s-1: PodRefused: {result.message}"
+
+
+def test_what_a_human_has_to_approve_is_told_in_the_words_of_the_policy() -> None:
+    asked = ended(Phase.AWAITING_APPROVAL, message=MEMORY)
+    assert result_of(asked).output == f"Not run yet: {MEMORY}. It runs as soon as it is approved."
 
 
 @pytest.mark.parametrize(
@@ -258,5 +282,5 @@ def test_what_is_not_as_the_record_says_is_an_error(parts: list[dict[str, bytes]
 
 def test_a_file_that_is_not_as_the_record_says_is_an_error() -> None:
     execution = ended(exit_code=0, artifacts=(fetched("a", b"12"),))
-    with pytest.raises(OutputUnavailable, match=r"what is kept of 'a' is not what the record says: 2 bytes .* of 2"):
+    with pytest.raises(OutputUnavailable, match=r"the stored 'a' does not match the record: 2 bytes .* of 2"):
         result_of(execution, Contents.join([{"artifact-0": b"13"}]))

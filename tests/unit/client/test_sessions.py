@@ -13,7 +13,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeexec_api import ExecutionPolicySpec, Phase, Reason
+from codeexec_api import ExecutionPolicySpec, Limits, Phase, Reason
 from executor_client import (
     ClusterRef,
     ClusterUnreachable,
@@ -118,7 +118,7 @@ async def test_after_an_idle_time_the_next_call_says_that_its_workspace_is_new(f
     name = fake.sessions[0].metadata.name
     note = (
         f"[codeexec: session {name} ended (IdleTimeout); "
-        "this call ran in a new workspace, without what code had made]\n"
+        "this call ran in a new workspace, without the files of earlier calls]\n"
     )
     result = await call(executor, "list")
     assert result.output.startswith(note)
@@ -159,7 +159,7 @@ async def test_stop_without_a_cluster_is_no_error(
     await call(executor, "x")
     fake.fail(ClusterUnreachable)
     await executor.stop()
-    assert "the session was not ended and ends by its idle limit: " in caplog.text
+    assert "could not end the session, which ends at its idle timeout: " in caplog.text
 
 
 async def test_what_the_policy_does_not_allow_is_a_result() -> None:
@@ -168,8 +168,17 @@ async def test_what_the_policy_does_not_allow_is_a_result() -> None:
     result = await call(KubernetesCodeExecutor(client=fake.client(), idle_timeout=60), "x")
     assert (result.exit_code, result.reason) == (1, "PolicyViolation")
     assert result.output.startswith("Denied: session ")
-    assert "spec.idleTimeoutSeconds: 60 is not allowed by the policy" in result.output
+    assert "idle_timeout=60 is not allowed by the policy" in result.output
     assert len(fake.sessions) == 1
+
+
+async def test_a_lack_of_memory_or_time_is_said_as_the_caller_has_given_it() -> None:
+    fake = FakeCluster(
+        run=lambda block: FakeOutcome(out_of_memory=True) if block.code == "memory" else FakeOutcome(takes=9)
+    )
+    executor = KubernetesCodeExecutor(client=fake.client(), timeout=8, limits=Limits(memory="96Mi"))
+    assert 'than Limits(memory="96Mi"); files in /workspace' in (await call(executor, "memory")).output
+    assert (await call(executor, "time")).output == "Timeout: the block ran longer than timeout=8 and was killed"
 
 
 async def test_a_session_that_can_not_start_is_an_error_and_not_tried_for_ever(fake: FakeCluster, make: Make) -> None:
@@ -270,7 +279,8 @@ async def test_files_go_there_and_back(make: Make, tmp_path: Path) -> None:
     (tmp_path / "in.bin").write_bytes(bytes(range(256)))
     executor, token = make(), CancellationToken()
     await executor.upload_files([tmp_path / "in.bin"], token)
-    assert await executor.get_file_list(token) == ["in.bin"]
+    await call(executor, "write made 1")
+    assert await executor.get_file_list(token) == ["in.bin", "made"], "and not the source of that block"
     [path] = await executor.download_files(["in.bin"], token)
     assert Path(path).read_bytes() == bytes(range(256))
     folder = Path(path).parent
@@ -384,7 +394,7 @@ async def test_a_large_work_dir_is_sent_in_pieces(
     [
         (
             lambda root: [(root / str(n)).touch() for n in range(257)],
-            r"257 files of work_dir .* \(at most 256\): name a",
+            r"257 files of work_dir .* \(at most 256\): use a",
         ),
         (lambda root: os.truncate(_touched(root / "big"), 16_000_001), r"16000001 bytes in the file 'big' of work_dir"),
         (lambda root: [os.truncate(_touched(root / n), 15_000_000) for n in "abcde"], r"75000000 bytes of work_dir"),
@@ -444,7 +454,7 @@ async def test_with_a_work_dir_files_are_looked_for_and_put_there(make: Make, tm
     ("names", "error", "text"),
     [
         (["missing"], FileMissing, "missing does not exist; looked at .*missing"),
-        (["folder"], FileTransferError, "folder is no regular file; name the files in it one by one"),
+        (["folder"], FileTransferError, "folder is not a regular file; upload the files in a folder one by one"),
         (["a", "folder/a"], FileTransferError, "would replace another file 'a' of the same upload"),
         (["large"], FileTransferError, "large has 16000001 bytes; at most 16000000 can be uploaded"),
     ],
@@ -474,7 +484,7 @@ async def test_a_large_upload_takes_several_executions(fake: FakeCluster, make: 
 async def test_a_file_that_is_not_there_is_named_with_those_that_are(make: Make) -> None:
     executor = make()
     await call(executor, "write there x")
-    with pytest.raises(FileNotFoundError, match=r"not in the workspace: gone; there are: .*there"):
+    with pytest.raises(FileNotFoundError, match=r"not in the workspace: gone; there are: there$"):
         await executor.download_files(["there", "gone"], CancellationToken())
 
 
@@ -583,4 +593,4 @@ async def test_an_executor_without_a_session_goes_silently(fake: FakeCluster, fa
 def test_a_farewell_that_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         farewell._end("session-1", ClusterRef(kubeconfig="/no/such/file"))
-    assert "session session-1 was not ended and ends by its idle limit" in caplog.text
+    assert "could not end session session-1, which ends at its idle timeout" in caplog.text

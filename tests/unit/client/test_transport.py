@@ -3,8 +3,9 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
 from codeexec_api.v1alpha1 import MAX_SEALED_BYTES
-from executor_client import CodeExecError, transport
+from executor_client import ClusterUnreachable, CodeExecError, transport
 from executor_client.transport import Transport, _lines, _message, _missing, past_quota_races
+from executor_client.words import from_the_command_line
 
 
 class Pieces:
@@ -281,3 +283,96 @@ class TestSealing:
         assert "PLANTED" not in str(e.value)
         assert "delete its data and to restart the operator" in str(e.value)
         assert (server.secrets, server.executions) == ([], [])
+
+
+def a_rule_is_broken(*causes: dict[str, str]) -> str:
+    message = 'ExecutionApproval.codeexec.dev "run-1-0a" is invalid: spec: Invalid value: "object": long'
+    return json.dumps({"kind": "Status", "code": 422, "message": message, "details": {"causes": list(causes)}})
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (
+            {"field": "spec", "message": 'Invalid value: "object": nobody approves their own request'},
+            "nobody approves ",
+        ),
+        ({"field": "<nil>", "message": 'Invalid value: "object": metadata.name is too long'}, "metadata.name is"),
+        ({"field": "spec.blocks", "message": 'Invalid value: "array": there must be one'}, "spec.blocks: there must"),
+        ({"field": "spec.image", "message": 'Invalid value: "string": spec.image is a tag'}, "spec.image is a tag"),
+        (
+            {"field": "spec.limits.cpu", "message": 'Invalid value: "much": it should match ^[0-9]+$'},
+            'spec.limits.cpu: Invalid value: "much": it',
+        ),
+        (
+            {"message": "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: spec.requestedBy must be anna"},
+            "spec.requestedBy must be anna",
+        ),
+    ],
+)
+async def test_a_rule_of_the_api_is_told_in_its_own_words(cause: dict[str, str], told: str) -> None:
+    error = ApiException(status=422)
+    error.body = a_rule_is_broken(cause)
+    connection = Transport(client.Configuration(host="http://127.0.0.1:1"), "sandboxes")
+    text = str(connection._translate("create the ExecutionApproval", error))
+    await connection.close()
+    assert text.startswith(f"could not create the ExecutionApproval in namespace 'sandboxes': {told}")
+    assert "object" not in text
+    assert "422" not in text
+
+
+async def test_all_rules_that_are_broken_are_told() -> None:
+    error = ApiException(status=422)
+    error.body = a_rule_is_broken({"field": "a", "message": "one"}, {"field": "b", "message": "two"})
+    connection = Transport(client.Configuration(host="http://127.0.0.1:1"), "sandboxes")
+    assert str(connection._translate("create it", error)).endswith(": a: one; b: two")
+    await connection.close()
+
+
+class TestKubeconfig:
+    """Which file was looked for, and what to do: one sentence."""
+
+    @pytest.fixture
+    def refusal(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Awaitable[str]]:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+
+        async def connect(kubeconfig: str | None = None, context: str | None = None) -> str:
+            with pytest.raises(ClusterUnreachable) as caught:
+                await Transport.connect(kubeconfig=kubeconfig, context=context, namespace="sandboxes")
+            return str(caught.value)
+
+        return connect
+
+    async def test_there_is_none(self, refusal, tmp_path, monkeypatch, caplog) -> None:
+        remedy = "set KUBECONFIG to the path of your kubeconfig, or pass kubeconfig="
+        default = tmp_path / ".kube" / "config"
+        assert await refusal() == (
+            f"found no kubeconfig: KUBECONFIG is not set, and {default} does not exist; {remedy}"
+        )
+        assert await refusal("/no/such") == f"found no kubeconfig: /no/such does not exist; {remedy}"
+        monkeypatch.setenv("KUBECONFIG", "/one:/two")
+        assert await refusal() == f"found no kubeconfig: /one and /two do not exist; {remedy}"
+        with from_the_command_line():
+            assert (await refusal()).endswith("or pass --kubeconfig")
+        assert caplog.text == "", "nothing is said twice"
+
+    @pytest.mark.parametrize(
+        ("content", "context", "told"),
+        [
+            ("", None, "{} is not a kubeconfig: set KUBECONFIG or pass kubeconfig="),
+            ("a: [", None, "can't read the kubeconfig {}: while parsing"),
+            ("{contexts: []}", None, "the kubeconfig {} has no current context; pass context=, or run `kubectl config"),
+            (
+                "{contexts: []}",
+                "there",
+                "the kubeconfig {} has no context 'there'; `kubectl config get-contexts` lists",
+            ),
+            ("{contexts: [], current-context: x}", None, "can't use the kubeconfig {}: "),
+        ],
+        ids=["empty", "no YAML", "no current context", "no such context", "another fault"],
+    )
+    async def test_it_is_of_no_use(self, refusal, tmp_path, content, context, told) -> None:
+        file = tmp_path / "kubeconfig"
+        file.write_text(content)
+        assert (await refusal(str(file), context)).startswith(told.format(file))

@@ -149,7 +149,7 @@ async def test_what_can_not_be_kept_is_an_error_that_names_it_and_nothing_is_run
     before = sorted(work_dir.parent.rglob("*"))
     executor = KubernetesCodeExecutor(kubeconfig="/no/such/file", work_dir=work_dir)
     blocks = [CodeBlock(f"# filename: {name}\n", "python")]
-    with pytest.raises(ValueError, match=f"^'{name}' can't be kept in work_dir: .*; nothing was run$"):
+    with pytest.raises(ValueError, match=f"^'{name}' can't be saved in work_dir: .*; nothing was run$"):
         await executor.execute_code_blocks(blocks, CancellationToken())
     assert sorted(work_dir.parent.rglob("*")) == before
 

@@ -213,7 +213,7 @@ async def test_memory_has_a_limit(make: Any, run: Any, caller: Caller) -> None:
     result = await run(make(limits=Limits(memory="128Mi")), code)
     assert (result.exit_code, result.reason, result.stdout) == (137, "OutOfMemory", "")
     assert result.output.startswith(
-        "OutOfMemory: the code was killed: it needed more memory than limits.memory (128Mi)"
+        'OutOfMemory: the code was killed: it needed more memory than Limits(memory="128Mi")'
     )
     assert caller.unprotected(code) == f"{300 * 2**20}\n"
 

@@ -1,0 +1,171 @@
+"""What `codeexec audit verify --from-cluster` reads: the logs of the operator's pods."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api.audit_check import FindingKind, LogLine, Verification, read_log, verify
+from executor_client.cli.common import now
+from executor_client.client import ClusterRef, CodeExecutionClient
+from executor_client.exceptions import NotInstalled, NotPermitted
+from executor_client.transport import Transport
+
+OPERATOR_NAMESPACE: Final = "codeexec-system"
+"""Where the documentation installs the operator."""
+_PODS: Final = "app.kubernetes.io/part-of=codeexec,app.kubernetes.io/component=operator"
+_CONTAINER: Final = "operator"
+_REQUEST_SECONDS: Final = 60
+"""For one log: a node keeps some megabytes."""
+_NO_LOG: Final = (204, 400, 404)
+"""What the API server answers where there is no log: the pod has no node, its container has not started, or it is gone.
+"""
+
+
+_PASSING: Final = (FindingKind.RECORD_OUTDATED, FindingKind.RECORD_UNANCHORED)
+"""What is found of a record between its line and its status, which the operator writes a moment later."""
+_ATTEMPTS: Final = 3
+_SETTLE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True)
+class ContainerLog:
+    """The log of one container of the operator, as far as the node keeps it."""
+
+    name: str
+    """Name of the pod, and which of its containers."""
+    text: tuple[str, ...]
+
+    def lines(self) -> list[LogLine]:
+        """Those that may hold audit lines."""
+        return list(read_log(self.name, self.text))
+
+    def added_to(self, earlier: Sequence["ContainerLog"]) -> list[LogLine]:
+        """The lines that it has beyond the one of these that is the same log, read earlier."""
+        before = next((one.text for one in earlier if one.name == self.name), ())
+        if self.text[: len(before)] == before:
+            return [line for line in self.lines() if line.number > len(before)]
+        return list(read_log(f"{self.name}, rotated", self.text))  # the node has begun a new file meanwhile
+
+
+class OperatorLog(Transport):
+    """A connection to the namespace of the operator."""
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, ref: ClusterRef, namespace: str) -> AsyncIterator[Self]:
+        """A connection with the same identity as that to the records.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        connection = await cls.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=namespace)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def read(self) -> list[ContainerLog]:
+        """The logs of all pods of the operator, oldest first, each with that of its previous container.
+
+        Raises:
+            NotInstalled: there is no such pod.
+            NotPermitted: this identity may not read them.
+            CodeExecError: see `exceptions`.
+        """
+        found: list[ContainerLog] = []
+        for pod in await self._pods():
+            name = pod["metadata"]["name"]
+            for previous in (True, False) if _has_restarted(pod) else (False,):
+                text = await self._text(name, previous=previous)
+                found += [ContainerLog(f"{name}{' (previous)' if previous else ''}", text)] if text is not None else []
+        return found
+
+    async def _pods(self) -> list[dict[str, Any]]:
+        with self._errors("list the operator's pods"):
+            # Not parsed by the library: to load its models of a pod takes seconds.
+            listing = self._core.list_namespaced_pod_without_preload_content
+            _, body = await self._answer("list pods", listing(self.namespace, label_selector=_PODS))
+        pods: list[dict[str, Any]] = json.loads(body)["items"]
+        if not pods:
+            raise NotInstalled(
+                f"found no operator pod in namespace {self.namespace!r}; pass the operator's namespace with "
+                "--operator-namespace"
+            )
+        return sorted(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+
+    async def _text(self, pod: str, *, previous: bool) -> tuple[str, ...] | None:
+        """The lines of a log; None if there is none. One that is just being written is left out."""
+        with self._errors("read the operator's log"):
+            reading = self._core.read_namespaced_pod_log_without_preload_content
+            request = reading(pod, self.namespace, container=_CONTAINER, previous=previous)
+            status, body = await self._answer("get pods/log", request, *_NO_LOG)
+        return tuple(body.split("\n")[:-1]) if status == 200 else None
+
+    async def _answer(self, verb: str, request: Coroutine[Any, Any, Any], *usual: int) -> tuple[int, str]:
+        """Status, which is 200 or one of the usual ones, and body.
+
+        Raises:
+            NotPermitted: this identity lacks the right.
+            ApiException: another status.
+        """
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            answer = await request
+            body = (await answer.read()).decode(errors="replace")
+        if answer.status == 403:
+            raise NotPermitted(
+                f"this identity may not {verb} in namespace {self.namespace!r}, where the operator's log is; it needs "
+                "`list` on pods and `get` on pods/log there. Ask the platform owner, or pass log files: codeexec audit "
+                "verify FILE..."
+            )
+        if answer.status not in (200, *usual):
+            error = ApiException(status=answer.status, reason=answer.reason)
+            error.body = body
+            raise error
+        return answer.status, body
+
+
+async def verify_with_operator(
+    client: CodeExecutionClient, ref: ClusterRef, namespace: str, given: Sequence[LogLine], *, complete: bool
+) -> Verification:
+    """Check the operator's log and the records against each other, while the operator goes on writing both.
+
+    The log is read before the records and again after them. So the line of each record is there, and a record is not
+    held against lines that were written after it was read.
+
+    Args:
+        client: reads the records.
+        ref: the cluster, and the namespace of the records.
+        namespace: of the operator.
+        given: further lines, of logs that were kept.
+        complete: as of `verify`.
+
+    Raises:
+        CodeExecError: see `OperatorLog.read`.
+    """
+    async with OperatorLog.of(ref, namespace) as operator:
+        for attempt in range(1, _ATTEMPTS + 1):
+            before = await operator.read()
+            records = await client.list_stored()
+            after = await operator.read()
+            found = verify(
+                [*given, *(line for log in before for line in log.lines())],
+                records,
+                now=now(),
+                namespace=ref.namespace,
+                complete=complete,
+                later=[line for log in after for line in log.added_to(before)],
+            )
+            if attempt == _ATTEMPTS or not any(one.kind in _PASSING for one in found.findings):
+                break
+            await asyncio.sleep(_SETTLE_SECONDS)
+    return found
+
+
+def _has_restarted(pod: Mapping[str, Any]) -> bool:
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return any(one["name"] == _CONTAINER and one["restartCount"] for one in statuses)

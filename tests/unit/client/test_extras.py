@@ -1,0 +1,52 @@
+"""Without its extras the package says what to install, on one line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from executor_client.extras import missing_extra
+
+INSTALL = 'pip install "codeexec[client]"'
+
+
+def without(package: str, code: str) -> subprocess.CompletedProcess[str]:
+    """A Python that lacks a package."""
+    command = [sys.executable, "-c", f"import sys; sys.modules[{package!r}] = None; {code}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        ("aiohttp", "CodeExecutionClient"),
+        ("kubernetes", "CodeExecutionClient"),
+        ("opentelemetry", "Session"),
+        ("autogen_core", "KubernetesCodeExecutor"),
+        ("autogen_core", "LocalSandboxExecutor"),
+    ],
+)
+def test_what_needs_an_extra_says_which(package: str, name: str) -> None:
+    done = without(package, f"from executor_client import {name}")
+    assert done.stderr.splitlines()[-1] == (
+        f"ModuleNotFoundError: {name} needs the package {package!r}, which is not installed: {INSTALL}"
+    )
+    assert "During handling" not in done.stderr
+
+
+def test_what_needs_none_is_there() -> None:
+    code = "from executor_client import CodeExecError, Limits, prepare; print(Limits().memory)"
+    assert without("aiohttp", code).stdout == "256Mi\n"
+
+
+@pytest.mark.parametrize("package", ["click", "aiohttp", "rich"])
+def test_the_command_line_ends_with_one_line(package: str) -> None:
+    done = without(package, "from executor_client.cli import main; main(prog_name='codeexec')")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: codeexec needs the package {package!r}, which is not installed: {INSTALL}\n"
+
+
+@pytest.mark.parametrize("name", ["executor_client.gone", "codeexec_api", None])
+def test_a_package_of_ours_that_is_missing_is_another_fault(name: str | None) -> None:
+    error = ModuleNotFoundError("gone", name=name)
+    assert missing_extra("codeexec", error) is error
