@@ -41,7 +41,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
-{{/* Annotation of what must outlive the release: records, and what locks their namespace down. */}}
+{{/* Annotation of objects that outlive the release: records, and the objects that restrict their namespaces. */}}
 {{- define "codeexec.keep" -}}
 {{- if .Values.crds.keep -}}
 annotations:
@@ -53,7 +53,7 @@ annotations:
 {{- define "codeexec.image" -}}
 {{- $values := index . 0 }}
 {{- $path := index . 1 }}
-{{- $how := "`make deploy` sets it; with your own registry, push the image there and pass what the push printed" }}
+{{- $how := "`make deploy` sets it; with your own registry, push the image and pass the digest that the push printed" }}
 {{- $repository := required (printf "%s.repository is empty: set it to the image's registry and name, without a tag (%s)" $path $how) $values.repository }}
 {{- $digest := required (printf "%s.digest is empty: set it to sha256:<64 hexadecimal digits>, because a tag can move (%s)" $path $how) $values.digest }}
 {{- printf "%s@%s" $repository $digest }}
@@ -77,10 +77,18 @@ annotations:
 {{- $policy | merge (dict "images" $images) | toYaml }}
 {{- end }}
 
+{{/* Fails on a Helm older than the documentation assumes: `--take-ownership` came with 3.17. */}}
+{{- define "codeexec.checkHelm" -}}
+{{- $helm := .Capabilities.HelmVersion.Version }}
+{{- if not (semverCompare ">=3.17.0-0" $helm) }}
+{{- fail (printf "this chart needs Helm 3.17 or newer, and this is Helm %s: upgrade Helm" $helm) }}
+{{- end }}
+{{- end }}
+
 {{/* Namespaces that the operator serves, checked. */}}
 {{- define "codeexec.namespaces" -}}
 {{- if has .Release.Namespace .Values.sandbox.namespaces }}
-{{- fail (printf "sandbox.namespaces contains %q, the release's own namespace: sandboxes are cut off from the network, and so would be the operator. Install the release in another namespace, such as codeexec-system" .Release.Namespace) }}
+{{- fail (printf "sandbox.namespaces contains %q, the release's own namespace: sandbox namespaces have no network, and the operator needs one. Install the release in another namespace, such as codeexec-system" .Release.Namespace) }}
 {{- end }}
 {{- join "," .Values.sandbox.namespaces }}
 {{- end }}
@@ -98,9 +106,9 @@ annotations:
 {{ end }}
 {{- end }}
 
-{{/* Rules of a Role: what code has given out, by the names that records hold. No "list", so nothing else is found. */}}
+{{/* Rules of a Role: read the output of code, by the names in its record. No "list", so no other name can be found. */}}
 {{- define "codeexec.readOutput" -}}
-# Large output and fetched files, and the output of code that runs.
+# Large output, fetched files, and live output.
 - apiGroups: [""]
   resources: [configmaps, pods/log]
   verbs: [get]
@@ -115,7 +123,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Ports of the collector, as a JSON list: those that were given, else that of the endpoint, else that of its scheme. */}}
+{{/* Ports of the collector, as a JSON list: the given ports, else the endpoint's port, else its scheme's. */}}
 {{- define "codeexec.collectorPorts" -}}
 {{- if .ports }}
 {{- .ports | toJson }}
@@ -126,7 +134,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* What the Pod Security standard "restricted" asks for, and a read-only root on top. */}}
+{{/* The Pod Security standard "restricted", and a read-only root file system. */}}
 {{- define "codeexec.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532
