@@ -48,7 +48,7 @@ def test_nobody_requests_in_the_name_of_another(agent, approver, kind, name):
     thing["spec"]["requestedBy"] = approver.me if name == "the approver" else name
     if name is None:
         del thing["spec"]["requestedBy"]
-    assert f"spec.requestedBy must be {agent.me}, which is who you are" in objection(agent, thing)
+    assert f"spec.requestedBy must be {agent.me}, your user name" in objection(agent, thing)
 
 
 def test_who_has_asked_does_not_change(agent, approver, waiting):
@@ -62,7 +62,7 @@ def test_who_has_asked_does_not_change(agent, approver, waiting):
 def test_nobody_decides_in_the_name_of_another(approver, make_user, waiting):
     other = make_user("approver")
     approval = an_approval(waiting, approver.me)
-    assert f"spec.approver must be {other.me}, which is who you are" in objection(other, approval)
+    assert f"spec.approver must be {other.me}, your user name" in objection(other, approval)
     assert objection(approver, approval, dry_run=False) == "", "control"
     made = approval["metadata"]["name"]
     change = {"spec": {"approver": other.me}}

@@ -8,9 +8,17 @@ import pytest
 import yaml
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, a_name
+from cluster_tools import SANDBOX, a_name, an_execution
 
-from executor_client import ClusterUnreachable, KubernetesCodeExecutor, NotInstalled, NotPermitted
+from executor_client import (
+    ClusterRef,
+    ClusterUnreachable,
+    CodeExecutionClient,
+    InvalidExecution,
+    KubernetesCodeExecutor,
+    NotInstalled,
+    NotPermitted,
+)
 
 PRINT = [CodeBlock("print('ran')", "python")]
 
@@ -73,6 +81,22 @@ async def test_credentials_that_are_not_valid(make_executor, changed_kubeconfig)
     executor = make_executor(kubeconfig=changed_kubeconfig(token="expired"))
     with pytest.raises(NotPermitted, match=r"401.*credentials in the kubeconfig are not valid"):
         await executor.execute_code_blocks(PRINT, CancellationToken())
+
+
+async def test_a_rule_of_the_api_is_told_in_its_own_words(make_user, admin):
+    """Of who may decide and has asked: without the status code, and without what the API server says around it."""
+    both = make_user("agent", "approver")
+    block = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+    made = both.create(an_execution(a_name("own"), [block], requestedBy=both.me))
+    asked = {"grants": [{"field": "spec.limits.memory", "value": "128Mi"}]}
+    status = {"phase": "AwaitingApproval", "approval": asked}
+    admin.patch("cex", made["metadata"]["name"], {"status": status}, subresource="status")
+    async with CodeExecutionClient(ClusterRef(SANDBOX, both.kubeconfig)) as client:
+        with pytest.raises(InvalidExecution, match="nobody approves their own request") as caught:
+            await client.approve(await client.get(made["metadata"]["name"]))
+    said = str(caught.value)
+    assert said.startswith(f"could not create the ExecutionApproval in namespace {SANDBOX!r}: spec.approver: ")
+    assert not [noise for noise in ("422", "Invalid value", "object", "is invalid") if noise in said], said
 
 
 async def test_namespace_that_no_operator_serves(make_executor, admin, kubeconfig, monkeypatch):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster_tools import ROOT, SANDBOX, Admin, a_name, a_session, an_execution
+from cluster_tools import ROOT, SANDBOX, Admin, a_name, a_session, an_approval, an_execution
 
 DIGEST = "0" * 64
 BLOCK = {"language": "python", "sha256": DIGEST, "sizeBytes": 1}
@@ -362,4 +362,19 @@ def test_names_that_kubectl_knows(admin):
     ]
     assert admin.try_kubectl("-n", SANDBOX, "get", "codeexec").returncode == 0, "all of them at once"
     assert "can't be taken back" in " ".join(admin.kubectl("explain", "codesession.spec.ended").split())
-    assert "64 lower-case hexadecimal digits" in admin.kubectl("explain", "codeexecution.spec.blocks.sha256")
+    explained = admin.kubectl("explain", "codeexecution.spec.blocks.sha256")
+    assert "64 lower-case hexadecimal digits" in " ".join(explained.split())
+
+
+def test_the_columns_of_an_approval_show_when_it_expires(admin):
+    """A date in the future would be shown as `<invalid>`."""
+    grants = [{"field": "spec.limits.memory", "value": "4Gi"}]
+    asking = {
+        "metadata": {"name": a_name("contract"), "uid": "1"},
+        "spec": {"requestedBy": "somebody-else"},
+        "status": {"approval": {"grants": grants}},
+    }
+    approval = an_approval(asking, admin.me)
+    admin.create(approval)
+    row = admin.kubectl("-n", SANDBOX, "get", "xapp", approval["metadata"]["name"], "--no-headers").split()
+    assert row[1:6] == [asking["metadata"]["name"], "Approve", admin.me, approval["spec"]["expiresAt"], "false"]

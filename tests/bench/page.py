@@ -1,7 +1,7 @@
-"""Puts what `bench.py` has measured into a page: `python tests/bench/page.py docs/performance.md`.
+"""Writes the measurements of `bench.py` into a page: `python tests/bench/page.py docs/performance.md`.
 
-Reads `.codeexec/bench.json`. Replaces what stands between the markers of the page, and writes the figure beside it;
-the rest of the page is written by hand.
+Reads `.codeexec/bench.json`. Replaces the text between the page's markers and writes the figure beside the page. The
+rest of the page is written by hand.
 """
 
 import json
@@ -17,39 +17,40 @@ from tables import Row, Table, milliseconds
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 PHASES = {
-    "create_ack": "the API server has taken the request",
-    "adoption": "the operator has decided; a new pod was started and shown to be closed",
-    "start": "its start was recorded, and the code is with the runner",
-    "run": "the code",
-    "propagate": "its end was recorded, and the caller has it",
-    "e2e": "all of it",
+    "create_ack": "the API server accepts the request",
+    "adoption": "the operator decides; a new pod also starts and is proven closed",
+    "start": "the start is recorded, and the runner gets the code",
+    "run": "the code runs",
+    "propagate": "the end is recorded, and the caller gets it",
+    "e2e": "total",
 }
 
 
 def measured(facts: Mapping[str, Any], figure: str) -> str:
-    """What stands between the markers.
+    """The text between the markers.
 
     Args:
-        facts: what `bench.py` has written.
-        figure: the figure's file, as the page refers to it.
+        facts: the content of `bench.json`.
+        figure: the figure's file name, as the page links to it.
     """
     tables = [Table.load(raw) for raw in facts["tables"]]
     by_kind = {one.kind: one for one in tables}
     phases = [one for one in tables if one.kind == "phases"]
     return "\n\n".join(
         [
-            f"On {facts['machine']}; {facts['date']}. One call of `print(1)`, {facts['runs']} runs each after "
-            f"{facts['not_counted']} not counted; a number in the last columns above 1 means that ours takes longer:",
+            f"Measured on {facts['machine']}; {facts['date']}. One call of `print(1)`, {facts['runs']} runs each after "
+            f"{facts['not_counted']} warm-up runs. The last columns divide codeexec's p50 by the row's p50; a ratio "
+            "above 1 means that codeexec is slower.",
             _markdown(by_kind["calls"]),
-            f"![Each way to make a call, and the phases of ours]({figure})",
-            f"Where the time goes, in the same run, {facts['runs']} calls each:",
+            f"![Times of all ways to make a call, and the phases of codeexec calls]({figure})",
+            f"Time by phase, in the same run, {facts['runs']} calls each:",
             _phases(phases),
-            f"Calls that begin at the same moment, {facts['burst_rounds']} times:",
+            f"Calls that start at the same time, {facts['burst_rounds']} rounds:",
             _markdown(by_kind["burst"]),
-            "Callers that begin the next call when the last has ended, counted from when the pods that stood ready "
-            "were used up:",
+            "Callers that start the next call as soon as the previous one ends. Counting begins when the initially "
+            "ready pods are used up:",
             _markdown(by_kind["sustained"]),
-            f"10 MB of output, half of it on each stream, {facts['output_runs']} runs, and a printed line on its way:",
+            f"10 MB of output, half on each stream, {facts['output_runs']} runs; then the delay of one printed line:",
             _markdown(by_kind["output"]),
             _markdown(by_kind["lines"]),
         ]
@@ -65,7 +66,7 @@ def _name(row: Row) -> str:
 
 
 def _phases(ways: Sequence[Table]) -> str:
-    """A row for each phase, with the columns of each way."""
+    """One row for each phase, with columns for each way."""
     headings = [f"{way.title.removeprefix('phases, ')}: {percentile}" for way in ways for percentile in ("p50", "p99")]
     rows = []
     for number, phase in enumerate(PHASES):

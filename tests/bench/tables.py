@@ -1,4 +1,4 @@
-"""What was measured, as tables: printed on the terminal, kept as JSON. Pure."""
+"""Measurements as tables, for the terminal and as JSON. Pure."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +11,10 @@ def milliseconds(seconds: float) -> str:
 
 
 SHOWN: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "wall_s": ("all ended: p50", milliseconds),
-    "per_second": ("calls a second", "{:.2f}".format),
+    "wall_s": ("all done: p50", milliseconds),
+    "per_second": ("calls/s", "{:.2f}".format),
 }
-"""Figures that rows may have beside percentiles: heading, and how it is written."""
+"""Figures that rows may have besides percentiles: heading and format."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Row:
     figures: Mapping[str, float] = field(default_factory=dict)
     """By their keys in `SHOWN`."""
     ratios: Mapping[str, float] = field(default_factory=dict)
-    """By heading: a time of ours, divided by this one's."""
+    """By heading: a median of codeexec, divided by this row's."""
 
     @property
     def p50(self) -> float:
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """The row, as it is shown."""
+        """The row's cells as text."""
         return [
             *map(milliseconds, (self.p50, self.p95, self.p99)),
             *(SHOWN[key][1](value) for key, value in self.figures.items()),
@@ -65,7 +65,7 @@ class Table:
     """Rows with the same columns."""
 
     kind: str
-    """What it is about, for the page: `calls`, `phases`, `burst`, `sustained`, `output`, `lines`."""
+    """The table's kind, for the page: `calls`, `phases`, `burst`, `sustained`, `output`, `lines`."""
     title: str
     rows: Sequence[Row]
 
@@ -97,14 +97,14 @@ def table(
     ratios: Mapping[str, str] | None = None,
     figures: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Table:
-    """A table of what was measured.
+    """A table of measurements.
 
     Args:
         kind: see `Table`.
-        title: heads the first column.
-        times: seconds of each call of each row.
-        ratios: the heading of a column, and whose median is divided by each row's in it.
-        figures: of each row, by key in `SHOWN`.
+        title: heading of the first column.
+        times: seconds of each call, by row.
+        ratios: by column heading, the row whose median is divided by each row's.
+        figures: further figures of each row, by key in `SHOWN`.
     """
     medians = {name: statistics.median(values) for name, values in times.items()}
     return Table(

@@ -92,7 +92,7 @@ async def test_a_lost_answer_to_the_write_before_the_hand_over_runs_nothing_twic
 ):
     with (
         stage.proxy.fault(RUNNING, Lose(how), times=1) as rule,
-        pytest.raises(ExecutionLost, match="operator was restarted, or cut off"),
+        pytest.raises(ExecutionLost, match="operator was restarted, or lost its connection"),
     ):
         await client.execute(HELLO, asking())
     assert rule.met == 1

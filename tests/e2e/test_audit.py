@@ -12,7 +12,7 @@ import pytest
 from audit_command import AuditCommand, while_nothing_is_written
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, Admin, a_name, wait_for
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, wait_for
 from release_fixtures import FETCH, METRICS, audit_lines, operator_log
 
 from executor_client import Limits
@@ -222,6 +222,34 @@ def test_a_record_that_an_administrator_changes_is_found(admin, audit, ran):
         assert found() == [("RecordChanged", f"CodeExecution {name}")], forged
         patch(**{field: before[field] for field in forged})
         assert found() == [], "control: as it was, it is fine again"
+
+
+def test_the_operators_log_is_read_from_the_cluster_while_it_goes_on(admin, audit, ran):
+    """Nobody waits until nothing is written: what is newer than the log, or than the records, is no finding."""
+    names = [a_name("meanwhile") for _ in range(3)]
+    for name in names:
+        admin.submit(name, "import time\nfor _ in range(20): print('on', flush=True); time.sleep(0.1)", **SMALL)
+    done = audit("verify", "--from-cluster", "--operator-namespace", SYSTEM, "-n", SANDBOX, "-o", "json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["findings"]) == (0, []), done.stderr
+    assert found["records"] >= len(ran), "control: these were compared with it"
+    assert f"reading the operator's log in namespace '{SYSTEM}'" in done.stderr
+    name = ran["Failed"]
+    before = admin.execution(name)["status"]
+    admin.patch("codeexecution", name, {"status": {"exitCode": 0}}, subresource="status")
+    try:
+        forged = audit.verify("--from-cluster", "-n", SANDBOX)
+        assert [(one["kind"], one["where"]) for one in forged] == [("RecordChanged", f"CodeExecution {name}")]
+    finally:
+        admin.patch("codeexecution", name, {"status": {"exitCode": before["exitCode"]}}, subresource="status")
+    for name in names:
+        admin.wait_for_phase(name, "Succeeded")
+
+
+def test_an_agent_may_not_read_the_operators_log(agent_kubeconfig):
+    done = AuditCommand(agent_kubeconfig)("verify", "--from-cluster", "-n", SANDBOX)
+    assert done.returncode == 1
+    assert f"this identity may not list pods in namespace '{SYSTEM}'" in done.stderr
 
 
 def test_show_list_and_report_of_the_real_cluster(admin, audit, ran, tmp_path):

@@ -51,4 +51,4 @@ def test_sandbox_image_without_a_runner(admin, policy):
     admin.submit(name, "print(1)", limits=SMALL)
     status = admin.wait_for_phase(name, "Failed")["status"]
     assert status["reason"] == "RunnerFailed"
-    assert "is it a sandbox image" in status["message"]
+    assert "check that the image is a codeexec sandbox image" in status["message"]

@@ -141,7 +141,7 @@ def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
     assert admin.phase(name) == "Running"
     now = codeexec("logs", name)
     assert (now.stdout, now.returncode) == ("so far\n", 0)
-    assert now.stderr == f"codeexec: {name} has not ended; -f shows what is still to come\n"
+    assert now.stderr == f"codeexec: {name} has not ended; use -f to follow its output\n"
     assert codeexec("cancel", name).stdout == f"{name} is being stopped\n"
     stdout, stderr = following.communicate(timeout=30)
     assert (stdout, following.returncode) == ("", 0)
@@ -214,7 +214,7 @@ def test_doctor_names_the_rights_that_are_missing(codeexec, kubeconfig_of, admin
     found = findings(done)
     assert found["rights"][0] == "failed"
     assert "create codeexecutions.codeexec.dev" in found["rights"][1]
-    assert found["execution"] == ("unknown", "no code was run, because of what has failed")
+    assert found["execution"] == ("unknown", "no code was run, because a check failed")
     assert done.returncode == 1
     assert findings(codeexec("doctor", "--no-run", "-o", "json"))["rights"][0] == "ok"
 

@@ -470,4 +470,4 @@ def test_what_is_not_there_is_named(admin, never_starts):
     """Last: it took the time that a start may take."""
     status = admin.wait_for_phase(never_starts, *TERMINAL, seconds=90)["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "StartTimeout")
-    assert "configmap:nowhere: see to it that they are there" in status["message"]
+    assert "configmap:nowhere: check that each exists" in status["message"]

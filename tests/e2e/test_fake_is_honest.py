@@ -14,6 +14,7 @@ import pytest_asyncio
 from cluster_tools import SANDBOX, Admin
 from fake_cases import CASES, Case, FakeStage
 
+from codeexec_api import Reason
 from executor_client import ClusterRef, CodeExecutionClient
 
 pytestmark = pytest.mark.e2e
@@ -41,6 +42,9 @@ class RealStage:
         async with asyncio.timeout(seconds + 30), aclosing(transport.session_changes(current)) as changes:
             while not current.status.phase.terminal:
                 current = await anext(changes)
+
+    def no_pod_starts(self, reason: Reason, message: str) -> None:
+        """It finds that out by itself."""
 
     def somebody_else(self) -> CodeExecutionClient:
         return CodeExecutionClient(ClusterRef(SANDBOX, self._approver.kubeconfig))

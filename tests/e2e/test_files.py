@@ -164,7 +164,7 @@ async def test_what_is_no_file_is_said(make, work_dir):
     (work_dir / "folder").mkdir()
     with pytest.raises(FileMissing, match="absent does not exist"):
         await executor.upload_files(["absent"], TOKEN)
-    with pytest.raises(FileTransferError, match="no regular file"):
+    with pytest.raises(FileTransferError, match="not a regular file"):
         await executor.upload_files(["folder"], TOKEN)
     await run(executor, "mkdir folder; printf one > folder/one", "sh")
     for name in ("absent", "folder"):

@@ -65,10 +65,13 @@ async def test_python_and_shell_blocks_run_in_order(executor):
 async def test_record_can_be_read_with_kubectl(executor, admin):
     result = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
     header, row = admin.kubectl("-n", SANDBOX, "get", "cex", result.execution).splitlines()
-    assert header.split() == ["NAME", "AGENT", "LANGUAGE", "PHASE", "EXIT", "DURATION", "DIGEST", "AGE"]
-    digest = admin.execution(result.execution)["status"]["codeDigest"]
-    name, agent, language, phase, exit_code, duration, short, _ = row.split()
-    assert (name, agent, language, phase, exit_code) == (result.execution, "e2e", "python", "Succeeded", "0")
+    assert header.split() == ["NAME", "AGENT", "LANGUAGE", "PHASE", "REASON", "EXIT", "DURATION", "AGE"]
+    *cells, exit_code, duration, _ = row.split()
+    assert cells == [result.execution, "e2e", "python", "Succeeded", "Completed"]
+    assert exit_code == "0"
     assert duration.endswith("s")
-    assert digest.removeprefix("sha256:").startswith(short)
-    assert len(short) == 12
+    record = admin.execution(result.execution)
+    status = record["status"]
+    wide = admin.kubectl("-n", SANDBOX, "get", "cex", result.execution, "-o", "wide", "--no-headers").split()
+    assert {record["spec"]["requestedBy"], status["podName"], status["nodeName"], "Closed"} <= set(wide)
+    assert status["codeDigest"].removeprefix("sha256:")[:12] in wide

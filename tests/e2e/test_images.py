@@ -97,4 +97,4 @@ def test_a_tag_is_refused_with_the_digest_of_the_image_named():
     tag = next(tags(image()))
     with pytest.raises(ValueError, match="must be named by digest") as caught:
         KubernetesCodeExecutor(image=tag)
-    assert str(caught.value).endswith(f"here it is {image()}")
+    assert str(caught.value).endswith(f"use {image()}")

@@ -90,8 +90,8 @@ def test_scaling_and_what_its_columns_say(make_pool, admin):
     pool = make_pool(1)
     pool.ready(1)
     heading, row = admin.kubectl("-n", SANDBOX, "get", "sandboxpools", pool.name).splitlines()
-    assert heading.split() == ["NAME", "REPLICAS", "READY", "IN-USE", "QUEUED", "REFILL-MS", "AGE"]
-    assert row.split()[:5] == [pool.name, "1", "1", "0", "0"]
+    assert heading.split() == ["NAME", "REPLICAS", "READY", "IN-USE", "QUEUED", "REASON", "AGE"]
+    assert row.split()[:6] == [pool.name, "1", "1", "0", "0", "PoolReady"]
     scale = admin.get("sandboxpool", pool.name, subresource="scale")
     assert (scale["spec"]["replicas"], scale["status"]["selector"]) == (1, f"codeexec.dev/pool={pool.name}")
     admin.kubectl("-n", SANDBOX, "scale", "sandboxpool", pool.name, "--replicas", "2")

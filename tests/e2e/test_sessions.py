@@ -93,7 +93,7 @@ async def test_idle_session_ends_and_the_next_call_says_so(make, admin):
     note, output = result.output.split("\n", 1)
     assert output == "False\n"
     assert old["metadata"]["name"] in note
-    assert "new workspace, without what code had made" in note
+    assert "new workspace, without the files of earlier calls" in note
 
 
 async def test_garbage_collection_ends_the_session(agent_kubeconfig, admin):

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import yaml
 from api_calls import Match
 from chart.helm import render, tool
+from chart.install import wait_until_served
 from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, wait_for
 from control_plane import (
     API_SERVER,
@@ -169,8 +170,7 @@ class Stage:
             self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         custom = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
         self.admin.apply(_runtime_class(), *custom)
-        names = [f"crd/{one['metadata']['name']}" for one in custom]
-        self.admin.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)
+        wait_until_served(self.admin, custom)
         left_out = ("CustomResourceDefinition", "Deployment", "Pod")
         self.admin.apply(*(one for one in objects if one["kind"] not in left_out))
         for namespace in self.namespaces:

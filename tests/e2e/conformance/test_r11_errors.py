@@ -35,7 +35,9 @@ async def test_failures_around_the_code_are_errors(works, sandbox, kubeconfig_of
         unused.bind(("127.0.0.1", 0))
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{unused.getsockname()[1]}"
         nowhere.write_text(yaml.safe_dump(config))
-        with pytest.raises(ClusterUnreachable, match="does the cluster run, are kubeconfig and context right"):
+        with pytest.raises(
+            ClusterUnreachable, match="check that the cluster is running, and that kubeconfig and context are right"
+        ):
             await sandbox.run(RUN, kubeconfig=nowhere)
     with pytest.raises(NotPermitted, match=r"401.*credentials in the kubeconfig are not valid"):
         await sandbox.run(RUN, kubeconfig=expired)
@@ -61,7 +63,8 @@ async def test_failures_that_an_agent_can_mend_are_results(works, sandbox, polic
     unknown = await sandbox.run(("cobol", RUN))
     assert (unknown.exit_code, unknown.output) == (
         1,
-        "unknown language cobol; supported languages: python, bash, sh, javascript, pwsh",
+        "unknown language cobol; supported languages: python, bash, sh. A sandbox image with node or pwsh also runs "
+        "javascript or pwsh: see docs/images.md",
     )
     cases = {"ended": "import sys; sys.exit(9)", "missing": ("sh", "nonesuch"), "late": "import time; time.sleep(60)"}
     session = sandbox.session(timeout=3)
@@ -72,6 +75,6 @@ async def test_failures_that_an_agent_can_mend_are_results(works, sandbox, polic
     policy(maxTimeoutSeconds=10, languages=["bash"])
     denied = await sandbox.run(RUN, timeout=11)
     assert denied.exit_code == 1
-    assert "spec.timeoutSeconds: 11 is not allowed by the policy (allowed: at most 10)" in denied.output
+    assert "timeout=11 is not allowed by the policy (allowed: at most 10)" in denied.output
     assert "spec.blocks[0].language: python is not allowed by the policy (allowed: bash)" in denied.output
     assert "ask the platform owner" in denied.output

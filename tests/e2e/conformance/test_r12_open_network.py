@@ -115,7 +115,7 @@ def test_no_code_where_the_network_is_open(control, closed_and_open):
     assert (status["phase"], status["reason"]) == ("Denied", "EgressNotEnforced")
     assert {"startedAt", "blocks", "stdout", "exitCode"} & set(status) == set()
     assert "NetworkPolicy codeexec-deny-all" in status["message"]
-    assert "No code was run" in status["message"]
+    assert "Nothing was run" in status["message"]
     assert "NetworkPolicy" not in status.get("layers", [])
 
 

@@ -28,12 +28,12 @@ async def test_more_than_the_ceiling_is_denied(control, sandbox, policy):
     assert (denied.exit_code, denied.stdout) == (1, "")
     for ceiling in (
         "spec.blocks: 2 is not allowed by the policy (allowed: at most 1)",
-        "spec.timeoutSeconds: 11 is not allowed by the policy (allowed: at most 10)",
-        "spec.limits.cpu: 200m is not allowed by the policy (allowed: at most 50m)",
-        "spec.limits.memory: 128Mi is not allowed by the policy (allowed: at most 64Mi)",
-        "spec.limits.ephemeralStorage: 64Mi is not allowed by the policy (allowed: at most 32Mi)",
-        "spec.limits.pids: 64 is not allowed by the policy (allowed: at most 32)",
-        "spec.limits.outputBytes: 4096 is not allowed by the policy (allowed: at most 2048)",
+        "timeout=11 is not allowed by the policy (allowed: at most 10)",
+        'Limits(cpu="200m") is not allowed by the policy (allowed: at most 50m)',
+        'Limits(memory="128Mi") is not allowed by the policy (allowed: at most 64Mi)',
+        'Limits(ephemeral_storage="64Mi") is not allowed by the policy (allowed: at most 32Mi)',
+        "Limits(pids=64) is not allowed by the policy (allowed: at most 32)",
+        "Limits(output_bytes=4096) is not allowed by the policy (allowed: at most 2048)",
     ):
         assert ceiling in denied.output
     status = sandbox.record(denied)["status"]

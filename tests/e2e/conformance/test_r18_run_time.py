@@ -35,7 +35,7 @@ async def test_only_images_of_the_policy_run(control, sandbox):
     foreign = f"registry.example/other@sha256:{'1' * 64}"
     denied = await sandbox.run("print('ran')", image=foreign)
     assert (denied.exit_code, denied.stdout) == (1, "")
-    assert f"spec.image: {foreign} is not allowed by the policy" in denied.output
+    assert f'image="{foreign}" is not allowed by the policy' in denied.output
     allowed = await sandbox.run("print('ran')", image=image(), limits=BESIDE_OTHERS)
     control.succeeded("the same call with an image of the policy ran", allowed.output == "ran\n")
     status = sandbox.record(allowed)["status"]

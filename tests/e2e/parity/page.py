@@ -1,4 +1,4 @@
-"""The table that the terminal shows, and `docs/parity.md`: the same text for the same outcome."""
+"""Renders the table for the terminal, and `docs/parity.md`. The same outcome gives the same text."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,11 +9,11 @@ from parity.suite import GROUPS, PARTIES
 NOT_RUN = "not run"
 _LONG = 110
 Outcome = Mapping[str, Mapping[str, Seen | None]]
-"""What each executor has given, by case and executor; None: it was not run."""
+"""The result of each executor, by case and executor. None: the executor was not run."""
 
 
 def table(outcome: Outcome) -> str:
-    """A row for each case that has run: how the other two compare with Docker's."""
+    """One row for each case that ran, comparing the other two executors with Docker's."""
     rows = [("case", "Local", "Docker", "ours")]
     for group in GROUPS:
         ran = [case for case in group.cases if case.id in outcome]
@@ -27,16 +27,18 @@ def page(outcome: Outcome, facts: Mapping[str, str]) -> str:
     """The page of a run in which every case ran and held."""
     parts = [
         "# Parity with AutoGen's executors",
-        "Written by `make parity`; do not edit. The same cases, run in one go with AutoGen's Local executor, its "
-        "Docker executor and `KubernetesCodeExecutor`. Every cell is what was observed. The reference is the Docker "
-        "executor; where ours differs from it, the last column says why, and a difference without a reason fails the "
-        "suite, as does a reason without a difference.",
-        f"**{_counts(outcome)}** Shown on:",
+        "This page shows how `KubernetesCodeExecutor` (ours) differs from AutoGen's Local and Docker executors. Read "
+        "it when you replace one of them. `make parity` generates this page; do not edit it.",
+        "One run plays the same cases on all three executors, and every cell is an observed result. The Docker "
+        "executor is the reference. If ours differs from it, the last column gives the reason. The suite fails on a "
+        "difference without a reason, and on a reason without a difference.",
+        f"**{_counts(outcome)}** Observed with:",
         _rows(("", "this machine"), facts.items()),
-        "How to read it: a number is the exit code, a text in quotes the output. “says” lists the words that were "
-        "found of those looked for, where the rest varies. `…` stands for digests and names that differ in each run, "
-        "`/workspace` for the folder in which code runs. Docker's executor runs the sandbox's own image, so that both "
-        "have the same programs.",
+        "How to read the cells:\n\n"
+        "- A number is the exit code. A text in quotes is the output.\n"
+        "- “says” lists the expected words that the output contains. The rest of the output varies.\n"
+        "- `…` replaces digests and names that differ in each run. `/workspace` is the folder in which code runs.\n"
+        "- Docker's executor runs our sandbox image, so both have the same programs.",
         *(_section(group, outcome) for group in GROUPS),
     ]
     return "\n\n".join(parts) + "\n"
@@ -52,8 +54,8 @@ def _section(group: Group, outcome: Outcome) -> str:
 
 def _counts(outcome: Outcome) -> str:
     cases = [case for group in GROUPS for case in group.cases if case.id in outcome]
-    different = sum(outcome[case.id]["ours"] != case.docker for case in cases)
-    return f"{len(cases)} cases: ours as Docker's in {len(cases) - different}, different for a reason in {different}."
+    other = sum(outcome[case.id]["ours"] != case.docker for case in cases)
+    return f"{len(cases)} cases: {len(cases) - other} the same as Docker, {other} different for a stated reason."
 
 
 def _verdict(case: Case, party: str, seen: Mapping[str, Seen | None]) -> str:

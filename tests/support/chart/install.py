@@ -26,9 +26,7 @@ def install(kube: Kube, namespaces: Sequence[str], *settings: str) -> list[Objec
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     first = [one for one in objects if one["kind"] in FIRST]
     kube.apply(*first)
-    for definition in [one for one in first if one["kind"] == "CustomResourceDefinition"]:
-        kind = definition["spec"]["names"]["kind"]
-        wait_for(f"{kind} to be served", functools.partial(_served, kube, definition["metadata"]["name"], kind))
+    wait_until_served(kube, [one for one in first if one["kind"] == "CustomResourceDefinition"])
     kube.apply(*[one for one in objects if one not in first])
     for namespace in namespaces:
         account = functools.partial(kube.exists, "serviceaccount", "default", namespace)
@@ -38,13 +36,23 @@ def install(kube: Kube, namespaces: Sequence[str], *settings: str) -> list[Objec
     return objects
 
 
+def wait_until_served(kube: Kube, definitions: Sequence[Object]) -> None:
+    """Until the API server answers requests for each of these custom resources."""
+    for definition in definitions:
+        kind = definition["spec"]["names"]["kind"]
+        wait_for(f"{kind} to be served", functools.partial(_served, kube, definition["metadata"]["name"], kind))
+
+
 def _served(kube: Kube, name: str, kind: str) -> bool:
-    """Established, and in the discovery documents, which follow a moment later."""
+    """Established, in the discovery documents, which follow a moment later, and with its storage initialized.
+
+    Until its cache is filled the API server answers lists by 429, "storage is (re)initializing".
+    """
     conditions = kube.get("customresourcedefinition", name).get("status", {}).get("conditions") or []
     if not any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
         return False
     try:
-        return bool(kube.resource(kind))
+        return kube.try_list(kind, None) is None
     except AssertionError:
         return False
 

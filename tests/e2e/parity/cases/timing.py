@@ -13,7 +13,7 @@ from parity.parties import Party, held, living, whether_it_lives
 KILLED = "Code is killed with SIGKILL, all of its processes, whatever session or handler they have."
 LIMIT = 2
 """Seconds: enough for what has to run before them on a busy machine."""
-TIMED_OUT = f"Timeout: the block ran longer than spec.timeoutSeconds ({LIMIT} s) and was killed"
+TIMED_OUT = f"Timeout: the block ran longer than timeout={LIMIT} and was killed"
 NAMES_LIMIT = "The text says which limit it was."
 EARLIER = "What the running block has printed is kept, too."
 
