@@ -40,7 +40,7 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records audit-picture load flakes soak mutants scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records audit-picture cast load flakes soak mutants scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -128,8 +128,8 @@ test: venv ## Run all tests but make sbom's: what needs no cluster while one is 
 beside-%:
 	@$(RUN) nice -n 10 $(MAKE) $* 2>&1 | sed -u 's/^/[$*] /'
 
-check: venv ## Lint, types, import contracts, unit and API tier: all that needs no cluster
-	@for part in lint unit api covered; do $(RUN) $(MAKE) $$part; done
+check: venv ## Lint, types, import contracts, prose, unit and API tier: all that needs no cluster
+	@for part in lint prose unit api covered; do $(RUN) $(MAKE) $$part; done
 
 # Which lines the tiers that ran have run.
 COVERED ?= unit api
@@ -141,6 +141,15 @@ lint: venv ## Lint, types and import contracts
 	echo "shellcheck"; $(BIN)/shellcheck -x .ci/run $(CLUSTER)/*.sh
 	echo "mypy"; $(BIN)/mypy
 	echo "import contracts"; $(BIN)/lint-imports --no-logo
+
+# Our own documents, the CRDs' descriptions, the help of the command line, the comments of the chart's values.
+PROSE := README.md SECURITY.md CONTRIBUTING.md docs/*.md docs/security/threat-model.md charts/codeexec/README.md tests/README.md tests/cluster/README.md
+
+prose: venv ## Lint the English of the documents, the CRDs and the command line (vale, with the rules in tests/prose)
+	@$(RUN) $(CLUSTER)/tools.sh vale
+	echo "prose"
+	$(BIN)/python tests/prose/texts.py $(STATE)/prose
+	vale --config tests/prose/vale.ini --output line $(filter-out docs/parity.md,$(wildcard $(PROSE))) $(STATE)/prose/*.md
 
 unit: venv ## The unit tier: pure, and the chart
 	@$(RUN) $(CLUSTER)/tools.sh helm helm-unittest kubeconform k8s-schemas
@@ -199,6 +208,9 @@ bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in
 
 bench-records: deploy ## Measure a call and the operator without and with 10,000 records (JSON in .codeexec/records.json)
 	@$(BIN)/python -W ignore tests/bench/retained.py
+
+cast: deploy ## Run the quick start on the cluster and write docs/cast.svg, the terminal at the top of README
+	@$(BIN)/python tests/support/cast.py
 
 audit-picture: venv ## Write docs/audit-report.png, a page of `codeexec audit report`, by Chromium
 	@$(CLUSTER)/tools.sh chromium

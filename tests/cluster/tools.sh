@@ -2,7 +2,7 @@
 # Makes sure that command-line tools are there. kind, kubectl and helm are taken from
 # PATH where it has them; everything else is built from Go modules, once.
 #
-#   usage: tools.sh TOOL...     TOOL: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas syft chromium faketime
+#   usage: tools.sh TOOL...     TOOL: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas vale syft chromium faketime
 #          tools.sh --bin       prints the folder to put in front of PATH
 #          tools.sh --schemas   prints the folder of the Kubernetes JSON schemas
 #          tools.sh --sbom-schemas   prints the folder of the CycloneDX JSON schemas
@@ -19,6 +19,12 @@ SBOM_SCHEMAS=$CACHE/schemas/syft-$SYFT_VERSION
 
 kind_tool() { go install -ldflags '-s -w' "sigs.k8s.io/kind@$KIND_VERSION"; }
 kubeconform_tool() { go install -ldflags '-s -w' "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM_VERSION"; }
+
+# Parts of it are written in C.
+vale_tool() {
+  command -v gcc >/dev/null || need_debian_packages gcc libc6-dev
+  CGO_ENABLED=1 go install -ldflags "-s -w -X main.version=$VALE_VERSION" "github.com/vale-cli/vale/v3/cmd/vale@$VALE_VERSION"
+}
 
 # kubectl's published module has no main package: this is one.
 kubectl_tool() {
@@ -78,8 +84,8 @@ needs_build() { # TOOL
     # Where the node image is built, kubectl is a part of it.
     kubectl) [[ ! -f $CACHE/stamps/kubernetes ]] && ! on_path kubectl ;;
     helm) ! on_path helm ;;
-    hyperkube | helm-unittest | kubeconform | k8s-schemas | syft) true ;;
-    *) die "tools.sh knows no tool '$1', only: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas syft chromium faketime" ;;
+    hyperkube | helm-unittest | kubeconform | k8s-schemas | vale | syft) true ;;
+    *) die "tools.sh knows no tool '$1', only: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas vale syft chromium faketime" ;;
   esac
 }
 
@@ -108,6 +114,7 @@ for tool in "${needed[@]}"; do
     helm-unittest) step helm_unittest_tool kubernetes ;;
     kubeconform) step kubeconform_tool "$KUBECONFORM_VERSION" ;;
     k8s-schemas) step k8s_schemas k8s_schemas.py "$KUBERNETES_VERSION" ;;
+    vale) step vale_tool "$VALE_VERSION" ;;
     syft) step syft_tool "$SYFT_VERSION" ;;
   esac
 done

@@ -167,7 +167,7 @@ def a_session_status(phase: SessionPhase = SessionPhase.PENDING, **changes: Any)
         past |= {"started_at": NOW, "last_used_at": NOW, "node_name": "node-1", "egress_proof": proof}
         past |= {"layers": ("NetworkPolicy", "Seccomp"), "image_id": "sha256:1"}
     if phase.terminal:
-        past |= {"ended_at": NOW, "reason": "EndRequested", "message": "ended, as was asked for"}
+        past |= {"ended_at": NOW, "reason": "EndRequested", "message": "ended on request (spec.ended)"}
     return CodeSessionStatus(**{"phase": phase, **past, **changes})
 
 

@@ -131,7 +131,6 @@ def test_locked_requirements_have_hashes_and_name_no_index(path: Path) -> None:
     assert not re.search(r"https?://|--(extra-)?index-url|--find-links", text)
 
 
-def test_one_version() -> None:
-    chart = (ROOT / "charts/codeexec/Chart.yaml").read_text()
-    versions = re.findall(r"^(?:version|appVersion): \"?([^\"\n]+)", chart, re.MULTILINE)
-    assert versions == [PROJECT["version"]] * 2
+def test_the_changelog_begins_with_this_version() -> None:
+    [newest, *_] = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest == PROJECT["version"]
