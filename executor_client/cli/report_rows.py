@@ -11,13 +11,8 @@ from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, CodeSession, EgressVerdict
 from executor_client.cli.auditing import Record
-from executor_client.cli.report_sums import (
-    Entry,
-    SessionGroup,
-    anchor_of,
-    many,
-    session_anchor,
-)
+from executor_client.cli.report_entries import Entry, SessionGroup, anchor_of, session_anchor
+from executor_client.cli.report_sums import many
 from executor_client.cli.report_words import (
     CLOSED,
     ENDED,

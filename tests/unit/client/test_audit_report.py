@@ -22,12 +22,11 @@ from codeexec_api import (
 from codeexec_api.audit_check import Finding, FindingKind
 from codeexec_api.v1alpha1 import ApprovalStatus
 from executor_client.cli.auditing import Record
+from executor_client.cli.report_entries import anchor_of, entries_of
 from executor_client.cli.report_rows import FOLDED_FROM, Fold, Row, days_of
 from executor_client.cli.report_sums import (
     LINKED,
     Share,
-    anchor_of,
-    entries_of,
     flagged,
     found_in_log,
     problems_of,
