@@ -1530,7 +1530,7 @@ def _network(text: str) -> str:
     try:
         return str(ipaddress.ip_network(text))
     except ValueError as error:
-        raise ValueError(f"{error}; write a network such as 10.1.0.0/16, without bits behind its prefix") from error
+        raise ValueError(f"{error}; write a network such as 10.1.0.0/16, with all bits after its prefix 0") from error
 
 
 class EgressRule(_Model):

@@ -101,7 +101,7 @@ def failure(sandbox: Sandbox) -> Ending | None:
         hint = "check that the image exists and that the node may pull it; " if "Image" in reason.value else ""
         return Ending(Event.FAULT, reason, f"{pod.waiting_reason}: {hint}{pod.waiting_message}")
     if pod.terminated and pod.terminated.startswith(_NO_ROOM):
-        message = f"node {pod.node_name!r} had no room for the pod: {pod.terminated}: {pod.end_message}"
+        message = f"node {pod.node_name!r} had no room for the pod ({pod.terminated}): {pod.end_message}"
         return Ending(Event.FAULT, Reason.START_TIMEOUT, message)
     if pod.terminated:
         message = f"the runner ended before the code started ({pod.terminated}, exit code {pod.exit_code})"
@@ -139,11 +139,11 @@ def _why(pod: PodView | None) -> str:
     if pod.unschedulable:
         return f"the scheduler found no node: {pod.unschedulable}"
     if pod.waiting_message:
-        return f"its container waits ({pod.waiting_reason}: {pod.waiting_message})"
+        return f"its container is waiting ({pod.waiting_reason}: {pod.waiting_message})"
     if pod.refused:
-        return f"the scheduler found a node late: {pod.refused}"
+        return f"the scheduler found a node late; before that it said: {pod.refused}"
     if pod.waiting_reason:
-        return f"its container waits ({pod.waiting_reason}); {_EVENTS}"
+        return f"its container is waiting ({pod.waiting_reason}); {_EVENTS}"
     if not pod.node_name:
         return "the scheduler has assigned no node"
     return f"node {pod.node_name!r} has not started its container; {_EVENTS}"

@@ -196,6 +196,10 @@ class TestAsking:
     def test_nobody_is_asked_about_what_can_not_be_approved(self) -> None:
         assert outcome(plan(seen(policy=TIGHTER))) == (Phase.DENIED, "PolicyViolation")
 
+    def test_a_denial_says_where_the_policy_is_kept(self) -> None:
+        message = written(plan(seen(policy=TIGHTER, policy_source="the policy in X"))).message
+        assert message.endswith(". Ask for less, or ask the platform owner to change the policy in X")
+
     def test_nobody_is_asked_about_what_was_cancelled(self) -> None:
         assert outcome(plan(seen(spec={"cancelled": True}))) == (Phase.CANCELLED, "CancelRequested")
 

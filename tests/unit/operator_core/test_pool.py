@@ -446,11 +446,12 @@ class TestEachPod:
         ],
     )
     def test_where_the_policy_does_not_allow_them_there_are_none(self, policy: Any, reason: str, told: str) -> None:
-        result = plan(seen({"a": ready()}, policy=policy))
+        result = plan(seen({"a": ready()}, policy=policy, policy_source="the policy in X"))
         assert (dropped(result), created(result)) == (["a"], [])
         assert reason_of(result) == ("False", reason)
         assert result.status
         assert told in result.status.conditions[0].message
+        assert ("change the policy in X" in result.status.conditions[0].message) == (reason == "PolicyViolation")
 
 
 class TestWhoIsServed:

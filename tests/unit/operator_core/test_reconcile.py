@@ -278,7 +278,7 @@ class TestStarting:
         result = plan(starting(sandbox=Sandbox(pod, requested=True)))
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
         assert result.status
-        told = "node 'node-1' had no room for the pod: OutOfcpu: Pod was rejected: not enough cpu"
+        told = "node 'node-1' had no room for the pod (OutOfcpu): Pod was rejected: not enough cpu"
         assert result.status.message == told
 
     @pytest.mark.parametrize(
@@ -292,15 +292,15 @@ class TestStarting:
             ),
             (
                 a_pod(running=False, waiting_reason="ContainerCreating", waiting_message="volume"),
-                "its container waits (ContainerCreating: volume)",
+                "its container is waiting (ContainerCreating: volume)",
             ),
             (
                 a_pod(running=False, waiting_reason="ContainerCreating"),
-                "its container waits (ContainerCreating); the pod's events may say why",
+                "its container is waiting (ContainerCreating); the pod's events may say why",
             ),
             (
                 a_pod(running=False, refused="1 Insufficient cpu.", waiting_reason="ContainerCreating"),
-                "the scheduler found a node late: 1 Insufficient cpu.",
+                "the scheduler found a node late; before that it said: 1 Insufficient cpu.",
             ),
             (a_pod(running=False), "node 'node-1' has not started its container; the pod's events may say why"),
             (a_pod(), "its container runs, but the runner did not answer"),

@@ -114,6 +114,11 @@ class TestPending:
         assert result.status.ended_at == NOW
         assert result.actions == ()
 
+    def test_a_denial_says_where_the_policy_is_kept(self) -> None:
+        result = plan(seen(policy=a_policy(maxLimits={"cpu": "100m"}), policy_source="the policy in X"))
+        assert result.status
+        assert result.status.message.endswith("ask the platform owner to change the policy in X")
+
     def test_ended_before_it_was_accepted(self) -> None:
         result = plan(seen(spec={"ended": True}, policy_read=False))
         assert outcome(result) == (SessionPhase.ENDED, "EndRequested")
