@@ -29,7 +29,7 @@ _QUIET_SECONDS: Final = 2.0
 """After this long without output, `logs` has read everything a running execution printed so far."""
 _NO_CODE: Final = "files"
 """In place of a language: the execution puts files into the workspace of a session, or lists or fetches files."""
-_COLUMNS: Final = ("NAME", "AGENT", "LANGUAGE", "PHASE", "EXIT", "DURATION", "DIGEST", "SESSION", "AGE")
+_COLUMNS: Final = ("NAME", "AGENT", "LANGUAGE", "PHASE", "REASON", "EXIT", "DURATION", "SESSION", "AGE")
 
 
 @click.command(short_help="List executions, or show one.")
@@ -103,9 +103,9 @@ def _row(execution: CodeExecution, at: datetime) -> tuple[str, ...]:
         spec.source.agent,
         ",".join(spec.languages) or _NO_CODE,
         status.phase.value,
+        status.reason,
         "" if status.exit_code is None else str(status.exit_code),
         status.summary.duration,
-        status.summary.digest if spec.blocks or spec.files else "",
         spec.session_ref.name if spec.session_ref else "",
         age(execution.metadata.creation_timestamp, at),
     )
