@@ -100,11 +100,14 @@ deploy: ready ## Install or upgrade the Helm chart
 	source $(STATE)/images.env
 	# Where the cluster has gVisor, executions may ask for it.
 	gvisor="$$(kubectl get runtimeclass gvisor --ignore-not-found --output name)"
+	chosen=()
+	if [[ -n "$$gvisor" ]]; then chosen=(--set "policy.runtimeClassNames={gvisor}"); fi
 	echo "installing the chart: release codeexec, namespace $(NAMESPACE)"
 	helm upgrade --install codeexec charts/codeexec --namespace $(NAMESPACE) --create-namespace --wait --timeout 3m \
 	  --set image.repository="$${OPERATOR_IMAGE%@*}" --set image.digest="$${OPERATOR_IMAGE#*@}" \
 	  --set sandbox.image.repository="$${SANDBOX_IMAGE%@*}" --set sandbox.image.digest="$${SANDBOX_IMAGE#*@}" \
-	  $${gvisor:+--set policy.runtimeClassNames={gvisor}} $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
+	  "$${chosen[@]}" $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
+	sed -n '/^WARNING/,/^$$/p' $(STATE)/helm.log
 	echo "deployed"
 
 demo: deploy ## Bring everything up and let an AutoGen agent run code in hardened pods

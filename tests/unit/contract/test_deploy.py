@@ -1,0 +1,49 @@
+"""`make deploy` on a cluster of the user's: which arguments Helm gets, with and without gVisor on the cluster."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from cluster_tools import ROOT
+
+DIGEST = "sha256:" + "a" * 64
+NOTES = "WARNING: this is open.\nClose it.\n\ncodeexec is installed."
+
+
+def deploy(folder: Path, runtime_class: str) -> tuple[list[str], str]:
+    """The arguments of Helm, and what `make deploy` printed; helm and kubectl are played."""
+    programs = folder / "bin"
+    programs.mkdir()
+    played = {
+        "helm": f"printf '%s\\n' \"$@\" >{folder}/arguments; printf '%s\\n' '{NOTES}'",
+        "kubectl": f"echo {runtime_class}",
+    }
+    for name, body in played.items():
+        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / name).chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "KUBECONFIG": str(folder / "kubeconfig"),
+        "OPERATOR_IMAGE": f"registry.example/operator@{DIGEST}",
+        "SANDBOX_IMAGE": f"registry.example/sandbox@{DIGEST}",
+        "HELM_ARGS": "--values mine.yaml",
+    }
+    for inherited in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+        environment.pop(inherited, None)
+    command = ["make", "--assume-old", ".venv/bin/.installed", f"STATE={folder}", "deploy"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return (folder / "arguments").read_text().splitlines(), done.stdout
+
+
+@pytest.mark.parametrize(("runtime_class", "chosen"), [("", []), ("gvisor", ["policy.runtimeClassNames={gvisor}"])])
+def test_the_runtime_that_the_cluster_has_is_allowed(tmp_path, runtime_class, chosen) -> None:
+    arguments, printed = deploy(tmp_path, runtime_class)
+    assert arguments[:4] == ["upgrade", "--install", "codeexec", "charts/codeexec"]
+    assert [one for one in arguments if "runtimeClassNames" in one] == chosen
+    assert arguments[-2:] == ["--values", "mine.yaml"]
+    assert "}" not in arguments
+    assert "WARNING: this is open.\nClose it." in printed
+    assert "codeexec is installed" not in printed
