@@ -1,8 +1,8 @@
 """An AutoGen agent writes Python and shell, and the cluster runs it.
 
-The model is AutoGen's replay client, so no API key is needed: its one answer is written below. Everything else is
-real: the agent finds the code blocks in the answer, our executor runs them in a hardened pod, and the audit span of
-the call is printed at the end.
+The model is AutoGen's replay client with the answers below, so no API key is needed. Everything else is real: the agent
+finds the code blocks in the answer, the executor runs them in a hardened pod, and the example prints the call's
+OpenTelemetry span at the end.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ SUMMARY = "The sum of the first 100 squares is 338350. The sandbox has no privil
 
 
 def approve(request: ApprovalRequest) -> ApprovalResponse:
-    """AutoGen's own question before code runs; a real application would show `request.code` to somebody."""
+    """AutoGen asks this before each call. A real application would show `request.code` to a user."""
     return ApprovalResponse(approved=True, reason=f"{len(request.code)} characters, written above")
 
 

@@ -1,7 +1,7 @@
-"""A CSV goes into the sandbox, code analyses it, and a table and a plot come back into a local folder.
+"""Code in the sandbox analyses a local CSV file and returns a table and a plot.
 
-What stands in `work_dir` goes there with the next call, and what code makes or changes comes back after it.
-`upload_files`, `get_file_list` and `download_files` are called as with AutoGen's own executors that have them.
+Each call first copies files from `work_dir` into the workspace, and afterwards copies files that the code created or
+changed back. `upload_files`, `get_file_list` and `download_files` do the same for single files.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""One workspace for several calls: files last until restart or stop, and output comes as it is made.
+"""Several calls share one workspace, and their output arrives while the code runs.
 
-Each call is a CodeExecution of its own, all of them run in the one pod of a CodeSession. Processes and variables end
-with each call; for variables that last see 05-stateful.
+Each call is a CodeExecution of its own, and all of them run in the pod of one CodeSession. Files persist until
+`restart()` or `stop()`. Processes and variables end with each call; 05-stateful keeps variables.
 """
 
 import asyncio

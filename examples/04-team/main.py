@@ -1,7 +1,8 @@
 """An AutoGen team and an assistant with a tool, on one executor.
 
-In the team a writer proposes code and a `CodeExecutorAgent` runs it. The assistant decides itself when to run code: it
-has AutoGen's `PythonCodeExecutionTool`. Models are AutoGen's replay client, so no API key is needed.
+In the team, a writer proposes code and a `CodeExecutorAgent` runs it. The assistant has AutoGen's
+`PythonCodeExecutionTool` and decides by itself when to run code. The models are AutoGen's replay clients, so no API key
+is needed.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ async def ask_assistant(executor: KubernetesCodeExecutor) -> None:
     assistant = AssistantAgent("assistant", model, tools=[tool], reflect_on_tool_use=True)
     result = await assistant.run(task="What is their sum?")
     [event] = [message for message in result.messages if isinstance(message, ToolCallExecutionEvent)]
-    assert event.content[0].content == "129\n"  # of the file that the team has written
+    assert event.content[0].content == "129\n"  # the sum of the primes in the team's file
     print(f"assistant: {result.messages[-1].to_text()}")
 
 

@@ -1,7 +1,7 @@
-"""Variables last from call to call, figures and tables come back as files, and a cell that takes too long is stopped.
+"""Python variables persist between calls, and figures and tables come back as files.
 
-With `stateful=True` the Python blocks of a session run in one interpreter, like cells of a notebook. A cell that
-exceeds its limit is interrupted, and the variables are still there.
+With `stateful=True`, the Python blocks of a session run in one interpreter, like the cells of a notebook. A block that
+exceeds its time limit is interrupted, and the variables remain.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def use_notebook(work_dir: Path) -> None:
         print("The value of the last line is output:", shown.output, sep="\n")
         files = {Path(artifact.path).suffix: artifact.path for artifact in shown.artifacts}
         image, page = files[".png"], files[".html"]
-        print("What was shown is a file each:", image, page)
+        print("The plot and the table are files:", image, page)
         assert (work_dir / image).read_bytes().startswith(b"\x89PNG")
         assert "<table" in (work_dir / page).read_text()
 

@@ -1,8 +1,8 @@
-"""A human decides: an agent asks for more than the policy allows by itself, and waits until somebody else approves it.
+"""An agent requests more memory than the policy allows, and waits until a human approves the request.
 
-This plays three parts, so it needs the rights of an administrator, as the kubeconfig of `make demo` has: the platform
-owner who says what may be approved, the agent with the account codeexec-agent, and the human who decides. The human may
-as well type `kubectl codeexec approvals` and `kubectl codeexec approve NAME`.
+The example plays three roles: the platform owner, who sets the policy; the agent, with the service account
+codeexec-agent; and the human, who decides. It therefore needs an administrator's kubeconfig, such as that of
+`make demo`. Outside an example, the human runs `kubectl codeexec approvals` and `kubectl codeexec approve NAME`.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def main() -> None:
     async with client.ApiClient(configuration) as api:
         custom: Any = client.CustomObjectsApi(api)
         image = await image_in_use()
-        # The platform owner: 64 MiB for everybody, up to 512 if a human approves.
+        # The platform owner allows 64 MiB, and up to 512 MiB if a human approves.
         spec = {
             "images": [image],
             "maxLimits": {"memory": "64Mi"},
@@ -50,7 +50,7 @@ async def ask_and_decide(kubeconfig: Path) -> None:
     human = CodeExecutionClient(ClusterRef(NAMESPACE))
     loop = asyncio.get_running_loop()
 
-    def notify(request: ApprovalRequest) -> None:  # an application would write to its humans here, in a chat say
+    def notify(request: ApprovalRequest) -> None:  # a real application would notify its approvers here
         asks = ", ".join(map(str, request.grants))
         print(f"Agent {request.agent!r} ({request.requested_by}) asks for {asks}.")
         asyncio.run_coroutine_threadsafe(decide(human, request.execution), loop)
@@ -63,7 +63,7 @@ async def ask_and_decide(kubeconfig: Path) -> None:
         assert approval
         print(f"It ran: approved by {approval.approver} ({approval.reason}).")
 
-    print("Without waiting, the agent is told what is missing:")
+    print("With approval='return' the agent does not wait:")
     async with KubernetesCodeExecutor(limits=LARGE, approval="return", **options) as hasty:
         result = await hasty.execute_code_blocks([CODE], CancellationToken())
         assert (result.exit_code, result.reason) == (1, "ApprovalRequired"), result.output
@@ -81,7 +81,7 @@ async def decide(human: CodeExecutionClient, name: str) -> None:
 
 
 async def image_in_use() -> str:
-    """The image of the cluster's default policy, as a finished execution has recorded it."""
+    """The first image of the cluster's default policy, from the record of an execution."""
     async with CodeExecutionClient(ClusterRef(NAMESPACE)) as owner:
         executor = KubernetesCodeExecutor(client=owner, limits=SMALL, session="per-call", agent="approval-example")
         result = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
@@ -89,7 +89,7 @@ async def image_in_use() -> str:
 
 
 async def agents_kubeconfig(api: client.ApiClient, folder: Path) -> Path:
-    """A kubeconfig with the rights of an agent, and no others."""
+    """A kubeconfig with an agent's rights only."""
     request: Any = {"spec": {"expirationSeconds": 3600}}
     core = client.CoreV1Api(api)
     token: Any = await core.create_namespaced_service_account_token("codeexec-agent", NAMESPACE, request)

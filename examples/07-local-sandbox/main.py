@@ -1,10 +1,10 @@
-"""An agent is talked into sending the SSH key of its user away, and can't: without a cluster, on this machine.
+"""Code tries to steal its user's SSH key: it succeeds in a plain process and fails in the local sandbox.
 
-The code is what a prompt injection would have a model write. The key is made for this, in a folder that plays the
-home of the user, and a listener on the loopback interface plays the thief; everything else is real. First the code runs
-as with AutoGen's local executor, in a plain process, so that you see it work; then in the sandbox.
+A prompt injection could make a model write such code. The key is a fake in a temporary folder, and the thief is a
+listener on the loopback interface. First the code runs in a plain process, as with AutoGen's local executor, and then
+in the sandbox.
 
-Needs Linux 6.12 or newer and the extra `local`; no model key, no network.
+Needs Linux 6.12 or newer, the extra `local` and `autogen-agentchat`. Needs no cluster, model key or network.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ except OSError as error:
 
 
 def approve(request: ApprovalRequest) -> ApprovalResponse:
-    """AutoGen's own question before code runs; here somebody has not looked closely."""
+    """AutoGen asks this before each call. This user approves without reading the code."""
     return ApprovalResponse(approved=True, reason=f"{len(request.code)} characters that look fine")
 
 
@@ -53,7 +53,7 @@ def make_key(home: Path) -> Path:
 
 
 def loot(thief: socket.socket) -> str:
-    """What the thief has got."""
+    """What the thief received."""
     try:
         connection, _ = thief.accept()
     except BlockingIOError:

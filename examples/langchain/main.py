@@ -1,7 +1,7 @@
-"""A LangChain tool that runs Python in the cluster, in one workspace for a conversation.
+"""A LangChain tool that runs Python in the cluster, with one workspace for each conversation.
 
-The tool is a dozen lines on `CodeExecutionClient`. A model asks for it as any model would; this one is LangChain's fake
-model with two answers written below, so no API key is needed. Needs langchain-core only.
+`run_python_tool` builds the tool on `CodeExecutionClient`. The model is LangChain's fake model with the answers below,
+so no API key is needed. Needs the extra `cli` and `langchain-core`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ def run_python_tool(session: Session) -> BaseTool:
 
     @tool(response_format="content_and_artifact")
     async def run_python(code: str) -> tuple[str, ExecutionResult]:
-        """Run Python code and return what it prints. Files last between calls, variables don't."""
+        """Run Python code and return what it prints. Files persist between calls, variables don't."""
         result = await session.execute(prepare([SourceBlock("python", code)]).blocks)
         note = "" if result.exit_code == 0 else f"\n[exit code {result.exit_code}]"
         return result.output + note, result

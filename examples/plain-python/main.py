@@ -1,6 +1,6 @@
-"""codeexec without any agent framework: a call, output as it comes, a session with files, and a record.
+"""codeexec without an agent framework: one call and its record, live output, and a session with files.
 
-`CodeExecutionClient` needs the extra `cli` only; AutoGen is neither needed nor loaded.
+`CodeExecutionClient` needs only the extra `cli`, and does not load AutoGen.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ REQUEST = Request(agent="plain-example", timeout_seconds=20, limits=Limits(cpu="
 
 
 async def run_once(client: CodeExecutionClient) -> None:
-    """In a pod of its own: a file goes in, one comes back."""
+    """One call in a pod of its own, with one file in and one file back."""
     code = "text = open('in.txt').read()\nopen('out.txt', 'w').write(text.upper())\nprint(len(text))"
     prepared = prepare([SourceBlock("python", code)])
     result = await client.execute(
@@ -22,12 +22,12 @@ async def run_once(client: CodeExecutionClient) -> None:
 
     record = await client.get(result.name)
     print(f"{record.metadata.name}: {record.status.phase}, {record.status.code_digest}")
-    print(f"  between the code and everything else: {', '.join(record.status.layers)}")
+    print(f"  isolation layers: {', '.join(record.status.layers)}")
     print(f"  network: {record.status.egress_proof.verdict}")
 
 
 async def follow(client: CodeExecutionClient) -> None:
-    """Not waiting for the end, but reading along."""
+    """Read output while the code runs."""
     prepared = prepare([SourceBlock("sh", "echo one; echo two >&2")])
     execution = await client.submit(prepared.blocks, REQUEST)
     chunks = [chunk async for chunk in execution.output()]
@@ -35,7 +35,7 @@ async def follow(client: CodeExecutionClient) -> None:
 
 
 async def use_session(client: CodeExecutionClient) -> None:
-    """One workspace for several executions."""
+    """Share one workspace between several executions."""
     async with await client.open_session(REQUEST) as session:
         await session.upload({"data/numbers": b"1\n2\n3\n"})
         added = await session.execute(prepare([SourceBlock("sh", "sort -r data/numbers > data/sorted")]).blocks)

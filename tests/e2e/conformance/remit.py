@@ -121,18 +121,18 @@ def page(proven: list[Line], cluster: Mapping[str, str]) -> str:
     count = sum(line.verdict == PROVEN for line in proven)
     parts = [
         "# Conformance",
-        "Written by `make conformance`; do not edit. Every guarantee of codeexec is tried by code that attacks it or "
-        "fails, on a real cluster. Each proof has a control that ran in the same test: the same attack where nothing "
-        "protects against it, and there it succeeded. A proof without one fails.",
-        "The unprotected pod of the controls has the sandbox's image and the defaults of Kubernetes: root with "
-        "capabilities, a token, no policy, no limits. The privileged pod has every capability besides.",
-        "Run it: `make conformance` brings up a test cluster and writes this page anew; with `KUBECONFIG` set it uses "
-        "that cluster, which must be for tests only. The proofs are in [tests/e2e/conformance]"
-        "(../../tests/e2e/conformance/), a file for each guarantee.",
-        f"**{count} of {len(proven)} guarantees are proven**, shown on:",
+        "`make conformance` writes this page; do not edit it. Attack code tests each guarantee on a real cluster. Each "
+        "proof has a control in the same test: the same attack on an unprotected target, where it must succeed. A "
+        "proof without a control fails.",
+        "The unprotected pod has the sandbox's image and Kubernetes' defaults: root with capabilities, a "
+        "service-account token, no NetworkPolicy and no limits. The privileged pod also has every capability. If a "
+        "proof shows that a request is rejected, its control is a similar request that must be accepted.",
+        "`make conformance` creates a test cluster, or uses the one in `KUBECONFIG`, which must be for tests only. The "
+        "proofs are in [tests/e2e/conformance](../../tests/e2e/conformance/).",
+        f"**{count} of {len(proven)} guarantees are proven** on:",
         _rows(("", "this cluster"), cluster.items()),
-        "Where a proof names runtimes it ran under each of them; the others ran under the cluster's default. Left out "
-        "under gVisor: limits of processor time and memory, which the test cluster doesn't enforce there "
+        "A proof that names runtimes ran under each of them, any other proof under the cluster's default runtime. Not "
+        "tested under gVisor: limits on CPU time and memory, which the test cluster doesn't enforce there "
         "([tests/cluster](../../tests/cluster/README.md)), and Landlock, which gVisor doesn't have.",
         _rows(
             ("id", "guarantee", "proofs", "verdict"),
