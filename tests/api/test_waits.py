@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from api_calls import Call, Match
 from api_server import NotFound, Refusal, Unreachable
-from cluster_tools import SANDBOX, Admin, a_name, wait_for
+from cluster_tools import SANDBOX, Admin, a_name, a_secret, wait_for
 from fault_proxy import FaultProxy
 from faults import Answer, Cut, Lose, Stall, WatchError
 
@@ -256,3 +256,23 @@ def test_an_execution_of_an_agent_is_found_once_it_runs(admin, behind, meanwhile
     meanwhile(become, admin, name, "Lost")
     with pytest.raises(AssertionError, match=r"but it never did.*Lost"):
         behind.running_execution(agent)
+
+
+RACE = 'Operation cannot be fulfilled on resourcequotas "codeexec": the object has been modified'
+
+
+def test_what_lost_a_race_for_the_quota_is_created(proxy, behind):
+    """The API server counts with optimistic locks: one of two that it counts at the same time is refused."""
+    name = a_name("counted")
+    with proxy.fault(Match("create", "secrets"), Answer(409, message=RACE), times=3) as rule:
+        behind.create(a_secret(name, {"block-0": b"1"}))
+    assert rule.met == 3
+    assert behind.exists("secret", name)
+
+
+def test_another_conflict_is_a_refusal(proxy, behind):
+    with proxy.fault(Match("create", "secrets"), Answer(409, message="another")) as rule:
+        refusal = behind.try_create(a_secret(a_name("refused"), {"block-0": b"1"}))
+    assert rule.met == 1
+    assert refusal is not None
+    assert refusal.code == 409

@@ -240,6 +240,12 @@ async def phase(stage: Stage, execution: Execution, awaited: Phase) -> None:
             current = await anext(changes)
 
 
+async def printed(stage: Stage, execution: Execution) -> None:
+    """Wait until its code has printed something."""
+    async with aclosing(stage.client.attach(execution.name).output()) as output:
+        await anext(output)
+
+
 def writes(files: Mapping[str, bytes]) -> Script:
     """Code that writes these files, and says nothing."""
 
@@ -665,7 +671,7 @@ async def a_session_outlives_a_time_out(stage: Stage) -> Any:
 async def what_waits_can_be_cancelled_and_so_can_what_runs(stage: Stage) -> Any:
     async with await stage.client.open_session(REQUEST, wait=True) as session:
         endless = await submit(stage, session, ENDLESS)
-        await phase(stage, endless, Phase.RUNNING)
+        await printed(stage, endless)
         waiting, last = await submit(stage, session, "echo 2"), await submit(stage, session, "echo 2")
         await phase(stage, waiting, Phase.STARTING)
         await phase(stage, last, Phase.STARTING)
@@ -684,7 +690,7 @@ async def a_session_that_is_ended(stage: Stage) -> Any:
     session = await stage.client.open_session(REQUEST, wait=True)
     ready = visible_session(await session.record())
     running, waiting = await submit(stage, session, ENDLESS), await submit(stage, session, "echo 2")
-    await phase(stage, running, Phase.RUNNING)
+    await printed(stage, running)
     await phase(stage, waiting, Phase.STARTING)
     await session.end()
     await session.end()
@@ -753,7 +759,7 @@ async def a_session_that_is_left_alone_ends(stage: Stage) -> Any:
 async def a_session_that_is_too_old_ends(stage: Stage) -> Any:
     session = await stage.client.open_session(REQUEST, max_lifetime_seconds=4, wait=True)
     running = await submit(stage, session, ENDLESS)
-    await phase(stage, running, Phase.RUNNING)
+    await printed(stage, running)
     await stage.wait_for_end(session.name, 4)
     result = await running.result()
     assert result.phase is Phase.TIMED_OUT

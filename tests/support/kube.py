@@ -35,6 +35,9 @@ SANDBOX = _sandbox()
 """The sandbox namespace of this worker of pytest-xdist: tests of others don't see what happens there."""
 
 
+QUOTA_RACES = 20
+"""So often an object is created anew that was counted at the same time as another."""
+
 LONGEST_WATCH_SECONDS = 20
 """A wait is made of watches of this length: if one of them falls silent, the next sees what was missed."""
 
@@ -145,8 +148,18 @@ class Kube:
         made: Object = {}
         for one in objects:
             path, _ = self._place(one)
-            made = self.connection.json("POST", path, one, dryRun="All" * dry_run, fieldValidation="Strict")
+            made = self._post(path, one, dryRun="All" * dry_run, fieldValidation="Strict")
         return made
+
+    def _post(self, path: str, thing: Mapping[str, Any], **query: str) -> Object:
+        """Two that are counted in one quota at the same time conflict: one of them is refused, and has to ask again."""
+        for _ in range(QUOTA_RACES):
+            try:
+                return self.connection.json("POST", path, thing, **query)
+            except Refusal as refusal:
+                if refusal.code != 409 or "resourcequotas" not in refusal.message:
+                    raise
+        return self.connection.json("POST", path, thing, **query)
 
     def apply(self, *objects: Mapping[str, Any], dry_run: bool = False) -> Object:
         """By server-side apply, whoever else wrote these fields. Gives back the last of them."""
