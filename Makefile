@@ -110,6 +110,8 @@ deploy: ready ## Install or upgrade the Helm chart
 	sed -n '/^WARNING/,/^$$/p' $(STATE)/helm.log
 	echo "deployed"
 
+# A demo has metrics to look at; a Prometheus in the namespace `monitoring` may read them.
+demo: export HELM_ARGS += --set metrics.enabled=true,metrics.scrapeNamespaces={monitoring}
 demo: deploy ## Bring everything up and let an AutoGen agent run code in hardened pods
 	@echo
 	echo "--- an AutoGen agent runs Python and shell ---"
@@ -117,6 +119,9 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 	echo
 	echo "--- the records: kubectl get codeexecutions ---"
 	kubectl get codeexecutions --all-namespaces --sort-by=.metadata.creationTimestamp
+	echo
+	echo "--- the metrics, at http://localhost:8082/metrics while this runs ---"
+	echo "kubectl port-forward -n $(NAMESPACE) service/codeexec-operator-metrics 8082"
 
 test: venv ## Run all tests but make sbom's: what needs no cluster while one is started, then the rest
 	@$(RUN) $(MAKE) $(BESIDE) check beside-deploy $(SCANNER)/.installed chromium
