@@ -22,7 +22,6 @@ kubeconform_tool() { go install -ldflags '-s -w' "github.com/yannh/kubeconform/c
 
 # Parts of it are written in C.
 vale_tool() {
-  command -v gcc >/dev/null || need_debian_packages gcc libc6-dev
   CGO_ENABLED=1 go install -ldflags "-s -w -X main.version=$VALE_VERSION" "github.com/vale-cli/vale/v3/cmd/vale@$VALE_VERSION"
 }
 
@@ -114,7 +113,10 @@ for tool in "${needed[@]}"; do
     helm-unittest) step helm_unittest_tool kubernetes ;;
     kubeconform) step kubeconform_tool "$KUBECONFORM_VERSION" ;;
     k8s-schemas) step k8s_schemas k8s_schemas.py "$KUBERNETES_VERSION" ;;
-    vale) step vale_tool "$VALE_VERSION" ;;
+    vale)
+      command -v gcc >/dev/null || need_debian_packages gcc libc6-dev
+      step vale_tool "$VALE_VERSION"
+      ;;
     syft) step syft_tool "$SYFT_VERSION" ;;
   esac
 done
