@@ -48,16 +48,16 @@ async def main() -> None:
 
 async def ask_and_decide(kubeconfig: Path) -> None:
     human = CodeExecutionClient(ClusterRef(NAMESPACE))
-    loop = asyncio.get_running_loop()
+    loop, token = asyncio.get_running_loop(), CancellationToken()
 
     def notify(request: ApprovalRequest) -> None:  # a real application would notify its approvers here
         asks = ", ".join(map(str, request.grants))
         print(f"Agent {request.agent!r} ({request.requested_by}) asks for {asks}.")
-        asyncio.run_coroutine_threadsafe(decide(human, request.execution), loop)
+        asyncio.run_coroutine_threadsafe(decide(human, request.execution, token), loop)
 
     options = {"kubeconfig": kubeconfig, "agent": "approval-example", "session": "per-call"}
     async with human, KubernetesCodeExecutor(limits=LARGE, on_approval_request=notify, **options) as agent:
-        result = await agent.execute_code_blocks([CODE], CancellationToken())
+        result = await agent.execute_code_blocks([CODE], token)
         assert (result.exit_code, result.output) == (0, "100000000\n"), result.output
         approval = (await human.get(result.execution or "")).status.approval
         assert approval
@@ -73,11 +73,15 @@ async def ask_and_decide(kubeconfig: Path) -> None:
         print((await hasty.result_of(result.execution or "")).output)
 
 
-async def decide(human: CodeExecutionClient, name: str) -> None:
-    execution = await human.get(name)
-    code = await human.read_code(execution)
-    print(f"The human reads the code: {code.blocks[0].decode()}")
-    await human.approve(execution, reason="looks fine")
+async def decide(human: CodeExecutionClient, name: str, token: CancellationToken) -> None:
+    try:
+        execution = await human.get(name)
+        code = await human.read_code(execution)
+        print(f"The human reads the code: {code.blocks[0].decode()}")
+        await human.approve(execution, reason="looks fine")
+    except Exception as error:
+        print(f"No decision: {error}")
+        token.cancel()  # nobody else decides here, so the agent need not wait
 
 
 async def image_in_use() -> str:

@@ -7,7 +7,7 @@ import sys
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import ROOT, SANDBOX
+from cluster_tools import DEFAULT_SANDBOX, ROOT, SANDBOX
 
 pytestmark = pytest.mark.e2e
 
@@ -39,14 +39,21 @@ NEED_A_CLUSTER = sorted({path.name for path in (ROOT / "examples").iterdir()} - 
 
 
 @pytest.mark.parametrize("example", [_case(one) for one in NEED_A_CLUSTER])
-def test_example_runs(example, kubeconfig, default_agent_kubeconfig):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / example / "main.py")],
-        env={"PATH": os.environ["PATH"], "KUBECONFIG": kubeconfig if example in OWNERS else default_agent_kubeconfig},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
+def test_example_runs(example, admin, kubeconfig, default_agent_kubeconfig):
+    try:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples" / example / "main.py")],
+            env={
+                "PATH": os.environ["PATH"],
+                "KUBECONFIG": kubeconfig if example in OWNERS else default_agent_kubeconfig,
+            },
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+    finally:
+        if example in OWNERS:  # one that was killed leaves its policy to the tests after it
+            admin.delete("executionpolicy", "default", DEFAULT_SANDBOX)
     assert done.returncode == 0, done.stderr
     assert EXAMPLES[example] in done.stdout
     assert "Warning" not in done.stderr

@@ -279,7 +279,11 @@ class ExecutionWorker(PodWorker):
         return self._seen.execution.spec.limits
 
     async def _apply(self, plan: Plan) -> None:
-        """Write the status and act at the same time. Only code waits for something: for the record of its start."""
+        """Write the status and act at the same time.
+
+        Two things have an order: code starts after the record of its start, and code that somebody is to approve can be
+        read before the record says so.
+        """
         if isinstance(plan.status, CodeExecutionStatus) and plan.status.phase.terminal and not self.transcript.finished:
             self.transcript.finish()
             await self.store_parts()
@@ -288,7 +292,10 @@ class ExecutionWorker(PodWorker):
         if any(isinstance(action, actions.StartCode) for action in plan.actions):
             await self._start(plan)
             return
-        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in plan.actions]
+        published = [action for action in plan.actions if isinstance(action, actions.PublishCode)]
+        await all_of([self._act(action) for action in published])
+        others = [action for action in plan.actions if action not in published]
+        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in others]
         await all_of([*jobs, self._write_status(status)] if status else jobs)
 
     async def _start(self, plan: Plan) -> None:

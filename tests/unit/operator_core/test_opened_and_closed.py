@@ -18,6 +18,7 @@ from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import NodeView
 
@@ -73,6 +74,7 @@ class Played(PlayedCluster):
             timing=Timing(),
             version="1",
             telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
+            sealing=SimpleNamespace(ring=()),
             audit=AuditLog([self.execution.metadata.namespace], "1", Metrics([], "1"), lambda _: None),
             announcer=SimpleNamespace(written=lambda *_: None),
         )
@@ -83,6 +85,21 @@ class Played(PlayedCluster):
         async with asyncio.timeout(5):
             while words not in self.heard:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+
+class Approved(Played):
+    """An API server that takes its time with Secrets."""
+
+    async def publish_code(self, execution: CodeExecution, payload: Payload) -> None:
+        await asyncio.sleep(0.01)
+        self.heard.append("publish code")
+
+    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        self.heard.append(status.phase.value)
+        return await super().write_execution(seen, status)
+
+    async def list_approvals(self, namespace: str, execution: str) -> list[Any]:
+        return []
 
 
 async def stopped(played: Played, worker: ExecutionWorker) -> None:
@@ -154,3 +171,13 @@ async def test_code_is_read_before_there_is_a_pod(code: bytes, phase: Phase | No
     [found] = played.execution.status.code_findings
     assert found.action == ("Note" if phase is None else "Deny")
     assert played.execution.status.phase is (phase or Phase.STARTING)
+
+
+async def test_code_can_be_read_when_the_record_says_that_it_is_to_be_approved(monkeypatch) -> None:
+    """Who watches the record reads the code at once."""
+    sealed = {"payloadRef": None, "sealedPayload": {"keyName": "key-1", "data": "AAAA"}}
+    played = Approved(an_execution(limits={"memory": "3Gi"}, **sealed))
+    monkeypatch.setattr("codeexec_operator.adapters.executions.open_payload", lambda *_: Payload((b"print(1)",)))
+    played.begin(a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}))
+    await played.until("AwaitingApproval")
+    assert played.heard == ["publish code", "AwaitingApproval"]
