@@ -7,8 +7,8 @@ _OURS: Final = ("codeexec_api", "executor_client")
 
 def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:
     """The error of something that can't be used because a package is not installed, on one line."""
-    if error.name is None or error.name.partition(".")[0] in _OURS:
+    needed = (error.name or "").partition(".")[0]
+    if needed in ("", *_OURS):
         return error
-    needed = error.name.partition(".")[0]
     text = f'{what} needs the package {needed!r}, which is not installed: pip install "codeexec[client]"'
     return ModuleNotFoundError(text, name=error.name)

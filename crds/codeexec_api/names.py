@@ -28,6 +28,8 @@ DEFAULT_POOL: Final = "default"
 
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "codeexec"
+OPERATOR_SELECTOR: Final = "app.kubernetes.io/part-of=codeexec,app.kubernetes.io/component=operator"
+"""Selects the operator's pods, as the chart labels them."""
 EXECUTION_LABEL: Final = f"{GROUP}/execution"
 """On sandbox pods, payload Secrets, output ConfigMaps and approvals: name of the CodeExecution they belong to."""
 CLIENT_LABEL: Final = f"{GROUP}/client"

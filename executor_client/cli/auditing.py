@@ -59,6 +59,11 @@ class Moment:
     detail: str = ""
 
 
+def end_of(record: Record) -> datetime | None:
+    """When an execution or a session ended; None as long as it has not."""
+    return record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at
+
+
 def timeline(record: Record) -> list[Moment]:
     """What the record tells of, in order. Where times are the same, as things follow each other."""
     spec, status = record.spec, record.status
@@ -78,8 +83,7 @@ def timeline(record: Record) -> list[Moment]:
     if proof := status.egress_proof:
         moments.append((proof.checked_at, "network tried", proof.verdict.value))
     moments.append((status.started_at, "started", f"{status.pod_name} on {status.node_name}"))
-    ended = record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at
-    moments.append((ended, "ended", f"{status.phase.value} ({status.reason})"))
+    moments.append((end_of(record), "ended", f"{status.phase.value} ({status.reason})"))
     if anchor := status.audit:
         moments.append((anchor.time, "last written", f"line {anchor.sequence} of chain {anchor.chain}"))
     return sorted((Moment(at, what, detail) for at, what, detail in moments if at), key=lambda one: one.at)

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.audit_check import FindingKind, LogLine, Verification, read_log, verify
+from codeexec_api.names import OPERATOR_SELECTOR
 from executor_client.cli.common import now
 from executor_client.client import ClusterRef, CodeExecutionClient
 from executor_client.exceptions import NotInstalled, NotPermitted
@@ -17,15 +18,12 @@ from executor_client.transport import Transport
 
 OPERATOR_NAMESPACE: Final = "codeexec-system"
 """Where the documentation installs the operator."""
-_PODS: Final = "app.kubernetes.io/part-of=codeexec,app.kubernetes.io/component=operator"
 _CONTAINER: Final = "operator"
 _REQUEST_SECONDS: Final = 60
 """For one log: a node keeps some megabytes."""
 _NO_LOG: Final = (204, 400, 404)
 """What the API server answers where there is no log: the pod has no node, its container has not started, or it is gone.
 """
-
-
 _PASSING: Final = (FindingKind.RECORD_OUTDATED, FindingKind.RECORD_UNANCHORED)
 """What is found of a record between its line and its status, which the operator writes a moment later."""
 _ATTEMPTS: Final = 3
@@ -89,7 +87,7 @@ class OperatorLog(Transport):
         with self._errors("list the operator's pods"):
             # Not parsed by the library: to load its models of a pod takes seconds.
             listing = self._core.list_namespaced_pod_without_preload_content
-            _, body = await self._answer("list pods", listing(self.namespace, label_selector=_PODS))
+            _, body = await self._answer("list pods", listing(self.namespace, label_selector=OPERATOR_SELECTOR))
         pods: list[dict[str, Any]] = json.loads(body)["items"]
         if not pods:
             raise NotInstalled(

@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, CodeSession, EgressVerdict
-from executor_client.cli.auditing import Record
-from executor_client.cli.report_entries import Entry, SessionGroup, anchor_of, session_anchor
+from executor_client.cli.auditing import Record, end_of
+from executor_client.cli.report_entries import Entry, SessionGroup, anchor_of, record_of, session_anchor
 from executor_client.cli.report_sums import many
 from executor_client.cli.report_words import (
     CLOSED,
@@ -31,7 +31,6 @@ FOLDED_AT_LEAST: Final = 3
 """Entries that one fold holds at least."""
 DAYS_OPEN: Final = 60
 """Rows up to which each day of a report is open at first."""
-_SHORT_DIGEST: Final = 12
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def days_of(entries: Sequence[Entry], flagged: Collection[str] = ()) -> tuple[Da
 
 
 def _day_of(entry: Entry) -> date | None:
-    created = (entry if isinstance(entry, CodeExecution) else entry.first).metadata.creation_timestamp
+    created = record_of(entry).metadata.creation_timestamp
     return created.date() if created else None
 
 
@@ -169,7 +168,6 @@ def _of_execution(
 ) -> Row:
     spec, status = execution.spec, execution.status
     anchor, created = anchor_of(execution), execution.metadata.creation_timestamp
-    digest = spec.code_digest.removeprefix("sha256:")[:_SHORT_DIGEST]
     boundary = network_of(status.egress_proof)
     return Row(
         kind="execution" if spec.blocks else "transfer",
@@ -180,7 +178,7 @@ def _of_execution(
         agent=spec.source.agent,
         requested_by=spec.requested_by or "",
         what=_blocks(execution) if spec.blocks else _transfer(execution),
-        digest=digest if spec.blocks else "",
+        digest=spec.summary.digest if spec.blocks else "",
         result=result_of(execution),
         why=". ".join(filter(None, (why_of(execution), _opened(execution)))),
         # Inside a session, only what differs from the session's own row is worth repeating.
@@ -262,12 +260,11 @@ def shown(moment: datetime | None) -> str:
 def _facts(record: Record) -> Iterator[Fact]:
     status = record.status
     own = _of_a_session(record) if isinstance(record, CodeSession) else _of_an_execution(record)
-    ended = record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at
     facts = (
         Fact("Phase", f"{status.phase.value} ({status.reason})".removesuffix(" ()")),
         Fact("Created", shown(record.metadata.creation_timestamp)),
         Fact("Started", shown(status.started_at)),
-        Fact("Ended", shown(ended)),
+        Fact("Ended", shown(end_of(record))),
         *own,
         *_of_the_sandbox(record),
     )

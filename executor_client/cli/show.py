@@ -27,8 +27,6 @@ _FIRST_SECONDS: Final = 15.0
 """How long `logs` waits for the first output of a running execution."""
 _QUIET_SECONDS: Final = 2.0
 """After this long without output, `logs` has read everything a running execution printed so far."""
-_NO_CODE: Final = "files"
-"""In place of a language: the execution puts files into the workspace of a session, or lists or fetches files."""
 _COLUMNS: Final = ("NAME", "AGENT", "LANGUAGE", "PHASE", "REASON", "EXIT", "DURATION", "SESSION", "AGE")
 
 
@@ -101,7 +99,7 @@ def _row(execution: CodeExecution, at: datetime) -> tuple[str, ...]:
     return (
         execution.metadata.name,
         spec.source.agent,
-        ",".join(spec.languages) or _NO_CODE,
+        spec.summary.languages,
         status.phase.value,
         status.reason,
         "" if status.exit_code is None else str(status.exit_code),
