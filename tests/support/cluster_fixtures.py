@@ -264,7 +264,11 @@ def node_shell(make_control_pod) -> ControlPod:
 
 @pytest.fixture
 def policy(admin: Admin) -> Iterator[Callable[..., None]]:
-    """Puts an ExecutionPolicy into the sandbox namespace, and takes it away again."""
+    """Puts an ExecutionPolicy into the sandbox namespace, and takes it away again.
+
+    The operator watches policies and executions apart, so it may learn of an execution first. Then it has a pod made,
+    and denies the execution when the policy is there: before the code is sent. A test says `startedAt`, not `podName`.
+    """
 
     def put(**spec) -> None:
         admin.apply(
