@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import asyncio_atexit
 
@@ -40,6 +41,7 @@ from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size, cou
 from executor_client.exceptions import CodeExecError, NotFound, NothingToDecide, OutputUnavailable
 from executor_client.execution import Execution, read_contents
 from executor_client.images import check_image
+from executor_client.lease import ClientLease
 from executor_client.results import ExecutionResult, OutputChunk, artifact_content
 from executor_client.session import Session
 from executor_client.transport import ClusterTransport, Transport
@@ -140,7 +142,14 @@ class CodeExecutionClient:
     ) -> None:
         self.cluster: Final = None if transport else cluster or ClusterRef()
         """The cluster that this client connects to by itself; None if it was given its transport."""
-        self._connect = transport or self._connect_to_cluster
+        self._connect: Callable[[], Awaitable[ClusterTransport]]
+        self._lease: ClientLease | None = None
+        if self.cluster:
+            connect = partial(_connect, self.cluster)
+            self._connect, self._lease = connect, ClientLease(connect)
+            finalize(self, self._lease.release)
+        elif transport:
+            self._connect = transport
         self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport] = WeakKeyDictionary()
 
     async def __aenter__(self) -> Self:
@@ -158,7 +167,15 @@ class CodeExecutionClient:
         await (await self.connect()).check()
 
     async def close(self) -> None:
-        """Close the connections of the running event loop; a later call opens them again."""
+        """Close the connections of the running event loop, and stop keeping sessions alive.
+
+        A later call opens connections again. Idle sessions that don't outlive the client end within a minute.
+        """
+        await self._disconnect()
+        if self._lease:
+            await self._lease.close()
+
+    async def _disconnect(self) -> None:
         transport = self._transports.pop(asyncio.get_running_loop(), None)
         if transport:
             await transport.close()
@@ -423,6 +440,7 @@ class CodeExecutionClient:
         idle_timeout_seconds: int = 1800,
         max_lifetime_seconds: int = 28_800,
         stateful: bool = False,
+        outlives_client: bool = False,
         wait: bool = False,
     ) -> Session:
         """Ask for a new workspace that several executions share.
@@ -434,6 +452,8 @@ class CodeExecutionClient:
             idle_timeout_seconds: the session ends when nothing has run in it for this long.
             max_lifetime_seconds: the session ends this long after it became ready.
             stateful: Python blocks share one interpreter, so that variables live as long as the session.
+            outlives_client: the session stays when this client is closed or its process ends. Otherwise it ends within
+                a minute of that, unless an execution is running in it.
             wait: return when the session is ready.
 
         Raises:
@@ -445,6 +465,7 @@ class CodeExecutionClient:
             idle_timeout_seconds=idle_timeout_seconds,
             max_lifetime_seconds=max_lifetime_seconds,
             stateful=stateful,
+            outlives_client=outlives_client,
         )
         await session.create()
         if wait:
@@ -458,6 +479,7 @@ class CodeExecutionClient:
         idle_timeout_seconds: int = 1800,
         max_lifetime_seconds: int = 28_800,
         stateful: bool = False,
+        outlives_client: bool = False,
     ) -> Session:
         """A session that has its name but is not asked for yet: `Session.create` does that. Does no I/O.
 
@@ -474,7 +496,8 @@ class CodeExecutionClient:
             idle_timeout_seconds=idle_timeout_seconds,
             max_lifetime_seconds=max_lifetime_seconds,
         )
-        return Session(self, f"session-{secrets.token_hex(6)}", request, spec)
+        keep_alive = self._lease.hold if self._lease and not outlives_client else None
+        return Session(self, f"session-{secrets.token_hex(6)}", request, spec, keep_alive)
 
     async def join_session(self, name: str, request: Request) -> Session:
         """A session that exists already. Of `request`, limits, image and runtime class are replaced by the session's.
@@ -572,10 +595,6 @@ class CodeExecutionClient:
         except CodeExecError as error:
             logger.warning("could not cancel execution %s, which runs until its timeout: %s", name, error)
 
-    async def _connect_to_cluster(self) -> ClusterTransport:
-        ref = self.cluster or ClusterRef()
-        return await Transport.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
-
     async def connect(self) -> ClusterTransport:
         """The connection of the running event loop; it is opened if there is none.
 
@@ -589,8 +608,12 @@ class CodeExecutionClient:
                 await transport.close()
             else:
                 self._transports[loop] = transport
-                asyncio_atexit.register(self.close, loop=loop)
+                asyncio_atexit.register(self._disconnect, loop=loop)
         return self._transports[loop]
+
+
+async def _connect(ref: ClusterRef) -> Transport:
+    return await Transport.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
 
 
 def _parts(spec: CodeExecutionSpec) -> int:

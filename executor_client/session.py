@@ -1,7 +1,7 @@
 """A handle on one session: a workspace that several executions share, one after the other."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -20,15 +20,24 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A handle on one session. It lives on whatever becomes of the handle; `end` ends it, and so does `async with`.
+    """A handle on one session; `end` ends the session, and so does `async with`.
 
+    A session lives on when its handle is dropped. It ends soon after its client is gone, unless it `outlives_client`.
     Executions and transfers of files run one after the other, in the order in which they were asked for.
     """
 
-    def __init__(self, client: "CodeExecutionClient", name: str, request: "Request", spec: CodeSessionSpec) -> None:
+    def __init__(
+        self,
+        client: "CodeExecutionClient",
+        name: str,
+        request: "Request",
+        spec: CodeSessionSpec,
+        keep_alive: Callable[[], str] | None = None,
+    ) -> None:
         self._client = client
         self._request = request
         self._spec = spec
+        self._keep_alive = keep_alive
         self.name: Final = name
 
     async def __aenter__(self) -> Self:
@@ -45,7 +54,8 @@ class Session:
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
-        spec = self._spec.model_copy(update={"traceparent": telemetry.traceparent()})
+        lease = self._keep_alive() if self._keep_alive else None
+        spec = self._spec.model_copy(update={"traceparent": telemetry.traceparent(), "client_lease": lease})
         await (await self._client.connect()).create_session(self.name, spec)
 
     async def record(self) -> CodeSession:

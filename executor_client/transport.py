@@ -205,6 +205,7 @@ class Transport:
         self._api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._authentication = client.AuthenticationV1Api(self._api)
+        self._leases = client.CoordinationV1Api(self._api)
         self._asking_who = asyncio.Lock()
         self._me: str | None = None
         self._custom = client.CustomObjectsApi(self._api)
@@ -243,6 +244,42 @@ class Transport:
         await self._feed.close()
         await asyncio.sleep(0)  # what was dropped is closed in the next turn of the loop, which may be its last
         await self._api.close()
+
+    async def renew_lease(self, name: str, seconds: int, now: datetime) -> None:
+        """Say that this client is there, in a Lease that is created if it is missing.
+
+        Args:
+            name: of the Lease.
+            seconds: how long that counts.
+            now: the time, UTC.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        renewed = {"renewTime": f"{now:%Y-%m-%dT%H:%M:%S.%fZ}"}
+        try:
+            with self._errors("renew the Lease of this client"):
+                await self._leases.patch_namespaced_lease(
+                    name,
+                    self.namespace,
+                    {"spec": renewed},
+                    _content_type=_MERGE_PATCH,
+                    _request_timeout=_REQUEST_SECONDS,
+                )
+        except NotFound:
+            spec = {"holderIdentity": await self.whoami(), "leaseDurationSeconds": seconds, **renewed}
+            lease: Any = {"metadata": {"name": name}, "spec": spec}
+            with self._errors("create the Lease of this client"):
+                await self._leases.create_namespaced_lease(self.namespace, lease, _request_timeout=_REQUEST_SECONDS)
+
+    async def delete_lease(self, name: str) -> None:
+        """Say that this client is gone.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        with suppress(NotFound), self._errors("delete the Lease of this client"):
+            await self._leases.delete_namespaced_lease(name, self.namespace, _request_timeout=_REQUEST_SECONDS)
 
     async def check(self) -> None:
         """Ask for one CodeExecution, so that what is wrong with the cluster is known at once.

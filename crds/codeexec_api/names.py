@@ -55,6 +55,9 @@ KEY_NAME: Final = "keyName"
 PUBLIC_KEY: Final = "publicKey"
 """Key under which it holds the X25519 public key, 32 bytes as base64."""
 
+LEASE_PREFIX: Final = "codeexec-client-"
+"""How the names of the Leases begin that clients renew as long as they are there."""
+
 SANDBOX_CONTAINER: Final = "sandbox"
 
 POD_SUFFIX_LENGTH: Final = 8

@@ -105,6 +105,7 @@ class Reason(StrEnum):
     CANCEL_REQUESTED = "CancelRequested"
     END_REQUESTED = "EndRequested"
     IDLE_TIMEOUT = "IdleTimeout"
+    CLIENT_GONE = "ClientGone"
     LIFETIME_EXCEEDED = "LifetimeExceeded"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     QUOTA_EXCEEDED = "QuotaExceeded"

@@ -1271,7 +1271,9 @@ class CodeSessionSpec(_Model):
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
-            *_immutable_presence(("requestedBy", "image", "runtimeClassName", "traceparent"), SESSION_KIND)
+            *_immutable_presence(
+                ("requestedBy", "image", "runtimeClassName", "clientLease", "traceparent"), SESSION_KIND
+            )
         )
     )
 
@@ -1315,6 +1317,13 @@ class CodeSessionSpec(_Model):
         description="idleTimeoutSeconds is the number of seconds without an execution after which the session ends. "
         "Defaults to 1800.",
         json_schema_extra=_immutable("idleTimeoutSeconds", SESSION_KIND),
+    )
+    client_lease: ObjectName | None = Field(
+        None,
+        description="clientLease is the name of a coordination.k8s.io Lease in the same namespace, which the client "
+        "renews. When the Lease was not renewed for its leaseDurationSeconds, or was deleted, and no execution of the "
+        "session is running or queued, the session ends. If unset, the session outlives its client.",
+        json_schema_extra=_immutable("clientLease", SESSION_KIND),
     )
     max_lifetime_seconds: int = Field(
         28_800,

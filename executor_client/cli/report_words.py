@@ -126,6 +126,7 @@ WHY: Final[Mapping[str, str]] = MappingProxyType(
         Reason.CANCEL_REQUESTED: "Cancelled on request",
         Reason.END_REQUESTED: "Ended on request",
         Reason.IDLE_TIMEOUT: "Nothing ran within the idle timeout",
+        Reason.CLIENT_GONE: "Its client is gone",
         Reason.LIFETIME_EXCEEDED: "The maximum lifetime was reached",
         Reason.IMAGE_PULL_FAILED: "The image could not be pulled",
         Reason.QUOTA_EXCEEDED: "A resource quota was used up",

@@ -132,7 +132,7 @@ class _Job:
             return await client.join_session(self.session_name, self.request)
         if not self.new_session:
             return None
-        session = await client.open_session(self.request, stateful=self.stateful)
+        session = await client.open_session(self.request, stateful=self.stateful, outlives_client=True)
         click.echo(
             f"codeexec: started session {session.name}; end it with `codeexec sessions end {session.name}`", err=True
         )

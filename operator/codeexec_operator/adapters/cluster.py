@@ -84,6 +84,7 @@ class Cluster:
         self._nodes = client.NodeV1Api(self._api)
         self._events = client.EventsV1Api(self._api)
         self._networking = client.NetworkingV1Api(self._api)
+        self._leases = client.CoordinationV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._attach = client.CoreV1Api(self._sockets)
         self._reading_payloads = asyncio.Semaphore(_PAYLOADS)
@@ -328,6 +329,20 @@ class Cluster:
                 return Fault(Reason.QUOTA_EXCEEDED, _message(error))
             raise
         return None
+
+    async def get_lease(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """leases: get. The spec of a Lease; None if there is none of this name."""
+        lease = await _found(self._leases.read_namespaced_lease(name, namespace, _request_timeout=_ANSWER_SECONDS))
+        return self._plain(lease.spec) if lease else None
+
+    async def list_leases(self, namespace: str) -> list[Mapping[str, Any]]:
+        """leases: list. Those of the namespace."""
+        pages = _pages(self._leases.list_namespaced_lease, namespace, limit=_METADATA, _request_timeout=_ANSWER_SECONDS)
+        return [self._plain(lease) async for page in pages for lease in page.items]
+
+    async def delete_lease(self, namespace: str, name: str, uid: str) -> None:
+        """leases: delete. Only the Lease with this UID; one that is gone already is fine."""
+        await self._delete(self._leases.delete_namespaced_lease, name, namespace, {"preconditions": {"uid": uid}})
 
     async def list_outputs(self, namespace: str) -> list[Mapping[str, Any]]:
         """configmaps: list. The metadata of those that hold output."""

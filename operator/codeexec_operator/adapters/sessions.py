@@ -1,16 +1,23 @@
 """Looks after one session: its pod, the connection to it, and whose turn it is."""
 
+import logging
 from bisect import insort_right
 from collections.abc import Callable
 from dataclasses import replace
 
+from kubernetes.aio.client.exceptions import ApiException
+
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
+from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.worker import Context, PodWorker, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
+from codeexec_operator.core.client_lease import LeaseView, observe, unread
 from codeexec_operator.core.observed import ObservedSession, SessionView
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.session import decide_session
+
+logger = logging.getLogger(__name__)
 
 
 def _created(guest: Worker) -> str:
@@ -124,8 +131,19 @@ class SessionWorker(PodWorker):
             source = self.context.policies.source(self.meta.namespace)
             self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
             self.wake()
+        elif isinstance(action, actions.ReadLease):
+            self._seen = replace(self._seen, lease=await self._read_lease(action.name))
+            self.wake()
         else:
             await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
+
+    async def _read_lease(self, name: str) -> LeaseView:
+        try:
+            spec = await self.context.cluster.get_lease(self.meta.namespace, name)
+        except (ApiException, *NETWORK_ERRORS) as error:
+            logger.warning("%s: could not read Lease %s (%s)", self.name, name, type(error).__name__)
+            return unread(now())
+        return observe(self._seen.lease, spec, now())
 
     async def _refresh(self) -> None:
         current = await self.context.cluster.get_session(self.meta.namespace, self.meta.name)

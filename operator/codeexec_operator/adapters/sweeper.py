@@ -1,4 +1,4 @@
-"""Deletes what nobody comes for any more: payloads without an execution, and output whose time is over."""
+"""Deletes what nobody uses any more: payloads without an execution, expired output, Leases that nobody renews."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.worker import now
-from codeexec_operator.core.retention import expired_outputs, orphaned_payloads
+from codeexec_operator.core.retention import abandoned_leases, expired_outputs, orphaned_payloads
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ async def sweep(cluster: Cluster, namespaces: Sequence[str], awaited_payloads: C
         for namespace in namespaces:
             await _quietly(namespace, _sweep_payloads(cluster, namespace, awaited_payloads))
             await _quietly(namespace, _sweep_outputs(cluster, namespace))
+            await _quietly(namespace, _sweep_leases(cluster, namespace))
 
 
 async def _quietly(namespace: str, work: Awaitable[None]) -> None:
@@ -37,7 +38,7 @@ async def _quietly(namespace: str, work: Awaitable[None]) -> None:
         await work
     except (ApiException, *NETWORK_ERRORS) as error:
         logger.warning(
-            "%s: could not look for unused payloads and expired output (%s)", namespace, type(error).__name__
+            "%s: could not look for unused payloads, expired output and Leases (%s)", namespace, type(error).__name__
         )
     except Exception:  # a bug must not end the sweeping for good
         logger.exception("%s: unexpected; looking again", namespace)
@@ -57,3 +58,9 @@ async def _sweep_outputs(cluster: Cluster, namespace: str) -> None:
     for name, uid in expired_outputs(await cluster.list_outputs(namespace), now()):
         await cluster.delete_output(namespace, name, uid)
         logger.info("%s/%s: deleted expired output", namespace, name)
+
+
+async def _sweep_leases(cluster: Cluster, namespace: str) -> None:
+    for name, uid in abandoned_leases(await cluster.list_leases(namespace), now()):
+        await cluster.delete_lease(namespace, name, uid)
+        logger.info("%s/%s: deleted the Lease of a client that is gone", namespace, name)

@@ -16,6 +16,13 @@ class ReadPolicy:
 
 
 @dataclass(frozen=True)
+class ReadLease:
+    """Read the Lease that the client of a session renews."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class ReadRequest:
     """Read all that an execution refers to: the policy, the payload, and its session if that is not known."""
 
@@ -154,6 +161,7 @@ class DropMember:
 
 Action = (
     ReadPolicy
+    | ReadLease
     | ReadRequest
     | ReadApprovals
     | PublishCode

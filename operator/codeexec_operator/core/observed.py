@@ -12,6 +12,7 @@ from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Executio
 from codeexec_api.code_rules import Reading
 from codeexec_api.names import SANDBOX_CONTAINER
 from codeexec_api.policy import namespace_policy
+from codeexec_operator.core.client_lease import LeaseView
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
@@ -257,6 +258,8 @@ class ObservedSession:
     """True while an execution runs in it or waits for it."""
     used_at: datetime | None = None
     """When this process last saw an execution of it end."""
+    lease: LeaseView | None = None
+    """The Lease of its client, once it was read."""
     executions: int = 0
     """How many have run in it, as far as is known."""
     unresponsive: str = ""

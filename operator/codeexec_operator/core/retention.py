@@ -1,13 +1,15 @@
-"""What nobody will come for any more: payload Secrets, and output whose time is over."""
+"""What nobody uses any more: payload Secrets, expired output, Leases of clients that are gone."""
 
 from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api.names import EXECUTION_LABEL, EXPIRES_ANNOTATION
+from codeexec_api.names import EXECUTION_LABEL, EXPIRES_ANNOTATION, LEASE_PREFIX
 
 PAYLOAD_MAX_AGE: Final = timedelta(minutes=10)
 """Longer than any execution waits for a pod of its own to start."""
+LEASE_MAX_AGE: Final = timedelta(hours=1)
+"""Far longer than clients take to renew a Lease, because renewTime is by the client's clock."""
 
 
 def orphaned_payloads(
@@ -33,6 +35,16 @@ def expired_outputs(config_maps: Iterable[Mapping[str, Any]], now: datetime) -> 
         (meta["name"], meta["uid"])
         for meta in (one["metadata"] for one in config_maps)
         if _over(meta.get("annotations", {}).get(EXPIRES_ANNOTATION), now)
+    ]
+
+
+def abandoned_leases(leases: Iterable[Mapping[str, Any]], now: datetime) -> list[tuple[str, str]]:
+    """Name and UID of each Lease of a client that was not renewed for `LEASE_MAX_AGE`."""
+    return [
+        (meta["name"], meta["uid"])
+        for meta, spec in ((one["metadata"], one.get("spec") or {}) for one in leases)
+        if meta["name"].startswith(LEASE_PREFIX)
+        and _over(spec.get("renewTime") or meta["creationTimestamp"], now - LEASE_MAX_AGE)
     ]
 
 

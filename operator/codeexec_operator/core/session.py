@@ -16,7 +16,8 @@ from codeexec_api import (
 )
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
-from codeexec_operator.core.actions import CreatePod, DeletePod, Forget, Plan, ReadPolicy
+from codeexec_operator.core.actions import CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
+from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
@@ -110,11 +111,12 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     used_at = seen.used_at or status.last_used_at or now
     if not seen.busy:
         # Code that ran when the operator was restarted is not in the record as a use.
-        idle_at = max(used_at, seen.since) + timedelta(seconds=spec.idle_timeout_seconds)
-        if now >= idle_at:
-            message = f"nothing ran in the session for spec.idleTimeoutSeconds ({spec.idle_timeout_seconds} s)"
-            return _end(seen, now, Ending(Event.ENDED, Reason.IDLE_TIMEOUT, message))
-        end_at = min(end_at, idle_at)
+        idle = _idle(seen, max(used_at, seen.since), now)
+        if isinstance(idle, Ending):
+            return _end(seen, now, idle)
+        if isinstance(idle, ReadLease):
+            return Plan(actions=(idle,))
+        end_at = min(end_at, idle)
     if seen.sandbox.pod is None:  # after a restart
         return Plan(wake_at=min(end_at, seen.since + timedelta(seconds=timing.list_grace)))
     connected = startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at))
@@ -126,6 +128,19 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
             return Plan(status=status.model_copy(update=_use(seen)))
         end_at = min(end_at, record_at)
     return Plan(wake_at=end_at)
+
+
+def _idle(seen: ObservedSession, since: datetime, now: datetime) -> Ending | ReadLease | datetime:
+    """Why an idle session ends, the Lease to read first, or when to look again."""
+    spec = seen.session.spec
+    idle_at = since + timedelta(seconds=spec.idle_timeout_seconds)
+    if now >= idle_at:
+        message = f"nothing ran in the session for spec.idleTimeoutSeconds ({spec.idle_timeout_seconds} s)"
+        return Ending(Event.ENDED, Reason.IDLE_TIMEOUT, message)
+    if not spec.client_lease:
+        return idle_at
+    client = look_after_client(spec.client_lease, seen.lease, since, now)
+    return min(client, idle_at) if isinstance(client, datetime) else client
 
 
 def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None:

@@ -16,6 +16,7 @@ Cell: TypeAlias = tuple[str, str, str]
 AGENT: Rights = {
     ("codeexec.dev", "codeexecutions"): {"create", "get", "list", "watch", "patch"},
     ("codeexec.dev", "codesessions"): {"create", "get", "list", "watch", "patch"},
+    ("coordination.k8s.io", "leases"): {"create", "patch", "delete"},
     ("", "secrets"): {"create"},
     ("", "configmaps"): {"get"},
     ("", "pods/log"): {"get"},
@@ -63,6 +64,7 @@ OPERATOR: Rights = {
     ("", "pods/attach"): {"get", "create"},
     ("", "secrets"): {"get", "list", "watch", "create", "delete"},
     ("", "configmaps"): {"create", "list", "delete"},
+    ("coordination.k8s.io", "leases"): {"get", "list", "delete"},
     ("events.k8s.io", "events"): {"create"},
 }
 OPERATOR_BY_NAME: NamedRights = {

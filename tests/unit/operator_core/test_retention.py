@@ -6,7 +6,7 @@ import pytest
 from factories import NOW, SECRET_UID, a_secret, seconds
 
 from codeexec_api.names import EXPIRES_ANNOTATION
-from codeexec_operator.core.retention import expired_outputs, orphaned_payloads
+from codeexec_operator.core.retention import abandoned_leases, expired_outputs, orphaned_payloads
 
 
 def aged(age: float) -> dict[str, Any]:
@@ -52,3 +52,17 @@ def an_output(annotations: dict[str, str] | None) -> dict[str, Any]:
 def test_outputs_go_when_their_time_is_over(annotations: dict[str, str] | None, expired: bool) -> None:
     expected = [("run-1-0f8fad5b-0", SECRET_UID)] if expired else []
     assert expired_outputs([an_output(annotations)], NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "age", "abandoned"),
+    [
+        ("codeexec-client-1", 3_599, False),
+        ("codeexec-client-1", 3_600, True),
+        ("another", 3_600, False),
+    ],
+)
+def test_leases_that_no_client_renews(name: str, age: float, abandoned: bool) -> None:
+    meta = {"name": name, "uid": SECRET_UID, "creationTimestamp": (NOW - seconds(9_999)).isoformat()}
+    lease = {"metadata": meta, "spec": {"renewTime": (NOW - seconds(age)).isoformat()}}
+    assert abandoned_leases([lease], NOW) == ([(name, SECRET_UID)] if abandoned else [])

@@ -18,7 +18,8 @@ from factories import (
 )
 
 from codeexec_api import CodeSession, CodeSessionStatus, Reason, SessionPhase
-from codeexec_operator.core.actions import Attach, CreatePod, DeletePod, Forget, Plan, ReadPolicy
+from codeexec_operator.core.actions import Attach, CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
+from codeexec_operator.core.client_lease import observe
 from codeexec_operator.core.observed import Fault, ObservedSession, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
@@ -219,6 +220,16 @@ class TestReady:
         assert result.status
         assert result.status.message == f"nothing ran in the session for spec.idleTimeoutSeconds ({IDLE} s)"
         assert result.actions == (DeletePod(),)
+
+    def test_it_ends_with_its_client_but_not_while_something_runs(self) -> None:
+        gone = observe(observe(None, None, NOW), None, NOW + seconds(40))
+        of_client = {"spec": {"clientLease": "codeexec-client-1"}, "lease": gone}
+        result = plan(ready(**of_client), 40)
+        assert outcome(result) == (SessionPhase.ENDED, "ClientGone")
+        assert result.actions == (DeletePod(),)
+        assert plan(ready(**of_client, busy=True), 40) == Plan(wake_at=NOW + seconds(LIFETIME))
+        assert plan(ready(lease=gone), 40) == Plan(wake_at=NOW + seconds(IDLE)), "it outlives its client"
+        assert plan(ready(spec=of_client["spec"]), 40) == Plan(actions=(ReadLease("codeexec-client-1"),))
 
     def test_the_time_begins_anew_with_each_use(self) -> None:
         used = ready(used_at=NOW + seconds(50), status={"last_used_at": NOW + seconds(50)})

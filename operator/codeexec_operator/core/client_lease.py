@@ -1,0 +1,78 @@
+"""Whether the client that a session belongs to is still there, by the Lease that the client renews.
+
+The clocks of clients are not trusted: a Lease counts as renewed when its renewTime differs from the one before, by the
+operator's own clock (client-go judges its leader election in the same way).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from codeexec_api import Event, Reason
+from codeexec_operator.core.actions import ReadLease
+from codeexec_operator.core.findings import Ending
+
+DEFAULT_SECONDS: Final = 35
+"""How long a Lease counts that doesn't say, or is not there."""
+_READS: Final = 4
+"""How often a Lease is read within its duration."""
+
+
+@dataclass(frozen=True)
+class LeaseView:
+    """A Lease as it was read last."""
+
+    renewed: str
+    """Its renewTime; empty if there is no such Lease, or it could not be read."""
+    duration: timedelta
+    unchanged_since: datetime
+    """When this process first read this renewTime."""
+    read_at: datetime
+
+
+def observe(before: LeaseView | None, spec: Mapping[str, Any] | None, now: datetime) -> LeaseView:
+    """What a read of the Lease says.
+
+    Args:
+        before: what the read before said.
+        spec: of the Lease; None if there is no such Lease.
+        now: the time of the read.
+    """
+    found = spec or {}
+    renewed, seconds = str(found.get("renewTime") or ""), found.get("leaseDurationSeconds") or DEFAULT_SECONDS
+    same = before is not None and before.renewed == renewed
+    return LeaseView(
+        renewed=renewed,
+        duration=timedelta(seconds=seconds),
+        unchanged_since=before.unchanged_since if before and same else now,
+        read_at=now,
+    )
+
+
+def unread(now: datetime) -> LeaseView:
+    """What is known after a failed read. Time starts anew, because the client may not have reached the API server."""
+    return LeaseView("", timedelta(seconds=DEFAULT_SECONDS), now, now)
+
+
+def look_after_client(
+    name: str, lease: LeaseView | None, used_at: datetime, now: datetime
+) -> Ending | ReadLease | datetime:
+    """End the session, read its Lease, or when to look again.
+
+    Args:
+        name: of the Lease.
+        lease: what is known about it; None before the first read.
+        used_at: when an execution of the session last ended: then its client was there.
+        now: the time.
+    """
+    if lease is None:
+        next_read = used_at + timedelta(seconds=DEFAULT_SECONDS) / _READS
+        return next_read if now < next_read else ReadLease(name)
+    gone_at = max(lease.unchanged_since, used_at) + lease.duration
+    if lease.read_at >= gone_at:
+        found = f"Lease {name} was not renewed" if lease.renewed else f"there was no Lease {name}"
+        message = f"the client is gone: {found} for {lease.duration.total_seconds():g} s (spec.clientLease)"
+        return Ending(Event.ENDED, Reason.CLIENT_GONE, message)
+    next_read = min(max(lease.read_at, used_at) + lease.duration / _READS, gone_at)
+    return next_read if now < next_read else ReadLease(name)

@@ -1,0 +1,87 @@
+"""The thread that renews the Lease of a client, whatever becomes of the client's event loops."""
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from executor_client import ClusterRef, CodeExecutionClient
+from executor_client.exceptions import ClusterUnreachable
+from executor_client.lease import ClientLease
+
+
+class Recorder:
+    """A connection that notes what is asked of it."""
+
+    def __init__(self, *, fails: int = 0) -> None:
+        self.fails = fails
+        self.said: list[str] = []
+        self.changed = threading.Condition()
+
+    async def connect(self) -> Any:
+        return self
+
+    async def renew_lease(self, name: str, seconds: int, now: datetime) -> None:
+        assert (seconds, now.tzinfo is not None) == (35, True)
+        self.fails -= 1
+        if self.fails >= 0:
+            raise ClusterUnreachable("no answer")
+        self._note(f"renew {name}")
+
+    async def delete_lease(self, name: str) -> None:
+        self._note(f"delete {name}")
+
+    async def close(self) -> None:
+        self._note("close")
+
+    def _note(self, what: str) -> None:
+        with self.changed:
+            self.said.append(what)
+            self.changed.notify_all()
+
+    def wait(self, what: Callable[[list[str]], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: what(self.said), 30), self.said
+
+
+def test_it_is_renewed_while_no_loop_runs_and_deleted_in_the_end() -> None:
+    recorder = Recorder()
+    lease = ClientLease(recorder.connect, every=0.01)
+    name = lease.hold()
+    assert lease.hold() == name
+    recorder.wait(lambda said: said.count(f"renew {name}") >= 3)
+    asyncio.run(lease.close())
+    assert recorder.said[-2:] == [f"delete {name}", "close"]
+    assert lease.hold() != name, "it can be held again"
+    asyncio.run(lease.close())
+
+
+def test_it_goes_on_after_an_error_which_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder(fails=3)
+    lease = ClientLease(recorder.connect, every=0.01)
+    with caplog.at_level(logging.WARNING):
+        name = lease.hold()
+        recorder.wait(lambda said: f"renew {name}" in said)
+    asyncio.run(lease.close())
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"could not renew Lease {name}; idle sessions of this client end after 35 s: no answer"
+    )
+
+
+def test_it_ends_with_a_client_that_nobody_closes() -> None:
+    recorder = Recorder()
+    client = CodeExecutionClient(ClusterRef())
+    held = client._lease
+    assert held
+    held._connect, held._every = recorder.connect, 3600
+    name = held.hold()
+    recorder.wait(lambda said: f"renew {name}" in said)
+    del client, held
+    gc.collect()
+    recorder.wait(lambda said: said[-2:] == [f"delete {name}", "close"])
