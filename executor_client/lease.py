@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS: Final = 35
 """How long the sessions of a client that is gone may be idle before they end, besides what it takes to notice."""
 _RENEW_SECONDS: Final = 10
-_FAREWELL_SECONDS: Final = 2
+_FAREWELL_SECONDS: Final = 5
 
 
 class ClientLease:

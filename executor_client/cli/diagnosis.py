@@ -53,6 +53,7 @@ _OBJECT_VERBS: Final = ("create", "get", "list", "watch", "patch")
 LIVE_OUTPUT: Final = Right("", "pods/log", "get")
 RIGHTS: Final = (
     *(Right(GROUP, plural, verb) for plural in (EXECUTION_PLURAL, SESSION_PLURAL) for verb in _OBJECT_VERBS),
+    *(Right("coordination.k8s.io", "leases", verb) for verb in ("create", "patch", "delete")),
     Right("", "secrets", "create"),
     Right("", "configmaps", "get"),
     LIVE_OUTPUT,

@@ -65,7 +65,7 @@ async def test_output_whose_time_is_over_is_deleted_and_the_record_stays(hurried
 
 
 async def test_a_session_ends_when_nothing_has_run_in_it_for_so_long(hurried, client, asking, admin):
-    session = await client.open_session(asking(), idle_timeout_seconds=60, wait=True)
+    session = await client.open_session(asking(), idle_timeout_seconds=60, outlives_client=True, wait=True)
     status = await in_thread(wait_for, "the session to end", lambda: ended_session(admin, session.name))
     assert (status["phase"], status["reason"]) == ("Ended", "IdleTimeout")
 
