@@ -1,5 +1,6 @@
 """The operator's settings, from the environment (prefix CODEEXEC_) and from the policy file that it names."""
 
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -41,8 +42,10 @@ class Settings(BaseSettings):
     """Where spans are sent, by the variables of OpenTelemetry, which the exporter reads itself; absent: nowhere."""
     pod_ips: Annotated[tuple[str, ...], NoDecode] = ()
     """Addresses of this pod, separated by commas."""
+    never_permit: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = ()
+    """Ranges of addresses that no permit opens, separated by commas."""
 
-    @field_validator("namespaces", "pod_ips", mode="before")
+    @field_validator("namespaces", "pod_ips", "never_permit", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(filter(None, value.replace(" ", "").split(","))) if isinstance(value, str) else value

@@ -5,13 +5,15 @@ Each worker of pytest has a control plane of its own, which the kernel ends with
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+from chart.helm import pick, render
 from chart.install import install
 from cluster_tools import SANDBOX, Admin, a_name, wait_for
 from control_plane import API_SERVER, CONTROLLERS, ControlPlane
 from kubernetes import client, config
-from pod_places import KEPT_FROM, OPERATOR, POLICY, Place, wait_for_the_policy
+from pod_places import CHANGES, KEPT_FROM, OPERATOR, POLICY, Place, wait_for_the_changes_policy, wait_for_the_policy
 from weaker_pods import AGENT, a_hardened_pod, spec
 
 
@@ -87,31 +89,63 @@ def unguarded(make_place) -> Place:
 
 
 @pytest.fixture(scope="module")
+def chart_policy(admin) -> Callable[..., AbstractContextManager[str]]:
+    """Puts one of the chart's policies in force in a place, as it is with these values. Gives its name."""
+
+    @contextmanager
+    def put_in_force(place: Place, policy: str, **values: str) -> Iterator[str]:
+        name = f"{place.namespace}-{policy}"
+        settings = {"fullnameOverride": place.namespace, "sandbox.namespaces": "{" + place.namespace + "}", **values}
+        objects = render(*(word for key, value in settings.items() for word in ("--set", f"{key}={value}")))
+        kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+        try:
+            for kind in kinds:
+                admin.apply(pick(objects, kind, name))
+            yield name
+        finally:
+            for kind in kinds:
+                admin.delete(kind, name)
+
+    return put_in_force
+
+
+HELD = "example.com/held"
+"""A finalizer."""
+
+
+@pytest.fixture(scope="module")
 def old_pod(make_place) -> tuple[Place, str]:
-    """A weak pod that was there before the policy. No scheduler knows of it, so it never runs."""
+    """A weak pod with a finalizer that was there before the policies. No scheduler knows of it, so it never runs."""
     place = make_place()
     weak = a_hardened_pod()
     spec(hostNetwork=True, schedulerName="nobody")(weak)
+    weak["metadata"]["finalizers"] = [HELD]
     return place, place.create(weak)
 
 
 @pytest.fixture(scope="module")
 def guarded(admin, old_pod) -> Iterator[Place]:
-    """A namespace that the deployed policy is bound to, and nothing else."""
+    """A namespace that the deployed policies for pods are bound to, and nothing else."""
     place, _ = old_pod
-    binding = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": place.namespace},
-        "spec": {
-            "policyName": POLICY,
-            "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}}},
-        },
-    }
-    admin.apply(binding)
+    names = {POLICY: place.namespace, CHANGES: f"{place.namespace}-changes"}
+    for policy, name in names.items():
+        binding = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {
+                "policyName": policy,
+                "validationActions": ["Deny"],
+                "matchResources": {
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}}
+                },
+            },
+        }
+        admin.apply(binding)
     try:
         wait_for_the_policy(place)
+        wait_for_the_changes_policy(place)
         yield place
     finally:
-        admin.delete("validatingadmissionpolicybinding", place.namespace)
+        for name in names.values():
+            admin.delete("validatingadmissionpolicybinding", name)

@@ -60,6 +60,13 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"codeexec_operator.adapters.cluster.{name}", 2)
 
 
+async def test_the_addresses_of_the_api_server_are_those_of_its_endpoints(stage: Stage, admin: Admin):
+    found = await stage.cluster.list_api_servers()
+    slices = admin.list("endpointslice", "default", labels="kubernetes.io/service-name=kubernetes")
+    assert found == {address for one in slices for endpoint in one["endpoints"] for address in endpoint["addresses"]}
+    assert found, "control"
+
+
 async def test_what_comes_in_pages_comes_whole(stage: Stage, admin: Admin, small_pages):
     names = {a_name("page") for _ in range(5)}
     execution, where = stage.execution, stage.execution.metadata.namespace

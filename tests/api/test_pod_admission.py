@@ -11,11 +11,22 @@ from typing import Any
 
 import pytest
 import simulated_kubelets
-from chart.helm import pick, render
 from cluster_tools import SANDBOX, a_name, wait_for
-from pod_places import POLICY, Place, is_pod_security_s_or_ours, part, wait_for_the_policy
-from weaker_pods import RUN_AS_USER, WEAKER, Change, Pod, a_hardened_pod, container_context, context, spec, together
+from pod_places import CHANGES, POLICY, Place, is_pod_security_s_or_ours, part, wait_for_the_policy
+from weaker_pods import (
+    RUN_AS_USER,
+    WEAKER,
+    Change,
+    Pod,
+    a_hardened_pod,
+    container_context,
+    context,
+    metadata,
+    spec,
+    together,
+)
 
+from codeexec_api.names import EGRESS_LABEL
 from codeexec_operator.core.surroundings import Surroundings, parse_node
 from codeexec_operator.manifests.hardening import OWN_UIDS, SANDBOX_UID
 
@@ -182,6 +193,15 @@ def test_setting_is_held_to(unguarded, guarded, operator, keeps, path):
         assert (guarded.refusal(without) == "") is unchanged, "what is the default anyway may be left out"
 
 
+def test_only_the_operator_makes_a_pod_that_a_permit_opens_the_network_for(unguarded, guarded, operator):
+    """Else whoever may create pods could borrow what was permitted to an execution."""
+    pod = a_hardened_pod()
+    metadata(labels={EGRESS_LABEL: "0badcafe-0000"})(pod)
+    assert unguarded.refusal(pod) == "", "positive control"
+    assert guarded.refuses_as_ours(guarded.refusal(pod), "metadata.labels")
+    assert operator.refusal(pod) == ""
+
+
 def test_runtime_class_that_the_chart_does_not_name_is_refused(unguarded, guarded, scheduled_class):
     pod = a_hardened_pod()
     spec(runtimeClassName=scheduled_class)(pod)
@@ -190,25 +210,12 @@ def test_runtime_class_that_the_chart_does_not_name_is_refused(unguarded, guarde
 
 
 @pytest.fixture(scope="module")
-def strict(admin, make_place, scheduled_class) -> Iterator[Place]:
+def strict(make_place, chart_policy, scheduled_class) -> Iterator[Place]:
     """A namespace with the chart's policy as it is where the platform owner requires a RuntimeClass."""
     place = make_place()
-    settings = {
-        "fullnameOverride": place.namespace,
-        "sandbox.namespaces": "{" + place.namespace + "}",
-        "policy.runtimeClassName": scheduled_class,
-    }
-    values = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    objects = render(*values)
-    try:
-        for kind in kinds:
-            admin.apply(pick(objects, kind, f"{place.namespace}-pods"))
+    with chart_policy(place, "pods", **{"policy.runtimeClassName": scheduled_class}):
         wait_for_the_policy(place)
         yield place
-    finally:
-        for kind in kinds:
-            admin.delete(kind, f"{place.namespace}-pods")
 
 
 def test_required_runtime_class_brings_what_its_nodes_need(strict, scheduled_class):
@@ -238,12 +245,13 @@ def test_runtime_class_is_no_excuse_for_tolerating(unguarded, strict, scheduled_
     assert "denied request: spec.tolerations must be" in strict.refusal(pod)
 
 
-def test_the_policy_is_written_for_the_fields_that_there_are(admin):
+@pytest.mark.parametrize("policy", [POLICY, CHANGES, "codeexec-connections", "codeexec-sealing"])
+def test_the_policy_is_written_for_the_fields_that_there_are(admin, policy):
     """The API server checks the types of the rules against its own kinds, and has nothing to say."""
 
     def checked() -> dict[str, Any] | None:
-        policy = admin.get("validatingadmissionpolicy", POLICY)
-        status = policy.get("status", {})
-        return status if status.get("observedGeneration") == policy["metadata"]["generation"] else None
+        found = admin.get("validatingadmissionpolicy", policy)
+        status = found.get("status", {})
+        return status if status.get("observedGeneration") == found["metadata"]["generation"] else None
 
     assert not wait_for("the rules to be checked", checked).get("typeChecking")

@@ -4,14 +4,29 @@ The places are those of test_pod_admission.py.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import simulated_kubelets
 from cluster_tools import SANDBOX, a_name, wait_for
+from factories import a_raw_spec
+from kube import Kube
 from pod_places import POLICY, Place
 from weaker_pods import a_hardened_pod
 
-from codeexec_api.names import SANDBOX_CONTAINER
+from codeexec_api import CodeExecution
+from codeexec_api.names import (
+    API_VERSION,
+    EGRESS_LABEL,
+    EXECUTION_KIND,
+    EXECUTION_LABEL,
+    POOL_KIND,
+    POOL_LABEL,
+    SANDBOX_CONTAINER,
+    SESSION_KIND,
+    TEMPLATE_LABEL,
+)
+from codeexec_operator.manifests.pod import build_adoption, owner_reference
 
 OTHER_IMAGE = "registry.example/other@sha256:" + "b" * 64
 DEBUGGER = {
@@ -77,40 +92,188 @@ def test_running_pod_is_not_changed_to_have(core, guarded, unguarded, running, k
         assert {free, held, deployed} == {"the server could not find the requested resource"}
 
 
-def test_running_pod_does_not_get_the_label_that_opens_the_network_of_another(guarded, unguarded, running):
-    patch = {"metadata": {"labels": {"egress.codeexec.dev/execution": "1-2"}}}
-    assert unguarded.patch(running(unguarded), patch) == "", "positive control"
-    assert "egress.codeexec.dev/execution must not change" in guarded.patch(running(guarded), patch)
-    assert guarded.patch(running(guarded), {"metadata": {"labels": {"app": "other"}}}) == "", "other labels may"
+# --- metadata --------------------------------------------------------------------------------------------------------
+
+METADATA = {
+    "networks of Multus": ("metadata.annotations", {"annotations": {"k8s.v1.cni.cncf.io/networks": "other"}}),
+    "settings of Kata": (
+        "metadata.annotations",
+        {"annotations": {"io.katacontainers.config.hypervisor.kernel_params": "init=/bin/sh"}},
+    ),
+    "settings of gVisor": ("metadata.annotations", {"annotations": {"dev.gvisor.flag.network": "host"}}),
+    "settings of CRI-O": ("metadata.annotations", {"annotations": {"io.kubernetes.cri-o.Devices": "/dev/kmsg"}}),
+    "the permit of another": ("metadata.labels", {"labels": {EGRESS_LABEL: "1-2"}}),
+    "the name of another execution": ("metadata.labels", {"labels": {EXECUTION_LABEL: "other"}}),
+    "any other label": ("metadata.labels", {"labels": {"app": "other"}}),
+    "an owner that takes it along": (
+        "metadata.ownerReferences",
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "Secret", "name": "gone", "uid": "0badcafe-0001"}]},
+    ),
+    "a finalizer": ("metadata.finalizers", {"finalizers": ["example.com/for-ever"]}),
+}
+
+
+@pytest.mark.parametrize("subresource", ["", "status"])
+@pytest.mark.parametrize(("field", "change"), METADATA.values(), ids=METADATA)
+def test_waiting_pod_is_not_changed_to_have(unguarded, guarded, operator, waiting, field, change, subresource):
+    """It is annotated while it waits for a node: what starts it would act on that."""
+    patch = {"metadata": change}
+    free = unguarded.patch(waiting(unguarded), patch, subresource, kind="merge")
+    assert free == "", "positive control"
+    if (field, subresource) == ("metadata.ownerReferences", "status"):
+        return  # the API server leaves them as they were
+    assert guarded.refuses_the_change(guarded.patch(waiting(guarded), patch, subresource, kind="merge"), field)
+    if not subresource:  # the operator has no right to `pods/status`
+        assert operator.refuses_the_change(operator.patch(waiting(operator), patch, kind="merge"), field)
+
+
+def test_scheduler_brings_no_annotation_and_no_label_of_ours(unguarded, guarded, waiting, node):
+    """Kubernetes copies both from a Binding to the pod."""
+    for metadata, field in (
+        ({"annotations": {"k8s.v1.cni.cncf.io/networks": "other"}}, "metadata.annotations"),
+        ({"labels": {EGRESS_LABEL: "1-2"}}, "metadata.labels"),
+    ):
+        assert unguarded.bind(waiting(unguarded), node, metadata) == "", "positive control"
+        assert guarded.refuses_the_change(guarded.bind(waiting(guarded), node, metadata), field)
+    assert guarded.bind(waiting(guarded), node, {"labels": {"topology.kubernetes.io/zone": "a"}}) == "", "as 1.35 does"
+
+
+@pytest.fixture(scope="module")
+def waiting(core, operator, guarded, unguarded) -> Iterator[Callable[[Place], str]]:
+    """Names of hardened pods, one in each place, that wait for a node."""
+    places = (operator, guarded, unguarded)
+    names = {place.namespace: place.create(a_hardened_pod()) for place in places}
+    yield lambda place: names[place.namespace]
+    core.delete_namespaced_pod(names[SANDBOX], SANDBOX, grace_period_seconds=0)
+
+
+def refusal_to(user: Kube, place: Place, name: str, metadata: dict[str, Any], subresource: str = "") -> str:
+    patch = {"metadata": metadata}
+    return getattr(user.try_patch("pod", name, patch, place.namespace, subresource, dry_run=True), "message", "")
+
+
+ANNOTATION = {"annotations": {"cni.projectcalico.org/podIP": "192.0.2.7/32"}}
+
+
+def test_network_plugin_writes_annotations_where_the_chart_names_it(kubeconfig, make_place, chart_policy):
+    place, user = make_place(), a_name("plugin")
+    plugin = Kube(kubeconfig, user, ("system:masters",))
+    name = place.create(a_hardened_pod())
+    with chart_policy(place, "pod-changes", **{"sandbox.annotators": "{" + user + "}"}):
+        wait_for("the policy to be in force", lambda: place.patch(name, {"metadata": ANNOTATION}) != "")
+        assert "metadata.annotations must not change" in place.patch(name, {"metadata": ANNOTATION}, "status")
+        assert [refusal_to(plugin, place, name, ANNOTATION, of) for of in ("", "status")] == ["", ""]
+        assert "metadata.labels" in refusal_to(plugin, place, name, {"labels": {"app": "x"}}), "nothing else"
+
+
+def test_kubelet_writes_annotations_with_the_status_only(kubeconfig, guarded, waiting):
+    """A network plugin on the node may have the kubelet's identity. NodeRestriction keeps it to the node's own pods."""
+    kubelet = Kube(kubeconfig, a_name("kubelet"), ("system:masters", "system:nodes"))
+    assert refusal_to(kubelet, guarded, waiting(guarded), ANNOTATION, "status") == ""
+    assert guarded.refuses_the_change(
+        refusal_to(kubelet, guarded, waiting(guarded), ANNOTATION), "metadata.annotations"
+    )
+
+
+# --- how the operator takes a pod of a pool --------------------------------------------------------------------------
+
+TAKEN = CodeExecution.parse(
+    {"metadata": {"name": "taker", "namespace": SANDBOX, "uid": "0badcafe-0002"}, "spec": a_raw_spec()}
+)
+
+
+@pytest.fixture
+def pool_pod(core, operator) -> Iterator[str]:
+    pod = a_hardened_pod()
+    pod["metadata"] |= {
+        "labels": {POOL_LABEL: "default", TEMPLATE_LABEL: "0"},
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": POOL_KIND,
+                "name": "default",
+                "uid": "0badcafe-0003",
+                "controller": True,
+            }
+        ],
+    }
+    name = operator.create(pod)
+    yield name
+    core.delete_namespaced_pod(name, SANDBOX, grace_period_seconds=0)
+
+
+ADOPTION = build_adoption(TAKEN, deadline_seconds=60)
+ANOTHER = TAKEN.model_copy(update={"metadata": TAKEN.metadata.model_copy(update={"name": "another"})})
+
+
+def test_the_operator_takes_a_pod_of_a_pool_once(core, operator, pool_pod):
+    assert "metadata.labels" in Place(core, SANDBOX).patch(pool_pod, ADOPTION, kind="merge"), "nobody else does"
+    assert operator.patch(pool_pod, ADOPTION, kind="merge", dry_run=None) == ""
+    assert operator.patch(pool_pod, ADOPTION, kind="merge") == "", "again, where the answer was lost"
+    again = build_adoption(ANOTHER, deadline_seconds=None)
+    assert "metadata.labels" in operator.patch(pool_pod, again, kind="merge")
+
+
+@pytest.mark.parametrize(
+    ("field", "more"),
+    [
+        ("metadata.labels", {"labels": {**ADOPTION["metadata"]["labels"], EGRESS_LABEL: "1-2"}}),
+        ("metadata.labels", {"labels": {**ADOPTION["metadata"]["labels"], TEMPLATE_LABEL: None}}),
+        ("metadata.annotations", {"annotations": {"k8s.v1.cni.cncf.io/networks": "other"}}),
+        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(EXECUTION_KIND, ANOTHER.metadata)]}),
+        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(SESSION_KIND, TAKEN.metadata)]}),
+        ("metadata.ownerReferences", {"ownerReferences": []}),
+        ("metadata.finalizers", {"finalizers": ["example.com/for-ever"]}),
+    ],
+    ids=["a permit", "a label gone", "an annotation", "another's owner", "another kind", "no owner", "a finalizer"],
+)
+def test_with_the_adoption_nothing_else_comes_in(operator, pool_pod, field, more):
+    patch = ADOPTION | {"metadata": {**ADOPTION["metadata"], **more}}
+    assert operator.refuses_the_change(operator.patch(pool_pod, patch, kind="merge"), field)
+    assert operator.patch(pool_pod, ADOPTION, kind="merge") == "", "control"
+
+
+# --- the deadline, and the end ---------------------------------------------------------------------------------------
 
 
 def test_deadline_of_a_running_pod_can_be_lowered(guarded, running):
     assert guarded.patch(running(guarded), {"spec": {"activeDeadlineSeconds": 100}}) == ""
 
 
-def _held_and_let_go(place: Place, name: str) -> None:
-    """A finalizer is put on the pod, the pod is deleted, the finalizer is taken away, the pod is gone."""
-    gone = {"metadata": {"finalizers": None}}
-    assert place.patch(name, {"metadata": {"finalizers": ["example.com/held"]}}, dry_run=None) == ""
-    try:
-        place.core.delete_namespaced_pod(name, place.namespace, grace_period_seconds=0)
-        assert place.core.read_namespaced_pod(name, place.namespace).metadata.deletion_timestamp
-    finally:
-        assert place.patch(name, gone, dry_run=None) == ""
-    wait_for("the pod to be gone", lambda: name not in _pods(place))
-
-
 def _pods(place: Place) -> list[str]:
     return [pod.metadata.name for pod in place.core.list_namespaced_pod(place.namespace).items]
 
 
-def test_hardened_pod_can_be_deleted(guarded):
-    _held_and_let_go(guarded, guarded.create(a_hardened_pod()))
+def test_the_garbage_collector_deletes_a_hardened_pod_in_the_foreground(guarded):
+    """It removes a finalizer, which the API server has put there."""
+    name = guarded.create(a_hardened_pod())
+    guarded.core.delete_namespaced_pod(name, guarded.namespace, grace_period_seconds=0, propagation_policy="Foreground")
+    wait_for("the pod to be gone", lambda: name not in _pods(guarded))
+
+
+def test_the_garbage_collector_takes_a_pod_from_an_owner_that_leaves_it_behind(core, guarded):
+    metadata = {"name": a_name("owner")}
+    owner = core.create_namespaced_config_map(guarded.namespace, {"metadata": metadata}).metadata
+    pod = a_hardened_pod()
+    pod["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.name, "uid": owner.uid}
+    ]
+    name = guarded.create(pod)
+    core.delete_namespaced_config_map(owner.name, guarded.namespace, propagation_policy="Orphan")
+
+    def left_alone() -> bool:
+        return not core.read_namespaced_pod(name, guarded.namespace).metadata.owner_references
+
+    wait_for("the pod to have no owner", left_alone)
 
 
 def test_weak_pod_from_before_the_policy_can_be_deleted_but_not_changed(guarded, old_pod):
     place, name = old_pod
     image_of_others = {"spec": {"containers": [{"name": SANDBOX_CONTAINER, "image": OTHER_IMAGE}]}}
     assert guarded.refuses_as_ours(place.patch(name, image_of_others), "spec.containers")
-    assert place.patch(name, {"metadata": {"labels": {"example.com/seen": "yes"}}}) == ""
-    _held_and_let_go(place, name)
+    assert guarded.refuses_the_change(place.patch(name, {"metadata": {"labels": {"app": "x"}}}), "metadata.labels")
+    assert place.patch(name, {"status": {"message": "seen"}}, "status") == "", "what the kubelet says"
+    place.core.delete_namespaced_pod(name, place.namespace, grace_period_seconds=0)
+    assert place.core.read_namespaced_pod(name, place.namespace).metadata.deletion_timestamp, "it is held"
+    assert place.patch(name, {"metadata": {"finalizers": None}}, kind="merge", dry_run=None) == ""
+    wait_for("the pod to be gone", lambda: name not in _pods(place))

@@ -176,10 +176,14 @@ async def test_an_api_server_that_sheds_load_is_left_alone_for_so_long_as_it_say
 
 async def test_readiness_says_that_the_api_server_is_away_and_liveness_does_not(operator, stage):
     one = Match("list", EXECUTION_PLURAL)
+
+    def ready() -> bool:
+        return operator.answers("readyz")
+
     with stage.proxy.fault(one, Answer(503)):
-        assert not await asyncio.to_thread(operator.answers, "readyz")
+        await asyncio.to_thread(wait_for, "it to be said", lambda: not ready())
         assert await asyncio.to_thread(operator.answers, "livez")
-    assert await asyncio.to_thread(operator.answers, "readyz")
+    await asyncio.to_thread(wait_for, "it to be taken back", ready)
 
 
 async def test_an_outage_of_some_seconds_costs_nothing_but_time(operator, stage, client, asking, agent):

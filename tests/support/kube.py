@@ -245,6 +245,12 @@ class Kube:
         """That there is no such object is a refusal, too."""
         return _refusal(self.delete, *arguments, **{"missing_ok": False, **how})
 
+    def try_connect(
+        self, pod: str, how: str, namespace: str = SANDBOX, *, kind: str = "pod", method: str = "GET"
+    ) -> Refusal | None:
+        """`how` is the subresource with its query, such as `exec?command=true`. No connection is made this way."""
+        return _refusal(self.connection.request, method, f"{self.resource(kind).path(namespace, pod)}/{how}")
+
     def logs(self, namespace: str, pod: str, container: str = "", **query: Any) -> str:
         """`query` as of the log subresource: sinceSeconds, sinceTime, tailLines, previous, timestamps."""
         path = self.resource("pod").path(namespace, pod, "log")

@@ -1,5 +1,6 @@
 """Namespaces where pods are tried, and what the API server says to a pod there."""
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from weaker_pods import Pod, a_hardened_pod, spec
 
 POLICY = "codeexec-pods"
+CHANGES = "codeexec-pod-changes"
 OPERATOR = f"system:serviceaccount:{SYSTEM}:codeexec-operator"
 
 # What not every version has: the minor version of Kubernetes from which on its API server has it by default. An older
@@ -49,15 +51,36 @@ class Place:
         name: str = self.core.create_namespaced_pod(self.namespace, pod).metadata.name
         return name
 
-    def patch(self, name: str, patch: Pod, subresource: str = "", *, dry_run: str | None = "All") -> str:
-        """What the API server says to a strategic merge patch of a pod; empty if it is, or would be, accepted."""
+    def patch(
+        self,
+        name: str,
+        patch: Pod,
+        subresource: str = "",
+        *,
+        kind: str = "strategic-merge",
+        dry_run: str | None = "All",
+    ) -> str:
+        """What the API server says to a patch of a pod; empty if it is, or would be, accepted."""
         method = getattr(self.core, f"patch_namespaced_pod{subresource and '_' + subresource}")
-        content_type = "application/strategic-merge-patch+json"
+        content_type = f"application/{kind}-patch+json"
         return _refusal(lambda: method(name, self.namespace, patch, dry_run=dry_run, _content_type=content_type))
+
+    def bind(self, name: str, node: str, metadata: Pod) -> str:
+        """What the API server says to a Binding of a pod that has this metadata, too."""
+        binding = {"metadata": {"name": name, **metadata}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+        return _refusal(
+            lambda: self.core.create_namespaced_pod_binding(
+                name, self.namespace, binding, dry_run="All", _preload_content=False
+            )
+        )
 
     def refuses_as_ours(self, refusal: str, field: str) -> bool:
         """The refusal is our policy's, by the binding of this place, and names the field first."""
         return f"'{POLICY}' with binding '{self.namespace}' denied request: {field} " in refusal
+
+    def refuses_the_change(self, refusal: str, field: str) -> bool:
+        """The same of our policy for changes, which any binding may have put in force here."""
+        return f"'{CHANGES}' with binding" in refusal and f"denied request: {field} " in refusal
 
 
 def _refusal(attempt: Callable[[], object]) -> str:
@@ -88,6 +111,18 @@ def wait_for_the_policy(place: Place) -> None:
     weak = a_hardened_pod()
     spec(hostPID=True)(weak)
     wait_for("the policy to be in force", lambda: "denied request: spec.hostPID" in place.refusal(weak))
+
+
+def wait_for_the_changes_policy(place: Place) -> None:
+    """Until a binding that only our policy refuses is refused; there is no such pod."""
+    binding = {
+        "metadata": {"name": "nobody", "annotations": {"example.com/network": "other"}},
+        "target": {"kind": "Node", "name": "none"},
+    }
+    attempt = functools.partial(
+        place.core.create_namespaced_binding, place.namespace, binding, dry_run="All", _preload_content=False
+    )
+    wait_for("the policy to be in force", lambda: f"'{CHANGES}'" in _refusal(attempt))
 
 
 def part(stored: Pod, field: str) -> Any:

@@ -49,6 +49,40 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/* Metadata of an admission policy and of its binding. Arguments: the root context, the object's name. */}}
+{{- define "codeexec.admissionMetadata" -}}
+{{- $root := index . 0 -}}
+name: {{ index . 1 }}
+labels:
+  {{- include "codeexec.labels" $root | nindent 2 }}
+{{- with include "codeexec.keep" $root }}
+{{ . }}
+{{- end }}
+{{- end }}
+
+{{/* Binding of an admission policy. Arguments: the root context, the policy's name, the namespaces. */}}
+{{- define "codeexec.admissionBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "codeexec.admissionMetadata" . | nindent 2 }}
+spec:
+  policyName: {{ index . 1 }}
+  validationActions: [Deny]
+  matchResources:
+    namespaceSelector:
+      matchExpressions:
+        - key: kubernetes.io/metadata.name
+          operator: In
+          values:
+            {{- toYaml (index . 2) | nindent 12 }}
+{{- end }}
+
+{{/* User name of the operator's ServiceAccount. */}}
+{{- define "codeexec.operatorUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "codeexec.operatorName" . }}
+{{- end }}
+
 {{/* Image reference by digest. Arguments: the values of the image, and their path for the message. */}}
 {{- define "codeexec.image" -}}
 {{- $values := index . 0 }}

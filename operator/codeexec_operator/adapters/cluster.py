@@ -53,7 +53,7 @@ from codeexec_api.names import (
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
-from codeexec_operator.core.surroundings import NodeView, parse_node
+from codeexec_operator.core.surroundings import NodeView, parse_endpoints, parse_node
 from codeexec_operator.core.transcript import OutputPart
 
 _MERGE_PATCH: Final = "application/merge-patch+json"
@@ -83,6 +83,7 @@ class Cluster:
         self._core = client.CoreV1Api(self._api)
         self._nodes = client.NodeV1Api(self._api)
         self._events = client.EventsV1Api(self._api)
+        self._discovery = client.DiscoveryV1Api(self._api)
         self._networking = client.NetworkingV1Api(self._api)
         self._leases = client.CoordinationV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
@@ -443,6 +444,14 @@ class Cluster:
         """nodes: list."""
         pages = _pages(self._core.list_node, limit=_NODES)
         return [parse_node(self._plain(node)) async for page in pages for node in page.items]
+
+    async def list_api_servers(self) -> frozenset[str]:
+        """endpointslices: list, in the namespace `default`. Addresses of the API server, besides its Service's."""
+        selector = "kubernetes.io/service-name=kubernetes"
+        listed = await self._discovery.list_namespaced_endpoint_slice(
+            "default", label_selector=selector, _request_timeout=_ANSWER_SECONDS
+        )
+        return parse_endpoints(self._plain(listed)["items"])
 
     async def list_runtime_handlers(self) -> dict[str, str]:
         """runtimeclasses: list. Name of each RuntimeClass to the handler that it stands for."""

@@ -24,6 +24,7 @@ _TRY_AGAIN_SECONDS: Final = 0.2
 _REMEMBERED: Final = 10_000
 """Objects that were let go of, of which something may be heard that is older than their end."""
 _Owner = TypeVar("_Owner", CodeExecution, CodeSession)
+_Worker = TypeVar("_Worker", ExecutionWorker, SessionWorker)
 _Parsed = TypeVar("_Parsed", CodeExecution, CodeSession, SandboxPool)
 
 
@@ -35,6 +36,7 @@ class Controller:
         self._executions: dict[str, ExecutionWorker] = {}
         self._by_name: dict[tuple[str, str], ExecutionWorker] = {}
         self._sessions: dict[str, SessionWorker] = {}
+        self._sessions_by_name: dict[tuple[str, str], SessionWorker] = {}
         self._pools: dict[str, PoolWorker] = {}
         self._ended: OrderedDict[str, int] = OrderedDict()
         """Resource versions, by UID, at which executions and sessions were let go of lately."""
@@ -156,7 +158,8 @@ class Controller:
         self._executions[worker.uid] = self._by_name[worker.meta.namespace, worker.meta.name] = worker
 
     def _start_session(self, session: CodeSession) -> None:
-        self._sessions[session.metadata.uid] = SessionWorker(self._context, session, self._forget_session)
+        worker = SessionWorker(self._context, session, self._forget_session)
+        self._sessions[worker.meta.uid] = self._sessions_by_name[worker.meta.namespace, worker.meta.name] = worker
 
     def _adopt_session(self, session: CodeSession) -> None:
         uid = session.metadata.uid
@@ -165,10 +168,8 @@ class Controller:
             self._start_session(session)
 
     def _find_session(self, namespace: str, name: str) -> SessionWorker | None:
-        for one in self._sessions.values():
-            if (one.meta.namespace, one.meta.name) == (namespace, name) and not one.over:
-                return one
-        return None
+        worker = self._sessions_by_name.get((namespace, name))
+        return None if worker is None or worker.over else worker
 
     def _find_pool(self, namespace: str, verdict: Verdict, limits: PodLimits) -> PoolWorker | None:
         here = sorted(
@@ -201,13 +202,12 @@ class Controller:
     def _forget_execution(self, worker: ExecutionWorker) -> None:
         self._let_go(worker.uid, worker.version)
         del self._executions[worker.uid]
-        key = (worker.meta.namespace, worker.meta.name)
-        if self._by_name[key] is worker:  # else one of the same name has come since
-            del self._by_name[key]
+        _forget_name(self._by_name, worker)
 
     def _forget_session(self, worker: SessionWorker) -> None:
         self._let_go(worker.meta.uid, worker.version)
         del self._sessions[worker.meta.uid]
+        _forget_name(self._sessions_by_name, worker)
 
     def on_payload(self, namespace: str, execution: str) -> None:
         """The payload of an execution was created."""
@@ -241,6 +241,12 @@ class Controller:
             task.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         await self._context.cluster.close()
+
+
+def _forget_name(by_name: dict[tuple[str, str], _Worker], worker: _Worker) -> None:
+    key = (worker.meta.namespace, worker.meta.name)
+    if by_name[key] is worker:  # else one of the same name has come since
+        del by_name[key]
 
 
 def _news(

@@ -18,6 +18,7 @@ from typing import Any, Final
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_api.permits import Network
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
@@ -39,14 +40,16 @@ _DNS_QUESTION: Final = (
 class Lookout:
     """`view` is what was seen last."""
 
-    def __init__(self, cluster: Cluster, *, pod_ips: Sequence[str], canary_port: int) -> None:
+    def __init__(
+        self, cluster: Cluster, *, pod_ips: Sequence[str], canary_port: int, never_permit: Sequence[Network]
+    ) -> None:
         self._cluster = cluster
         required = (
             *_api_server(),
             *_name_servers(Path("/etc/resolv.conf")),
             *(Target("canary", address, canary_port) for address in pod_ips),
         )
-        self.view = Surroundings(required=required)
+        self.view = Surroundings(required=required, never_permit=tuple(never_permit))
         self._canary_port = canary_port
         self._unreached: frozenset[Target] = frozenset()
         self._looks_until_nodes = 0
@@ -77,6 +80,7 @@ class Lookout:
     async def _look(self) -> None:
         if self._looks_until_nodes == 0 and await self._look_at_nodes():
             self._looks_until_nodes = _NODES_EVERY
+        await self._look_at_api_servers()
         await self._look_at_targets()
         self._looks_until_nodes = max(0, self._looks_until_nodes - 1)
 
@@ -89,6 +93,16 @@ class Lookout:
             return False
         self.view = replace(self.view, nodes=tuple(nodes), handlers=handlers)
         return True
+
+    async def _look_at_api_servers(self) -> None:
+        """They are few, and may change at any time: with each look. What was seen last counts while none can be had."""
+        try:
+            async with asyncio.timeout(_TARGETS_SECONDS):
+                api_servers = await self._cluster.list_api_servers()
+        except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
+            logger.warning("the API server's EndpointSlices could not be listed (%s)", error)
+            return
+        self.view = replace(self.view, api_servers=api_servers)
 
     async def _look_at_targets(self) -> None:
         targets = [*self.view.required, *kubelet_targets(self.view.nodes)]

@@ -73,9 +73,9 @@ def not_to_be_had(seen: Observed) -> Ending | None:
     asked = spec.egress
     if not asked:
         return None
-    if any(one.cidr is not None for one in asked) and not seen.surroundings.nodes:
+    if any(one.cidr is not None for one in asked) and (unknown := seen.surroundings.unknown):
         message = (
-            "spec.egress: the operator could not list the nodes, whose addresses no permit may open; see the "
+            f"spec.egress: the operator could not list {unknown}, whose addresses no permit may open; see the "
             "operator's log. Nothing was run"
         )
         return Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message)

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from codeexec_api.permits import Reserved
+from codeexec_api.permits import Network, Reserved
 from codeexec_api.v1alpha1 import MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import FRESH, Target
 
@@ -74,6 +74,13 @@ def _first_addresses(network: str) -> list[str]:
         return []
 
 
+def parse_endpoints(slices: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Addresses of all endpoints, from the EndpointSlices of a Service; one that isn't ready may be so again."""
+    return frozenset(
+        address for one in slices for endpoint in one.get("endpoints") or () for address in endpoint["addresses"]
+    )
+
+
 def _single(address: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     """The network of one address; None for a name, as some clusters give their API server."""
     try:
@@ -99,6 +106,10 @@ class Surroundings:
     nodes: tuple[NodeView, ...] = ()
     handlers: Mapping[str, str] = field(default_factory=dict)
     """Name of each RuntimeClass to its handler."""
+    api_servers: frozenset[str] = frozenset()
+    """Addresses behind the Service of the API server; empty until they are known."""
+    never_permit: tuple[Network, ...] = ()
+    """What the platform owner has named besides."""
 
     def targets(self, now: datetime) -> tuple[Target, ...]:
         """What a sandbox that starts at this time has to try: what is required, and what else answered lately."""
@@ -108,12 +119,19 @@ class Surroundings:
 
     @property
     def reserved(self) -> tuple[Reserved, ...]:
-        """Addresses that no permit opens: those of what every proof tries, and of all nodes."""
+        """Addresses that no permit opens: of what every proof tries, of API servers and nodes, and the owner's."""
         named = [(target.address, f"addresses of the {target.name}") for target in self.required]
+        named += [(address, "addresses of the api-server") for address in sorted(self.api_servers)]
         named += [(address, "addresses of nodes") for node in self.nodes for address in sorted(node.addresses)]
-        return tuple(
-            (network, what) for address, what in dict(reversed(named)).items() if (network := _single(address))
-        )
+        seen = [(network, what) for address, what in dict(reversed(named)).items() if (network := _single(address))]
+        return (*seen, *((one, "addresses that the chart's sandbox.neverPermit names") for one in self.never_permit))
+
+    @property
+    def unknown(self) -> str:
+        """What has not been seen yet of the addresses that no permit may open; empty if all of it has."""
+        if not self.nodes:
+            return "the nodes"
+        return "" if self.api_servers else "the API server's EndpointSlices"
 
     def user_namespace(self, runtime_class_name: str | None) -> bool:
         """True if every node that a pod of this class may land on can give it a user namespace of its own."""

@@ -65,7 +65,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.watching.chunk_size = 50  # records are many, and some are large: a list comes in pages
     ours: Settings = memo.settings
     cluster = await Cluster.connect()
-    lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port)
+    lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port, never_permit=ours.never_permit)
     policies = Policies(cluster, ours.default_policy(), cluster_policy(ours.policy_config_map))
     payloads = Payloads(cluster)
     keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)

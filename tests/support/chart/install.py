@@ -1,12 +1,14 @@
 """The chart's objects in a control plane without a node: what `helm install` would make there, and in force."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chart.helm import render
 from cluster_tools import SYSTEM, wait_for
-from kube import Kube
+from kube import Kube, Refusal
+
+from codeexec_api.names import SEALING_KEY
 
 Object = dict[str, Any]
 
@@ -70,6 +72,7 @@ def wait_until_in_force(kube: Kube, namespace: str, release: str = "codeexec") -
     session = {"source": {"agent": "probe"}, "requestedBy": _user(kube)}
     execution = {"name": "in-force", "uid": "0badcafe-0000-4000-8000-000000000000", "requestedBy": "somebody-else"}
     everything = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}
+    binding = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "none"}}
     attempts = {
         "records": (kube, _ours("CodeSession", {**name, "finalizers": ["example.com/for-ever"]}, session)),
         "requests": (kube, _ours("CodeSession", name, {**session, "requestedBy": "somebody-else"})),
@@ -91,13 +94,26 @@ def wait_until_in_force(kube: Kube, namespace: str, release: str = "codeexec") -
             {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": name, "spec": everything},
         ),
         "pods": (kube, {"apiVersion": "v1", "kind": "Pod", "metadata": name, "spec": _RESTRICTED}),
+        "pod-changes": (kube, {**binding, "metadata": {**name, "annotations": {"example.com/network": "other"}}}),
+        "sealing": (
+            kube,
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {**name, "name": SEALING_KEY},
+                "data": {"publicKey": "x"},
+            },
+        ),
     }
     for policy, (user, thing) in attempts.items():
-        wait_for(f"{release}-{policy} to refuse", functools.partial(_refuses, user, thing, f"'{release}-{policy}'"))
+        attempt = functools.partial(user.try_create, thing, dry_run=True)
+        wait_for(f"{release}-{policy} to refuse", functools.partial(_refuses, attempt, f"'{release}-{policy}'"))
+    connect = functools.partial(kube.try_connect, "in-force", "exec?command=true", namespace)
+    wait_for(f"{release}-connections to refuse", functools.partial(_refuses, connect, f"'{release}-connections'"))
 
 
-def _refuses(user: Kube, thing: Object, policy: str) -> bool:
-    refusal = user.try_create(thing, dry_run=True)
+def _refuses(attempt: Callable[[], Refusal | None], policy: str) -> bool:
+    refusal = attempt()
     return refusal is not None and f"ValidatingAdmissionPolicy {policy}" in refusal.message
 
 

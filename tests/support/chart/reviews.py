@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from chart.rights import Cell, NamedRights
-from cluster_tools import SANDBOX, SYSTEM, a_name
+from cluster_tools import SANDBOX, SYSTEM, a_name, wait_for
 from kube import Kube
 
 RBAC = "rbac.authorization.k8s.io"
@@ -50,6 +50,17 @@ def an_account_for_each_role(kube: Kube) -> Iterator[dict[str, Account]]:
     for namespace, name in made.values():
         kube.delete("serviceaccount", name, namespace)
         kube.delete("rolebinding", name, namespace)
+
+
+@contextmanager
+def an_editor(kube: Kube, namespace: str = SANDBOX) -> Iterator[Account]:
+    """An account with the built-in role `edit` in a namespace, and no role of ours."""
+    account = Account(namespace, a_name("editor"))
+    kube.create(*an_account(account, cluster_role="edit"))
+    wait_for("the role of the editor to count", lambda: ("", "pods", "create") in rules_of(kube, account, namespace))
+    yield account
+    kube.delete("rolebinding", account.name, namespace)
+    kube.delete("serviceaccount", account.name, namespace)
 
 
 def rules_of(kube: Kube, account: Account, namespace: str) -> set[Cell]:

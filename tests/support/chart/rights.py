@@ -74,6 +74,10 @@ OPERATOR_AT_HOME_BY_NAME: NamedRights = {
     ("", "secrets", "codeexec-sealing"): {"get", "patch"},
 }
 """The keys that small payloads are sealed with. It has no other right in its own namespace."""
+OPERATOR_IN_DEFAULT: Rights = {
+    ("discovery.k8s.io", "endpointslices"): {"list"},
+}
+"""The addresses of the API server are in the namespace `default`."""
 OPERATOR_EVERYWHERE: Rights = {
     ("", "nodes"): {"list"},
     ("node.k8s.io", "runtimeclasses"): {"list"},

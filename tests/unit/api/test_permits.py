@@ -269,10 +269,21 @@ class TestVerdict:
             ({"cidr": "10.1.2.3/8", "port": 443}, "host bits"),
             ({"cidr": "999.1.2.3/32", "port": 443}, "999.1.2.3"),
             ({"cidr": "169.254.169.254/32", "port": 80}, "link-local"),
+            ({"cidr": "fe80::a9fe:a9fe/128", "port": 80}, "link-local"),  # OpenStack
+            ({"cidr": "192.0.0.192/32", "port": 80}, "which serve cloud metadata"),  # Oracle
             ({"cidr": "127.0.0.1/32", "port": 80}, "loopback"),
             *(
                 ({"cidr": cidr, "port": 80}, "addresses of cloud metadata")
-                for cidr in ("168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::23/128", "fd20:ce::254/128")
+                for cidr in (
+                    "168.63.129.16/32",  # Azure
+                    "100.100.100.200/32",  # Alibaba
+                    "fd00:100::100:200/128",  # Alibaba
+                    "fd00:42::42/128",  # Scaleway
+                    "fd00:a9fe:a9fe::1/128",  # Akamai
+                    "fd00:c1::a9fe:a9fe/128",  # Oracle
+                    "fd00:ec2::23/128",  # AWS
+                    "fd20:ce::254/128",  # Google
+                )
             ),
             *(
                 ({"cidr": cidr, "port": 80}, "addresses that are translated to IPv4")

@@ -12,6 +12,7 @@ from chart.rights import (
     OPERATOR_AT_HOME_BY_NAME,
     OPERATOR_BY_NAME,
     OPERATOR_EVERYWHERE,
+    OPERATOR_IN_DEFAULT,
     VIEWER,
     VIEWER_EVERYWHERE,
     NamedRights,
@@ -58,12 +59,15 @@ def test_the_operator_has_these_rights_and_no_other() -> None:
     assert bound == {
         ("codeexec-sandbox", "Role", "codeexec-operator"),
         (SYSTEM, "Role", "codeexec-operator"),
+        ("default", "Role", "codeexec-operator"),
         (None, "ClusterRole", "codeexec-operator"),
     }
     in_sandboxes = pick(objects, "Role", "codeexec-operator", namespace="codeexec-sandbox")
     at_home = pick(objects, "Role", "codeexec-operator", namespace=SYSTEM)
     assert _both(in_sandboxes) == (OPERATOR, OPERATOR_BY_NAME)
     assert _both(at_home) == ({}, OPERATOR_AT_HOME_BY_NAME)
+    in_default = pick(objects, "Role", "codeexec-operator", namespace="default")
+    assert _both(in_default) == (OPERATOR_IN_DEFAULT, {})
     assert _rights(pick(objects, "ClusterRole", "codeexec-operator")) == OPERATOR_EVERYWHERE
 
 

@@ -1,5 +1,6 @@
 """Executions with permits and mounts: what is made for them, in which order, and what becomes of it."""
 
+import ipaddress
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +41,13 @@ TIMING = Timing()
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 WIDE = {"cidr": "0.0.0.0/0", "port": 443}
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2", "203.0.113.7"}))
-AROUND = replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,))
+AROUND = replace(
+    SURROUNDINGS,
+    required=(TARGET,),
+    nodes=(NODE,),
+    api_servers=frozenset({"198.51.100.4"}),
+    never_permit=(ipaddress.ip_network("192.0.2.128/25"),),
+)
 POLICY = a_policy(
     egress=[PERMIT, {**WIDE, "endPort": 8443}, {"podSelector": {"matchLabels": {"app": "db"}}, "port": 5432}],
     mounts=[a_raw_source(), a_raw_source("settings", config_map=True)],
@@ -102,6 +109,7 @@ class TestStart:
         status, create = asked_for(seen(egress=[WIDE]))
         left_out = set(status.egress[0].left_out)
         assert {"10.96.0.1/32", "172.18.0.2/32", "203.0.113.7/32", "169.254.0.0/16", "127.0.0.0/8"} <= left_out
+        assert {"198.51.100.4/32", "192.0.2.128/25"} <= left_out
         assert create.network_policy
         [rule] = create.network_policy["spec"]["egress"]
         assert rule["to"] == [{"ipBlock": {"cidr": "0.0.0.0/0", "except": list(status.egress[0].left_out)}}]
@@ -127,7 +135,13 @@ class TestStart:
 
     @pytest.mark.parametrize(
         ("cidr", "said"),
-        [("10.96.0.1/32", "api-server"), ("172.18.0.2/32", "nodes"), ("203.0.113.7/32", "nodes")],
+        [
+            ("10.96.0.1/32", "api-server"),
+            ("198.51.100.4/32", "api-server"),
+            ("172.18.0.2/32", "nodes"),
+            ("203.0.113.7/32", "nodes"),
+            ("192.0.2.130/32", "sandbox.neverPermit"),
+        ],
     )
     def test_api_server_and_nodes_are_refused_whatever_the_policy_says(self, cidr: str, said: str) -> None:
         result = plan(seen(egress=[{"cidr": cidr, "port": 443}]))
@@ -150,10 +164,19 @@ class TestStart:
         control = seen(an_execution(**SESSION_REF), session=a_view())
         assert outcome(plan(control))[0] is Phase.RUNNING
 
-    def test_where_the_nodes_are_not_known_no_address_is_opened(self) -> None:
-        lost = replace(AROUND, nodes=())
+    @pytest.mark.parametrize(
+        ("lost", "said"),
+        [
+            (replace(AROUND, nodes=()), "could not list the nodes"),
+            (replace(AROUND, api_servers=frozenset()), "could not list the API server's EndpointSlices"),
+        ],
+        ids=["nodes", "API servers"],
+    )
+    def test_where_they_are_not_known_no_address_is_opened(self, lost: Surroundings, said: str) -> None:
         result = plan(seen(surroundings=lost))
         assert outcome(result) == (Phase.DENIED, "EgressNotEnforced")
+        assert result.status
+        assert said in result.status.message
         selected = {"podSelector": {"matchLabels": {"app": "db"}}, "port": 5432}
         assert outcome(plan(seen(egress=[selected], surroundings=lost)))[0] is Phase.STARTING
 
@@ -361,11 +384,15 @@ def test_nodes_and_targets_are_reserved_by_all_their_addresses() -> None:
     around = Surroundings(
         required=(TARGET, Target("api-server", "api.example.org", 443), Target("dns", "fd00::a", 53, "UDP")),
         nodes=(NODE,),
+        api_servers=frozenset({"172.18.0.2", "198.51.100.4", "api.example.org"}),
+        never_permit=(ipaddress.ip_network("192.0.2.128/25"),),
     )
     assert {str(network): what for network, what in around.reserved} == {
         "10.96.0.1/32": "addresses of the api-server",
         "fd00::a/128": "addresses of the dns",
-        "172.18.0.2/32": "addresses of nodes",
+        "172.18.0.2/32": "addresses of the api-server",
+        "198.51.100.4/32": "addresses of the api-server",
+        "192.0.2.128/25": "addresses that the chart's sandbox.neverPermit names",
         "203.0.113.7/32": "addresses of nodes",
     }
 

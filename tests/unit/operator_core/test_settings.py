@@ -56,6 +56,14 @@ def test_another_name_for_the_secret_is_refused(text: str, policy_file: Path, mo
         Settings()
 
 
+def test_ranges_that_no_permit_opens_are_networks(policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODEEXEC_NEVER_PERMIT", "203.0.113.4/32, 2001:db8::/64")
+    assert [str(one) for one in Settings().never_permit] == ["203.0.113.4/32", "2001:db8::/64"]
+    monkeypatch.setenv("CODEEXEC_NEVER_PERMIT", "203.0.113.4/8")
+    with pytest.raises(ValidationError, match="never_permit"):
+        Settings()
+
+
 def test_where_the_policy_comes_from_may_be_unknown(policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().policy_config_map is None
     monkeypatch.setenv("CODEEXEC_POLICY_CONFIG_MAP", "codeexec-system/codeexec-operator")

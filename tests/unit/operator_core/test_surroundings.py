@@ -6,7 +6,14 @@ import pytest
 from factories import NOW, seconds
 
 from codeexec_operator.core.egress import Target
-from codeexec_operator.core.surroundings import KUBELETS, NodeView, Surroundings, kubelet_targets, parse_node
+from codeexec_operator.core.surroundings import (
+    KUBELETS,
+    NodeView,
+    Surroundings,
+    kubelet_targets,
+    parse_endpoints,
+    parse_node,
+)
 
 RUNC = {"name": "", "features": {"userNamespaces": True}}
 RUNSC = {"name": "runsc", "features": {"userNamespaces": False}}
@@ -41,6 +48,16 @@ def test_a_node_answers_at_the_first_addresses_of_its_pods_network_too() -> None
         "fd00:10:244:1::",
         "fd00:10:244:1::1",
     }
+
+
+def test_api_servers_are_all_endpoints_ready_or_not() -> None:
+    slices = [
+        {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.10"], "conditions": {"ready": False}}]},
+        {"addressType": "IPv6", "endpoints": [{"addresses": ["2001:db8::10"]}, {"addresses": ["2001:db8::11"]}]},
+        {"addressType": "IPv4", "endpoints": None},
+    ]
+    assert parse_endpoints(slices) == {"192.0.2.10", "2001:db8::10", "2001:db8::11"}
+    assert parse_endpoints([]) == frozenset()
 
 
 def test_a_node_that_says_nothing_can_do_nothing() -> None:
