@@ -179,7 +179,7 @@ def _witness(place: str | None, public_key: str | None) -> Witness | None:
     try:
         key = VerifyingKey.parse(public_key)
     except ValueError as error:
-        raise click.UsageError(f"--key {public_key!r} can't be used: {error}") from error
+        raise click.UsageError(f"the value of --key can't be used: {error}") from error  # it may be the private key
     store = CheckpointStore(place)
     return Witness(store.read(store.names()), key)
 

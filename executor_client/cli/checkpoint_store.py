@@ -33,7 +33,7 @@ class CheckpointStore:
         except ModuleNotFoundError as error:
             raise click.ClickException(str(missing_extra("to keep checkpoints", error, "checkpoints"))) from error
         self._obstore, self._place = obstore, place
-        with self._errors("use"):
+        with self._errors("find", " (allowed: a folder that exists, or a URL with file://, s3://, gs:// or az://)"):
             self._store = from_url(place if "://" in place else Path(place).resolve().as_uri())
 
     def names(self) -> list[str]:
@@ -53,13 +53,13 @@ class CheckpointStore:
 
     def add(self, name: str, content: bytes) -> None:
         """Write a new one."""
-        with self._errors(f"write {name} to"):
+        with self._errors(f"write {name} to"):  # another writer may have been faster: that is an error, too
             self._obstore.put(self._store, name, content, mode="create")
 
     @contextmanager
-    def _errors(self, verb: str) -> Iterator[None]:
+    def _errors(self, verb: str, more: str = "") -> Iterator[None]:
         try:
             yield
         except (self._obstore.exceptions.BaseError, OSError, ValueError) as error:
             told = str(error).partition("\n")[0]
-            raise click.ClickException(f"can't {verb} the checkpoints at {self._place}: {told}") from error
+            raise click.ClickException(f"can't {verb} the checkpoints at {self._place}: {told}{more}") from error

@@ -1,9 +1,10 @@
 """Logs of operators and the records that they tell of, made without an operator, to be changed by tests."""
 
 import functools
+import itertools
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,8 +13,8 @@ from factories import AGENT, NOW, UID, a_session, an_execution
 
 from codeexec_api import AuditAnchor, CodeExecution, CodeSession, Phase, SessionPhase
 from codeexec_api.audit import (
-    GENESIS,
     AuditEvent,
+    Facts,
     Line,
     Segment,
     digest,
@@ -96,34 +97,46 @@ class World:
         )
 
     def forge(self, name: str, chains: Mapping[str, str] | None = None, **status: Any) -> None:
-        """What somebody can do who can write both log and records: change a record and its line, compute all hashes
-        anew, and let each record name its new line. `chains` get other ids."""
+        """Change a record, its line and all hashes after that, and let each record name its new line.
+
+        Somebody who can write both log and records can do that. `chains` get other ids.
+        """
         record = self.records[name]
         forged = record.model_copy(update={"status": record.status.model_copy(update=status)})
-        heads: dict[str, str] = {}
-        anchors: dict[tuple[str, int], AuditAnchor] = {}
-        for texts in self.logs.values():
-            for index, text in enumerate(texts):
-                if not (read := audit_line(text)):
-                    continue
-                body, old = dict(read), (read["chain"], read["sequence"])
-                if (
-                    body.get("record", {}).get("uid") == record.metadata.uid
-                    and body["hash"] == record.status.audit.hash
-                ):
-                    body |= {"record": facts_of(forged), "statusSHA256": status_digest(forged.status.dump())}
-                if after := body.get("after"):
-                    body |= of_the_last_one(anchors[after["chain"], after["sequence"]])
-                body["chain"] = (chains or {}).get(body["chain"], body["chain"])
-                body["previous"] = heads.get(body["chain"], GENESIS)
-                body["hash"] = heads[body["chain"]] = digest(body)
-                anchors[old] = Line(body).anchor
-                texts[index] = envelope(Line(body))
+
+        def change(body: Facts) -> None:
+            if body["hash"] == record.status.audit.hash:
+                body |= {"record": facts_of(forged), "statusSHA256": status_digest(forged.status.dump())}
+            body["chain"] = (chains or {}).get(body["chain"], body["chain"])
+
+        texts, anchors = recomputed([text for log in self.logs.values() for text in log], change)
+        for log in self.logs.values():
+            log[:] = itertools.islice(texts, len(log))
         for one in [*self.records.values()]:
-            status_of = (forged if one is record else one).status
-            anchor = anchors[one.status.audit.chain, one.status.audit.sequence]
-            anchored = status_of.model_copy(update={"audit": anchor})
-            self.records[one.metadata.name] = one.model_copy(update={"status": anchored})
+            anchored = {"audit": anchors[one.status.audit.hash]}
+            kept = (forged if one is record else one).status.model_copy(update=anchored)
+            self.records[one.metadata.name] = one.model_copy(update={"status": kept})
+
+
+def recomputed(texts: Iterable[str], change: Callable[[Facts], None]) -> tuple[Iterator[str], dict[str, AuditAnchor]]:
+    """Lines of logs after a change of some audit lines, as consistent as before; and for each hash the new anchor."""
+    heads: dict[str, str] = {}
+    anchors: dict[str, AuditAnchor] = {}
+    made: list[str] = []
+    for text in texts:
+        if not (read := audit_line(text)):
+            made.append(text)
+            continue
+        body = dict(read)
+        change(body)
+        if after := body.get("after"):
+            body |= of_the_last_one(anchors[after["hash"]]) if after["hash"] in anchors else {}
+        body["previous"] = heads.get(body["chain"], body["previous"])
+        body["hash"] = heads[body["chain"]] = digest(body)
+        anchors[read["hash"]] = Line(body).anchor
+        start = text.index("{")
+        made.append(text[:start] + json.dumps(json.loads(text[start:]) | {"audit": body}))
+    return iter(made), anchors
 
 
 def named(name: str, namespace: str = "codeexec-sandbox") -> CodeExecution:

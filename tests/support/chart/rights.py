@@ -72,6 +72,11 @@ OPERATOR_AT_HOME_BY_NAME: NamedRights = {
     ("", "secrets", "codeexec-sealing"): {"get", "patch"},
 }
 """The keys that small payloads are sealed with. It has no other right in its own namespace."""
+CHECKPOINTS_AT_HOME: Rights = {
+    ("", "pods"): {"list"},
+    ("", "pods/log"): {"get"},
+}
+"""Of the job that signs checkpoints, if the values ask for it: to read the operator's log, and nothing else."""
 OPERATOR_EVERYWHERE: Rights = {
     ("", "nodes"): {"list"},
     ("node.k8s.io", "runtimeclasses"): {"list"},
