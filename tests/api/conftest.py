@@ -14,7 +14,6 @@ from kubernetes import client, config
 from pod_places import KEPT_FROM, OPERATOR, POLICY, Place, wait_for_the_policy
 from weaker_pods import AGENT, a_hardened_pod, spec
 
-
 CHECKPOINTS = (
     "audit.checkpoints.enabled=true",
     "audit.checkpoints.signingKeySecret.name=checkpoint-key",
