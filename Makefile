@@ -249,7 +249,7 @@ generate: venv ## Write CRDs, chart copies, docs/phases.md and lock files
 	@$(BIN)/python -m codeexec_api .
 	compile=($(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11)
 	"$${compile[@]}" --universal pyproject.toml --extra dev --output-file requirements/dev.txt
-	"$${compile[@]}" --universal pyproject.toml --extra operator --extra cli --output-file requirements/operator.txt
+	"$${compile[@]}" --universal pyproject.toml --extra operator --extra cli --extra checkpoints --output-file requirements/operator.txt
 	"$${compile[@]}" --universal requirements/scan.in --output-file requirements/scan.txt
 	# Code runs on the image's Python and nowhere else, and the image is made of wheels.
 	"$${compile[@]}" --python-platform linux --only-binary :all: operator/sandbox/requirements.in --output-file requirements/sandbox.txt

@@ -9,9 +9,13 @@ from typing import Any, Final
 import click
 
 from codeexec_api import CodeExecution, Phase, SessionPhase
-from codeexec_api.audit_check import Finding, LogLine, Verification, read_log, verify
+from codeexec_api.audit_check import Verification, read_log, verify
+from codeexec_api.audit_findings import Finding, LogLine
+from codeexec_api.checkpoints import Witness
+from codeexec_api.signed_note import VerifyingKey
 from executor_client.cli import auditing
 from executor_client.cli.auditing import Asked, Record
+from executor_client.cli.checkpoint_store import CheckpointStore
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.completion import EXECUTIONS, SESSIONS, name_of
 from executor_client.cli.display import as_list, as_object, echo_fields, echo_json, echo_table, one_line
@@ -23,8 +27,8 @@ from executor_client.exceptions import NotFound
 _COLUMNS: Final = ("CREATED", "KIND", "NAME", "AGENT", "REQUESTED-BY", "PHASE", "REASON", "APPROVER", "DIGEST")
 _PHASES: Final = list(dict.fromkeys([one.value for one in Phase] + [one.value for one in SessionPhase]))
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
-_FINDINGS: Final = 1
-"""Exit code of `verify` if there are findings."""
+FINDINGS: Final = 1
+"""Exit code if there are findings."""
 _SHOWN: Final = 20
 """How many notes, and how many names of deleted records, are listed one by one."""
 
@@ -59,8 +63,8 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-_FILE: Final = click.Path(allow_dash=True, dir_okay=False)
-_log = click.option("--log", "logs", multiple=True, type=_FILE, help="Operator log, - for stdin; can be repeated.")
+FILE: Final = click.Path(allow_dash=True, dir_okay=False)
+_log = click.option("--log", "logs", multiple=True, type=FILE, help="Operator log, - for stdin; can be repeated.")
 
 
 @click.group(short_help="List, check and report records.")
@@ -89,7 +93,7 @@ def list_command(cluster: Cluster, as_json: bool, **asked: Any) -> None:
 def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> None:
     """Show the timeline of an execution or a session. With --log, also show its lines in the operator's log."""
     record = cluster.run(lambda client: _find(client, name))
-    told = auditing.lines_about(record, _read(logs))
+    told = auditing.lines_about(record, read_logs(logs))
     if as_json:
         echo_json({"record": as_object(record), "lines": [vars(one) for one in told]})
         return
@@ -104,7 +108,7 @@ def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> N
 
 
 @audit.command("verify", short_help="Check the operator's log, and compare the records with it.")
-@click.argument("logs", nargs=-1, metavar="[FILE...]", type=_FILE)
+@click.argument("logs", nargs=-1, metavar="[FILE...]", type=FILE)
 @click.option("--from-cluster", is_flag=True, help="Read the logs of the operator's pods from the cluster.")
 @click.option(
     "--operator-namespace",
@@ -115,6 +119,15 @@ def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> N
 )
 @click.option("--no-cluster", is_flag=True, help="Check the log alone.")
 @click.option("--complete", is_flag=True, help="Treat the logs as complete, and report notes as findings.")
+@click.option(
+    "--checkpoint",
+    "place",
+    metavar="URL",
+    help="Also compare the log with the checkpoints in this folder or at this URL.",
+)
+@click.option(
+    "--key", "public_key", metavar="KEY", help="Public key of these checkpoints, as `codeexec audit keygen` printed it."
+)
 @output_option
 @cluster_options
 def verify_command(
@@ -125,6 +138,8 @@ def verify_command(
     operator_namespace: str,
     no_cluster: bool,
     complete: bool,
+    place: str | None,
+    public_key: str | None,
 ) -> None:
     """Check the audit lines in logs of the operator (- is stdin), and compare the records of the cluster with them.
 
@@ -137,24 +152,40 @@ def verify_command(
         )
     if from_cluster and no_cluster:
         raise click.UsageError("give either --from-cluster or --no-cluster")
-    lines = list(_read(logs))  # read before the records, so that every line read has its record
+    witness = _witness(place, public_key)  # read before the logs, which may only be newer
+    lines = list(read_logs(logs))  # read before the records, so that every line read has its record
     if from_cluster:
         click.echo(f"codeexec: reading the operator's log in namespace {operator_namespace!r}", err=True)
         found = cluster.run(
-            lambda client: verify_with_operator(client, cluster.ref, operator_namespace, lines, complete=complete)
+            lambda client: verify_with_operator(
+                client, cluster.ref, operator_namespace, lines, complete=complete, witness=witness
+            )
         )
     else:
         records = None if no_cluster else cluster.run(lambda client: client.list_stored())
-        found = verify(lines, records, namespace=cluster.ref.namespace, now=now(), complete=complete)
+        found = verify(lines, records, namespace=cluster.ref.namespace, now=now(), complete=complete, witness=witness)
     if as_json:
         echo_json(_as_dict(found))
     else:
         _show_verification(found, with_records=not no_cluster)
-    sys.exit(_FINDINGS if found.findings else 0)
+    sys.exit(FINDINGS if found.findings else 0)
+
+
+def _witness(place: str | None, public_key: str | None) -> Witness | None:
+    if (place is None) != (public_key is None):
+        raise click.UsageError("give both --checkpoint and --key, or neither")
+    if place is None or public_key is None:
+        return None
+    try:
+        key = VerifyingKey.parse(public_key)
+    except ValueError as error:
+        raise click.UsageError(f"the value of --key can't be used: {error}") from error  # it may be the private key
+    store = CheckpointStore(place)
+    return Witness(store.read(store.names()), key)
 
 
 @audit.command(short_help="Write an HTML report.")
-@click.option("-o", "--output", "target", required=True, type=_FILE, metavar="FILE.html", help="Page; - is stdout.")
+@click.option("-o", "--output", "target", required=True, type=FILE, metavar="FILE.html", help="Page; - is stdout.")
 @_filters
 @_log
 @cluster_options
@@ -163,7 +194,7 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
     # Imported here, because the other commands do not need the template library.
     from executor_client.cli.report_page import MadeFrom, render
 
-    lines = list(_read(logs))
+    lines = list(read_logs(logs))
     chosen = Asked(**asked)
 
     async def work(client: CodeExecutionClient) -> tuple[list[Record], Verification | None]:
@@ -195,7 +226,7 @@ async def _find(client: CodeExecutionClient, name: str) -> Record:
         return await client.get_session(name)
 
 
-def _read(logs: tuple[str, ...]) -> Iterator[LogLine]:
+def read_logs(logs: tuple[str, ...]) -> Iterator[LogLine]:
     """Read the lines of the logs.
 
     Raises:
@@ -254,23 +285,30 @@ def _show_verification(found: Verification, *, with_records: bool) -> None:
     )
     echo_table(("NAMESPACE", "CHAIN", "LINES", "FROM", "UNTIL", "OPERATOR"), rows)
     click.echo()
-    _show_list("FINDING", found.findings, len(found.findings))
-    _show_list("NOTE", found.notes, _SHOWN)
+    show_findings("FINDING", found.findings, len(found.findings))
+    show_findings("NOTE", found.notes, _SHOWN)
     if found.gone:
         names = ", ".join(map(one_line, found.gone[:_SHOWN])) + (" …" if len(found.gone) > _SHOWN else "")
         click.echo(f"in the log, but not in the cluster any more: {len(found.gone)}: {names}\n")
-    click.echo(f"{_many(found.lines, 'audit line')} in {_many(len(found.chains), 'chain')}")
+    click.echo(f"{many(found.lines, 'audit line')} in {many(len(found.chains), 'chain')}")
     if with_records:
-        click.echo(f"{_many(found.records, 'record')} {'agrees' if found.records == 1 else 'agree'} with the log")
-    notes = f", {_many(len(found.notes), 'note')}" if found.notes else ""
-    click.echo(f"{'FAILED' if found.findings else 'ok'}: {_many(len(found.findings), 'finding')}{notes}")
+        click.echo(f"{many(found.records, 'record')} {'agrees' if found.records == 1 else 'agree'} with the log")
+    if found.checkpoints:
+        newest = found.checkpoints[-1]
+        click.echo(
+            f"{many(len(found.checkpoints), 'signed checkpoint')} of {newest.origin}, the newest of {newest.time}"
+        )
+    notes = f", {many(len(found.notes), 'note')}" if found.notes else ""
+    click.echo(f"{'FAILED' if found.findings else 'ok'}: {many(len(found.findings), 'finding')}{notes}")
 
 
-def _many(count: int, what: str) -> str:
+def many(count: int, what: str) -> str:
+    """A number of things, in words."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _show_list(title: str, findings: tuple[Finding, ...], most: int) -> None:
+def show_findings(title: str, findings: tuple[Finding, ...], most: int) -> None:
+    """Print a table of findings or notes, if there are any."""
     if findings:
         echo_table((title, "WHERE", "MESSAGE"), ((one.kind.value, one.where, one.message) for one in findings[:most]))
         if len(findings) > most:
@@ -286,6 +324,7 @@ def _as_dict(found: Verification) -> dict[str, Any]:
         "chains": [vars(one) for one in found.chains],
         "lines": found.lines,
         "records": found.records,
+        "checkpoints": [{"file": one.file, "time": one.time} for one in found.checkpoints],
         "gone": list(found.gone),
     }
 

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.audit import AuditEvent
-from codeexec_api.audit_check import LogLine, audit_line
+from codeexec_api.audit_check import audit_line
+from codeexec_api.audit_findings import LogLine
 from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
 
 Record = CodeExecution | CodeSession

@@ -56,10 +56,31 @@ class Cluster:
             raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select the cluster. The command receives them as `cluster`."""
+def in_namespace(
+    option: Callable[[Callable[..., None]], Callable[..., None]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that select the cluster, of which this one gives `namespace`.
 
-    @click.option(
+    The command receives them as `cluster`.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @option
+        @click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Kubeconfig file.")
+        @click.option("--context", "context_name", metavar="NAME", help="Context of the kubeconfig.")
+        @functools.wraps(command)
+        def wrapped(*, namespace: str, kubeconfig: str | None, context_name: str | None, **options: Any) -> None:
+            connect: Connect = click.get_current_context().obj or CodeExecutionClient
+            with from_the_command_line():
+                command(cluster=Cluster(ClusterRef(namespace, kubeconfig, context_name), connect), **options)
+
+        return wrapped
+
+    return decorate
+
+
+cluster_options: Final = in_namespace(
+    click.option(
         "-n",
         "--namespace",
         default=DEFAULT_NAMESPACE,
@@ -68,15 +89,8 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
         show_envvar=True,
         help="Sandbox namespace.",
     )
-    @click.option("--kubeconfig", type=click.Path(exists=True, dir_okay=False), help="Kubeconfig file.")
-    @click.option("--context", "context_name", metavar="NAME", help="Context of the kubeconfig.")
-    @functools.wraps(command)
-    def wrapped(*, namespace: str, kubeconfig: str | None, context_name: str | None, **options: Any) -> None:
-        connect: Connect = click.get_current_context().obj or CodeExecutionClient
-        with from_the_command_line():
-            command(cluster=Cluster(ClusterRef(namespace, kubeconfig, context_name), connect), **options)
-
-    return wrapped
+)
+"""Those options, for a sandbox namespace."""
 
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:

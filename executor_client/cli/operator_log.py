@@ -9,7 +9,9 @@ from typing import Any, Final, Self
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api.audit_check import FindingKind, LogLine, Verification, read_log, verify
+from codeexec_api.audit_check import Verification, read_log, verify
+from codeexec_api.audit_findings import FindingKind, LogLine
+from codeexec_api.checkpoints import Witness
 from codeexec_api.names import OPERATOR_SELECTOR
 from executor_client.cli.common import now
 from executor_client.client import ClusterRef, CodeExecutionClient
@@ -128,7 +130,13 @@ class OperatorLog(Transport):
 
 
 async def verify_with_operator(
-    client: CodeExecutionClient, ref: ClusterRef, namespace: str, given: Sequence[LogLine], *, complete: bool
+    client: CodeExecutionClient,
+    ref: ClusterRef,
+    namespace: str,
+    given: Sequence[LogLine],
+    *,
+    complete: bool,
+    witness: Witness | None = None,
 ) -> Verification:
     """Check the operator's log and the records against each other, while the operator goes on writing both.
 
@@ -141,6 +149,7 @@ async def verify_with_operator(
         namespace: of the operator.
         given: further lines, of logs that were kept.
         complete: as of `verify`.
+        witness: as of `verify`.
 
     Raises:
         CodeExecError: see `OperatorLog.read`.
@@ -156,6 +165,7 @@ async def verify_with_operator(
                 now=now(),
                 namespace=ref.namespace,
                 complete=complete,
+                witness=witness,
                 later=[line for log in after for line in log.added_to(before)],
             )
             if attempt == _ATTEMPTS or not any(one.kind in _PASSING for one in found.findings):

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Final
 
 from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
-from codeexec_api.audit_check import Finding
+from codeexec_api.audit_findings import Finding
 from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
 from executor_client.cli.auditing import Record
 from executor_client.cli.report_entries import (

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from codeexec_api import CodeExecution, EgressProof, EgressVerdict, Phase, Reason, SessionPhase
-from codeexec_api.audit_check import FindingKind
+from codeexec_api.audit_findings import FindingKind
 from executor_client.cli.auditing import Record
 
 
@@ -241,6 +241,8 @@ FINDINGS: Final = MappingProxyType(
         FindingKind.RECORD_CHANGED: "Record changed",
         FindingKind.RECORD_OUTDATED: "Record set back",
         FindingKind.RECORD_UNANCHORED: "Record without its line",
+        FindingKind.REWRITTEN: "Line rewritten",
+        FindingKind.CHECKPOINT_INVALID: "Checkpoint invalid",
     }
 )
 """Titles of what `codeexec audit verify` finds."""

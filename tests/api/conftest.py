@@ -16,6 +16,13 @@ from kubernetes import client, config
 from pod_places import CHANGES, KEPT_FROM, OPERATOR, POLICY, Place, wait_for_the_changes_policy, wait_for_the_policy
 from weaker_pods import AGENT, a_hardened_pod, spec
 
+CHECKPOINTS = (
+    "audit.checkpoints.enabled=true",
+    "audit.checkpoints.signingKeySecret.name=checkpoint-key",
+    "audit.checkpoints.claimName=checkpoints",
+)
+"""The default has no such job, and so no account of it."""
+
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
@@ -29,7 +36,7 @@ def kubeconfig(plane: ControlPlane) -> Iterator[str]:
     """The administrator's. The chart is installed, and its policies are in force."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", plane.kubeconfig)
-        install(Admin(plane.kubeconfig), [SANDBOX])
+        install(Admin(plane.kubeconfig), [SANDBOX], *CHECKPOINTS)
         yield plane.kubeconfig
 
 

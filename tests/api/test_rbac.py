@@ -8,6 +8,7 @@ from chart.reviews import Account, an_account, an_account_for_each_role, by_name
 from chart.rights import (
     AGENT,
     APPROVER,
+    CHECKPOINTS_AT_HOME,
     OPERATOR,
     OPERATOR_AT_HOME_BY_NAME,
     OPERATOR_BY_NAME,
@@ -119,6 +120,14 @@ def test_role_has_no_right_that_the_table_does_not_ask_for_and_none_elsewhere(ad
     assert rules_of(admin, accounts[role], "kube-system") == everywhere
     in_default = cells(OPERATOR_IN_DEFAULT) if role == "operator" else set()
     assert rules_of(admin, accounts[role], "default") == everywhere | in_default
+
+
+def test_the_job_for_checkpoints_reads_the_operators_log_and_nothing_else(admin):
+    job = Account(SYSTEM, "codeexec-checkpoints")
+    assert admin.exists("serviceaccount", job.name, SYSTEM)
+    assert rules_of(admin, job, SYSTEM) == cells(CHECKPOINTS_AT_HOME)
+    for namespace in (SANDBOX, "kube-system", "default"):
+        assert rules_of(admin, job, namespace) == set(), namespace
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,11 @@
 {{- include "codeexec.fullname" . }}-test
 {{- end }}
 
+{{/* The name of a CronJob has 52 characters at most. */}}
+{{- define "codeexec.checkpointsName" -}}
+{{- include "codeexec.fullname" . | trunc 40 | trimSuffix "-" }}-checkpoints
+{{- end }}
+
 {{- define "codeexec.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/name: {{ include "codeexec.name" . }}
@@ -39,6 +44,12 @@ app.kubernetes.io/part-of: codeexec
 app.kubernetes.io/name: {{ include "codeexec.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "codeexec.checkpointsSelector" -}}
+app.kubernetes.io/name: {{ include "codeexec.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: checkpoints
 {{- end }}
 
 {{/* Annotation of objects that outlive the release: records, and the objects that restrict their namespaces. */}}

@@ -78,6 +78,11 @@ OPERATOR_IN_DEFAULT: Rights = {
     ("discovery.k8s.io", "endpointslices"): {"list"},
 }
 """The addresses of the API server are in the namespace `default`."""
+CHECKPOINTS_AT_HOME: Rights = {
+    ("", "pods"): {"list"},
+    ("", "pods/log"): {"get"},
+}
+"""Of the job that signs checkpoints, if the values ask for it: to read the operator's log, and nothing else."""
 OPERATOR_EVERYWHERE: Rights = {
     ("", "nodes"): {"list"},
     ("node.k8s.io", "runtimeclasses"): {"list"},

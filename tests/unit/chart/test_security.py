@@ -8,6 +8,7 @@ from chart.helm import CHART, CI_VALUES, pick, render
 from chart.rights import (
     AGENT,
     APPROVER,
+    CHECKPOINTS_AT_HOME,
     OPERATOR,
     OPERATOR_AT_HOME_BY_NAME,
     OPERATOR_BY_NAME,
@@ -23,6 +24,8 @@ from chart.rights import (
 from codeexec_api.names import SEALING_KEY
 
 FULL_VALUES = CHART / "ci" / "full-values.yaml"
+CHECKPOINTED = [FULL_VALUES, CHART / "ci" / "strict-values.yaml"]
+"""With the job that signs checkpoints."""
 SYSTEM = "codeexec-system"
 
 
@@ -117,7 +120,12 @@ def test_nobody_but_the_operator_reaches_the_sealing_keys(values: Path) -> None:
     ]
     [holder] = [one for one in roles if _verbs(one, "secrets")]
     assert _both(holder) == ({}, {("", "secrets", name): {"get", "patch"}})
-    [binding] = [one for one in objects if one["kind"] == "RoleBinding" and one["metadata"]["namespace"] == namespace]
+    [binding] = [
+        one
+        for one in objects
+        if (one["kind"], one["metadata"].get("namespace")) == ("RoleBinding", namespace)
+        and one["roleRef"]["name"] == holder["metadata"]["name"]
+    ]
     assert binding["roleRef"] == {
         "apiGroup": "rbac.authorization.k8s.io",
         "kind": "Role",
@@ -158,22 +166,42 @@ def test_nobody_is_an_approver_or_a_viewer_unless_the_values_say_so() -> None:
     assert {"codeexec-approver", "codeexec-viewer"} <= bound
 
 
+@pytest.mark.parametrize("values", CHECKPOINTED, ids=lambda path: path.stem)
+def test_the_job_for_checkpoints_reads_the_operators_log_and_nothing_else(values: Path) -> None:
+    """And nobody, not even the operator, has a right to its key."""
+    objects = render(values=values)
+    [job] = [one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in objects if one["kind"] == "CronJob"]
+    account = {"kind": "ServiceAccount", "name": job["serviceAccountName"], "namespace": SYSTEM}
+    bound = [one for one in objects if one["kind"].endswith("RoleBinding") and account in one["subjects"]]
+    assert [(one["metadata"]["namespace"], one["roleRef"]["kind"]) for one in bound] == [(SYSTEM, "Role")]
+    assert _rights(pick(objects, "Role", bound[0]["roleRef"]["name"], namespace=SYSTEM)) == CHECKPOINTS_AT_HOME
+    [key] = [one["secret"]["secretName"] for one in job["volumes"] if "secret" in one]
+    roles = [one for one in objects if one["kind"] == "ClusterRole" or one["metadata"].get("namespace") == SYSTEM]
+    rights = [_both(one) for one in roles if one["kind"] in ("Role", "ClusterRole")]
+    assert not any(kind == "secrets" for everything, _ in rights for _, kind in everything)
+    assert not any((kind, name) == ("secrets", key) for _, by_name in rights for _, kind, name in by_name)
+
+
 def _pod_specs(values: Path) -> list[dict[str, Any]]:
     objects = render(values=values)
-    deployments = [one["spec"]["template"]["spec"] for one in objects if one["kind"] == "Deployment"]
-    return deployments + [one["spec"] for one in objects if one["kind"] == "Pod"]
+    templates = [one["spec"] for one in objects if one["kind"] == "Deployment"]
+    templates += [one["spec"]["jobTemplate"]["spec"] for one in objects if one["kind"] == "CronJob"]
+    return [one["template"]["spec"] for one in templates] + [one["spec"] for one in objects if one["kind"] == "Pod"]
 
 
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
 def test_every_pod_satisfies_the_restricted_profile(values: Path) -> None:
     pods = _pod_specs(values)
-    assert len(pods) == 2, "the operator, and the pod of `helm test`"
+    assert len(pods) == 2 + (values in CHECKPOINTED), (
+        "the operator, the pod of `helm test`, and the job for checkpoints"
+    )
     for pod in pods:
         assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] == 65532
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert all(set(volume) <= {"name", "configMap", "emptyDir"} for volume in pod["volumes"])
+        ours = {"name", "configMap", "emptyDir", "secret", "persistentVolumeClaim"}
+        assert all(set(volume) <= ours for volume in pod["volumes"])
         [container] = pod["containers"]
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,

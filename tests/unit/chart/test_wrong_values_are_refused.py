@@ -21,6 +21,26 @@ REFUSED = {
     "no sandbox image": (["--set", "sandbox.image.repository="], "sandbox.image.repository is empty: set it"),
     "no sandbox digest": (["--set", "sandbox.image.digest="], "sandbox.image.digest is empty: set it"),
     "unknown pull policy": (["--set", "image.pullPolicy=Sometimes"], "/image/pullPolicy'"),
+    "checkpoints without a key": (
+        ["--set", "audit.checkpoints.enabled=true,audit.checkpoints.claimName=x"],
+        "audit.checkpoints.signingKeySecret.name is empty",
+    ),
+    "checkpoints without a place": (
+        ["--set", "audit.checkpoints.enabled=true,audit.checkpoints.signingKeySecret.name=x"],
+        'audit.checkpoints.claimName is "" and audit.checkpoints.destination is "": set one of the two',
+    ),
+    "checkpoints in two places": (
+        [
+            "--set=audit.checkpoints.enabled=true,audit.checkpoints.signingKeySecret.name=x",
+            "--set=audit.checkpoints.claimName=x,audit.checkpoints.destination=s3://y",
+        ],
+        'audit.checkpoints.claimName is "x" and audit.checkpoints.destination is "s3://y": set one of the two',
+    ),
+    "checkpoints on the pod's own disk": (
+        ["--set", "audit.checkpoints.destination=file:///tmp"],
+        "/audit/checkpoints/destination'",
+    ),
+    "checkpoints at no time": (["--set", "audit.checkpoints.schedule=often"], "/audit/checkpoints/schedule'"),
     "no sandbox namespace": (["--set-json", "sandbox.namespaces=[]"], "/sandbox/namespaces'"),
     "one namespace as text": (["--set", "sandbox.namespaces=codeexec-sandbox"], "/sandbox/namespaces'"),
     "impossible namespace": (["--set", "sandbox.namespaces={Code_Exec}"], "/sandbox/namespaces/0'"),

@@ -19,7 +19,7 @@ from codeexec_api import (
     Reason,
     SessionPhase,
 )
-from codeexec_api.audit_check import Finding, FindingKind
+from codeexec_api.audit_findings import Finding, FindingKind
 from codeexec_api.v1alpha1 import ApprovalStatus
 from executor_client.cli.auditing import Record
 from executor_client.cli.report_entries import anchor_of, entries_of

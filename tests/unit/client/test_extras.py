@@ -50,3 +50,10 @@ def test_the_command_line_ends_with_one_line(package: str) -> None:
 def test_a_package_of_ours_that_is_missing_is_another_fault(name: str | None) -> None:
     error = ModuleNotFoundError("gone", name=name)
     assert missing_extra("codeexec", error) is error
+
+
+def test_checkpoints_have_an_extra_of_their_own() -> None:
+    done = without("obstore", "from executor_client.cli.checkpoint_store import CheckpointStore; CheckpointStore('.')")
+    assert done.stderr.splitlines()[-1].endswith(
+        "to keep checkpoints needs the package 'obstore', which is not installed: pip install \"codeexec[checkpoints]\""
+    )

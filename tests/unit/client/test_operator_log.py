@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+from audit_world import recomputed
 from click.testing import CliRunner, Result
 
 from executor_client.blocks import PreparedBlock
@@ -259,3 +260,24 @@ def test_a_log_that_was_rotated_meanwhile_is_taken_whole() -> None:
     longer = ContainerLog("one", (*before.text, "y", line))
     assert [one.where for one in longer.added_to([ContainerLog("other", ()), before])] == ["one:5"]
     assert [one.where for one in longer.added_to([])] == ["one:2", "one:3", "one:5"]
+
+
+def test_checkpoints_are_made_of_the_cluster_s_log_and_compared_with_it(
+    fake, api, verify, kubeconfig, tmp_path
+) -> None:
+    api.add("operator-1", text_of(fake.audit_log), "2026-01-01T00:00:00Z")
+    key, place = tmp_path / "key", tmp_path / "kept"
+    place.mkdir()
+    public = CliRunner().invoke(main, ["audit", "keygen", "prod", str(key)]).stdout
+    command = ["audit", "checkpoint", "--to", str(place), "--signing-key", str(key), "--kubeconfig", str(kubeconfig)]
+    done = CliRunner().invoke(main, command, obj=lambda ref: fake.client())
+    assert (done.exit_code, done.stdout) == (0, f"signed 0000000001.checkpoint: 1 chain, at {place}\n"), done.output
+    options = ["--from-cluster", "--checkpoint", str(place), "--key", public]
+    assert verify(*options).exit_code == 0
+    forged, _ = recomputed(fake.audit_log, lambda body: body.update(operator="9.9.9"))
+    api.logs["operator-1", False] = text_of([*forged])
+    assert "Rewritten" not in verify("--from-cluster").stdout, "control"
+    assert "Rewritten" in verify(*options).stdout
+    assert CliRunner().invoke(main, command, obj=lambda ref: fake.client()).exit_code == 1
+    api.may_list = False
+    assert "this identity may not list pods" in CliRunner().invoke(main, command, obj=lambda ref: fake.client()).stderr

@@ -1,0 +1,179 @@
+"""Holds records against the audit lines that tell of them. Pure."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from codeexec_api.audit import AuditEvent, facts_of, in_utc, status_digest
+from codeexec_api.audit_findings import Chain, FindingKind, Found, ReadLine
+from codeexec_api.names import SESSION_KIND
+from codeexec_api.phases import Phase, SessionPhase
+from codeexec_api.v1alpha1 import AuditAnchor, CodeExecution, CodeSession
+
+_DYING: Final = timedelta(minutes=1)
+"""Within that before its end a process may have told of what it could not write any more."""
+_SHOWN: Final = 80
+"""Characters of a value that a finding quotes."""
+_LAST: Final = frozenset(one.value for phases in (Phase, SessionPhase) for one in phases if one.terminal)
+"""Phases after which no status is written."""
+
+
+class Records:
+    """Holds records against the lines that tell of them."""
+
+    def __init__(self, chains: Mapping[str, Chain], found: Found, latest: str, later: Set[str]) -> None:
+        self._chains, self._found, self._latest = chains, found, latest
+        self._until = max((line.body["time"] for chain in chains.values() for line in chain.values()), default="")
+        self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
+        """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed, and
+        without those that were read later than the records."""
+        self._ages: dict[str, int] = {}
+        """Chains by their age, the oldest first."""
+        for chain in sorted(chains.values(), key=lambda one: str(one[min(one)].body["time"])):
+            self._ages[chain[min(chain)].body["chain"]] = len(self._ages)
+            refused = _refused(chain)
+            for number in sorted(chain):
+                line = chain[number]
+                if line.record and number not in refused and line.where not in later:
+                    self._told[line.record["uid"]].append(line)
+
+    def check(self, records: Iterable[Mapping[str, Any]], namespace: str) -> tuple[int, tuple[str, ...]]:
+        """How many agree with their line, and which the log tells of that are not there."""
+        fine, seen = 0, set()
+        for raw in records:
+            seen.add(raw["metadata"]["uid"])
+            fine += self._check(raw)
+        gone = [lines[-1] for uid, lines in self._told.items() if uid not in seen]
+        return fine, tuple(line.named for line in gone if line.body["namespace"] == namespace)
+
+    def _check(self, raw: Mapping[str, Any]) -> bool:
+        """True if it agrees with its line."""
+        try:
+            record = (CodeSession if raw["kind"] == SESSION_KIND else CodeExecution).parse(raw)
+        except ValidationError as error:
+            where = f"{raw['kind']} {raw['metadata']['name']}"
+            fields = ", ".join(".".join(map(str, one["loc"])) for one in error.errors(include_input=False))
+            self._found.say(
+                FindingKind.RECORD_CHANGED,
+                where,
+                f"not written by an operator: these fields are not valid: {fields}"[: 2 * _SHOWN],
+            )
+            return False
+        where, anchor = f"{raw['kind']} {record.metadata.name}", record.status.audit
+        if anchor is None:
+            self._unanchored(where, record, raw.get("status") or {})
+            return False
+        line = self._line_of(where, anchor, self._told.get(record.metadata.uid, ()))
+        return line is not None and self._agrees(where, record, raw["status"], line)
+
+    def _unanchored(self, where: str, record: CodeExecution | CodeSession, status: Mapping[str, Any]) -> None:
+        if lines := self._told.get(record.metadata.uid):
+            told = lines[-1]
+            message = f"it names no line, but the line at {told.where} says that it became {told.record['phase']}"
+            self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
+        elif status:
+            message = "it names no line: it was not written by an operator that writes audit lines"
+            self._found.wonder(FindingKind.RECORD_UNANCHORED, where, message)
+
+    def _line_of(self, where: str, anchor: AuditAnchor, told: Sequence[ReadLine]) -> ReadLine | None:
+        """The line that a record names; None if it isn't there, which is said. `told` are those that tell of it."""
+        chain = self._chains.get(anchor.chain, {})
+        line = chain.get(anchor.sequence)
+        named = f"line {anchor.sequence} of chain {anchor.chain}"
+        if line is None:
+            inside = chain and min(chain) < anchor.sequence < max(chain)
+            cut_off = chain and anchor.sequence > max(chain) and in_utc(anchor.time) <= self._until
+            if told and self._contradicts(told[-1], anchor, given=bool(chain)):
+                message = (
+                    f"it names {named}, which doesn't exist; its last line, at {told[-1].where}, says that it became "
+                )
+                self._found.say(FindingKind.RECORD_UNANCHORED, where, f"{message}{told[-1].record['phase']}")
+            elif in_utc(anchor.time) > self._latest:
+                message = f"it names {named}, of {in_utc(anchor.time)}, which is in the future"
+                self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
+            elif inside or cut_off:
+                self._found.say(FindingKind.MISSING, where, f"its line is missing: {named}")
+            elif chain and anchor.sequence > max(chain):
+                self._found.wonder(FindingKind.MISSING, where, f"its line is newer than the given logs: {named}")
+            else:
+                self._found.wonder(FindingKind.MISSING, where, f"its line is not in the given logs: {named}")
+        elif line.body["hash"] != anchor.hash or line.body["time"] != in_utc(anchor.time):
+            message = f"it names {named}, but with another hash or time than at {line.where}: one of them was changed"
+            self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
+            return None
+        return line
+
+    def _contradicts(self, told: ReadLine, anchor: AuditAnchor, *, given: bool) -> bool:
+        """True if the newest line of a record rules out that it names a later one, which isn't there.
+
+        Args:
+            told: that line.
+            anchor: what the record names.
+            given: there are lines of that chain. If not, the record may be the work of a later process: one whose clock
+                is behind, or that came after one which has died before it could write what it had told of.
+        """
+        last = told.record["phase"] in _LAST
+        if given:
+            return last or in_utc(anchor.time) <= told.body["time"]
+        chain = self._chains[told.body["chain"]]
+        until = max(_moment(line.body["time"]) for line in chain.values())
+        return last and until - _moment(told.body["time"]) > _DYING
+
+    def _agrees(
+        self, where: str, record: CodeExecution | CodeSession, status: Mapping[str, Any], line: ReadLine
+    ) -> bool:
+        said, found = facts_of(record), line.record
+        if found.get("uid") != record.metadata.uid:
+            message = f"it names the line at {line.where}, which is about {line.named} with another UID"
+            self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
+            return False
+        if said != found:
+            self._found.say(FindingKind.RECORD_CHANGED, where, f"{_differences(said, found)} (the line: {line.where})")
+            return False
+        if status_digest(status) != line.body.get("statusSHA256"):
+            message = "its status was changed in fields that lines don't hold, such as output or messages"
+            self._found.say(FindingKind.RECORD_CHANGED, where, f"{message} (the line: {line.where})")
+            return False
+        later = [one for one in self._told.get(record.metadata.uid, ()) if self._order(one) > self._order(line)]
+        if later:
+            newest = later[-1]
+            message = (
+                f"it matches {line.where}, but the line at {newest.where} says that it became "
+                f"{newest.record['phase']} later"
+            )
+            self._found.say(FindingKind.RECORD_OUTDATED, where, message)
+        return not later
+
+    def _order(self, line: ReadLine) -> tuple[int, int]:
+        """By which lines of all chains follow each other: clocks may be set back."""
+        return (self._ages[line.body["chain"]], line.body["sequence"])
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:  # somebody has changed it
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _refused(chain: Chain) -> set[int]:
+    """Numbers of the lines whose status was not written, or perhaps not."""
+    failures = (line.body for line in chain.values() if line.body["event"] == AuditEvent.NOT_WRITTEN)
+    return {body["of"] for body in failures if isinstance(body.get("of"), int)}
+
+
+def _differences(said: Mapping[str, Any], told: Mapping[str, Any]) -> str:
+    """What of the facts isn't as the line tells."""
+    names = sorted(name for name in said.keys() | told.keys() if said.get(name) != told.get(name))
+    return "; ".join(f"{name} is {_quote(said.get(name))}, but was {_quote(told.get(name))}" for name in names)
+
+
+def _quote(value: Any) -> str:
+    text = (
+        "absent" if value is None else str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
+    )
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

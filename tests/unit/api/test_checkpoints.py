@@ -1,0 +1,273 @@
+"""Signed checkpoints: what hashes alone can't show, because whoever forges can compute them, too."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from audit_world import World, a_world, kinds, named
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeexec_api import Phase
+from codeexec_api.audit import GENESIS
+from codeexec_api.audit_check import verify
+from codeexec_api.audit_findings import FindingKind
+from codeexec_api.checkpoints import Checkpoint, Head, Witness, checkpoint_files, following
+from codeexec_api.signed_note import SigningKey
+
+KEY = SigningKey("prod", bytes(range(32)))
+OTHER = SigningKey("prod", bytes(32))
+FORGED = {"exit_code": 3}
+
+
+def sign(world: World, files: dict[str, bytes], key: SigningKey = KEY) -> str:
+    """What the job does. Returns the name of the new checkpoint."""
+    newest = {name: files[name] for name in checkpoint_files(files)[-1:]}
+    found = verify(world.lines(), now=world.now, witness=Witness(newest, key.public) if newest else None)
+    assert found.findings == ()
+    last = next(((one, files[one.file]) for one in found.checkpoints), None)
+    made = following(last, key.name, (one.head for one in found.chains), world.now)
+    files[made.file] = key.sign(made.text)
+    return made.file
+
+
+def a_witnessed_world() -> tuple[World, Witness]:
+    """Checkpoints after the first process has ended, in the middle of the second, and at its end."""
+    world, files = a_world(), {}
+    logs = world.logs
+    for second in (0, 4, 99):
+        world.logs = {"log-1": logs["log-1"], "log-2": logs["log-2"][:second]}
+        sign(world, files)
+    return world, Witness(files, KEY.public)
+
+
+@pytest.fixture
+def world() -> World:
+    return a_witnessed_world()[0]
+
+
+@pytest.fixture
+def witness() -> Witness:
+    return a_witnessed_world()[1]
+
+
+# --- honest logs ---
+
+
+def test_an_honest_log_agrees_with_its_checkpoints(world, witness) -> None:
+    found = world.check(witness=witness)
+    assert (found.findings, found.notes) == ((), ())
+    assert [one.number for one in found.checkpoints] == [1, 2, 3]
+    first, *_, last = found.checkpoints
+    assert [head.sequence for head in first.heads] == [9, 3]
+    assert [head.sequence for head in last.heads] == [9, 6, 3, 3]
+    assert {(one.chain, one.last, one.hash) for one in found.chains} == {head[1:4] for head in last.heads}
+
+
+def test_a_log_may_go_on_after_the_newest_checkpoint(world, witness) -> None:
+    world.start("codeexec-sandbox", "other")
+    world.write(named("run-7"), Phase.DENIED)
+    assert world.check(witness=witness).findings == ()
+
+
+@given(st.integers(0, 12), st.integers(0, 8), st.booleans())
+def test_whatever_the_node_still_keeps_of_an_honest_log_has_no_finding(first: int, second: int, both: bool) -> None:
+    """A node drops the beginning of a log, and the log of a container whose successor has ended, too."""
+    world, witness = a_witnessed_world()
+    kept = {"log-2": world.logs["log-2"][second:]}
+    world.logs = {"log-1": world.logs["log-1"][first:], **kept} if both else kept
+    assert verify(world.lines(), now=world.now, witness=witness).findings == ()
+
+
+def test_a_namespace_of_which_the_log_shows_nothing_keeps_its_head(world) -> None:
+    files: dict[str, bytes] = {}
+    sign(world, files)
+    whole = world.check(witness=Witness(files, KEY.public)).checkpoints[-1].heads
+    world.start("codeexec-sandbox")
+    world.logs = {"log-3": world.logs["log-3"]}  # the node has dropped what is older
+    sign(world, files)
+    rest = world.check(complete=False, records=False, witness=Witness(files, KEY.public)).checkpoints[-1].heads
+    assert [head for head in rest if head.namespace == "other"] == [one for one in whole if one.namespace == "other"]
+
+
+# --- what was done to log and records ---
+
+
+def test_a_chain_that_was_recomputed_whole_is_found_by_a_checkpoint_and_by_nothing_else(world, witness) -> None:
+    """The attack: a record, its line, all hashes after it and all anchors are made anew."""
+    world.forge("run-1", **FORGED)
+    found = world.check()
+    assert (found.findings, found.notes, found.records) == ((), (), 7), "control: without a checkpoint it verifies"
+    found = world.check(witness=witness)
+    assert kinds(found) == {FindingKind.REWRITTEN}
+    assert found.findings[0].where.startswith("log-1:")
+    assert "is not the one that 0000000001.checkpoint" in found.findings[0].message
+
+
+def test_a_recomputed_chain_under_another_id_is_found_too(world, witness) -> None:
+    chains = {one.chain: f"{number:032x}" for number, one in enumerate(world.check().chains, 77)}
+    world.forge("run-1", chains, **FORGED)
+    found = world.check()
+    assert (found.findings, found.notes) == ((), ()), "control"
+    found = world.check(complete=False, witness=witness)
+    assert kinds(found) == {FindingKind.MISSING}
+    assert {one.where for one in found.findings} <= set(witness.files)
+    assert "a time that the logs cover" in found.findings[0].message
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_a_chain_whose_end_was_cut_off_is_found(world, witness, lines: int) -> None:
+    gone = [json.loads(text)["audit"] for text in world.logs["log-2"][-lines:]]
+    del world.logs["log-2"][-lines:]
+    for body in gone:
+        world.records = {
+            name: one for name, one in world.records.items() if one.metadata.uid != body.get("record", {}).get("uid")
+        }
+    assert world.check().findings == (), "control"
+    found = world.check(complete=False, witness=witness)
+    assert kinds(found) == {FindingKind.MISSING}
+    assert "or its end was cut off" in found.findings[0].message
+
+
+def test_a_chain_that_is_gone_with_all_its_records_is_found(world, witness) -> None:
+    chain = json.loads(world.logs["log-2"][0])["audit"]["chain"]
+    world.logs["log-2"] = [text for text in world.logs["log-2"] if chain not in text]
+    world.records = {name: one for name, one in world.records.items() if one.status.audit.chain != chain}
+    assert world.check().findings == (), "control"
+    assert kinds(world.check(complete=False, witness=witness)) == {FindingKind.MISSING}
+
+
+def test_a_line_before_the_first_that_is_left_is_still_known_by_its_hash(world, witness) -> None:
+    world.forge("run-1", **FORGED)
+    numbers = {text: json.loads(text).get("audit") for text in world.logs["log-1"]}
+    last = {"codeexec-sandbox": 9, "other": 3}
+    world.logs["log-1"] = [
+        text for text, body in numbers.items() if body is not True and body["sequence"] == last[body["namespace"]]
+    ]
+    files: dict[str, bytes] = {}
+    honest = a_world()
+    honest.logs = {"log-1": honest.logs["log-1"][:-1]}
+    sign(honest, files)
+    found = world.check(complete=False, records=False, witness=Witness(files, KEY.public))
+    assert kinds(found) == {FindingKind.REWRITTEN}
+    assert "it does not follow line 8" in found.findings[0].message
+
+
+def test_a_chain_that_moved_to_another_namespace_is_found(world, witness) -> None:
+    [*_, newest] = world.check(witness=witness).checkpoints
+    moved = tuple(head._replace(namespace="elsewhere") for head in newest.heads)
+    made = Checkpoint("prod", 1, newest.time, GENESIS, moved)
+    found = world.check(witness=Witness({made.file: KEY.sign(made.text)}, KEY.public))
+    assert kinds(found) == {FindingKind.REWRITTEN}
+
+
+def test_the_next_checkpoint_is_not_signed_over_a_rewritten_log(world, witness) -> None:
+    world.forge("run-1", **FORGED)
+    newest = {name: witness.files[name] for name in checkpoint_files(witness.files)[-1:]}
+    found = verify(world.lines(), now=world.now, witness=Witness(newest, KEY.public))
+    assert kinds(found) == {FindingKind.REWRITTEN}
+
+
+# --- what was done to checkpoints ---
+
+
+def first_of(world: World, files: dict[str, bytes]) -> str:
+    found = world.check(complete=False, witness=Witness(files, KEY.public))
+    assert kinds(found) <= {FindingKind.CHECKPOINT_INVALID, FindingKind.MISSING}
+    [one, *_] = found.findings
+    return f"{one.kind.value} {one.where} {one.message}"
+
+
+def test_checkpoints_of_an_unknown_key_are_worth_nothing(world) -> None:
+    files: dict[str, bytes] = {}
+    sign(world, files, OTHER)
+    told = first_of(world, files)
+    assert told.startswith("CheckpointInvalid 0000000001.checkpoint it is signed by the unknown key prod+")
+    assert world.check(complete=False, witness=Witness(files, KEY.public)).checkpoints == ()
+
+
+def test_a_changed_checkpoint_is_found_and_not_believed(world, witness) -> None:
+    name = "0000000002.checkpoint"
+    files = {**witness.files, name: witness.files[name].replace(b"number 2", b"number 3")}
+    assert first_of(world, files).startswith(f"CheckpointInvalid {name} its signature by prod+")
+    assert [one.number for one in world.check(witness=Witness(files, KEY.public)).checkpoints] == [1, 3]
+
+
+def test_checkpoints_that_have_changed_places_are_found(world, witness) -> None:
+    two, three = "0000000002.checkpoint", "0000000003.checkpoint"
+    files = {**witness.files, two: witness.files[three], three: witness.files[two]}
+    assert first_of(world, files) == f"CheckpointInvalid {two} it is checkpoint 3, whose name is {three}"
+
+
+def test_a_missing_checkpoint_is_found(world, witness) -> None:
+    files = {name: one for name, one in witness.files.items() if "2." not in name}
+    assert first_of(world, files) == "Missing 0000000003.checkpoint checkpoint 2 is missing before it"
+    del files["0000000001.checkpoint"]
+    found = world.check(complete=False, witness=Witness(files, KEY.public))
+    assert (found.findings, [one.message for one in found.notes]) == ((), ["checkpoints 1 to 2 are not there"])
+    assert first_of(world, {"readme": b""}).startswith("Missing the checkpoints there is none")
+
+
+def test_a_checkpoint_that_was_signed_beside_the_others_is_found(world, witness) -> None:
+    """By somebody who has the key, and can replace one checkpoint."""
+    two = Checkpoint.parse(KEY.public.open(witness.files["0000000002.checkpoint"]))
+    lower = tuple(head._replace(sequence=head.sequence - 1) for head in two.heads)
+    forged = Checkpoint(two.origin, 2, two.time, two.previous, lower)
+    told = world.check(witness=Witness({**witness.files, forged.file: KEY.sign(forged.text)}, KEY.public))
+    messages = [f"{one.where} {one.message}" for one in told.findings]
+    assert "0000000003.checkpoint it does not follow 0000000002.checkpoint" in messages
+    assert any("contradicts line" in one and "in 0000000001.checkpoint" in one for one in messages)
+
+
+def test_a_checkpoint_of_another_origin_is_found(world, witness) -> None:
+    one = Checkpoint.parse(KEY.public.open(witness.files["0000000001.checkpoint"]))
+    other = Checkpoint("test", 1, one.time, one.previous, one.heads)
+    assert "its origin is 'test', but its key is that of 'prod'" in first_of(world, {other.file: KEY.sign(other.text)})
+
+
+# --- the form ---
+
+HEADS = st.builds(
+    Head,
+    st.text("abc-019", min_size=1, max_size=63),
+    st.integers(0, 2**128 - 1).map("{:032x}".format),
+    st.integers(1, 2**53),
+    st.integers(0, 2**256 - 1).map("{:064x}".format),
+    st.just("2026-11-21T12:00:00.000000Z"),
+)
+
+
+@given(st.integers(1, 9_999_999_999), st.lists(HEADS, min_size=1, max_size=4))
+def test_a_checkpoint_is_read_as_it_was_written(number: int, heads: list[Head]) -> None:
+    made = Checkpoint("prod/codeexec", number, "2026-11-21T12:00:00.000000Z", "0" * 64, tuple(heads))
+    assert Checkpoint.parse(made.text) == made
+    assert checkpoint_files(["x", made.file, "0.checkpoint", f"a/{made.file}"]) == [made.file]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("checkpoint 1", "checkpoint 2"),
+        ("number 1", "number 01"),
+        ("head", "tail"),
+        ("\nhead", "\n\nhead"),
+        (" 9 ", " +9 "),
+    ],
+)
+def test_a_text_has_one_form_and_one_meaning(world, old: str, new: str) -> None:
+    files: dict[str, bytes] = {}
+    sign(world, files)
+    text = KEY.public.open(files["0000000001.checkpoint"])
+    assert Checkpoint.parse(text).text == text
+    with pytest.raises(ValueError, match="not a checkpoint that this codeexec knows: 'codeexec audit checkpoint"):
+        Checkpoint.parse(text.replace(old, new, 1))
+
+
+def test_each_checkpoint_has_the_hash_of_the_one_before_it(world) -> None:
+    files: dict[str, bytes] = {}
+    first, second = sign(world, files), sign(world, files)
+    world.now += timedelta(hours=1)
+    third = sign(world, files)
+    parsed = [Checkpoint.parse(KEY.public.open(files[name])) for name in (first, second, third)]
+    assert [one.previous == GENESIS for one in parsed] == [True, False, False]
+    assert len({one.previous for one in parsed}) == 3
