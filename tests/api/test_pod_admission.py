@@ -7,6 +7,7 @@ must be refused to the operator; and in a namespace with neither it must be acce
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -189,16 +190,11 @@ def test_runtime_class_that_the_chart_does_not_name_is_refused(unguarded, guarde
     assert guarded.refuses_as_ours(guarded.refusal(pod), "spec.runtimeClassName")
 
 
-@pytest.fixture(scope="module")
-def strict(admin, make_place, scheduled_class) -> Iterator[Place]:
-    """A namespace with the chart's policy as it is where the platform owner requires a RuntimeClass."""
-    place = make_place()
-    settings = {
-        "fullnameOverride": place.namespace,
-        "sandbox.namespaces": "{" + place.namespace + "}",
-        "policy.runtimeClassName": scheduled_class,
-    }
-    values = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+@contextmanager
+def _guarded_by(admin, place: Place, *settings: str) -> Iterator[Place]:
+    """The namespace, with the chart's policy as it is with these settings."""
+    names = ("fullnameOverride=" + place.namespace, "sandbox.namespaces={" + place.namespace + "}")
+    values = [word for one in (*names, *settings) for word in ("--set", one)]
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     objects = render(*values)
     try:
@@ -209,6 +205,35 @@ def strict(admin, make_place, scheduled_class) -> Iterator[Place]:
     finally:
         for kind in kinds:
             admin.delete(kind, f"{place.namespace}-pods")
+
+
+@pytest.fixture(scope="module")
+def strict(admin, make_place, scheduled_class) -> Iterator[Place]:
+    """The platform owner requires a RuntimeClass."""
+    with _guarded_by(admin, make_place(), f"policy.runtimeClassName={scheduled_class}") as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def demanding(admin, make_place, scheduled_class) -> Iterator[Place]:
+    """The platform owner requires user namespaces, and allows two runtimes."""
+    runtimes = f"policy.runtimeClassName={scheduled_class},policy.runtimeClassNames={{runc}}"
+    with _guarded_by(admin, make_place(), runtimes, "policy.requireUserNamespaces=true") as place:
+        yield place
+
+
+def test_the_nodes_runtime_is_accepted_where_it_is_allowed_by_name(strict, guarded, demanding, keeps):
+    pod = a_hardened_pod(user_namespace=True)
+    if not keeps("spec.hostUsers"):
+        pytest.skip("this version drops hostUsers")
+    assert guarded.refusal(pod) == demanding.refusal(pod) == ""
+    assert "denied request: spec.runtimeClassName must be" in strict.refusal(pod)
+
+
+def test_a_pod_without_a_user_namespace_is_refused_where_they_are_required(guarded, demanding):
+    pod = a_hardened_pod()
+    assert guarded.refusal(pod) == "", "positive control"
+    assert "denied request: spec.hostUsers must be false" in demanding.refusal(pod)
 
 
 def test_required_runtime_class_brings_what_its_nodes_need(strict, scheduled_class):
