@@ -35,12 +35,14 @@ E2E_WORKERS ?= 2
 NOT_E2E := --ignore tests/e2e/scan --ignore tests/e2e/sbom
 # Tests want more of the release than a demo does: a sandbox namespace for each worker, for one.
 test e2e e2e-side-by-side e2e-alone scan conformance parity sbom soak flakes: export HELM_ARGS += --values tests/e2e/values.yaml
+# Figures of runc and of gVisor, where the cluster has it.
+bench bench-records bench-boundaries: export HELM_ARGS += --set policy.runtimeClassName=runc,policy.runtimeClassNames={gvisor}
 # The other Pythons that the unit and API tier pass on; .venv has the oldest.
 PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records audit-picture cast load flakes soak mutants scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries audit-picture cast load flakes soak mutants scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -98,15 +100,11 @@ ready:
 deploy: ready ## Install or upgrade the Helm chart
 	@$(RUN) $(CLUSTER)/tools.sh helm kubectl
 	source $(STATE)/images.env
-	# Where the cluster has gVisor, executions may ask for it.
-	gvisor="$$(kubectl get runtimeclass gvisor --ignore-not-found --output name)"
-	chosen=()
-	if [[ -n "$$gvisor" ]]; then chosen=(--set "policy.runtimeClassNames={gvisor}"); fi
 	echo "installing the chart: release codeexec, namespace $(NAMESPACE)"
 	helm upgrade --install codeexec charts/codeexec --namespace $(NAMESPACE) --create-namespace --wait --timeout 3m \
 	  --set image.repository="$${OPERATOR_IMAGE%@*}" --set image.digest="$${OPERATOR_IMAGE#*@}" \
 	  --set sandbox.image.repository="$${SANDBOX_IMAGE%@*}" --set sandbox.image.digest="$${SANDBOX_IMAGE#*@}" \
-	  "$${chosen[@]}" $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
+	  $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
 	sed -n '/^WARNING/,/^$$/p' $(STATE)/helm.log
 	echo "deployed"
 
@@ -213,6 +211,9 @@ parity: $(DEPLOY) ## Hold the executor beside AutoGen's Local and Docker executo
 bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json; PAGE=1: docs/performance.md)
 	@$(BIN)/python tests/bench/bench.py
 	$(if $(PAGE),$(BIN)/python tests/bench/page.py docs/performance.md)
+
+bench-boundaries: deploy ## Measure the same calls under runc and gVisor, in turn (table; PAGE=1: docs/performance.md)
+	@$(BIN)/python tests/bench/boundaries.py
 
 bench-records: deploy ## Measure a call and the operator without and with 10,000 records (JSON in .codeexec/records.json)
 	@$(BIN)/python -W ignore tests/bench/retained.py

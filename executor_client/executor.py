@@ -109,7 +109,7 @@ class KubernetesCodeExecutor(
         kubeconfig: path of a kubeconfig; default: the pod's service account, else as kubectl finds it.
         context: context in the kubeconfig; default: the current one.
         image: sandbox image by digest; default: the first image of the policy.
-        runtime_class_name: RuntimeClass of the pod, such as `gvisor`; default: that of the policy.
+        runtime_class_name: RuntimeClass of the pod, such as `gvisor`, or `runc`; default: that of the policy.
         work_dir: local folder in which the source of each block is kept, under its file name, and into which files are
             copied that the code makes or changes.
         upload_work_dir: files that the caller puts into work_dir or changes there are copied into the workspace with

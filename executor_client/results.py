@@ -117,6 +117,7 @@ class ExecutionResult:
 
 
 _NO_SESSION: Final = frozenset({Reason.SESSION_ENDED.value, Reason.SESSION_NOT_FOUND.value})
+_NOT_CLOSED: Final = frozenset({Reason.EGRESS_NOT_ENFORCED.value, Reason.ISOLATION_NOT_ENFORCED.value})
 
 
 def failure(execution: CodeExecution, caller: Caller = Caller.PYTHON) -> CodeExecError | None:
@@ -131,7 +132,7 @@ def failure(execution: CodeExecution, caller: Caller = Caller.PYTHON) -> CodeExe
     if status.reason == Reason.FILE_REFUSED.value:
         return FileTransferError(text)
     broken = status.phase is Phase.FAILED and status.reason != Reason.NON_ZERO_EXIT.value
-    if broken or status.reason == Reason.EGRESS_NOT_ENFORCED.value:
+    if broken or status.reason in _NOT_CLOSED:
         return ExecutionNotStarted(text)
     return None
 
@@ -149,7 +150,7 @@ def session_failure(session: CodeSession, caller: Caller = Caller.PYTHON) -> Cod
     status = session.status
     message = in_words_of(caller, status.message, session.spec)
     text = f"session {session.metadata.name}: {status.reason}: {message}"
-    if status.phase is SessionPhase.DENIED and status.reason != Reason.EGRESS_NOT_ENFORCED.value:
+    if status.phase is SessionPhase.DENIED and status.reason not in _NOT_CLOSED:
         return SessionDenied(text)
     if status.phase in (SessionPhase.DENIED, SessionPhase.FAILED):
         return ExecutionNotStarted(text)

@@ -52,6 +52,7 @@ def outcome_attributes(execution: CodeExecution) -> Attributes:
         "codeexec.reason": status.reason,
         "k8s.pod.name": status.pod_name,
         "codeexec.runtime_class": status.runtime_class_name,
+        "codeexec.boundary": status.boundary.value if status.boundary else "",
         "codeexec.layers": list(status.layers),
         "codeexec.egress.verdict": status.egress_proof.verdict.value if status.egress_proof else "",
         "codeexec.stdout.size_bytes": status.stdout.total_bytes if status.stdout else 0,

@@ -137,6 +137,7 @@ def facts_of(record: CodeExecution | CodeSession) -> Facts:
         "image": status.image,
         "imageID": status.image_id,
         "runtimeClass": status.runtime_class_name,
+        "boundary": status.boundary.value if status.boundary else "",
         "layers": list(status.layers),
         "egress": _verdict(status.egress_proof),
         "operator": status.operator_version,

@@ -60,6 +60,9 @@ LEASE_PREFIX: Final = "codeexec-client-"
 
 SANDBOX_CONTAINER: Final = "sandbox"
 
+NODE_RUNTIME: Final = "runc"
+"""Stands for the node's default runtime where a RuntimeClass is named: then the pod names none."""
+
 POD_SUFFIX_LENGTH: Final = 8
 MAX_EXECUTION_NAME: Final = 63 - POD_SUFFIX_LENGTH - 1
 """Longest name of a CodeExecution or CodeSession: the pod's adds a suffix and must stay a valid label and host name."""

@@ -112,6 +112,7 @@ class Reason(StrEnum):
     POD_REFUSED = "PodRefused"
     RUNTIME_CLASS_NOT_FOUND = "RuntimeClassNotFound"
     EGRESS_NOT_ENFORCED = "EgressNotEnforced"
+    ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
     START_TIMEOUT = "StartTimeout"
     RUNNER_FAILED = "RunnerFailed"
     POOL_READY = "PoolReady"

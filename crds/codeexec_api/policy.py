@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from codeexec_api.code_rules import Reading, demanded, find
-from codeexec_api.names import POLICY_NAME
+from codeexec_api.names import NODE_RUNTIME, POLICY_NAME
 from codeexec_api.permits import allows, covers, fault_of
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import (
@@ -52,6 +52,7 @@ class Verdict:
 
     image: str
     runtime_class_name: str | None
+    """None: the node's default runtime, which requests and policies call `runc`."""
     violations: tuple[Violation, ...] = ()
     """What is never allowed, not even with approval."""
     beyond: tuple[Violation, ...] = ()
@@ -115,13 +116,27 @@ def evaluate(
     """
     policy = policy_for(spec, policy)
     image = spec.image or policy.images[0]
+    runtime_class = spec.runtime_class_name or policy.runtime_class_name
     found = (*_sandbox(spec, policy, image), *_particular(spec, policy, reading))
     return Verdict(
         image=image,
-        runtime_class_name=spec.runtime_class_name or policy.runtime_class_name,
+        runtime_class_name=None if runtime_class == NODE_RUNTIME else runtime_class,
         violations=tuple(one for one, approvable in found if not approvable),
         beyond=tuple(one for one, approvable in found if approvable),
         policy_source=source,
+    )
+
+
+def inheriting(policy: ExecutionPolicySpec, default: ExecutionPolicySpec) -> ExecutionPolicySpec:
+    """The policy of a namespace as it counts in a cluster with this default policy.
+
+    A policy that says nothing of the isolation doesn't weaken it.
+    """
+    return policy.model_copy(
+        update={
+            "runtime_class_name": policy.runtime_class_name or default.runtime_class_name,
+            "require_user_namespaces": policy.require_user_namespaces or default.require_user_namespaces,
+        }
     )
 
 

@@ -86,6 +86,9 @@ _POD: Final = _column("Pod", ".status.podName", wide=True, text="Sandbox pod")
 _RUNTIME: Final = _column(
     "Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty for the node's default runtime"
 )
+_BOUNDARY: Final = _column(
+    "Boundary", ".status.boundary", wide=True, text="What separates the code from the kernel of its node"
+)
 _REQUESTED_BY: Final = "User who created it, as the API server authenticated them"
 
 _EXECUTION_COLUMNS: Final = [
@@ -102,6 +105,7 @@ _EXECUTION_COLUMNS: Final = [
     _POD,
     _NODE,
     _RUNTIME,
+    _BOUNDARY,
     _EGRESS,
     _column("Digest", ".status.summary.digest", wide=True, text="Start of the digest of the code and files"),
     _IMAGE,
@@ -118,6 +122,7 @@ _SESSION_COLUMNS: Final = [
     _POD,
     _NODE,
     _RUNTIME,
+    _BOUNDARY,
     _EGRESS,
     _IMAGE,
 ]
@@ -152,7 +157,7 @@ _POLICY_COLUMNS: Final = [
     _column("Max-Timeout", ".spec.maxTimeoutSeconds", "integer", text="Highest timeout of a block, in seconds"),
     _column("Max-Blocks", ".spec.maxBlocks", "integer", text="Highest number of blocks in one execution"),
     _column("Egress-Proof", ".spec.egressProof", text="Enforce: no code runs unless the network is shown to be closed"),
-    _column("Runtime", ".spec.runtimeClassName", text="Default RuntimeClass; empty for the node's default runtime"),
+    _column("Runtime", ".spec.runtimeClassName", text="RuntimeClass of requests that name none"),
     _AGE,
     _column("Image", ".spec.images[0]", wide=True, text="Default image"),
 ]

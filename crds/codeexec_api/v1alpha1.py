@@ -25,6 +25,7 @@ from codeexec_api.names import (
     EXECUTION_LABEL,
     MAX_EXECUTION_NAME,
     MAX_POOL_NAME,
+    NODE_RUNTIME,
     PAYLOAD_SECRET_TYPE,
     POLICY_KIND,
     POOL_KIND,
@@ -212,9 +213,22 @@ RuntimeClassName = Annotated[
         min_length=1,
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        description="Name of a RuntimeClass, such as gvisor.",
+        description=f"Name of a RuntimeClass, such as gvisor, or {NODE_RUNTIME} for the node's default runtime.",
     ),
 ]
+
+
+class Boundary(StrEnum):
+    """What separates code from the kernel of its node."""
+
+    VM = "VM"
+    """A virtual machine with a kernel of its own."""
+    GVISOR = "gVisor"
+    """A kernel of its own, in user space."""
+    USER_NAMESPACE = "UserNamespace"
+    """A container on the node's kernel, whose users are other users on the node."""
+    CONTAINER = "Container"
+    """A container on the node's kernel."""
 
 
 class EgressMode(StrEnum):
@@ -741,9 +755,9 @@ class CodeExecutionSpec(_Model):
     )
     runtime_class_name: RuntimeClassName | None = Field(
         None,
-        description="runtimeClassName is the name of the RuntimeClass of the sandbox pod. Defaults to the policy's "
-        "runtimeClassName, else to the node's default runtime. If the RuntimeClass doesn't exist, the execution fails "
-        "before any code runs. In a session it must be unset.",
+        description="runtimeClassName is the name of the RuntimeClass of the sandbox pod, or "
+        f"{NODE_RUNTIME} for the node's default runtime. Defaults to the policy's runtimeClassName. If the "
+        "RuntimeClass doesn't exist, the execution fails before any code runs. In a session it must be unset.",
         json_schema_extra=_immutable("runtimeClassName"),
     )
     traceparent: str | None = Field(
@@ -1050,6 +1064,14 @@ class _SandboxStatus(_Status):
         description="imageID is the image that the node reports for the pod. Empty until the pod is ready.",
     )
     runtime_class_name: str = Field("", max_length=253, description=_RUNTIME_CLASS_NAME)
+    boundary: Boundary | None = Field(
+        None,
+        description="boundary is what separates the code from the kernel of its node. VM: a virtual machine, such as "
+        "Kata's. gVisor: gVisor's kernel. UserNamespace: a container on the node's kernel, with its own user "
+        "namespace. Container: any other container. VM and gVisor require a handler of that name in the RuntimeClass, "
+        "and a boot ID of the pod that differs from the node's. UserNamespace requires a mapping of user IDs that the "
+        "pod reported. Unset until the pod is ready.",
+    )
     layers: tuple[Annotated[str, Field(max_length=32)], ...] = Field(
         (),
         max_length=8,
@@ -1066,6 +1088,10 @@ class _SandboxStatus(_Status):
     audit: AuditAnchor | None = Field(
         None, description="audit identifies the line of the operator's audit log that belongs to this status."
     )
+
+
+SANDBOX_FIELDS: Final = tuple(name for name in _SandboxStatus.model_fields if name != "audit")
+"""What an execution in a session has from its session."""
 
 
 class Grant(_Model):
@@ -1300,8 +1326,8 @@ class CodeSessionSpec(_Model):
     )
     runtime_class_name: RuntimeClassName | None = Field(
         None,
-        description="runtimeClassName is the name of the RuntimeClass of the session's pod. Defaults to the policy's "
-        "runtimeClassName, else to the node's default runtime.",
+        description="runtimeClassName is the name of the RuntimeClass of the session's pod, or "
+        f"{NODE_RUNTIME} for the node's default runtime. Defaults to the policy's runtimeClassName.",
         json_schema_extra=_immutable("runtimeClassName", SESSION_KIND),
     )
     stateful: bool = Field(
@@ -1445,8 +1471,8 @@ class SandboxPoolSpec(_Model):
     )
     runtime_class_name: RuntimeClassName | None = Field(
         None,
-        description="runtimeClassName is the name of the RuntimeClass of the pods. Defaults to the policy's "
-        "runtimeClassName, else to the node's default runtime.",
+        description="runtimeClassName is the name of the RuntimeClass of the pods, or "
+        f"{NODE_RUNTIME} for the node's default runtime. Defaults to the policy's runtimeClassName.",
     )
     max_age_seconds: int = Field(
         3600,
@@ -1736,14 +1762,20 @@ class ExecutionPolicySpec(_Model):
     )
     runtime_class_name: RuntimeClassName | None = Field(
         None,
-        description="runtimeClassName is the name of the RuntimeClass for requests that name none. If unset, they use "
-        "the node's default runtime.",
+        description="runtimeClassName is the name of the RuntimeClass for requests that name none, or "
+        f"{NODE_RUNTIME} for the node's default runtime. If unset, it is that of the operator's default policy.",
     )
     runtime_class_names: tuple[RuntimeClassName, ...] = Field(
         (),
         max_length=16,
         description="runtimeClassNames lists the RuntimeClasses that requests can name, in addition to "
-        "runtimeClassName.",
+        f"runtimeClassName. {NODE_RUNTIME} allows the node's default runtime.",
+    )
+    require_user_namespaces: bool = Field(
+        False,
+        description="requireUserNamespaces defines what happens if a sandbox doesn't have its own user namespace. "
+        "true: no code runs. false: the code runs, and status.layers says what held. It is also true if it is true in "
+        "the operator's default policy. Defaults to false.",
     )
     egress_proof: EgressMode = Field(
         EgressMode.ENFORCE,

@@ -143,8 +143,10 @@ def judge_probe(execution: CodeExecution, client_version: str) -> list[Finding]:
         findings.append(_network(status.egress_proof))
     if status.phase is Phase.SUCCEEDED:
         runtime = status.runtime_class_name or "the node's own"
+        boundary = status.boundary.value if status.boundary else "unknown"
         layers = ", ".join(status.layers) or "none"
-        findings.append(Finding("isolation", Outcome.OK, f"runtime class: {runtime}; layers: {layers}"))
+        found = f"runtime class: {runtime}; boundary: {boundary}; layers: {layers}"
+        findings.append(Finding("isolation", Outcome.OK, found))
     findings.append(judge_versions(client_version, status.operator_version))
     return findings
 

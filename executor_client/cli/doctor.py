@@ -9,6 +9,7 @@ from typing import Final
 import click
 from rich.text import Text
 
+from codeexec_api.names import NODE_RUNTIME
 from executor_client.blocks import SourceBlock, prepare
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, now, output_option
 from executor_client.cli.diagnosis import (
@@ -75,7 +76,7 @@ async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bo
         ]
         answers = await asyncio.gather(*(inspector.may(right) for right in RIGHTS))
         findings.append(judge_rights(dict(zip(RIGHTS, answers, strict=True)), inspector.namespace))
-        if runtime_class:
+        if runtime_class and runtime_class != NODE_RUNTIME:
             findings.append(judge_runtime_class(runtime_class, await inspector.runtime_class_exists(runtime_class)))
     except CodeExecError as error:
         return [Finding("API server", Outcome.FAILED, str(error))]

@@ -97,6 +97,7 @@ def _show(session: CodeSession) -> None:
             "Pod": f"{status.pod_name} on {status.node_name}" if status.node_name else status.pod_name,
             "Image": status.image,
             "Runtime class": status.runtime_class_name,
+            "Boundary": status.boundary.value if status.boundary else "",
             "Layers": ", ".join(status.layers),
             "Operator": status.operator_version,
         }

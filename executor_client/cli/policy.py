@@ -85,7 +85,7 @@ def explain_command(
     if as_json:
         echo_json(_as_dict(asked))
     else:
-        _show(spec, asked)
+        _show(spec, governing, asked)
     sys.exit(_EXIT_CODES[verdict.decision])
 
 
@@ -172,14 +172,15 @@ def _documents(file: Path) -> list[Any]:
         raise click.ClickException(f"can't read {file}: {error}") from error
 
 
-def _show(spec: _Spec, answer: _Answer) -> None:
+def _show(spec: _Spec, governing: ExecutionPolicySpec, answer: _Answer) -> None:
     verdict = answer.verdict
+    named = spec.runtime_class_name or governing.runtime_class_name
     asked = spec if isinstance(spec, CodeExecutionSpec) else None
     echo_fields(
         {
             "Verdict": verdict.decision.value,
             "Image": verdict.image,
-            "Runtime class": verdict.runtime_class_name or "",
+            "Runtime class": named or "from the operator's default policy",
             "Egress": ", ".join(map(str, (asked and asked.egress) or ())),
             "Mounts": ", ".join(map(str, (asked and asked.mounts) or ())),
             "Code": f"codeRules were not checked: pass the code of {', '.join(answer.missing)} with --code"

@@ -297,6 +297,7 @@ def _of_the_sandbox(record: Record) -> Iterator[Fact]:
     if proof := status.egress_proof:
         permits = " with the egress above" if proof.verdict is EgressVerdict.RESTRICTED else ""
         yield Fact("Network check", f"{proof.verdict.value}{permits}, {shown(proof.checked_at)}")
+    yield Fact("Boundary", status.boundary.value if status.boundary else "")
     yield Fact("Isolation", ", ".join((*status.layers, *filter(None, (status.runtime_class_name,)))))
     yield Fact("Pod", f"{status.pod_name} on {status.node_name}".removesuffix(" on "))
     yield Fact("Image", status.image, code=True)

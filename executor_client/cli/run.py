@@ -160,7 +160,7 @@ class _Job:
 @click.option(
     "--image", metavar="NAME@DIGEST", callback=_image, help="Sandbox image, by digest; default: the policy's."
 )
-@click.option("--runtime-class", metavar="NAME", help="RuntimeClass, such as gvisor; default: the policy's.")
+@click.option("--runtime-class", metavar="NAME", help="RuntimeClass, such as gvisor, or runc; default: the policy's.")
 @click.option("--cpu", metavar="QUANTITY", callback=_quantity, help=f"CPU of the sandbox; default: {Limits().cpu}.")
 @click.option(
     "--memory",

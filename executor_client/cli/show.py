@@ -131,6 +131,7 @@ def _show(execution: CodeExecution) -> None:
             "Pod": f"{status.pod_name} on {status.node_name}" if status.node_name else status.pod_name,
             "Image": status.image,
             "Runtime class": status.runtime_class_name,
+            "Boundary": status.boundary.value if status.boundary else "",
             "Layers": ", ".join(status.layers),
             "Operator": status.operator_version,
             "Output": _output(execution),

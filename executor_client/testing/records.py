@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from codeexec_api import (
+    Boundary,
     CodeExecution,
     CodeExecutionSpec,
     CodeSession,
@@ -27,6 +28,7 @@ from codeexec_api import (
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import block_key, file_key
 from codeexec_api.policy import cluster_policy
+from codeexec_api.v1alpha1 import SANDBOX_FIELDS
 
 FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
 """The image of the fake's default policy."""
@@ -147,6 +149,7 @@ def proven(verdict: EgressVerdict, now: datetime, *, permits: bool = False) -> d
     return {
         "node_name": "fake-node",
         "image_id": FAKE_IMAGE,
+        "boundary": Boundary.USER_NAMESPACE,
         "layers": (
             "UserNamespace",
             *(("NetworkPolicy",) if closed else ()),
@@ -160,8 +163,7 @@ def proven(verdict: EgressVerdict, now: datetime, *, permits: bool = False) -> d
 
 def proven_of(session: CodeSession) -> dict[str, Any]:
     """The same for an execution, from the session that it runs in."""
-    names = ("pod_name", "node_name", "image", "image_id", "runtime_class_name", "layers", "egress_proof")
-    return {name: getattr(session.status, name) for name in names}
+    return {name: getattr(session.status, name) for name in SANDBOX_FIELDS}
 
 
 def _proof_conditions(

@@ -16,7 +16,8 @@ In:   {"report": true, "kernel": bool, "pids", "memoryBytes", "egress"?}
       {"ping": any}    is answered between jobs
       {"cancel": id}   ends the job with this id; {"cancel": true} whichever runs
       {"ack": id}      ends the runner after a job that is of no session
-Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "protocol", "answered"}], "kernel": bool}
+Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "protocol", "answered"}], "kernel": bool,
+       "bootId", "userNamespace": bool}   what the pod sees of its isolation
       {"pong": any}
       {"id", "seq", "stream": "stdout"|"stderr", "data" | "data64"}    output as it comes; data64: base64 of the UTF-8
       {"id", "seq", "block", "exitCode", "reason", "startedAt", "durationMs", "stdoutBytes", "stderrBytes"}
@@ -42,6 +43,7 @@ import signal
 import sys
 import time
 
+import isolation
 import workspace
 from channel import Input, Loop, send, text_fields
 from confinement import Confinement
@@ -391,6 +393,7 @@ def main():
     report = {
         "layers": confinement.layers(),
         "egress": [{**target, "answered": one} for target, one in zip(targets, answered, strict=True)],
+        **isolation.facts(),
     }
     # The kernel drops every signal that PID 1 has no handler for, so user code can't end the runner by one. The price:
     # the runner doesn't hear the kubelet's SIGTERM either, and a deleted pod ends by the SIGKILL after it.

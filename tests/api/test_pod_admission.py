@@ -218,6 +218,30 @@ def strict(make_place, chart_policy, scheduled_class) -> Iterator[Place]:
         yield place
 
 
+@pytest.fixture(scope="module")
+def demanding(make_place, chart_policy, scheduled_class) -> Iterator[Place]:
+    """The platform owner requires user namespaces, and allows two runtimes."""
+    place = make_place()
+    values = {"runtimeClassName": scheduled_class, "runtimeClassNames": "{runc}", "requireUserNamespaces": "true"}
+    with chart_policy(place, "pods", **{f"policy.{key}": value for key, value in values.items()}):
+        wait_for_the_policy(place)
+        yield place
+
+
+def test_the_nodes_runtime_is_accepted_where_it_is_allowed_by_name(strict, guarded, demanding, keeps):
+    pod = a_hardened_pod(user_namespace=True)
+    if not keeps("spec.hostUsers"):
+        pytest.skip("this version drops hostUsers")
+    assert guarded.refusal(pod) == demanding.refusal(pod) == ""
+    assert "denied request: spec.runtimeClassName must be" in strict.refusal(pod)
+
+
+def test_a_pod_without_a_user_namespace_is_refused_where_they_are_required(guarded, demanding):
+    pod = a_hardened_pod()
+    assert guarded.refusal(pod) == "", "positive control"
+    assert "denied request: spec.hostUsers must be false" in demanding.refusal(pod)
+
+
 def test_required_runtime_class_brings_what_its_nodes_need(strict, scheduled_class):
     pod = a_hardened_pod()
     assert "denied request: spec.runtimeClassName must be" in strict.refusal(pod)

@@ -15,7 +15,6 @@ from cluster_tools import ROOT
 from plot import svg
 from tables import Row, Table, milliseconds
 
-BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 PHASES = {
     "create_ack": "the API server accepts the request",
     "adoption": "the operator decides; a new pod also starts and is proven closed",
@@ -58,7 +57,7 @@ def measured(facts: Mapping[str, Any], figure: str) -> str:
 
 
 def _markdown(table: Table) -> str:
-    return _lines([table.title, *table.headings], [[_name(row), *row.cells] for row in table.rows])
+    return as_markdown([table.title, *table.headings], [[_name(row), *row.cells] for row in table.rows])
 
 
 def _name(row: Row) -> str:
@@ -72,24 +71,31 @@ def _phases(ways: Sequence[Table]) -> str:
     for number, phase in enumerate(PHASES):
         figures = [milliseconds(seconds) for way in ways for seconds in (way.rows[number].p50, way.rows[number].p99)]
         rows.append([f"`{phase}`: {PHASES[phase]}", *figures])
-    return _lines(["phase", *headings], rows)
+    return as_markdown(["phase", *headings], rows)
 
 
-def _lines(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def as_markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
+
+
+def write_between(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the page's markers of this name."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, found, rest = page.read_text().partition(begin)
+    _, also, after = rest.partition(end)
+    if not (found and also):
+        sys.exit(f"{page} lacks the markers {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def main(page: Path) -> None:
     facts = json.loads((ROOT / ".codeexec" / "bench.json").read_text())
     figure = page.with_suffix(".svg")
-    before, found, rest = page.read_text().partition(BEGIN)
-    _, also, after = rest.partition(END)
-    if not (found and also):
-        sys.exit(f"{page} lacks the markers {BEGIN} and {END}")
     tables = [Table.load(raw) for raw in facts["tables"]]
     [calls] = [one for one in tables if one.kind == "calls"]
     figure.write_text(svg(calls, [one for one in tables if one.kind == "phases"]))
-    page.write_text(f"{before}{BEGIN}\n{measured(facts, figure.name)}\n{END}{after}")
+    write_between(page, "bench", measured(facts, figure.name))
     print(f"wrote {page} and {figure}")
 
 

@@ -7,8 +7,9 @@ import pytest
 import yaml
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import ROOT, SANDBOX, SYSTEM, Admin, a_name, helm, image, wait_for
+from cluster_tools import ROOT, SANDBOX, SYSTEM, TERMINAL, Admin, a_name, helm, image, wait_for
 from release_fixtures import operator_pod
+from weaker_pods import a_hardened_pod
 
 from executor_client import (
     ClusterRef,
@@ -60,6 +61,29 @@ def test_operator_passes_the_restricted_standard(admin):
             assert (refusal is None) is accepted, refusal
     finally:
         admin.kubectl("delete", "namespace", strict, "--wait=false")
+
+
+def test_the_chart_takes_the_kernel_that_the_cluster_has(admin, kubeconfig):
+    """Then code meets it that names no RuntimeClass, and no pod without it is accepted, whoever makes it."""
+    if not admin.exists("runtimeclass", "gvisor", "default"):
+        pytest.skip("the cluster has no RuntimeClass gvisor")
+    pod = a_hardened_pod()
+    pod["metadata"] |= {"namespace": SANDBOX}
+    assert admin.try_create(pod, dry_run=True) is None, "positive control: runc is allowed by name"
+    _install(kubeconfig, "--set", "policy.runtimeClassName=auto", "--set-json", "policy.runtimeClassNames=[]")
+    try:
+        assert "RuntimeClass         gvisor" in helm(kubeconfig, "get", "notes", "codeexec")
+        name = a_name("chosen")
+        admin.submit(name, "print(1)", limits=SMALL)
+        assert admin.wait_for_phase(name, *TERMINAL)["status"]["boundary"] == "gVisor"
+        named = a_name("named")
+        admin.submit(named, "print(1)", limits=SMALL, runtimeClassName="runc")
+        assert "runc is not allowed" in admin.wait_for_phase(named, *TERMINAL)["status"]["message"]
+        refusal = admin.try_create(pod, dry_run=True)
+        assert refusal is not None
+        assert "spec.runtimeClassName must be gvisor" in refusal.message
+    finally:
+        _install(kubeconfig)
 
 
 class Upgraded(NamedTuple):

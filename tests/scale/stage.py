@@ -210,7 +210,7 @@ def _values(node: str, pods: int) -> Mapping[str, Any]:
         "sandbox": {"image": split(image()), "namespaces": [NAMESPACE]},
         "crds": {"install": False, "keep": False},
         "defaultPool": {"enabled": False},
-        "policy": {"runtimeClassNames": [RUNTIME_CLASS]},
+        "policy": {"runtimeClassName": "runc", "runtimeClassNames": [RUNTIME_CLASS]},
         "resourceQuota": {
             **{"pods": pods, "cpu": str(pods), "memory": f"{pods}Gi", "ephemeralStorage": f"{pods}Gi"},
             "configMaps": 1000,

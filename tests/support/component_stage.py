@@ -38,6 +38,8 @@ T = TypeVar("T")
 OPERATOR: Final = "codeexec-operator"
 LIMITS: Final = {"cpu": "100m", "memory": "96Mi"}
 RUNTIME_CLASS: Final = "simulated"
+PRETENDED: Final = "pretended"
+"""A RuntimeClass that promises gVisor's kernel."""
 _SIMULATED: Final = "codeexec.dev/simulated"
 _TOKEN_SECONDS: Final = 3 * 3600
 _QUOTA: Final = {"pods": 2000, "cpu": "2000", "memory": "2000Gi", "ephemeralStorage": "2000Gi", "secrets": 20000}
@@ -169,7 +171,7 @@ class Stage:
         for namespace in (SYSTEM, *self.namespaces):
             self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         custom = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
-        self.admin.apply(_runtime_class(), *custom)
+        self.admin.apply(_runtime_class(RUNTIME_CLASS, "runc"), _runtime_class(PRETENDED, "runsc"), *custom)
         wait_until_served(self.admin, custom)
         left_out = ("CustomResourceDefinition", "Deployment", "Pod")
         self.admin.apply(*(one for one in objects if one["kind"] not in left_out))
@@ -197,19 +199,19 @@ def _over(record: Mapping[str, Any]) -> bool:
     return record.get("status", {}).get("phase") in TERMINAL
 
 
-def _runtime_class() -> dict[str, Any]:
+def _runtime_class(name: str, handler: str) -> dict[str, Any]:
     scheduling = {
         "nodeSelector": {_SIMULATED: "true"},
         "tolerations": [{"key": _SIMULATED, "operator": "Exists", "effect": "NoSchedule"}],
     }
     kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
-    return {**kind, "metadata": {"name": RUNTIME_CLASS}, "handler": "runc", "scheduling": scheduling}
+    return {**kind, "metadata": {"name": name}, "handler": handler, "scheduling": scheduling}
 
 
 def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:
     return {
         "sandbox": {"namespaces": list(namespaces), "createNamespaces": False},
-        "policy": {"runtimeClassName": RUNTIME_CLASS, "podTTLSeconds": 0},
+        "policy": {"runtimeClassName": RUNTIME_CLASS, "runtimeClassNames": [PRETENDED], "podTTLSeconds": 0},
         "defaultPool": {"enabled": False},
         "resourceQuota": {**_QUOTA, "configMaps": 20000},
         "operator": {"logLevel": "INFO"},

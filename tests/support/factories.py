@@ -227,10 +227,15 @@ SURROUNDINGS = Surroundings(reached_at={TARGET: NOW + timedelta(hours=1)})
 """A cluster whose API server answers the operator, whenever a test looks."""
 
 
-def a_report(*, answered: bool = False, targets: Sequence[Target] = (TARGET,)) -> dict[str, Any]:
+BOOT_ID = "81a8169a-9ec8-4d07-81dd-8a28571e072d"
+"""Of a kernel that is not the node's."""
+
+
+def a_report(*, answered: bool = False, targets: Sequence[Target] = (TARGET,), **changes: Any) -> dict[str, Any]:
     """What a runner says when it is asked for its report."""
     egress = [{**target.dump(), "answered": answered} for target in targets]
-    return {"ready": True, "layers": ["Seccomp", "Landlock"], "egress": egress, "kernel": False}
+    report = {"ready": True, "layers": ["Seccomp", "Landlock"], "egress": egress, "kernel": False}
+    return report | {"bootId": BOOT_ID, "userNamespace": True} | changes
 
 
 def a_runner(**report: Any) -> RunnerView:

@@ -38,6 +38,8 @@ class Script:
     """How often each job was handed to a runner, by the UID of its execution."""
     pods_used_twice: int = 0
     """Of those that are for one job only."""
+    boot_id: str = ""
+    """Of the kernel that runners see."""
     _gates: dict[str, threading.Event] = field(default_factory=dict)
     _arrived: Counter[str] = field(default_factory=Counter)
     _lock: threading.Condition = field(default_factory=threading.Condition)
@@ -131,7 +133,9 @@ class ScriptedRunner:
     def _answer(self, message: Mapping[str, Any]) -> None:
         if "report" in message:
             egress = [{**target, "answered": False} for target in self._targets]
-            self._send({"ready": True, "layers": sorted(LAYERS), "egress": egress, "kernel": bool(message["kernel"])})
+            facts = {"layers": sorted(LAYERS), "egress": egress, "userNamespace": True}
+            facts["bootId"] = self._script.boot_id
+            self._send({"ready": True, **facts, "kernel": bool(message["kernel"])})
         elif "blocks" in message:
             self._begin(message)
         elif "ping" in message:

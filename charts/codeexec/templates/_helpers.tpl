@@ -115,11 +115,29 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "codeexec.operatorName
 {{/* The cluster's default policy: the spec of an ExecutionPolicy. */}}
 {{- define "codeexec.policy" -}}
 {{- $images := prepend .Values.policy.extraImages (include "codeexec.sandboxImage" .) }}
-{{- $policy := omit .Values.policy "extraImages" }}
-{{- if not $policy.runtimeClassName }}
-{{- $policy = omit $policy "runtimeClassName" }}
+{{- $policy := omit .Values.policy "extraImages" "runtimeClassName" }}
+{{- $policy | merge (dict "images" $images "runtimeClassName" (include "codeexec.runtimeClassName" .)) | toYaml }}
 {{- end }}
-{{- $policy | merge (dict "images" $images) | toYaml }}
+
+{{/*
+The default RuntimeClass; "runc" stands for the nodes' default runtime. With "auto", the last handler of this list that
+a RuntimeClass has: a virtual machine comes before gVisor. The operator knows these handlers, too (core/isolation.py).
+*/}}
+{{- define "codeexec.runtimeClassName" -}}
+{{- $chosen := .Values.policy.runtimeClassName }}
+{{- if eq $chosen "auto" }}
+{{- $found := lookup "node.k8s.io/v1" "RuntimeClass" "" "" }}
+{{- if not $found }}
+{{- fail "policy.runtimeClassName is auto, but Helm renders the chart without a cluster, as `helm template` and GitOps tools do, and can't look up its RuntimeClasses: set it to the name of a RuntimeClass, such as gvisor, or to runc for the nodes' default runtime" }}
+{{- end }}
+{{- $chosen = "runc" }}
+{{- range $handler := list "gvisor" "runsc" "kata-fc" "kata-clh" "kata-qemu" "kata" }}
+{{- range reverse $found.items }}
+{{- $chosen = ternary .metadata.name $chosen (eq .handler $handler) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $chosen }}
 {{- end }}
 
 {{/* Fails on a Helm older than the documentation assumes: `--take-ownership` came with 3.17. */}}

@@ -218,9 +218,8 @@ class ExecutionWorker(PodWorker):
 
     def _decide(self) -> Plan:
         session, pool = self._view_session(), self._view_pool()  # these may change what is seen
-        self._seen = replace(
-            self._seen, sandbox=self.sandbox, session=session, pool=pool, surroundings=self.context.lookout.view
-        )
+        surroundings = self.context.lookout.view_from(self.sandbox.pod)
+        self._seen = replace(self._seen, sandbox=self.sandbox, session=session, pool=pool, surroundings=surroundings)
         if self._seen.payload is not None and (policy := self.context.policies.known(self.meta.namespace)):
             source = self.context.policies.source(self.meta.namespace)
             self._seen = replace(self._seen, policy=policy, policy_source=source)

@@ -21,6 +21,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api.permits import Network
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.egress import Target
+from codeexec_operator.core.observed import PodView
 from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,13 @@ class Lookout:
         self._canary_port = canary_port
         self._unreached: frozenset[Target] = frozenset()
         self._looks_until_nodes = 0
+
+    def view_from(self, *pods: PodView | None) -> Surroundings:
+        """What was seen last. If it says nothing of a node of these pods, the next look is at the nodes, too."""
+        known = {node.name for node in self.view.nodes}
+        if any(pod and pod.node_name and pod.node_name not in known for pod in pods):
+            self._looks_until_nodes = 0
+        return self.view
 
     async def open(self) -> None:
         """Serve the canary, and look for the first time.

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import ExecutionPolicySpec
-from codeexec_api.policy import namespace_policy
+from codeexec_api.policy import inheriting, namespace_policy
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.core.observed import PolicyProblem, parse_policy
@@ -73,14 +73,18 @@ class Policies:
                 except (ApiException, *NETWORK_ERRORS) as error:
                     logger.warning("%s: could not read the policy again (%s)", namespace, type(error).__name__)
                     continue
-                if self._known[namespace] is before and parse_policy(raw) != before.policy:
-                    self._known[namespace] = _Known(_version(raw) or before.version, parse_policy(raw))
+                if self._known[namespace] is before and self._parse(raw) != before.policy:
+                    self._known[namespace] = _Known(_version(raw) or before.version, self._parse(raw))
                     changed(namespace)
 
     def _learn(self, namespace: str, raw: Mapping[str, Any] | None, version: int) -> None:
         known = self._known.get(namespace)
         if known is None or version >= known.version:
-            self._known[namespace] = _Known(version, parse_policy(raw))
+            self._known[namespace] = _Known(version, self._parse(raw))
+
+    def _parse(self, raw: Mapping[str, Any] | None) -> ExecutionPolicySpec | PolicyProblem | None:
+        policy = parse_policy(raw)
+        return inheriting(policy, self.default) if isinstance(policy, ExecutionPolicySpec) else policy
 
 
 def _version(raw: Mapping[str, Any] | None) -> int:

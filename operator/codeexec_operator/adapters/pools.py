@@ -283,7 +283,7 @@ class PoolWorker(Worker):
     def _decide(self) -> Plan:
         self._seen = replace(
             self._seen,
-            surroundings=self.context.lookout.view,
+            surroundings=self.context.lookout.view_from(*(one.sandbox.pod for one in self._members.values())),
             members=self._members if self._listed else None,
             claimed=len(self._claimed),
             queued=len(self._queue),

@@ -100,7 +100,7 @@ class SessionWorker(PodWorker):
         self._seen = replace(
             self._seen,
             sandbox=self.sandbox,
-            surroundings=self.context.lookout.view,
+            surroundings=self.context.lookout.view_from(self.sandbox.pod),
             busy=bool(self._queue),
         )
         return decide_session(self._seen, now(), self.context.timing)

@@ -29,6 +29,7 @@ _FROM_THE_CONTRACT: Final = frozenset(
         Reason.POD_REFUSED,
         Reason.RUNTIME_CLASS_NOT_FOUND,
         Reason.EGRESS_NOT_ENFORCED,
+        Reason.ISOLATION_NOT_ENFORCED,
         Reason.START_TIMEOUT,
     }
 )

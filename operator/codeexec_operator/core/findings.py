@@ -23,6 +23,8 @@ class Proven:
     proof: EgressProof
     facts: dict[str, Any]
     """Fields of the status."""
+    weaker: str = ""
+    """Why its isolation is weaker than its RuntimeClass promises, if it is."""
 
     @property
     def closed(self) -> bool:

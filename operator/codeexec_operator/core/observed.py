@@ -65,7 +65,9 @@ class PodView:
     """When it got its node."""
     node_name: str = ""
     image_id: str = ""
+    runtime_class_name: str | None = None
     user_namespace: bool = False
+    """True if it was to have one of its own."""
     started_at: datetime | None = None
     """When the kubelet has taken it up; its deadline counts from there."""
     unwell: bool = False
@@ -101,6 +103,7 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         scheduled_at=_time(placed_at),
         node_name=spec.get("nodeName", ""),
         image_id=container.get("imageID", ""),
+        runtime_class_name=spec.get("runtimeClassName"),
         user_namespace=has_user_namespace(spec),
         started_at=_time(status.get("startTime")),
         unwell=_is_unwell(raw, state),

@@ -40,6 +40,7 @@ from codeexec_operator.core.actions import (
     ReadPool,
 )
 from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
 from codeexec_operator.core.surroundings import Surroundings
@@ -129,6 +130,8 @@ def template_of(seen: ObservedPool) -> Template | Ending:
     verdict = evaluate(seen.pool.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
+    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+        return ending
     return Template(
         verdict.image,
         verdict.runtime_class_name,
@@ -275,7 +278,7 @@ def _look_at(
     give_up_at = _give_up_at(member, timing)
     if give_up_at and now >= give_up_at:
         return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
-    connected = startup.connect(sandbox, now, timing, give_up_at)
+    connected = startup.connect(sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
         act = AttachMember(name) if connected.actions else None
         return act, min(connected.wake_at or old_at, old_at)

@@ -19,6 +19,7 @@ from codeexec_operator.core import startup
 from codeexec_operator.core.actions import CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
 from codeexec_operator.manifests.pod import build_pod
@@ -47,6 +48,8 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     verdict = evaluate(seen.session.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
+    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+        return _end(seen, now, ending)
     manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
     status = _moved(seen, now, Ending(Event.ACCEPTED, None, verdict.message), ConditionType.ACCEPTED)
     facts = {
@@ -86,7 +89,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
     if not seen.policy_read:
         return Plan(actions=(ReadPolicy(),))
-    connected = startup.connect(seen.sandbox, now, timing, give_up_at)
+    connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
         return connected
     pod, ready = connected

@@ -16,6 +16,7 @@ from codeexec_api import (
 )
 from codeexec_api.permits import opening
 from codeexec_api.phases import SessionPhase
+from codeexec_api.v1alpha1 import SANDBOX_FIELDS
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import (
     Action,
@@ -29,6 +30,7 @@ from codeexec_operator.core.actions import (
 )
 from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, no_longer_queued
@@ -61,8 +63,8 @@ def needs_own_pod(spec: CodeExecutionSpec) -> bool:
     return bool(spec.egress or spec.mounts)
 
 
-def not_to_be_had(seen: Observed) -> Ending | None:
-    """The refusal, if something is asked for that nobody can permit here."""
+def not_to_be_had(seen: Observed, runtime_class_name: str | None) -> Ending | None:
+    """The refusal, if something is asked for that nobody can permit here, or that no pod of this class would have."""
     spec = seen.execution.spec
     if spec.session_ref and needs_own_pod(spec):  # the CRD says so, too; the pod of a session would not hold to it
         message = (
@@ -70,6 +72,8 @@ def not_to_be_had(seen: Observed) -> Ending | None:
             "session. Nothing was run"
         )
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, message)
+    if not spec.session_ref and (refusal := unobtainable(seen.policy, seen.surroundings, runtime_class_name)):
+        return refusal
     asked = spec.egress
     if not asked:
         return None
@@ -129,7 +133,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return plan
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
-    connected = startup.connect(seen.sandbox, now, timing, give_up_at)
+    connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
         return connected
     pod, ready = connected
@@ -269,11 +273,10 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     conditions = seen.execution.status.conditions
     if shown := find_condition(session.conditions, ConditionType.EGRESS_CLOSED):
         conditions = set_condition(conditions, shown)
-    facts = {
-        name: getattr(session, name)
-        for name in ("pod_name", "node_name", "image", "image_id", "runtime_class_name", "layers", "egress_proof")
-    }
+    facts = {name: getattr(session, name) for name in SANDBOX_FIELDS}
     seen = knowing(seen, facts | {"conditions": conditions})
+    if ending := insufficient(seen.policy, session.layers):
+        return finish(seen, now, ending)
     if egress_may_be_open(session) and not startup.warns(seen.policy):
         message = (
             "the network of the session was not shown to be closed, and the policy requires that (egressProof: "

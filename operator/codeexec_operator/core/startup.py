@@ -20,6 +20,7 @@ from codeexec_api import (
 from codeexec_operator.core.actions import Attach, Plan
 from codeexec_operator.core.egress import explain, judge
 from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
 from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, Sandbox
 from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Readiness
@@ -37,6 +38,8 @@ class Timing:
     start_timeout: float = 60
     """From accepted to running: scheduling, image pull, container start."""
     attach_retry: float = 1
+    node_retry: float = 1
+    """How often it is looked whether a node is known that has just joined."""
     exit_grace: float = 15
     """How long a runner that has reported its end may take to exit, before its pod is deleted."""
     grace: float = 5
@@ -135,7 +138,7 @@ def _why(pod: PodView | None) -> str:
     if pod is None:
         return "the API server has not reported it"
     if pod.running:
-        return "its container runs, but the runner did not answer"
+        return "its container runs, but the runner did not answer, or the operator could not read its node"
     if pod.unschedulable:
         return f"the scheduler found no node: {pod.unschedulable}"
     if pod.waiting_message:
@@ -150,9 +153,21 @@ def _why(pod: PodView | None) -> str:
 
 
 def connect(
-    sandbox: Sandbox, now: datetime, timing: Timing, give_up_at: datetime | None
+    sandbox: Sandbox,
+    now: datetime,
+    timing: Timing,
+    give_up_at: datetime | None,
+    surroundings: Surroundings | None = None,
 ) -> Plan | tuple[PodView, Readiness]:
-    """What to do until the runner has reported; the pod and the report once it has."""
+    """What to do until the runner has reported, and its node is known; the pod and the report once that is so.
+
+    Args:
+        sandbox: the pod.
+        now: the time.
+        timing: limits of patience.
+        give_up_at: when nobody waits any more.
+        surroundings: where its node has to be known; None if that was so before.
+    """
     if sandbox.pod is None or not sandbox.pod.running:
         return Plan(wake_at=give_up_at)
     runner = sandbox.runner
@@ -160,6 +175,8 @@ def connect(
         attach_at = (runner.closed_at or now) + timedelta(seconds=timing.attach_retry)
         wait = runner.link is PodLink.CLOSED and now < attach_at
         return Plan(wake_at=attach_at) if wait else Plan(actions=(Attach(),), wake_at=give_up_at)
+    if runner.ready and surroundings and awaits_node(sandbox.pod, surroundings):
+        return Plan(wake_at=now + timedelta(seconds=timing.node_retry))
     return (sandbox.pod, runner.ready) if runner.ready else Plan(wake_at=give_up_at)
 
 
@@ -182,9 +199,16 @@ def prove(
         now=now,
         generation=generation,
     )
-    layers = ("UserNamespace",) * pod.user_namespace + ("NetworkPolicy",) * closed + ready.layers
-    facts = {"node_name": pod.node_name, "image_id": pod.image_id, "layers": layers, "egress_proof": proof}
-    return Proven(shown, proof, facts)
+    isolation = look_at(pod, ready, surroundings)
+    layers = (USER_NAMESPACE,) * isolation.user_namespace + ("NetworkPolicy",) * closed + ready.layers
+    facts = {
+        "node_name": pod.node_name,
+        "image_id": pod.image_id,
+        "boundary": isolation.boundary,
+        "layers": layers,
+        "egress_proof": proof,
+    }
+    return Proven(shown, proof, facts, isolation.problem)
 
 
 def warns(policy: ExecutionPolicySpec | PolicyProblem | None) -> bool:
@@ -193,8 +217,10 @@ def warns(policy: ExecutionPolicySpec | PolicyProblem | None) -> bool:
 
 
 def refuses(proven: Proven, policy: ExecutionPolicySpec | PolicyProblem | None) -> Ending | None:
-    """The end, if the policy takes no less than a network that was shown to be closed."""
-    if proven.closed or warns(policy):
-        return None
-    message = f"{proven.condition.message}. Nothing was run"
-    return Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message)
+    """The end, if the pod was not shown to be as closed as it has to be."""
+    if not proven.closed and not warns(policy):
+        message = f"{proven.condition.message}. Nothing was run"
+        return Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message)
+    if proven.weaker:
+        return Ending(Event.REFUSED, Reason.ISOLATION_NOT_ENFORCED, f"{proven.weaker}. Nothing was run")
+    return insufficient(policy, proven.facts["layers"])

@@ -35,6 +35,8 @@ class NodeView:
     addresses: frozenset[str] = frozenset()
     """All its addresses that are known: those in its status, and the first ones of its pods' network, where it has its
     own, if it has one there."""
+    boot_id: str = ""
+    """What its kernel has made up when it was started."""
 
 
 def parse_node(raw: Mapping[str, Any]) -> NodeView:
@@ -55,6 +57,7 @@ def parse_node(raw: Mapping[str, Any]) -> NodeView:
         user_namespace_handlers=frozenset(
             one.get("name", "") for one in handlers if (one.get("features") or {}).get("userNamespaces")
         ),
+        boot_id=system.get("bootID", ""),
         addresses=frozenset(
             [one["address"] for one in addresses if one["type"] in ("InternalIP", "ExternalIP")]
             + [address for pods in spec.get("podCIDRs") or () for address in _first_addresses(pods)]
@@ -133,8 +136,16 @@ class Surroundings:
             return "the nodes"
         return "" if self.api_servers else "the API server's EndpointSlices"
 
+    def handler(self, runtime_class_name: str | None) -> str | None:
+        """That of a RuntimeClass; empty for the nodes' default runtime, None for a class that is not known."""
+        return self.handlers.get(runtime_class_name) if runtime_class_name else ""
+
+    def boot_id(self, node_name: str) -> str:
+        """That of a node's kernel; empty if the node is not known."""
+        return next((node.boot_id for node in self.nodes if node.name == node_name), "")
+
     def user_namespace(self, runtime_class_name: str | None) -> bool:
         """True if every node that a pod of this class may land on can give it a user namespace of its own."""
-        handler = self.handlers.get(runtime_class_name) if runtime_class_name else ""
+        handler = self.handler(runtime_class_name)
         candidates = [node for node in self.nodes if node.open_to_sandboxes]
         return bool(candidates) and all(handler in node.user_namespace_handlers for node in candidates)

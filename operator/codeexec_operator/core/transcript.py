@@ -41,6 +41,7 @@ _ESCAPED_BUDGET: Final = 288 * 1024
 """Of each stream, as JSON with Go's escaping: two of these and the rest have to fit into one object of etcd."""
 _SIX_BYTES: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f<>&]")
 _TWO_BYTES: Final = re.compile(r'[\t\n\r"\\]')
+_BOOT_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SEPARATORS: Final = re.compile(r"[\u2028\u2029]")
 
 StreamName = Literal["stdout", "stderr"]
@@ -77,6 +78,10 @@ class Readiness:
     """Names of the layers that it can put around code."""
     answered: Mapping[Target, bool]
     """For each target of the egress proof, whether it answered."""
+    boot_id: str = ""
+    """Of the kernel that it runs on."""
+    user_namespace: bool = False
+    """True if users of its pod are others elsewhere."""
 
 
 def readiness(frame: Mapping[str, Any]) -> Readiness:
@@ -91,7 +96,8 @@ def readiness(frame: Mapping[str, Any]) -> Readiness:
     answered = {}
     for one in frame["egress"]:
         answered[Target.of(EgressTarget.model_validate(one))] = one["answered"] is not False
-    return Readiness(tuple(layers), answered)
+    boot_id = _BOOT_ID.fullmatch(frame.get("bootId", ""))  # a runner of an older image says nothing of it
+    return Readiness(tuple(layers), answered, boot_id[0] if boot_id else "", frame.get("userNamespace") is True)
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,7 @@ from codeexec_api import (
     evaluate,
 )
 from codeexec_api.code_rules import Inquiry
-from codeexec_api.policy import cluster_policy, namespace_policy, policy_for
+from codeexec_api.policy import cluster_policy, inheriting, namespace_policy, policy_for
 from codeexec_api.v1alpha1 import (
     MAX_BLOCKS,
     MAX_GRANTS,
@@ -39,7 +39,7 @@ quantities = st.sampled_from(QUANTITIES)
 output_bytes = st.integers(1024, MAX_OUTPUT_BYTES)
 timeouts = st.integers(1, 86_400)
 pids = st.integers(1, MAX_PIDS)
-runtime_classes = st.sampled_from([None, "gvisor", "kata"])
+runtime_classes = st.sampled_from([None, "gvisor", "kata", "runc"])
 images = st.sampled_from([None, IMAGE, OTHER_IMAGE])
 session_seconds = st.integers(1, MAX_SESSION_SECONDS)
 limits = st.fixed_dictionaries(
@@ -89,7 +89,7 @@ sessions = st.builds(
 requests = executions | sessions
 Request = CodeExecutionSpec | CodeSessionSpec
 some_languages = st.lists(st.sampled_from(LANGUAGES), unique=True)
-some_classes = st.lists(st.sampled_from(["gvisor", "kata"]), unique=True)
+some_classes = st.lists(st.sampled_from(["gvisor", "kata", "runc"]), unique=True)
 some_limits = st.fixed_dictionaries(
     {}, optional={"cpu": quantities, "memory": quantities, "ephemeralStorage": quantities, "pids": pids}
 )
@@ -138,7 +138,7 @@ policies = st.builds(
 EVERYTHING = {
     "images": [IMAGE, OTHER_IMAGE],
     "languages": LANGUAGES,
-    "runtimeClassNames": ["gvisor", "kata"],
+    "runtimeClassNames": ["gvisor", "kata", "runc"],
     "maxTimeoutSeconds": 86_400,
     "maxBlocks": MAX_BLOCKS,
     "maxLimits": {"cpu": "2G", "memory": "2G", "ephemeralStorage": "2G", "pids": MAX_PIDS},
@@ -368,7 +368,7 @@ def test_a_policy_that_allows_more_never_denies_more(spec: Request, policy: Exec
         },
         maxSessionIdleSeconds=MAX_SESSION_SECONDS,
         maxSessionLifetimeSeconds=MAX_SESSION_SECONDS,
-        runtimeClassNames=["gvisor", "kata"],
+        runtimeClassNames=["gvisor", "kata", "runc"],
         withApproval=policy.with_approval.dump(),
     )
     policy = policy.model_copy(update={"agent_rules": ()})
@@ -394,6 +394,49 @@ def test_the_class_of_the_policy_can_not_be_left_by_naming_none(spec_of: Callabl
     assert evaluate(spec_of(), policy).runtime_class_name == "gvisor"
     assert evaluate(spec_of(runtimeClassName="kata"), policy).runtime_class_name == "kata"
     assert evaluate(spec_of(), a_policy()).runtime_class_name is None
+
+
+@given(requests, policies)
+def test_the_nodes_runtime_is_only_for_those_who_name_it_and_may(spec: Request, policy: ExecutionPolicySpec) -> None:
+    """Where there is another default: the request names it, and policy, rule or approver allow the name."""
+    ours = policy_for(spec, policy)
+    if ours.runtime_class_name in (None, "runc"):
+        return
+    verdict = evaluate(spec, policy)
+    named = spec.runtime_class_name == "runc"
+    assert (verdict.runtime_class_name is None) is named
+    if named and "runc" not in ours.runtime_class_names:
+        approvable = "runc" in ours.with_approval.runtime_class_names
+        assert verdict.decision is not Decision.ALLOWED
+        assert approvable or verdict.decision is Decision.DENIED
+
+
+def test_the_nodes_runtime_is_allowed_by_its_name_like_any_class() -> None:
+    strong = a_policy(runtimeClassName="gvisor")
+    asked = a_spec(runtimeClassName="runc")
+    refused = evaluate(asked, strong)
+    assert "spec.runtimeClassName: runc is not allowed by the policy (allowed: gvisor)" in refused.message
+    for policy in (
+        a_policy(runtimeClassName="gvisor", runtimeClassNames=["runc"]),
+        a_policy(runtimeClassName="runc"),
+    ):
+        assert evaluate(asked, policy).allowed
+        assert evaluate(asked, policy).runtime_class_name is None
+    approvable = evaluate(asked, a_policy(runtimeClassName="gvisor", withApproval={"runtimeClassNames": ["runc"]}))
+    assert [(one.field, one.value) for one in approvable.grants] == [("spec.runtimeClassName", "runc")]
+
+
+@given(policies, st.sampled_from(["gvisor", "runc", None]), st.booleans(), st.booleans())
+def test_a_policy_that_is_silent_about_isolation_does_not_weaken_it(
+    policy: ExecutionPolicySpec, default_class: str | None, required: bool, asked: bool
+) -> None:
+    own = policy.model_copy(update={"require_user_namespaces": asked})
+    default = a_policy(runtimeClassName=default_class, requireUserNamespaces=required)
+    counts = inheriting(own, default)
+    assert counts.runtime_class_name == (policy.runtime_class_name or default_class)
+    assert counts.require_user_namespaces is (required or asked)
+    changed = {"runtime_class_name": None, "require_user_namespaces": False}
+    assert counts.model_copy(update=changed) == own.model_copy(update=changed)
 
 
 class TestApprovable:

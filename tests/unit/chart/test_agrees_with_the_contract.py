@@ -10,10 +10,11 @@ from chart.helm import CHART, ROOT, render
 from chart.rights import AGENT, cells
 from pydantic import BaseModel
 
-from codeexec_api import CodeAction, CodeRule, ExecutionPolicySpec, Limits, PodLimits, SandboxPoolSpec
+from codeexec_api import Boundary, CodeAction, CodeRule, ExecutionPolicySpec, Limits, PodLimits, SandboxPoolSpec
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import MAX_AGENT_RULES, MAX_CODE_RULES, AgentRule, Approvable, PolicyLimits, SomeLimits
+from codeexec_operator.core.isolation import promised
 from executor_client.cli import diagnosis
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -47,9 +48,17 @@ def test_artifact_hub_lists_the_crds() -> None:
 
 def test_the_chart_has_the_defaults_of_the_model() -> None:
     images = ("box@sha256:" + "0" * 64,)
-    policy = {key: value for key, value in VALUES["policy"].items() if key != "extraImages" and value != ""}
+    policy = {key: value for key, value in VALUES["policy"].items() if key not in ("extraImages", "runtimeClassName")}
     assert ExecutionPolicySpec.model_validate({"images": images, **policy}) == ExecutionPolicySpec(images=images)
     assert set(policy) | {"images"} == set(ExecutionPolicySpec(images=images).dump())
+
+
+def test_the_chart_chooses_among_the_kernels_that_the_operator_knows() -> None:
+    """A virtual machine before gVisor: the last one of the list that there is."""
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text()
+    [listed] = re.findall(r"range \$handler := list (.*) }}", helpers)
+    kernels = [promised(handler) for handler in yaml.safe_load(f"[{listed.replace(' ', ', ')}]")]
+    assert kernels == [Boundary.GVISOR] * 2 + [Boundary.VM] * 4
 
 
 def test_the_default_pool_is_for_executions_that_ask_for_nothing_special() -> None:

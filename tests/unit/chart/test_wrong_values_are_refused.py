@@ -49,6 +49,11 @@ REFUSED = {
         ["--set", "sandbox.namespaces={codeexec-system}"],
         'sandbox.namespaces contains "codeexec-system"',
     ),
+    "a choice by Helm without a cluster": (
+        ["--set", "policy.runtimeClassName=auto"],
+        "policy.runtimeClassName is auto, but Helm renders the chart without a cluster",
+    ),
+    "no runtime class": (["--set", "policy.runtimeClassName="], "/policy/runtimeClassName'"),
     "yes for true": (["--set-string", "sandbox.createNamespaces=yes"], "/sandbox/createNamespaces'"),
     "unknown language": (["--set", "policy.languages={python,perl}"], "/policy/languages/1'"),
     "no language": (["--set-json", "policy.languages=[]"], "/policy/languages'"),

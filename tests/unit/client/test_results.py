@@ -143,6 +143,7 @@ def test_what_a_human_has_to_approve_is_told_in_the_words_of_the_policy() -> Non
         (Phase.DENIED, "SessionNotFound", SessionEnded),
         (Phase.DENIED, "SessionMismatch", None),
         (Phase.DENIED, "EgressNotEnforced", ExecutionNotStarted),
+        (Phase.DENIED, "IsolationNotEnforced", ExecutionNotStarted),
         (Phase.FAILED, "FileRefused", FileTransferError),
     ],
 )
@@ -200,6 +201,7 @@ def test_who_gave_up_waiting_for_approval_is_told_of_what(approval: ApprovalStat
         ("Ready", "SandboxReady", None),
         ("Denied", "PolicyViolation", SessionDenied),
         ("Denied", "EgressNotEnforced", ExecutionNotStarted),
+        ("Denied", "IsolationNotEnforced", ExecutionNotStarted),
         ("Failed", "ImagePullFailed", ExecutionNotStarted),
         ("Ended", "IdleTimeout", SessionEnded),
         ("Lost", "PodLost", SessionEnded),

@@ -39,6 +39,17 @@ class Played:
         return self.raw
 
 
+async def test_it_has_the_isolation_of_the_cluster_where_it_names_none() -> None:
+    default = a_policy(runtimeClassName="gvisor", requireUserNamespaces=True)
+    cluster: Any = Played({"metadata": METADATA, "spec": {"images": [IMAGE], "maxBlocks": 2}})
+    policies = Policies(cluster, default, "the cluster's default policy")
+    silent = await policies.of("codeexec-sandbox")
+    assert silent == a_policy(runtimeClassName="gvisor", requireUserNamespaces=True, maxBlocks=2)
+    named = {"metadata": METADATA, "spec": {"images": [IMAGE], "runtimeClassName": "runc"}}
+    policies.observe(named, deleted=False)
+    assert policies.known("codeexec-sandbox") == a_policy(runtimeClassName="runc", requireUserNamespaces=True)
+
+
 async def test_it_is_known_where_the_policy_of_a_namespace_is_kept() -> None:
     own = {"metadata": METADATA, "spec": {"images": [IMAGE]}}
     cluster: Any = Played(None)

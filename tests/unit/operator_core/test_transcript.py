@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from factories import (
+    BOOT_ID,
     NO_OUTPUT,
     NOW,
     TARGET,
@@ -209,7 +210,22 @@ def test_whatever_is_no_frame_is_taken_without_an_exception(taken: list[Any]) ->
 def test_a_runner_reports_what_it_has_found_out() -> None:
     other = Target("dns", "10.96.0.10", 53, "UDP")
     report = readiness(a_report(targets=(TARGET, other)))
-    assert report == Readiness(("Seccomp", "Landlock"), {TARGET: False, other: False})
+    assert report == Readiness(("Seccomp", "Landlock"), {TARGET: False, other: False}, BOOT_ID, True)
+
+
+@pytest.mark.parametrize("changes", [{"bootId": ""}, {"bootId": "the node's"}, {"bootId": f"{BOOT_ID}0"}])
+def test_a_boot_id_that_is_none_shows_nothing(changes: dict[str, Any]) -> None:
+    assert readiness(a_report() | changes).boot_id == ""
+
+
+@pytest.mark.parametrize("said", [False, None, "yes", 1])
+def test_only_a_runner_that_says_so_has_users_of_its_own(said: Any) -> None:
+    assert not readiness(a_report() | {"userNamespace": said}).user_namespace
+
+
+def test_a_runner_of_an_older_image_shows_nothing() -> None:
+    older = {name: value for name, value in a_report().items() if name not in ("bootId", "userNamespace")}
+    assert readiness(older) == Readiness(("Seccomp", "Landlock"), {TARGET: False})
 
 
 @pytest.mark.parametrize(
@@ -233,7 +249,7 @@ def test_a_report_may_hold_as_much_as_there_can_be() -> None:
     targets = [Target(f"target-{number}", "10.96.0.1", 1 + number) for number in range(MAX_EGRESS_TARGETS)]
     layers = ["Seccomp", "Landlock", "LandlockPorts"]
     report = readiness(a_report(targets=targets) | {"layers": layers})
-    assert report == Readiness(tuple(layers), dict.fromkeys(targets, False))
+    assert report == Readiness(tuple(layers), dict.fromkeys(targets, False), BOOT_ID, True)
 
 
 @pytest.mark.parametrize("answered", [True, None, 0, "no"])

@@ -1,0 +1,36 @@
+"""Which kernel runs code, as its pod shows: code does not run where a RuntimeClass promises more than holds."""
+
+import pytest
+from component_stage import PRETENDED
+
+from executor_client import ExecutionNotStarted, PreparedBlock
+
+HELLO = (PreparedBlock("python", b'print("hello")'),)
+ANOTHER = "81a8169a-9ec8-4d07-81dd-8a28571e072d"
+
+
+async def test_a_kernel_that_is_promised_has_to_be_shown(operator, stage, client, asking, agent, monkeypatch):
+    """The simulated nodes' boot ID is no UUID, so this one is of no node."""
+    request = asking(runtime_class_name=PRETENDED)
+    with pytest.raises(ExecutionNotStarted, match=r"IsolationNotEnforced.*did not show a kernel of its own"):
+        await client.execute(HELLO, request)
+    refused = stage.record(agent)
+    stage.never_ran(refused)
+    assert refused["status"]["boundary"] == "Container"
+    monkeypatch.setattr(stage.script, "boot_id", ANOTHER)
+    assert (await client.execute(HELLO, request)).output == "hello\n"
+    [shown] = [one for one in stage.records(agent=agent) if one["metadata"]["name"] != refused["metadata"]["name"]]
+    assert shown["status"]["boundary"] == "gVisor"
+    stage.ran_once(shown)
+
+
+async def test_a_policy_that_names_no_class_has_the_default_policys(operator, stage, client, asking, agent, admin):
+    policy = stage.a_policy()
+    del policy["spec"]["runtimeClassName"]
+    admin.apply(policy)
+    try:
+        await client.execute(HELLO, asking())
+    finally:
+        admin.kubectl("-n", policy["metadata"]["namespace"], "delete", "executionpolicy", "default")
+    status = stage.record(agent)["status"]
+    assert (status["runtimeClassName"], status["boundary"]) == ("simulated", "UserNamespace")
