@@ -42,7 +42,7 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries audit-picture cast load flakes soak mutants scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries audit-picture cast load flakes soak mutants syscalls scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -236,6 +236,11 @@ soak: $(DEPLOY) ## Hours, not in CI: 500 executions, 20 at a time, then mixed lo
 
 mutants: venv ## Hours, not in CI: change the pure modules one bit at a time; the unit tests have to notice 95 % and each survivor has a reason
 	@$(RUN) nice -n 10 $(BIN)/python tests/support/mutants.py
+
+syscalls: venv ## Run workloads under strace and write which system calls they use to operator/sandbox/system_calls.py
+	@$(BIN)/uv venv --quiet --clear --python /usr/bin/python3 $(STATE)/syscalls
+	$(BIN)/uv pip install --quiet --require-hashes --python $(STATE)/syscalls/bin/python -r requirements/sandbox.txt
+	PYTHONPATH=tests/support $(RUN) $(BIN)/python -m syscalls.observe $(STATE)/syscalls/bin/python
 
 scan: $(DEPLOY) $(SCANNER)/.installed ## Hold the chart and live pods against an independent manifest scanner (checkov)
 	@$(call TIER,e2e/scan)

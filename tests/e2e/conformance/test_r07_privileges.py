@@ -138,6 +138,51 @@ async def test_nothing_privileged_can_be_done(attack, privileged_pod):
     )
 
 
+def share_memory_by_its_number():
+    """share memory by a number of System V"""
+    return libc("shmget", 0, 4096, 0o1600) >= 0
+
+
+def make_memory_a_file():
+    """make a file that is in memory only"""
+    return os.memfd_create("codeexec") >= 0
+
+
+def handle_page_faults():
+    """handle the page faults of the kernel by userfaultfd"""
+    return system_call("userfaultfd", 1) >= 0
+
+
+def copy_between_pipes_in_the_kernel():
+    """copy between pipes inside the kernel"""
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    return libc("tee", reader, os.pipe()[1], 1, 0) == 1
+
+
+def have_itself_traced():
+    """have itself traced"""
+    return libc("ptrace", 0, 0, 0, 0) == 0
+
+
+def choose_a_line_discipline():
+    """choose the line discipline of a terminal"""
+    return libc("ioctl", os.openpty()[1], 0x5423, ctypes.byref(ctypes.c_int(0))) == 0
+
+
+@pytest.mark.runtimes("runc", "gvisor")
+async def test_only_listed_system_calls_can_be_made(attack):
+    """What ordinary programs don't need is refused, though it takes no privilege: our own list of system calls."""
+    await attack(
+        share_memory_by_its_number,
+        make_memory_a_file,
+        handle_page_faults,
+        copy_between_pipes_in_the_kernel,
+        have_itself_traced,
+        choose_a_line_discipline,
+    )
+
+
 async def test_memory_is_bounded_and_the_end_is_named(control, sandbox, unprotected_pod):
     """Code that takes more memory than its limit ends as OutOfMemory, with what it has printed; files count too."""
     takes = "print('before', flush=True); x = b'x' * (300 << 20); print(len(x))"

@@ -16,9 +16,6 @@ STUBBORN = {
     ),
     "closes its streams": "import os, time\nos.closerange(0, 3)\ntime.sleep(60)",
     "writes for ever": "while True: print('x' * 1000)",
-    "stopped with the runner as its tracer": (
-        "import ctypes, os, signal; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGUSR1)"
-    ),
     "stopped": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
 }
 
