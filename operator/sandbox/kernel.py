@@ -5,21 +5,24 @@ output of cells straight to its pipes, and the host (`kernel_host.py`, jupyter_c
 can tamper with both; it gains nothing that it couldn't print itself. The runner believes them how a cell has ended, and
 no more.
 
-Runner to host: {"cell": number, "path"}. Host to runner: {"ready": true}, {"cell": number, "exitCode"}.
-Between executions both are stopped, so that a thread that a cell has left behind does nothing meanwhile.
+Runner to host: {"cell": number}, with the descriptor of its source. Host to runner: {"ready": true},
+{"cell": number, "exitCode"}.
+Between cells both are stopped, so that a thread that a cell has left behind does nothing while other blocks run.
 """
 
 import contextlib
-import functools
 import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 
 from output import Pipe
 from processes import exit_code
+from source import Source
+from stoppable import stay_stopped
 
 FOLDERS = "/tmp"
 START_SECONDS = 60
@@ -54,13 +57,14 @@ class Kernel:
         """Whether there is no kernel that could take a cell: it was never started, or one of the two has ended."""
         return not self.pids or self._deaf or any(self._children.status(pid) is not None for pid in self.pids)
 
-    def start(self, pids, file_bytes, stopped):
+    def start(self, pids, file_bytes, stopped, seconds=START_SECONDS):
         """Start the two processes and wait until they take cells.
 
         Args:
             pids: see `Confinement.apply`.
             file_bytes: see `Confinement.apply`.
             stopped: is asked whether to give up.
+            seconds: after which to give up.
 
         Returns:
             Whether they do, and what they have written meanwhile. If they don't, they are killed.
@@ -69,12 +73,17 @@ class Kernel:
         self.pipes = (Pipe(), Pipe())
         self.direct([lambda _, text: words.append(text)] * 2)
         self._line, self._ready, self._deaf = b"", False, False
-        self._spawn(functools.partial(self._confinement.apply, pids, file_bytes))
+
+        def confine():
+            stay_stopped()
+            self._confinement.apply(pids, file_bytes)
+
+        self._spawn(confine)
         self._loop.add(self._answers, self._listen)
         self._listening = True
         for pipe in self.pipes:
             self._loop.add(pipe.reader, pipe.read)
-        self._loop.serve(lambda: self._ready or self.gone or stopped(), time.monotonic() + START_SECONDS)
+        self._loop.serve(lambda: self._ready or self.gone or stopped(), time.monotonic() + seconds)
         ready = self._ready and not self.gone
         if not ready:
             for pid in self.pids:
@@ -95,20 +104,21 @@ class Kernel:
         with open(connection, "w") as file:
             json.dump(_connection(self._folder), file)
         environment = self._environment | _settings(self._folder)
-        orders, self._orders = os.pipe2(os.O_CLOEXEC)
+        orders, self._orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._orders.setblocking(False)
         self._answers, answers = os.pipe2(os.O_CLOEXEC)
-        for mine in (self._orders, self._answers):
-            os.set_blocking(mine, False)
+        os.set_blocking(self._answers, False)
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         out, err = (pipe.writer for pipe in self.pipes)
         # -P: without the programs' folder on the path of imports. -s: nor what code has installed for its user.
         host = [sys.executable, "-P", "-s", f"{_HERE}/kernel_host.py", connection]
-        kernel = [sys.executable, "-P", f"{_HERE}/kernel_app.py", connection]
+        kernel = [sys.executable, "-P", "-s", f"{_HERE}/kernel_app.py", connection]
         self.pids = (
-            self._children.start(host, environment, (orders, answers, err), confine),
+            self._children.start(host, environment, (orders.fileno(), answers, err), confine),
             self._children.start(kernel, environment, (nothing, out, err), confine),
         )
-        for descriptor in (orders, answers, nothing):
+        orders.close()
+        for descriptor in (answers, nothing):
             os.close(descriptor)
 
     def direct(self, sinks):
@@ -122,14 +132,18 @@ class Kernel:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    def execute(self, path):
-        """Have a file run as a cell; `answer` or `gone` tells of its end."""
+    def execute(self, block):
+        """Have a block run as a cell; `answer` or `gone` tells of its end."""
         self._cell += 1
         self.answer = None
+        source = Source()
         try:
-            os.write(self._orders, json.dumps({"cell": self._cell, "path": path}).encode() + b"\n")
+            source.seal(block)
+            socket.send_fds(self._orders, [json.dumps({"cell": self._cell}).encode()], [source.descriptor])
         except OSError:  # full or closed: it doesn't listen any more
             self._deaf = True
+        finally:
+            source.close()
 
     def interrupt(self):
         """Raise KeyboardInterrupt in the cell, and signal the processes that it waits for."""
@@ -150,7 +164,7 @@ class Kernel:
             pipe.close()
         if self._listening:
             self._loop.remove(self._answers)
-        os.close(self._orders)
+        self._orders.close()
         os.close(self._answers)
         shutil.rmtree(self._folder, ignore_errors=True)
         self.pids = self.pipes = ()

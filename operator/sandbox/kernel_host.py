@@ -7,9 +7,12 @@ For what comes on stdin and goes to stdout see `kernel.py`. The kernel itself wr
 
 import json
 import os
+import socket
 import sys
 
 from jupyter_client import BlockingKernelClient
+
+LONGEST_ORDER = 4096
 
 
 class Host:
@@ -24,9 +27,9 @@ class Host:
         """Until the kernel answers."""
         self._reply_to(self._client.kernel_info())
 
-    def run(self, path):
-        """Run a file as a cell; returns the exit code that it would have as a script."""
-        with open(path, encoding="utf-8", newline="") as file:
+    def run(self, source):
+        """Run the code that a descriptor holds as a cell; returns the exit code that it would have as a script."""
+        with open(source, encoding="utf-8", newline="") as file:
             code = file.read()
         content = self._reply_to(self._client.execute(code, allow_stdin=False, stop_on_error=False))
         if content["status"] == "ok":
@@ -53,15 +56,18 @@ def _code_of_exit(value):
 
 
 def main():
-    """Serve until stdin ends. Nothing else may be written to stdout."""
+    """Serve until stdin, a socket, ends. Nothing else may be written to stdout."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     host = Host(sys.argv[1])
     host.wait_until_ready()
     print(json.dumps({"ready": True}), file=answers)
-    for line in sys.stdin:
-        order = json.loads(line)
-        print(json.dumps({"cell": order["cell"], "exitCode": host.run(order["path"])}), file=answers)
+    with socket.socket(fileno=0) as orders:
+        while True:
+            order, sources, *_ = socket.recv_fds(orders, LONGEST_ORDER, 1)
+            if not order:
+                return
+            print(json.dumps({"cell": json.loads(order)["cell"], "exitCode": host.run(sources[0])}), file=answers)
 
 
 main()

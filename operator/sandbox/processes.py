@@ -21,9 +21,9 @@ class Children:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         loop.add(self._wake, self.reap, urgent=True)
 
-    def start(self, command, environment, streams, confine):
+    def start(self, command, environment, streams, confine, inherited=()):
         """Start a program as `spawn` does; its status is kept until `forget`."""
-        pid = spawn(command, environment, streams, confine)
+        pid = spawn(command, environment, streams, confine, inherited)
         self._statuses[pid] = None
         return pid
 
@@ -123,7 +123,7 @@ def _state(folder):
         return "X"
 
 
-def spawn(command, environment, streams, confine):
+def spawn(command, environment, streams, confine, inherited=()):
     """Start a program in a session of its own and return its process number.
 
     What fails in the child ends as in a shell, with a message and 126 or 127.
@@ -133,6 +133,7 @@ def spawn(command, environment, streams, confine):
         environment: all of it.
         streams: descriptors for 0, 1 and 2.
         confine: is called in the child as the last thing before the program.
+        inherited: further descriptors that the program gets, under the same numbers.
     """
     pid = os.fork()
     if pid:
@@ -141,6 +142,8 @@ def spawn(command, environment, streams, confine):
         os.setsid()
         for descriptor, source in enumerate(streams):
             os.dup2(source, descriptor)
+        for descriptor in inherited:
+            os.set_inheritable(descriptor, True)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would inherit that
             signal.signal(number, signal.SIG_DFL)
         confine()

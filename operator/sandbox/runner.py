@@ -9,7 +9,7 @@ In:   {"report": true, "kernel": bool, "pids", "memoryBytes", "egress"?}
           asks for the first line below, between jobs; kernel: start the IPython kernel first, within these limits
           (it starts with the first cell otherwise)
       {"put": path, "data": base64, "append": bool}   a piece of a file, ahead of the job; append: of the one begun last
-      {"id", "session": bool, "stateful": bool, "blocks": [{"path", "command": [...], "language", "code"}],
+      {"id", "session": bool, "stateful": bool, "blocks": [{"path", "command": [...], "language", "code", "sha256"}],
        "timeoutSeconds", "outputBytes", "memoryBytes", "pids",
        "artifacts": {"list": "None"|"Changed"|"All", "fetch": [pattern...]}, "egress"?}   the job
           egress: {"tcp": [port...], "udp": [port...]}, what is permitted; absent: no sockets, see `confinement.py`
@@ -30,12 +30,15 @@ Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "p
 
 A job of a session is followed by others on the same connection. Nothing of one gets into the next but files, and the
 variables of the kernel where the session is stateful: all other processes are killed, and pipes are new for each job.
+So it is with blocks, which share the pipes of their job. What a block runs is what was submitted: Python reads it from
+sealed memory, another program from a file that is made once nothing else runs.
 
 It has to be PID 1 of its own PID namespace, because it ends a job by killing every other process that it can see.
 User code is a child in a session of its own, confined by `confinement.py`: its streams are pipes to the runner, its
 stdin is empty.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -43,34 +46,19 @@ import signal
 import sys
 import time
 
+import interpreter
 import isolation
 import workspace
 from channel import Input, Loop, send, text_fields
 from confinement import Confinement
 from egress import prove_closed
-from kernel import Kernel
+from kernel import START_SECONDS, Kernel
 from output import Pipe, Stream
 from processes import Children, exit_code, oom_kills
+from programs import ENVIRONMENT, missing
+from source import Source
 from standby import Standby
 
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": workspace.WORKSPACE,
-    "USER": "sandbox",
-    "TMPDIR": "/tmp",
-    "LANG": "C.UTF-8",
-    # Output that was printed must not be lost in a buffer when the limit ends the code.
-    "PYTHONUNBUFFERED": "1",
-    # Python puts the folder of the script first on its path; modules are found there without byte-code litter.
-    "PYTHONDONTWRITEBYTECODE": "1",
-    # Matplotlib: its list of fonts stays out of the workspace, and it draws without a display.
-    "MPLCONFIGDIR": "/tmp/matplotlib",
-    "MPLBACKEND": "Agg",
-    # Else NumPy starts a thread for each core of the node, whatever the pod's share of them is.
-    "OPENBLAS_NUM_THREADS": "1",
-}
-PROGRAMS = {"python": "python3", "bash": "bash", "sh": "sh", "javascript": "node", "pwsh": "pwsh"}
-"""What each language is run with, where the image has it."""
 EGRESS_SECONDS = 10
 ACK_SECONDS = 10
 COLLECT_SECONDS = 0.005
@@ -95,7 +83,7 @@ class Pod:
         """What code is put under for which this is permitted."""
         return Confinement(egress) if egress else self.confinement
 
-    def start_kernel(self, pids, file_bytes, stopped):
+    def start_kernel(self, pids, file_bytes, stopped, seconds=START_SECONDS):
         """See to it that a kernel runs. Returns whether one does, and what a failed start has written."""
         self.children.reap()
         if not self.kernel.gone:
@@ -103,7 +91,7 @@ class Pod:
             return True, ""
         if self.kernel.pids:
             self.kernel.drop()
-        return self.kernel.start(pids, file_bytes, stopped)
+        return self.kernel.start(pids, file_bytes, stopped, seconds)
 
 
 class Job:
@@ -115,8 +103,7 @@ class Job:
         self.confinement = pod.confinement_for(job.get("egress"))
         self.sequence = 0
         self.streams = [Stream(name, job["outputBytes"]) for name in ("stdout", "stderr")]
-        self._standby = self._take_standby()
-        self.pipes = self._standby.pipes if self._standby else (Pipe(), Pipe())
+        self._standby, self.pipes = self._take_standby() or (None, (Pipe(), Pipe()))
         for pipe, stream in zip(self.pipes, self.streams, strict=True):
             pipe.sink = self._sink(stream)
             pod.loop.add(pipe.reader, pipe.read)
@@ -126,7 +113,7 @@ class Job:
     def _take_standby(self):
         """The Python that waits, if the first block is for it; otherwise it must not be there while others run."""
         first = self.job["blocks"][0] if self.job["blocks"] else {}
-        plain = first.get("command") == ["python3"] and not first["path"].startswith("-")
+        plain = first.get("command") == interpreter.COMMAND
         # It was confined before anything was permitted.
         if plain and not self.job["stateful"] and not self.job.get("egress"):
             return self.pod.standby.take(self.job["pids"], self.job["memoryBytes"])
@@ -142,7 +129,6 @@ class Job:
             self._send(block=index, **result)
             if result["exitCode"] != 0 or self.pod.commands.cancelled:
                 break
-        self._end_processes()
         for pipe in self._all_pipes():
             pipe.finish()
         try:
@@ -173,13 +159,8 @@ class Job:
 
     def _run_block(self, block, before):
         counted = [stream.total for stream in self.streams]
-        is_cell = self.job["stateful"] and block["language"] == "python"
-        ready = not is_cell or self._prepare_kernel()  # its start doesn't count
         started, clock = time.time(), time.monotonic()
-        if ready:
-            code, reason = self._run_source(block, before, is_cell, clock + self.job["timeoutSeconds"])
-        else:
-            code, reason = self._cut_short() if self.pod.commands.cancelled else (1, "NonZeroExit")
+        code, reason = self._run_source(block, before, clock + self.job["timeoutSeconds"])
         for pipe in self._all_pipes():
             pipe.drain()
         return {
@@ -191,59 +172,69 @@ class Job:
             "stderrBytes": self.streams[1].total - counted[1],
         }
 
-    def _run_source(self, block, before, is_cell, deadline):
-        command, path = block["command"], block["path"]
-        if PROGRAMS.get(block["language"]) and not _has(command[0]):
-            known = ", ".join(language for language, program in PROGRAMS.items() if _has(program))
-            self._complain(
-                f"unknown language {block['language']}: the sandbox image has no {command[0]}; "
-                f"supported languages: {known}"
-            )
+    def _run_source(self, block, before, deadline):
+        if refusal := missing(block):
+            self._complain(refusal)
             return 1, "NonZeroExit"
         ooms = oom_kills()
         try:
-            workspace.write_file(path, block["code"].encode())
-            before.add(path)
-            if is_cell:
-                code = self._run_cell(path, deadline)
+            kept = workspace.replace_file(block["path"], block)
+            before.add(block["path"])
+            if self.job["stateful"] and block["language"] == "python":
+                code = self._run_cell(block, deadline)
             else:
-                # A name that starts with a dash is a file, too.
-                code = self._run_program([*command, f"./{path}" if path.startswith("-") else path], deadline)
+                code = self._run_program(block, kept, deadline)
         except OSError as error:
-            self._complain(f"{' '.join(command)}: {error.strerror}: {error.filename or path}")
+            self._complain(f"{' '.join(block['command'])}: {error.strerror}: {error.filename or block['path']}")
             return 126, "NonZeroExit"
         if code is None:
-            return self._cut_short()
+            return (130, "Cancelled") if self.pod.commands.cancelled else (124, "DeadlineExceeded")
         if code == 0:
             return 0, "Completed"
         return code, "OutOfMemory" if oom_kills() > ooms else "NonZeroExit"
 
-    def _cut_short(self):
-        return (130, "Cancelled") if self.pod.commands.cancelled else (124, "DeadlineExceeded")
-
-    def _run_program(self, command, deadline):
+    def _run_program(self, block, kept, deadline):
         """Exit code; None if the limit was reached or the job was cancelled."""
         children = self.pod.children
-        if self._standby:
-            pid, taken, self._standby = self._standby.pid, self._standby, None
-            taken.run(command[-1])
-        else:
-            streams = (self.pod.nothing, *(pipe.writer for pipe in self.pipes))
-            pid = children.start(command, ENVIRONMENT, streams, self._confine)
+        pid = self._start(block, kept)
         try:
-            if self._wait(lambda: children.status(pid) is not None, deadline):
-                return exit_code(children.status(pid))
+            in_time = self._wait(lambda: children.status(pid) is not None, deadline)
             self._end_processes()
-            return None
+            return exit_code(children.status(pid)) if in_time else None
         finally:
             children.forget(pid)
+
+    def _start(self, block, kept):
+        """Start the program of a block and return its process number. Nothing else runs meanwhile.
+
+        Args:
+            block: what was submitted.
+            kept: whether it stands under its name in the workspace, too.
+        """
+        # A name that starts with a dash is a file, too.
+        path = f"./{block['path']}" if block["path"].startswith("-") else block["path"]
+        children, streams = self.pod.children, (self.pod.nothing, *(pipe.writer for pipe in self.pipes))
+        if block["command"] == interpreter.COMMAND:
+            python = self._standby or interpreter.Interpreter(children, ENVIRONMENT, streams, self._confine)
+            self._standby = None
+            python.run(path, block)
+            return python.pid
+        if kept:
+            return children.start([*block["command"], path], ENVIRONMENT, streams, self._confine)
+        with contextlib.closing(Source()) as source:
+            source.seal(block)
+            command = [*block["command"], f"/proc/self/fd/{source.descriptor}"]
+            return children.start(command, ENVIRONMENT, streams, self._confine, [source.descriptor])
 
     def _confine(self):
         self.confinement.apply(pids=self.job["pids"], file_bytes=self.job["memoryBytes"])
 
-    def _prepare_kernel(self):
+    def _prepare_kernel(self, deadline):
+        """Whether there is a kernel to run a cell."""
         kernel, commands = self.pod.kernel, self.pod.commands
-        ready, words = self.pod.start_kernel(self.job["pids"], self.job["memoryBytes"], lambda: commands.cancelled)
+        seconds = min(START_SECONDS, deadline - time.monotonic())
+        limits = (self.job["pids"], self.job["memoryBytes"])
+        ready, words = self.pod.start_kernel(*limits, lambda: commands.cancelled, seconds)
         if not ready:
             if not commands.cancelled:
                 self._complain(f"{words}the Python kernel could not be started")
@@ -254,14 +245,16 @@ class Job:
             kernel.unannounced = False
         return True
 
-    def _run_cell(self, path, deadline):
+    def _run_cell(self, block, deadline):
         """Exit code; None if the limit was reached or the job was cancelled."""
         kernel = self.pod.kernel
+        if not self._prepare_kernel(deadline):
+            return None if self.pod.commands.cancelled or time.monotonic() >= deadline else 1
 
         def ended():
             return kernel.answer is not None or kernel.gone
 
-        kernel.execute(f"{workspace.WORKSPACE}/{path}")
+        kernel.execute(block)
         in_time = self._wait(ended, deadline)
         if not in_time:
             kernel.interrupt()
@@ -274,6 +267,7 @@ class Job:
             self.pod.children.kill_all()
             self._complain(f"the Python kernel {how}; its variables are gone")
             self._announced = True
+        self._end_processes()
         return code if in_time else None
 
     def _wait(self, ended, deadline):
@@ -312,10 +306,6 @@ class Job:
     def _send(self, **fields):
         send(id=self.job["id"], seq=self.sequence, **fields)
         self.sequence += 1
-
-
-def _has(program):
-    return any(os.access(f"{folder}/{program}", os.X_OK) for folder in ENVIRONMENT["PATH"].split(":"))
 
 
 def run_job(job, problem, pod):

@@ -13,12 +13,12 @@ import os
 import stat
 
 from paths import MAX_PATH_BYTES, is_telling
+from source import PIECE, compare
 
 WORKSPACE = "/workspace"
 MAX_ARTIFACTS = 256
 MAX_FETCH_BYTES = 16 * 2**20
 MAX_HASHED_BYTES = 64 * 2**20
-PIECE = 256 * 1024
 
 # Without O_DIRECTORY, with which gVisor follows links all the same (google/gvisor#14786). A link or a file that is
 # opened like this instead of a folder is of no use: nothing can be opened below it.
@@ -26,6 +26,7 @@ _HOLD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO, or a file that is leased, must not hang.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
@@ -49,17 +50,13 @@ def create_file(path):
     """Open an empty file for writing, whatever earlier code has planted there.
 
     No part of the path may be a link, and what stands under the name must be a plain file without a second name. The
-    folders are held open, so one that background code swaps for a link meanwhile leads nowhere. Once written, the file
-    is like any other of the sandbox: background code can still change it before it is started. That gains nothing,
-    because both run as the same user in the same pod.
+    folders are held open, so one that is swapped for a link meanwhile leads nowhere.
 
     Raises:
         OSError: names the path; a part of it is a link, too long or no folder, or the file is not plain or can't be
             written.
     """
-    *folders, name = path.split("/")
-    if "\0" in path or any(part in ("", ".", "..") for part in (*folders, name)):
-        raise PermissionError(errno.EPERM, "is not a path inside the workspace", path)
+    *folders, name = _parts(path)
     with _naming(path), _folder(folders, make=True) as folder:
         out = os.fdopen(os.open(name, _WRITE, 0o644, dir_fd=folder), "wb", buffering=0)
         try:
@@ -73,10 +70,40 @@ def create_file(path):
     return out
 
 
-def write_file(path, content):
-    """Write a file, as `create_file` does it. Raises OSError, which names the path."""
-    with create_file(path) as out, _naming(path):
-        _write(out, content)
+def replace_file(path, block):
+    """Put the code of a block under its name; a file or a link that stands there goes.
+
+    Returns:
+        Whether there was room for it. Without, nothing stands under the name.
+
+    Raises:
+        OSError: names the path; a part of it is a link, too long or no folder, or the name is a folder's.
+        RuntimeError: see `source.compare`.
+    """
+    *folders, name = _parts(path)
+    try:
+        with _naming(path), _folder(folders, make=True) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=folder), "r+b", buffering=0) as out:
+                try:
+                    _write(out, block["code"].encode())
+                except OSError:
+                    os.unlink(name, dir_fd=folder)
+                    raise
+                compare(out.fileno(), block)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
+
+
+def _parts(path):
+    parts = path.split("/")
+    if "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise PermissionError(errno.EPERM, "is not a path inside the workspace", path)
+    return parts
 
 
 def _write(out, content):

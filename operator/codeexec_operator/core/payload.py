@@ -205,6 +205,7 @@ def build_messages(execution: CodeExecution, payload: Payload, *, stateful: bool
                 "command": list(LANGUAGES[block.language].command),
                 "language": block.language,
                 "code": code.decode(),
+                "sha256": block.sha256,
             }
             for block, code in zip(spec.blocks, payload.blocks, strict=True)
         ],

@@ -11,7 +11,7 @@ from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-04")]
 
 OURS = {"PATH", "HOME", "USER", "TMPDIR", "LANG", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
-FURTHER = {"MPLCONFIGDIR", "MPLBACKEND", "OPENBLAS_NUM_THREADS"}
+FURTHER = {"PYTHONNOUSERSITE", "MPLCONFIGDIR", "MPLBACKEND", "OPENBLAS_NUM_THREADS"}
 """Settings of libraries that the image brings."""
 
 

@@ -5,6 +5,7 @@ The runner kills every process that it can see, so it must never be started in a
 
 import base64
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -98,6 +99,8 @@ class Sandbox:
         self.temporary = folder / "tmp"
         self.python = PYTHON
         self.environment = dict(ENVIRONMENT)
+        self.workspace_bytes = 0
+        """Of a file system of its own, as in a pod; 0: it has none."""
         self.workspace.mkdir()
         self.temporary.mkdir()
         shutil.copytree(SOURCES, folder / "runner", ignore=shutil.ignore_patterns("Dockerfile", "__pycache__"))
@@ -113,8 +116,12 @@ class Sandbox:
             isolate += ["--user", "--map-root-user"]
         elif not privileged:
             identity = ["setpriv", f"--reuid={SANDBOX_UID}", f"--regid={SANDBOX_UID}", "--clear-groups"]
+        mount: list[str] = []
+        if self.workspace_bytes:
+            options = f"mode=777,size={self.workspace_bytes}"
+            mount = ["sh", "-c", f'mount -t tmpfs -o {options} tmpfs {self.workspace} && exec "$@"', "sh"]
         folders = map(str, (self.folder / "runner", self.workspace, self.temporary))
-        return [*isolate, *identity, self.python, "-I", "-B", "-c", LAUNCHER, *folders, before]
+        return [*isolate, *mount, *identity, self.python, "-I", "-B", "-c", LAUNCHER, *folders, before]
 
     def start(self, *, before: str = "") -> subprocess.Popen[bytes]:
         """The runner, waiting for a job."""
@@ -191,7 +198,8 @@ def puts(files: Mapping[str, bytes], piece: int = 700_000) -> Iterator[dict[str,
 def a_job(*blocks: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     def a_block(index: int, block: str | Mapping[str, Any]) -> dict[str, Any]:
         given = {"code": block} if isinstance(block, str) else block
-        return {"path": f"block{index}.py", "command": ["python3"], "language": "python", **given}
+        digest = hashlib.sha256(given["code"].encode()).hexdigest()
+        return {"path": f"block{index}.py", "command": ["python3"], "language": "python", "sha256": digest, **given}
 
     return {
         "id": "job",
@@ -253,11 +261,17 @@ def interpreter() -> Iterator[Path]:
 
 
 @pytest.fixture
-def stateful(sandbox: Sandbox, interpreter: Path) -> Iterator[Callable[..., Report]]:
+def before() -> str:
+    """Python that runs in the runner first, for `stateful`."""
+    return ""
+
+
+@pytest.fixture
+def stateful(sandbox: Sandbox, interpreter: Path, before: str) -> Iterator[Callable[..., Report]]:
     """Runs jobs of one stateful session; the packages are those of the virtual environment."""
     sandbox.python = str(interpreter / "python3")
     libraries = {"LD_LIBRARY_PATH": str(interpreter.parent / "lib")}  # its own path may lead to where nobody may look
     sandbox.environment |= libraries
     environment = libraries | {"PYTHONPATH": str(Path(ipykernel.__file__).parents[1]), "PATH": f"{interpreter}:{PATH}"}
-    with sandbox.connect(before=f"runner.ENVIRONMENT.update({environment!r})") as connection:
+    with sandbox.connect(before=f"runner.ENVIRONMENT.update({environment!r})\n{before}") as connection:
         yield functools.partial(connection.run, stateful=True)

@@ -592,7 +592,7 @@ OUTPUT = Group(
             blocks=(("bash", "(sleep 0.5; echo late) & echo now"),),
             docker=gives(0, "now\nlate\n"),
             ours=gives(0, "now\n"),
-            why="What a call has started ends with it.",
+            why="What a block has started ends with the block.",
         ),
         Case(
             id="more-than-exit-code-and-output",

@@ -4,7 +4,7 @@ from cluster_tools import a_name
 from parity.case import Case, Group, Scenario, Seen, gives
 from parity.parties import WORKSPACE, Party, living, whether_it_lives
 
-WITH_THE_CALL = "What a call has started ends with it."
+WITH_THE_BLOCK = "What a block has started ends with the block, so that it can't change what the next block runs."
 AWAIT = "for i in $(seq 60); do [ -e %s ] && break; sleep 0.1; done"
 
 
@@ -219,9 +219,11 @@ STATE = Group(
             about="a process in the background that answers to the next block of the same call",
             blocks=(
                 ("bash", f"({AWAIT % 'asked'}; echo answer >answer.new; mv answer.new answer) >/dev/null 2>&1 &"),
-                ("sh", f"touch asked; {AWAIT % 'answer'}; cat answer"),
+                ("sh", f"touch asked; {AWAIT % 'answer'}; cat answer 2>/dev/null || echo nobody answered"),
             ),
             docker=gives(0, "answer\n"),
+            ours=gives(0, "nobody answered\n"),
+            why=WITH_THE_BLOCK,
         ),
         Case(
             id="background-process-in-next-call",
@@ -229,7 +231,7 @@ STATE = Group(
             scenario=_background_of_last_call,
             docker={"process": "alive"},
             ours={"process": "dead"},
-            why=WITH_THE_CALL,
+            why=WITH_THE_BLOCK,
         ),
     ),
 )

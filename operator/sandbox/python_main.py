@@ -1,9 +1,10 @@
-"""A Python that has started before its script is known, so that the script doesn't wait for that.
+"""A Python that starts without its script, so that the script is no file that other code could have changed.
 
-    standby_python.py DESCRIPTOR
+    python_main.py DESCRIPTOR SOURCE
 
 Confined as user code is, and without any of it until the path of a script comes on the descriptor, ended by a NUL. From
-then on it is what `python3 PATH` is: the interpreter runs the file itself, in an emptied `__main__`.
+then on it is what `python3 PATH` is: the interpreter itself runs what the descriptor SOURCE holds, in an emptied
+`__main__`. It doesn't look at what stands under the path.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ _KEPT = ("__annotations__", "__builtins__", "__doc__", "__loader__", "__name__",
 
 
 def _await_path(orders):
-    """The path that is to be run; None if none will come."""
+    """The path that the script has; None if none will come."""
     name = b""
     while not name.endswith(b"\0"):
         piece = os.read(orders, 4096)
@@ -27,22 +28,22 @@ def _await_path(orders):
 
 def main():
     """Wait, then run the script; how that ends is the end of this program."""
+    orders, source = map(int, sys.argv[1:])
     libc = ctypes.CDLL(None)
-    libc.fopen.restype = ctypes.c_void_p
+    libc.fopen.restype = libc.fdopen.restype = ctypes.c_void_p
     run_file = ctypes.pythonapi.PyRun_SimpleFileExFlags  # what `python3 PATH` calls
     run_file.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p)
     nothing = libc.fopen(os.devnull.encode(), b"rb")
     if nothing:  # an empty script, so that what runs one is in memory
         run_file(nothing, os.devnull.encode(), 1, None)
-    path = _await_path(int(sys.argv[1]))
+    path = _await_path(orders)
     if path is None:
         return
     whole = os.path.abspath(path)
     name = os.fsencode(whole)
-    file = libc.fopen(name, b"rb")
+    file = libc.fdopen(source, b"rb")
     if not file:
-        sys.stderr.write(f"{sys.executable}: can't open file {whole!r}\n")
-        raise SystemExit(2)
+        raise OSError("the source of the block can't be opened")
     sys.argv[:] = [path]
     sys.orig_argv[:] = [sys.orig_argv[0], path]
     sys.path[0] = os.path.dirname(whole)
