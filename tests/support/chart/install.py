@@ -94,10 +94,22 @@ def wait_until_in_force(kube: Kube, namespace: str, release: str = "codeexec") -
     }
     for policy, (user, thing) in attempts.items():
         wait_for(f"{release}-{policy} to refuse", functools.partial(_refuses, user, thing, f"'{release}-{policy}'"))
+    written = kube.create(_ours("CodeSession", name, session))
+    wait_for(
+        f"{release}-writes to refuse", functools.partial(_refuses_to_change, agent, written, f"'{release}-writes'")
+    )
+    kube.delete("codesession", "in-force", namespace)
 
 
 def _refuses(user: Kube, thing: Object, policy: str) -> bool:
     refusal = user.try_create(thing, dry_run=True)
+    return refusal is not None and f"ValidatingAdmissionPolicy {policy}" in refusal.message
+
+
+def _refuses_to_change(user: Kube, thing: Object, policy: str) -> bool:
+    label = {"metadata": {"labels": {"example.com/label": "x"}}}
+    meta = thing["metadata"]
+    refusal = user.try_patch(thing["kind"], meta["name"], label, meta["namespace"], dry_run=True)
     return refusal is not None and f"ValidatingAdmissionPolicy {policy}" in refusal.message
 
 
