@@ -81,6 +81,9 @@ _EGRESS: Final = _column(
     "Egress", ".status.egressProof.verdict", wide=True, text="Whether the sandbox's network was shown to be closed"
 )
 _IMAGE: Final = _column("Image", ".status.image", wide=True, text="Sandbox image")
+_AUDITED: Final = _column(
+    "Audited", ".status.audit.time", wide=True, text="Time of the audit line that belongs to the status"
+)
 _NODE: Final = _column("Node", ".status.nodeName", wide=True, text="Node of the sandbox pod")
 _POD: Final = _column("Pod", ".status.podName", wide=True, text="Sandbox pod")
 _RUNTIME: Final = _column(
@@ -109,6 +112,7 @@ _EXECUTION_COLUMNS: Final = [
     _EGRESS,
     _column("Digest", ".status.summary.digest", wide=True, text="Start of the digest of the code and files"),
     _IMAGE,
+    _AUDITED,
 ]
 _SESSION_COLUMNS: Final = [
     _AGENT,
@@ -125,6 +129,7 @@ _SESSION_COLUMNS: Final = [
     _BOUNDARY,
     _EGRESS,
     _IMAGE,
+    _AUDITED,
 ]
 _POOL_COLUMNS: Final = [
     _column("Replicas", ".spec.replicas", "integer", text="Pods to keep ready, in addition to those in use"),
@@ -170,14 +175,18 @@ _POOL_SCALE: Final = {
 }
 
 
+_PHASE: Final = ".status.phase"
+"""The operator lists and watches only what isn't over."""
+
+
 def custom_resource_definitions() -> dict[str, dict[str, Any]]:
     """Every CRD by its file name."""
     return {
         "codeexecutions.yaml": _definition(
-            CodeExecution, names.EXECUTION_KIND, names.EXECUTION_PLURAL, "cex", _EXECUTION_COLUMNS
+            CodeExecution, names.EXECUTION_KIND, names.EXECUTION_PLURAL, "cex", _EXECUTION_COLUMNS, selectable=_PHASE
         ),
         "codesessions.yaml": _definition(
-            CodeSession, names.SESSION_KIND, names.SESSION_PLURAL, "cses", _SESSION_COLUMNS
+            CodeSession, names.SESSION_KIND, names.SESSION_PLURAL, "cses", _SESSION_COLUMNS, selectable=_PHASE
         ),
         "sandboxpools.yaml": _definition(
             SandboxPool, names.POOL_KIND, names.POOL_PLURAL, "sbp", _POOL_COLUMNS, scale=_POOL_SCALE
@@ -199,6 +208,7 @@ def _definition(
     columns: list[dict[str, Any]],
     *,
     scale: Mapping[str, str] | None = None,
+    selectable: str | None = None,
 ) -> dict[str, Any]:
     schema = structural(model)
     schema["properties"] = {
@@ -217,6 +227,8 @@ def _definition(
         "schema": {"openAPIV3Schema": schema},
         "additionalPrinterColumns": columns,
     }
+    if selectable:
+        version["selectableFields"] = [{"jsonPath": selectable}]
     if status := schema["properties"].get("status"):
         # One writer owns the whole status. To track the owner of each field would make writes much more expensive.
         status["x-kubernetes-map-type"] = "atomic"

@@ -197,9 +197,10 @@ def is_stopped(user: Admin, kind: str, name: str, *changes: dict[str, Any]) -> N
     def patch(change: dict[str, Any]) -> str:
         return getattr(user.try_patch(kind, name, change), "message", "")
 
-    assert patch({"metadata": {"labels": {"example.com/ticket": "7"}}}) == "", "control: a patch as such"
-    assert "ownerReferences must be empty" in patch({"metadata": {"ownerReferences": [OWNER]}})
-    assert "finalizers must be empty" in patch({"metadata": {"finalizers": ["example.com/for-ever"]}})
+    assert patch({}) == "", "control: a patch as such"
+    assert "metadata can't be changed" in patch({"metadata": {"labels": {"example.com/ticket": "7"}}})
+    for metadata in ({"ownerReferences": [OWNER]}, {"finalizers": ["example.com/for-ever"]}):
+        assert "ValidatingAdmissionPolicy" in patch({"metadata": metadata})
     for change in changes:
         assert "immutable" in patch({"spec": change})
 

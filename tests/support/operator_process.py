@@ -134,8 +134,15 @@ class OperatorProcess:
 
     def memory_mib(self) -> int:
         """What it holds of the machine's memory now."""
+        return self._memory("VmRSS")
+
+    def peak_mib(self) -> int:
+        """The most that it has held since it was started."""
+        return self._memory("VmHWM")
+
+    def _memory(self, what: str) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        [line] = [one for one in status if one.startswith("VmRSS")]
+        [line] = [one for one in status if one.startswith(what)]
         return int(line.split()[1]) // 1024
 
     def stop(self) -> int:

@@ -31,7 +31,7 @@ from codeexec_operator.adapters.metrics import AUDIT_FAILED, AUDIT_WRITTEN, Metr
 logger = logging.getLogger(__name__)
 
 _LISTED_SECONDS: Final = 60
-"""By then kopf has listed the records that were there before this process."""
+"""By then the records that were there before this process have been listed."""
 _STANDARD_OUTPUT: Final = 1
 
 Record = TypeVar("Record", CodeExecution, CodeSession)
@@ -84,13 +84,14 @@ class AuditLog:
         except AuditFailure as error:
             logger.error("could not log which chain of the audit log came before: %s", error)
 
-    def heard(self, namespace: str, anchor: AuditAnchor | None) -> None:
-        """A record names this line."""
+    def heard(self, namespace: str, anchor: AuditAnchor | None) -> bool:
+        """A record names this line. True if another process wrote it."""
         if anchor is None or anchor.chain == self._segments[namespace].chain:
-            return
+            return False
         newest = self._earlier.get(namespace)
         if newest is None or anchor.time > newest.time:
             self._earlier[namespace] = anchor
+        return True
 
     def check(self) -> None:
         """Raise what the last line has failed with, if it has.

@@ -70,6 +70,10 @@ _METADATA: Final = 200
 """Objects whose metadata is listed at a time."""
 _ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """What to accept, so that the API server leaves out what the objects hold (Kubernetes API concepts)."""
+_ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
+"""The same, for what `kubectl get` prints."""
+_ROWS: Final = 50
+"""Rows that are listed at a time: the API server reads the objects for them, and they may be large."""
 
 
 class Cluster:
@@ -120,6 +124,38 @@ class Cluster:
         """codesessions: get."""
         raw = await _found(self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, SESSION_PLURAL, name))
         return CodeSession.parse(raw) if raw else None
+
+    async def audited_executions(self, namespace: str) -> list[str]:
+        """codeexecutions: list. Names of those with an audit line, the newest line first."""
+        return await self._list_audited(EXECUTION_PLURAL, namespace)
+
+    async def audited_sessions(self, namespace: str) -> list[str]:
+        """codesessions: list. Names of those with an audit line, the newest line first."""
+        return await self._list_audited(SESSION_PLURAL, namespace)
+
+    async def _list_audited(self, plural: str, namespace: str) -> list[str]:
+        found: list[tuple[str, str]] = []
+        token: str | None = None
+        while token != "":
+            page = await self._table(plural, namespace, token)
+            columns = [one["name"] for one in page["columnDefinitions"]]
+            name, audited = columns.index("Name"), columns.index("Audited")
+            found += [(row["cells"][audited], row["cells"][name]) for row in page["rows"] if row["cells"][audited]]
+            token = page["metadata"].get("continue", "")
+        return [name for _, name in sorted(found, reverse=True)]
+
+    async def _table(self, plural: str, namespace: str, token: str | None) -> Any:
+        """A page of a list as columns. The generated methods have no includeObject, so rows would bring metadata."""
+        request = await self._api.param_serialize(
+            "GET",
+            f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{plural}",
+            path_params={"namespace": namespace},
+            query_params=[("limit", _ROWS), ("includeObject", "None"), *([("continue", token)] if token else [])],
+            header_params={"Accept": _ONLY_COLUMNS},
+            auth_settings=["BearerToken"],
+        )
+        asked = await self._api.call_api(*request, _request_timeout=_ANSWER_SECONDS)
+        return json.loads(await self._body(asked.response))
 
     async def ensure_pool(self, namespace: str, name: str, spec: SandboxPoolSpec) -> None:
         """sandboxpools: create. One of that name that is there already is left as it is.
@@ -469,7 +505,9 @@ class Cluster:
 
     async def ready(self, namespace: str) -> None:
         """codeexecutions: list. Raises what the API server answers if the operator could not work."""
-        await self._custom.list_namespaced_custom_object(GROUP, VERSION, namespace, EXECUTION_PLURAL, limit=1)
+        call = self._custom.list_namespaced_custom_object_without_preload_content
+        where = (GROUP, VERSION, namespace, EXECUTION_PLURAL)
+        await self._body(await call(*where, limit=1, _headers={"Accept": _ONLY_METADATA}))
 
     def _plain(self, model: Any) -> Mapping[str, Any]:
         plain: Mapping[str, Any] = self._api.sanitize_for_serialization(model)

@@ -12,7 +12,7 @@ from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.worker import Context, Worker, understood
+from codeexec_operator.adapters.worker import Context, understood
 from codeexec_operator.core.measures import Census
 from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
 
@@ -25,7 +25,6 @@ _REMEMBERED: Final = 10_000
 """Objects that were let go of, of which something may be heard that is older than their end."""
 _Owner = TypeVar("_Owner", CodeExecution, CodeSession)
 _Worker = TypeVar("_Worker", ExecutionWorker, SessionWorker)
-_Parsed = TypeVar("_Parsed", CodeExecution, CodeSession, SandboxPool)
 
 
 class Controller:
@@ -43,12 +42,12 @@ class Controller:
         self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._forget_execution)
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """A CodeExecution was seen, changed or deleted."""
+        """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
         worker = self._executions.get(uid)
-        if not deleted and version <= (worker.version if worker else self._ended.get(uid, 0)):
+        if version <= (worker.version if worker else self._ended.get(uid, 0)):
             return  # most are what was written here, and some are late
-        execution = _news(worker, CodeExecution.parse, raw, deleted=deleted)
+        execution = _unfinished(worker, CodeExecution.parse, raw, left=deleted)
         if execution is None:
             return
         self._context.audit.heard(execution.metadata.namespace, execution.status.audit)
@@ -65,9 +64,9 @@ class Controller:
             worker.observe_approval(approval, deleted=deleted)
 
     def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """A CodeSession was seen, changed or deleted."""
+        """A CodeSession that isn't over was seen or changed, or it is over or deleted by now."""
         worker = self._sessions.get(raw["metadata"]["uid"])
-        session = _news(worker, CodeSession.parse, raw, deleted=deleted)
+        session = _unfinished(worker, CodeSession.parse, raw, left=deleted)
         if session is None:
             return
         self._context.audit.heard(session.metadata.namespace, session.status.audit)
@@ -79,8 +78,11 @@ class Controller:
     def on_pool(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A SandboxPool was seen, changed or deleted."""
         worker = self._pools.get(raw["metadata"]["uid"])
-        pool = _news(worker, SandboxPool.parse, raw, deleted=deleted)
-        if pool is None:
+        if deleted:
+            if worker:
+                worker.observe_deletion()
+            return
+        if (pool := understood(SandboxPool.parse, raw)) is None:
             return
         if worker:
             worker.observe_pool(pool)
@@ -249,12 +251,16 @@ def _forget_name(by_name: dict[tuple[str, str], _Worker], worker: _Worker) -> No
         del by_name[key]
 
 
-def _news(
-    worker: Worker | None, parse: Callable[[Mapping[str, Any]], _Parsed], raw: Mapping[str, Any], *, deleted: bool
-) -> _Parsed | None:
-    """The object as it is now; None if nothing is left to be done: it was deleted, or isn't understood."""
-    if deleted:
+def _unfinished(
+    worker: ExecutionWorker | SessionWorker | None,
+    parse: Callable[[Mapping[str, Any]], _Owner],
+    raw: Mapping[str, Any],
+    *,
+    left: bool,
+) -> _Owner | None:
+    """The record as it is now; None if it is no longer among those that aren't over, or isn't understood."""
+    if left:
         if worker:
-            worker.observe_deletion()
+            worker.observe_leaving(int(raw["metadata"]["resourceVersion"]))
         return None
     return understood(parse, raw)

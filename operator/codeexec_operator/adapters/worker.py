@@ -193,7 +193,25 @@ class PodWorker(Worker):
         self.sandbox = Sandbox()
         self.connection: Connection | None = None
         self.pod_name = pod_name(meta.name, meta.uid)
+        self._left_at = 0
         super().__init__(context, meta)
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Resource version of what is known here."""
+
+    def observe_leaving(self, version: int) -> None:
+        """At this version the object was no longer among those that aren't over: it has ended, or is gone.
+
+        The answer to what was written here may still be on its way. If that is what was heard of, nothing is asked.
+        """
+        self._left_at = version
+        self.wake()
+
+    async def _step(self) -> Plan:
+        self._stale = self._stale or self._left_at > self.version
+        return await super()._step()
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """The pod was seen, changed or deleted."""

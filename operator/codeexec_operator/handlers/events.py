@@ -22,6 +22,7 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
+from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.policy import cluster_policy
 from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditLog
@@ -29,6 +30,7 @@ from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.default_pool import make_default_pools
+from codeexec_operator.adapters.finished import hear_of_finished
 from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.payloads import Payloads
@@ -62,7 +64,11 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.queueing.idle_timeout = 1  # until then the last event of each object is held
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
-    settings.watching.chunk_size = 50  # records are many, and some are large: a list comes in pages
+    settings.watching.chunk_size = 20  # a list comes in pages
+    for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase)):
+        # Records that are over are many, and some are large. What one of them ends with comes as its deletion.
+        over = (f"status.phase!={phase.value}" for phase in phases if phase.terminal)
+        settings.watching.field_selectors[GROUP, VERSION, plural] = ",".join(over)
     ours: Settings = memo.settings
     cluster = await Cluster.connect()
     lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port, never_permit=ours.never_permit)
@@ -94,6 +100,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     memo.background = [
         asyncio.create_task(lookout.run()),
         asyncio.create_task(memo.audit.run()),
+        asyncio.create_task(hear_of_finished(cluster, ours.namespaces, memo.audit)),
         asyncio.create_task(announcer.run()),
         asyncio.create_task(make_default_pools(cluster, ours.namespaces, ours.default_pool())),
         asyncio.create_task(policies.run(memo.controller.policy_changed)),
@@ -123,7 +130,7 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
 
 @kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL)
 async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A CodeExecution was listed, created, changed or deleted."""
+    """A CodeExecution that isn't over was listed, created or changed, or one is over or deleted."""
     memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
 
 
@@ -135,7 +142,7 @@ async def on_approval(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
 
 @kopf.on.event(GROUP, VERSION, SESSION_PLURAL)
 async def on_session(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A CodeSession was listed, created, changed or deleted."""
+    """A CodeSession that isn't over was listed, created or changed, or one is over or deleted."""
     memo.controller.on_session(event["object"], deleted=event["type"] == "DELETED")
 
 

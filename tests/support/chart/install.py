@@ -94,6 +94,15 @@ def wait_until_in_force(kube: Kube, namespace: str, release: str = "codeexec") -
             {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": name, "spec": everything},
         ),
         "pods": (kube, {"apiVersion": "v1", "kind": "Pod", "metadata": name, "spec": _RESTRICTED}),
+        "leases": (
+            agent,
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {**name, "name": "codeexec-client-in-force"},
+                "spec": {"holderIdentity": "somebody-else"},
+            },
+        ),
         "pod-changes": (kube, {**binding, "metadata": {**name, "annotations": {"example.com/network": "other"}}}),
         "sealing": (
             kube,
@@ -110,11 +119,21 @@ def wait_until_in_force(kube: Kube, namespace: str, release: str = "codeexec") -
         wait_for(f"{release}-{policy} to refuse", functools.partial(_refuses, attempt, f"'{release}-{policy}'"))
     connect = functools.partial(kube.try_connect, "in-force", "exec?command=true", namespace)
     wait_for(f"{release}-connections to refuse", functools.partial(_refuses, connect, f"'{release}-connections'"))
+    written = kube.create(_ours("CodeSession", name, session))
+    change = functools.partial(_try_change, agent, written)
+    wait_for(f"{release}-writes to refuse", functools.partial(_refuses, change, f"'{release}-writes'"))
+    kube.delete("codesession", "in-force", namespace)
 
 
 def _refuses(attempt: Callable[[], Refusal | None], policy: str) -> bool:
     refusal = attempt()
     return refusal is not None and f"ValidatingAdmissionPolicy {policy}" in refusal.message
+
+
+def _try_change(user: Kube, thing: Object) -> Refusal | None:
+    label = {"metadata": {"labels": {"example.com/label": "x"}}}
+    meta = thing["metadata"]
+    return user.try_patch(thing["kind"], meta["name"], label, meta["namespace"], dry_run=True)
 
 
 def _user(kube: Kube) -> str:
