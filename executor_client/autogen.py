@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +12,11 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeexec_api import BlockStatus, Phase
+from codeexec_api.languages import unknown_language
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
 from executor_client import tasks
 from executor_client.blocks import Prepared, PreparedBlock, SourceBlock, prepare
+from executor_client.folders import NameRefused
 from executor_client.functions import PROMPT_TEMPLATE, UserFunction, names, prompt, silence_pip
 from executor_client.results import Artifact, ExecutionResult
 from executor_client.work_dir import WorkDir
@@ -94,9 +96,10 @@ class Described(Generic[AnySettings]):
         return prompt(self._functions, self.functions_module, prompt_template)
 
 
-def prepare_blocks(code_blocks: Sequence[CodeBlock]) -> Prepared:
-    """AutoGen's blocks as they are run, up to the first that can't be."""
-    return prepare([SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks])
+def prepare_blocks(code_blocks: Sequence[CodeBlock], unknown: Callable[[str], str] = unknown_language) -> Prepared:
+    """AutoGen's blocks as they are run, up to the first that can't be; see `prepare`."""
+    sources = [SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks]
+    return prepare(sources, unknown)
 
 
 def check_timeout(value: int) -> None:
@@ -153,7 +156,7 @@ def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) 
 
 
 def keep_source(folder: WorkDir | None, blocks: Sequence[PreparedBlock]) -> str | None:
-    """Keep each block in work_dir, if that is set and its name isn't hidden.
+    """Keep each block in work_dir, if that is set and no program of the caller's acts on its name unasked.
 
     What stands under a name there is replaced; see `write_inside`. If the file system takes two names for one (by
     case or Unicode normalization), the source of the later block stays; what is run doesn't come from here.
@@ -180,20 +183,21 @@ def keep_source(folder: WorkDir | None, blocks: Sequence[PreparedBlock]) -> str 
 
 
 def keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
-    """Write files into work_dir, but hidden ones, and say which of the artifacts are there."""
+    """Write files into work_dir, and say which of the artifacts are there: none that programs act on unasked."""
     kept = set()
     for path, content in contents.items():
-        if folder.keeps_out(path):
-            continue
         try:
             folder.write(path, content)
             kept.add(path)
+        except NameRefused:
+            continue  # told of below, as those that were not even fetched
         except (OSError, RuntimeError, ValueError) as error:
             logger.warning("%r of execution %s can't be saved in work_dir: %s", path, result.name, error)
     artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
     if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
         logger.warning(
-            "not copied into work_dir from execution %s (at most %d bytes a call, no hidden files): %s",
+            "not copied into work_dir from execution %s (at most %d bytes a call, and no names that programs act on "
+            "unasked, such as hidden ones): %s",
             result.name,
             MAX_FETCH_BYTES,
             ", ".join(left),

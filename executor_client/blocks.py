@@ -1,6 +1,6 @@
 """Code blocks on their way to the cluster: pure functions, no I/O, no framework."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,16 +75,20 @@ class Prepared:
     refusal: str = ""
 
 
-def prepare(blocks: Sequence[SourceBlock]) -> Prepared:
+def prepare(blocks: Sequence[SourceBlock], unknown: Callable[[str], str] = unknown_language) -> Prepared:
     """Normalize languages and file names.
 
     As with AutoGen's own executors, a block that can't be run doesn't keep the blocks before it from running.
+
+    Args:
+        blocks: as the caller gives them.
+        unknown: the message for a language that nothing runs.
     """
     prepared: list[PreparedBlock] = []
     for block in blocks:
         language = canonical(block.language)
         if language is None:
-            return Prepared(tuple(prepared), unknown_language(block.language))
+            return Prepared(tuple(prepared), unknown(block.language))
         name = file_name(block.code)
         try:
             filename = None if name is None else check_workspace_path(name)

@@ -44,6 +44,7 @@ from executor_client.blocks import PreparedBlock, WorkspaceFile
 from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
 from executor_client.farewell import say_farewell
+from executor_client.folders import refusal
 from executor_client.functions import (
     UserFunction,
     check_program,
@@ -51,6 +52,7 @@ from executor_client.functions import (
 )
 from executor_client.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.shared import OpenSession, SharedSession
+from executor_client.unasked import acted_on
 from executor_client.work_dir import Stamp, WorkDir, is_kept_source
 
 logger = logging.getLogger(__name__)
@@ -316,7 +318,9 @@ class KubernetesCodeExecutor(
         for group in _groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
             await transfer.run(partial(_upload, {name: contents[name] for name in group}))
 
-    async def download_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> list[str]:
+    async def download_files(
+        self, files: list[Path | str], cancellation_token: CancellationToken, *, allow_names: Sequence[Path | str] = ()
+    ) -> list[str]:
         """Copy files of the workspace into work_dir, or, if that isn't set, into a temporary folder of this executor.
 
         The temporary folder is deleted with the executor.
@@ -324,6 +328,7 @@ class KubernetesCodeExecutor(
         Args:
             files: paths in the workspace.
             cancellation_token: stops the transfer.
+            allow_names: those of them that you want although programs act on such names unasked, such as `.env`.
 
         Returns:
             The local path of each file, in the order of `files`.
@@ -331,7 +336,8 @@ class KubernetesCodeExecutor(
         Raises:
             ValueError: each call has a workspace of its own.
             FileMissing: there is no such file in the workspace; the text says which there are.
-            FileTransferError: a file is too large or can't be kept here, or the token was cancelled.
+            FileTransferError: a file is too large or can't be kept here, the token was cancelled, or programs act
+                unasked on a name that is not in `allow_names`. Then nothing was saved.
             CodeExecError: see `executor_client.exceptions`.
         """
         transfer = self._transfer("download_files", cancellation_token)
@@ -347,10 +353,20 @@ class KubernetesCodeExecutor(
                 f"not in the workspace: {', '.join(missing)}; there are: "
                 f"{', '.join(_without_sources(sizes)) or 'no files'}"
             )
-        return [str(self._keep_download(name, found[name])) for name in wanted]
+        folder, allowed = self._download_folder(), {Path(name).as_posix() for name in allow_names}
+        for name in wanted:
+            if name not in allowed and (why := refusal(folder.root, name)):
+                raise FileTransferError(
+                    f"{name!r} is not saved in {folder.root}: {why}. Leave the name out, or give it in allow_names, "
+                    "too; nothing was saved"
+                )
+        return [str(_keep(folder, name, found[name], any_name=name in allowed)) for name in wanted]
 
     async def get_file_list(self, cancellation_token: CancellationToken) -> list[str]:
-        """Paths of the files in the workspace, sorted, without the sources that this executor keeps there; at most 256.
+        """Paths of the files in the workspace that `download_files` takes, sorted; of at most 256 files.
+
+        Left out are the sources that this executor keeps there, and names that programs act on unasked, such as hidden
+        ones.
 
         Raises:
             ValueError: each call has a workspace of its own.
@@ -358,7 +374,7 @@ class KubernetesCodeExecutor(
             CodeExecError: see `executor_client.exceptions`.
         """
         transfer = self._transfer("get_file_list", cancellation_token)
-        return _without_sources(one.path for one in await transfer.run(_list))
+        return [path for path in _without_sources(one.path for one in await transfer.run(_list)) if not acted_on(path)]
 
     async def start(self) -> None:
         """Connect and make sure that codeexec is installed. Optional: the first call connects by itself.
@@ -482,16 +498,13 @@ class KubernetesCodeExecutor(
         contents = {path: content for path, content in result.files.items() if path not in sent}
         return keep_artifacts(self._folder, replace(result, artifacts=made), contents)
 
-    def _keep_download(self, name: str, content: bytes) -> Path:
+    def _download_folder(self) -> WorkDir:
         folder = self._folder or self._downloads
         if folder is None:
             root = Path(tempfile.mkdtemp(prefix="codeexec-"))
             folder = self._downloads = WorkDir(root)
             weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
-        try:
-            return folder.write(name, content)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise FileTransferError(f"{name!r} can't be saved in {folder.root}: {error}") from error
+        return folder
 
     def _read(self, files: Sequence[Path | str]) -> dict[str, bytes]:
         """Content of local files by the name under which they go into the workspace."""
@@ -545,6 +558,13 @@ class _Transfer:
 def _demand_functions(checked: ExecutionResult) -> None:
     if checked.exit_code != 0:
         raise ValueError(f"Functions failed to load: {checked.output.strip()}")
+
+
+def _keep(folder: WorkDir, name: str, content: bytes, *, any_name: bool) -> Path:
+    try:
+        return folder.write(name, content, any_name=any_name)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise FileTransferError(f"{name!r} can't be saved in {folder.root}: {error}") from error
 
 
 def _without_sources(paths: Iterable[str]) -> list[str]:

@@ -26,7 +26,7 @@ for name in {packages!r}:
         missing.append(name)
 if missing:
     there = sorted({{one.metadata["Name"] for one in importlib.metadata.distributions()}})
-    print(f"the sandbox image lacks {{', '.join(missing)}}; nothing is installed at run time. It has: "
+    print(f"{where} lacks {{', '.join(missing)}}; nothing is installed at run time. It has: "
           f"{{', '.join(there) or 'no packages'}}", file=sys.stderr)
     sys.exit(1)
 importlib.import_module({module!r})
@@ -44,12 +44,17 @@ def module_source(functions: Sequence[UserFunction]) -> str:
     return "\n".join(lines)
 
 
-def check_program(functions: Sequence[UserFunction], module: str) -> str:
+def check_program(functions: Sequence[UserFunction], module: str, where: str = "the sandbox image") -> str:
     """A Python program that fails unless the packages are there and the module can be imported.
 
     Its names are its own, also where variables outlive it.
+
+    Args:
+        functions: that code may import.
+        module: from which.
+        where: what has the packages, for the message.
     """
-    source = _CHECK.format(packages=_packages(functions), module=module)
+    source = _CHECK.format(packages=_packages(functions), module=module, where=where)
     return f"exec({source!r}, {{'__name__': 'check'}})\n"
 
 

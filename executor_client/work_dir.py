@@ -5,14 +5,14 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_BYTES
 from executor_client.blocks import WorkspaceFile
 from executor_client.exceptions import FileTransferError
-from executor_client.folders import write_inside
+from executor_client.folders import refusal, write_inside
 
 MAX_FILES_SENT: Final = 256
 MAX_BYTES_SENT: Final = 4 * MAX_PAYLOAD_BYTES
@@ -43,24 +43,16 @@ class WorkDir:
         self._own: set[str] = set()
         self._written: dict[str, Stamp] = {}
 
-    def write(self, name: str, content: bytes) -> Path:
+    def write(self, name: str, content: bytes, *, any_name: bool = False) -> Path:
         """Write a file that comes from the sandbox, and return its path; see `write_inside` for what it raises."""
-        path = write_inside(self.root.resolve(), name, content)
+        path = write_inside(self.root.resolve(), name, content, any_name=any_name)
         if name not in self._own:
             self._written[name] = _stamp(path.lstat())
         return path
 
     def keeps_out(self, name: str) -> bool:
-        """Whether code may not make this file here, because programs of the caller's read such files unasked.
-
-        These are hidden files, also by a link to a hidden folder, and HEAD, which makes any folder a Git repository
-        whose `config` names programs to run.
-        """
-        parts = set(PurePosixPath(name).parts)
-        with suppress(OSError, RuntimeError, ValueError):
-            root = self.root.resolve()
-            parts |= set((root / name).parent.resolve().relative_to(root).parts)
-        return any(part.startswith(".") or part.casefold() == "head" for part in parts)
+        """Whether code may not make this file here, because programs of the caller's act on such files unasked."""
+        return bool(refusal(self.root, name))
 
     def stamps(self, names: Iterable[str]) -> dict[str, Stamp]:
         """What these files, which have just been written, are known by; those that are gone are left out."""

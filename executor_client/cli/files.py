@@ -1,5 +1,6 @@
 """`codeexec cp`: copy a file from an execution or a session, or into a session."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from executor_client.cli.common import PROGRAM, Cluster, cluster_options
 from executor_client.cli.completion import LIVE_SESSIONS, WITH_FILES, file_or
 from executor_client.client import CodeExecutionClient, Request
 from executor_client.exceptions import FileTransferError, NotFound
-from executor_client.folders import write_inside
+from executor_client.folders import refusal, write_inside
 from executor_client.results import Artifact
 from executor_client.session import Session
 
@@ -39,7 +40,7 @@ def cp(cluster: Cluster, source: str, target: str) -> None:
         content = cluster.run(lambda client: _read(client, here[1], here[2]))
         goal = Path(target)
         goal = goal / Path(here[2]).name if goal.is_dir() else goal
-        save(goal.parent, goal.name, content)
+        _save(goal.parent, goal.name, content, any_name=True)
     elif there:
         local = Path(source)
         if not local.is_file():
@@ -90,13 +91,28 @@ async def download(session: Session, artifacts: Sequence[Artifact]) -> dict[str,
     return contents
 
 
-def save(folder: Path, path: str, content: bytes) -> None:
-    """Write a file below a local folder. An existing file of this name is replaced and never opened.
+def save_artifact(folder: Path, path: str, content: bytes, *, overwrite: bool) -> str:
+    """Write a file that code made below a local folder, or say why not: the caller has not typed its name.
+
+    Args:
+        folder: of the caller's.
+        path: below it.
+        content: of the file.
+        overwrite: replace what stands there. It is never opened.
 
     Raises:
         click.ClickException: the path leads out of the folder, for example through a link, or can't be written.
     """
+    if why := refusal(folder, path):
+        return why
+    if not overwrite and os.path.lexists(folder / path):
+        return f"it exists in {str(folder)!r}, and --overwrite is not set"
+    _save(folder, path, content, any_name=False)
+    return ""
+
+
+def _save(folder: Path, path: str, content: bytes, *, any_name: bool) -> None:
     try:
-        write_inside(folder.resolve(), path, content)
+        write_inside(folder.resolve(), path, content, any_name=any_name)
     except (OSError, RuntimeError, ValueError) as error:
         raise click.ClickException(f"can't write {path!r} below {str(folder)!r}: {error}") from error

@@ -23,7 +23,7 @@ from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, pr
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
 from executor_client.cli.completion import LIVE_SESSIONS, complete_language, name_of
 from executor_client.cli.display import Printer, echo_json, one_line, report, size
-from executor_client.cli.files import download, save
+from executor_client.cli.files import download, save_artifact
 from executor_client.cli.hints import hint_about
 from executor_client.client import CodeExecutionClient, OnOutput, Request
 from executor_client.images import check_image
@@ -98,6 +98,7 @@ class _Job:
     session_name: str | None
     new_session: bool
     stateful: bool
+    overwrite: bool
 
     async def run(self, client: CodeExecutionClient, on_output: OnOutput | None) -> tuple[ExecutionResult, int | None]:
         """Run the code. Return the result, and the signal that stopped the code, if any."""
@@ -141,12 +142,16 @@ class _Job:
     async def _save(self, result: ExecutionResult, session: Session | None, folder: Path) -> None:
         made = self.made(result)
         contents = await download(session, made) if session else result.files
+        place = session.name if session else result.name
         for artifact in made:
-            if artifact.path in contents:
-                save(folder, artifact.path, contents[artifact.path])
-            else:
-                name = one_line(artifact.path)
+            name = one_line(artifact.path)
+            if artifact.path not in contents:
                 click.echo(f"codeexec: {name} ({size(artifact.size_bytes)}) is too large to be fetched", err=True)
+            elif why := save_artifact(folder, artifact.path, contents[artifact.path], overwrite=self.overwrite):
+                click.echo(
+                    f"codeexec: {name} was not saved: {one_line(why)}; `codeexec cp {place}:PATH LOCAL` saves it",
+                    err=True,
+                )
         if result.artifacts_omitted:
             click.echo(f"codeexec: {result.artifacts_omitted} more files are not listed", err=True)
 
@@ -215,6 +220,7 @@ class _Job:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for files that the code creates or changes.",
 )
+@click.option("--overwrite", is_flag=True, help="With --artifacts: replace files that exist there.")
 @output_option
 @cluster_options
 def run(
@@ -225,6 +231,7 @@ def run(
     language: str | None,
     files: tuple[WorkspaceFile, ...],
     artifacts: Path | None,
+    overwrite: bool,
     session_name: str | None,
     new_session: bool,
     stateful: bool,
@@ -246,6 +253,8 @@ def run(
         raise click.UsageError("give either --session or --new-session")
     if stateful and not new_session:
         raise click.UsageError("--stateful goes with --new-session: an existing session can't become stateful")
+    if overwrite and not artifacts:
+        raise click.UsageError("--overwrite goes with --artifacts")
     asked = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value}
     if session_name and (image or runtime_class or asked):
         raise click.UsageError(
@@ -264,7 +273,7 @@ def run(
         executor=PROGRAM,
         approval=ApprovalWait(notify=_tell),
     )
-    job = _Job(_blocks(file, code, language), request, files, artifacts, session_name, new_session, stateful)
+    job = _Job(_blocks(file, code, language), request, files, artifacts, session_name, new_session, stateful, overwrite)
     printer = None if as_json else Printer()
     result, stopped_by = cluster.run(lambda client: job.run(client, printer))
     if printer is None:

@@ -216,7 +216,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             raise ValueError("No code blocks to execute.")
         if cancellation_token.is_cancelled():
             return LocalCodeResult(exit_code=1, output=CANCELLED)
-        prepared = prepare_blocks(code_blocks)
+        prepared = prepare_blocks(code_blocks, self._unknown)
         if not prepared.blocks:
             return LocalCodeResult(exit_code=1, output=prepared.refusal)
         check_size(prepared.blocks, ())
@@ -245,6 +245,9 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         if self._folder:
             result = self._bring_back(self._folder, ran, result)
         return to_autogen(LocalCodeResult, result, code_file or ran.code_file, prepared.refusal)
+
+    def _unknown(self, language: str, program: str = "") -> str:
+        return unknown_here(language, program, [name for name in LANGUAGES if _command(name, self._machine)[0]])
 
     def _approver(self) -> str:
         """Who lets code run here although this is production; empty if it isn't."""
@@ -345,8 +348,8 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
     def _run_one(self, workspace: Workspace, block: PreparedBlock, output: Output, stop: Stop) -> BlockEnd:
         program, *options = _command(block.language, self._machine)
         if not program:
-            known = [name for name in LANGUAGES if _command(name, self._machine)[0]]
-            output.add("stderr", unknown_here(block.language, LANGUAGES[block.language].command[0], known).encode())
+            text = self._unknown(block.language, LANGUAGES[block.language].command[0])
+            output.add("stderr", f"{text}\n".encode())
             return BlockEnd(Event.EXITED_NONZERO, 1)
         block_plan = plan(
             [program, *options, str(workspace.files / block.file)],
@@ -366,7 +369,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         """
         module = self.functions_module
         _put(scratch.workspace, f"{module}.py", module_source(self._functions).encode())
-        check = PreparedBlock("python", check_program(self._functions, module).encode())
+        check = PreparedBlock("python", check_program(self._functions, module, "this Python").encode())
         _put(scratch.workspace, check.file, check.content)
         output = Output(self._limits.output_bytes)
         end = self._run_one(scratch.workspace, check, output, stop)

@@ -176,8 +176,9 @@ def _record(asked: Asked, status: CodeExecutionStatus) -> CodeExecution:
 
 
 def unknown_here(language: str, program: str, known: Sequence[str]) -> str:
-    """The line on stderr of a block in a language that this machine has no program for."""
-    return f"unknown language {language}: this machine has no {program}; supported languages: {', '.join(known)}\n"
+    """The message for a language that this machine doesn't run; without a program if no machine does."""
+    why = f": this machine has no {program}" if program else ""
+    return f"unknown language {language}{why}; supported languages: {', '.join(known)}"
 
 
 def _how_it_ended(end: BlockEnd | None, spec: CodeExecutionSpec) -> str:

@@ -30,7 +30,8 @@ import signal
 import socket
 import struct
 import threading
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -41,6 +42,11 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_CHILD_SUBREAPER = 23, 24, 38, 36
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 22, 2, 47, 4
 _CAPABILITY_VERSION: Final = 0x20080522
+_AGAIN_SECONDS: Final = 0.05
+_PIDFD_GETFD: Final = 438
+_PIDFD_THREAD: Final = os.O_EXCL
+_NOT_HERE: Final = 0xFFFF_FFFF
+"""Number of a system call that an architecture never had."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF, on 32-bit words
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _X32: Final = 0x40000000
@@ -62,6 +68,12 @@ _NUMBERS: Final = {
     "inotify_add_watch": (254, 27),
     "mq_open": (240, 180),
     "syslog": (103, 116),
+    "getdents": (78, _NOT_HERE),
+    "getdents64": (217, 61),
+    "futimesat": (261, _NOT_HERE),
+    "utime": (132, _NOT_HERE),
+    "utimes": (235, _NOT_HERE),
+    "utimensat": (280, 88),
     "ioctl": (16, 29),
     "clone": (56, 220),
     "clone3": (435, 435),
@@ -90,6 +102,8 @@ _NUMBERS: Final = {
         }.items()
     },
 }
+_MOST_ENTRY_BYTES: Final = 1 << 16
+_TIMES_BYTES: Final = 32
 _Condition = tuple[int, str, int]
 _Refusals = dict[str, tuple[int, list[_Condition]]]
 
@@ -99,6 +113,8 @@ _REFUSED: Final[_Refusals] = {
     # the caller's own, such as those of its virtual environment.
     **{name: (errno.EPERM, []) for name in ("fchmod", "fchown", "fsetxattr", "fremovexattr")},
     "ioctl": (errno.EPERM, [(1, "is", request) for request in (_FS_IOC_SETFLAGS, _FS_IOC_FSSETXATTR)]),
+    # Older ways to list folders and to set times, which sandlock doesn't look at.
+    **{name: (errno.ENOSYS, []) for name in ("getdents", "futimesat", "utime", "utimes")},
     # Newer ways to the same; libraries fall back to the older calls, which sandlock looks at.
     **{name: (errno.ENOSYS, []) for name in ("fchmodat2", "setxattrat", "removexattrat", "file_setattr")},
     # Handles on files that may not be opened, and mounts.
@@ -127,6 +143,10 @@ _REFUSED: Final[_Refusals] = {
     "sched_setaffinity": (errno.EPERM, []),
 }
 _NO_NETWORK: Final[_Refusals] = {"socket": (errno.EACCES, [(0, "is not", socket.AF_UNIX)])}
+
+
+def _number(name: str) -> int:
+    return _NUMBERS[name][ARCHITECTURES[platform.machine()][1]]
 
 
 def seccomp_program(machine: str, refused: _Refusals) -> list[tuple[int, int, int, int]]:
@@ -196,10 +216,11 @@ def _limit(which: int, value: int) -> None:
     resource.setrlimit(which, (bound, bound))
 
 
-def _checked(result: int) -> None:
+def _checked(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    return result
 
 
 def _confine_self(plan: dict[str, Any]) -> None:
@@ -217,7 +238,7 @@ def _confine_self(plan: dict[str, Any]) -> None:
 # --- the block -----------------------------------------------------------------------------------------------------
 
 
-def _end_descendants(but: int = 0) -> None:
+def _end_descendants(*, reap: bool) -> None:
     """Kill what is left of the block's processes, wherever they went: orphans come to this process."""
     me = os.getpid()
     while True:
@@ -237,18 +258,72 @@ def _end_descendants(but: int = 0) -> None:
         for pid in alive:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for pid in gone & family - {but}:
+        for pid in gone & family if reap else ():
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         if not alive:
             return
 
 
+class _ByDescriptor:
+    """Lists a folder, or sets times, through an open descriptor, in the place of the block.
+
+    sandlock lets code open each folder above what it may read, and Landlock looks at no descriptor that is open. So
+    this looks where it leads. It acts on a copy, which no other thread of the block can exchange in between.
+    """
+
+    def __init__(self, sandlock: Any, plan: dict[str, Any]) -> None:
+        self._action = sandlock.NotifAction
+        self.on_exception = sandlock.handler.ExceptionPolicy.DENY_EIO
+        self._writable = [os.path.realpath(path) for path in plan["writable"]]
+        self._readable = self._writable + [os.path.realpath(path) for path in plan["readable"]]
+
+    def handle(self, call: Any) -> Any:
+        """What becomes of one system call."""
+        try:
+            if call.syscall_nr == _number("getdents64"):
+                return self._action.returns(self._list(call))
+            if call.args[1]:  # a path, which sandlock has looked at
+                return self._action.continue_()
+            return self._action.returns(self._set_times(call))
+        except OSError as error:
+            return self._action.errno(error.errno or errno.EIO)
+
+    def _list(self, call: Any) -> int:
+        entries = ctypes.create_string_buffer(min(call.args[2] & 0xFFFF_FFFF, _MOST_ENTRY_BYTES))
+        with self._copy(call, self._readable) as folder:
+            length = _checked(_libc.syscall(_number("getdents64"), folder, entries, len(entries)))
+        if length and not call.write(call.args[1], entries.raw[:length]):
+            raise OSError(errno.EFAULT, "no place for the entries")
+        return length
+
+    def _set_times(self, call: Any) -> int:
+        times = call.read(call.args[2], _TIMES_BYTES) if call.args[2] else None
+        with self._copy(call, self._writable) as file:
+            return _checked(_libc.syscall(_number("utimensat"), file, None, times, call.args[3] & 0xFFFF_FFFF))
+
+    @contextmanager
+    def _copy(self, call: Any, folders: Sequence[str]) -> Iterator[int]:
+        """A copy of the block's descriptor, if it is that of something in one of these folders."""
+        process = os.pidfd_open(call.pid, _PIDFD_THREAD)
+        try:
+            copy = _checked(_libc.syscall(_PIDFD_GETFD, process, ctypes.c_int(call.args[0] & 0xFFFF_FFFF), 0))
+        finally:
+            os.close(process)
+        try:
+            path = Path(f"/proc/self/fd/{copy}").readlink()
+            if not any(path.is_relative_to(folder) for folder in folders):
+                raise OSError(errno.EACCES, "not the block's")
+            yield copy
+        finally:
+            os.close(copy)
+
+
 class _Block:
     """The confined process, and who waits for it."""
 
     def __init__(self, sandlock: Any, plan: dict[str, Any]) -> None:
-        box = sandlock.Sandbox(
+        self._box = sandlock.Sandbox(
             # Paths go through sandlock's supervisor with this, which refuses what Landlock has no rule for: looking at
             # files, and changing their mode, owner, times and attributes.
             chroot="/",
@@ -262,27 +337,29 @@ class _Block:
             max_cpu=plan["cpu_percent"],
             net_allow=[f"tcp://{endpoint}" for endpoint in plan["endpoints"]],
         )
-        mode = sandlock.StdioMode
-        self._process = box.popen(plan["argv"], stdin=mode.NULL, stdout=mode.INHERIT, stderr=mode.INHERIT)
-        self._pid = self._process.pid or 0
+        by_descriptor = _ByDescriptor(sandlock, plan)
+        self._handlers = [(name, by_descriptor) for name in ("getdents64", "utimensat")]
+        self._argv = plan["argv"]
         self.ended, self._told = os.pipe()
         self.result: Any = None
-        threading.Thread(target=self._wait, daemon=True).start()
+        threading.Thread(target=self._run, daemon=True).start()
 
-    def _wait(self) -> None:
-        self.result = self._process.wait()
+    def _run(self) -> None:
+        with suppress(Exception):
+            self.result = self._box.run_with_handlers(self._argv, self._handlers)
         os.write(self._told, b".")
 
     def kill(self) -> None:
-        """End it, from outside of its process group as well: code may have left that."""
-        self._process.kill()
-        _end_descendants(but=self._pid)
-        os.read(self.ended, 1)
+        """End it, from outside of its process group as well: code may have left that. sandlock itself reaps it."""
+        _end_descendants(reap=False)
+        while not select.select([self.ended], [], [], _AGAIN_SECONDS)[0]:  # it may not have started before
+            _end_descendants(reap=False)
 
 
 def main() -> None:
     """Run one block."""
-    control = socket.socket(fileno=0)
+    control = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # stdin of the block
     plan = json.loads(control.makefile("rb").readline())
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -300,17 +377,20 @@ def main() -> None:
         for endpoint in plan["endpoints"]:
             _look_up(control, endpoint)
         _confine_self(plan)
+        # Its Python class can't give handlers to a process that keeps the streams of this one; its library can.
+        library = sandlock._sdk._lib
+        library.sandlock_run_with_handlers = library.sandlock_run_interactive_with_handlers
         block = _Block(sandlock, plan)
     except (OSError, RuntimeError) as error:
         _refuse(control, "failed", f"{type(error).__name__}: {error}")
-    for stream in (1, 2):  # the end of output is when the last of the block's processes is gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     control.sendall(b'{"started": true}\n')
     ready, _, _ = select.select([control.fileno(), block.ended], [], [])
     if block.ended not in ready:
         block.kill()
-    _end_descendants()
+    _end_descendants(reap=True)
     result = block.result
+    if result is None or result.error:
+        _refuse(control, "failed", f"sandlock: {result.error if result else 'no result'}")
     killed = result.reason == sandlock.ExitReason.KILLED or result.signal == signal.SIGKILL
     code = 128 + result.signal if result.signal > 0 else result.exit_code
     with suppress(OSError):

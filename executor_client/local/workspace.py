@@ -55,7 +55,7 @@ class Workspace:
             OSError: something that code has made stands in the way.
             ValueError: or a link that leads out.
         """
-        write_inside(self.files, name, content)
+        write_inside(self.files, name, content, any_name=True)
 
     def survey(self) -> Survey:
         """What is there."""

@@ -8,6 +8,9 @@ from api_server import Refusal, discover
 from cluster_tools import SANDBOX, SYSTEM, a_name, a_secret, wait_for
 from conformance.sandbox import ALONE, BESIDE_OTHERS
 
+from executor_client import ClusterRef, CodeExecutionClient, Request
+from executor_client.blocks import SourceBlock, prepare
+
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-06")]
 
 
@@ -90,3 +93,43 @@ async def test_text_of_the_code_is_nowhere(control, sandbox, admin, make_control
         there >= {"Pod", "Secret", "log"},
     )
     assert (sealed, by_secret) == (set(), set())
+
+
+HOOK = """
+def twice(text):
+    import sys
+    sys.stdout.write(f"{text}, said the first agent's code\\n")
+print = twice
+"""
+
+
+async def test_each_record_of_a_shared_session_names_who_submitted_it(
+    control, sandbox, admin, agent_kubeconfig, kubeconfig
+):
+    """Of two identities in one stateful session, each record names its own, with the digest of what it submitted.
+
+    What the first one's code left in the interpreter acts in the second one's call: that output is in the record of the
+    call in which it was written.
+    """
+    first = sandbox.session(agent="first", stateful=True, limits=BESIDE_OTHERS)
+    planted = await sandbox.run(HOOK, at=first)
+    before = sandbox.record(planted)
+    session_name = before["spec"]["sessionRef"]["name"]
+
+    code = "print('mine')"
+    client = CodeExecutionClient(ClusterRef(SANDBOX, kubeconfig))
+    session = await client.join_session(session_name, Request(agent="first", executor="conformance"))
+    result = await session.execute(prepare([SourceBlock("python", code)]).blocks)
+    await client.close()
+    after = admin.execution(result.name)
+    control.succeeded(
+        "the second identity could take the first one's name as `source.agent`, which is only the client's claim",
+        after["spec"]["source"]["agent"] == before["spec"]["source"]["agent"] == "first",
+    )
+    agent = f"system:serviceaccount:{SANDBOX}:codeexec-agent"
+    assert before["spec"]["requestedBy"] == agent
+    assert after["spec"]["requestedBy"] == admin.me != agent
+    assert admin.get("codesession", session_name)["spec"]["requestedBy"] == agent
+    assert after["spec"]["blocks"][0]["sha256"] == hashlib.sha256(code.encode()).hexdigest()
+    assert result.stdout == "mine, said the first agent's code\n"
+    assert sandbox.record(planted) == before

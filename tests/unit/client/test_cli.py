@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from executor_client.blocks import PreparedBlock
 from executor_client.cli import main
 from executor_client.cli.display import Printer, age, size, visible
-from executor_client.cli.files import save
+from executor_client.cli.files import save_artifact
 from executor_client.client import Request
 from executor_client.results import OutputChunk
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
@@ -315,11 +315,11 @@ def test_nothing_is_written_through_a_link(tmp_path) -> None:
     (outside / "kept").write_bytes(b"kept")
     (folder / "link").symlink_to(outside / "kept")
     (folder / "way").symlink_to(outside)
-    save(folder, "link", b"new")
+    assert save_artifact(folder, "link", b"new", overwrite=True) == ""
     assert (folder / "link").read_bytes() == b"new"
     for path in ("way/kept", "../outside/kept"):
         with pytest.raises(Exception, match="leads out of"):
-            save(folder, path, b"new")
+            save_artifact(folder, path, b"new", overwrite=True)
     assert (outside / "kept").read_bytes() == b"kept"
 
 

@@ -56,9 +56,16 @@ FILES = {
     "open for others through a link": "(os.symlink(KEY, 'way'), os.chmod('way', 0o666))",
     "give away": "os.chown(KEY, os.getuid(), os.getgid())",
     "date back": "os.utime(KEY, (1, 1))",
+    "date back what may be read": "os.utime(os.open(os.path.join(sys.prefix, 'pyvenv.cfg'), 0))",
     "change the mode of what may be read": "os.fchmod(os.open(sys.prefix, 0), os.stat(sys.prefix).st_mode & 0o7777)",
     "watch": "call('inotify_add_watch', call('inotify_init'), KEY.encode(), 0x20)",
 }
+if os.uname().machine == "x86_64":  # other machines never had these calls
+    FILES |= {
+        "date back by utime": "call('syscall', 132, KEY.encode(), None)",
+        "date back by utimes": "call('syscall', 235, KEY.encode(), None)",
+        "date back by futimesat": "call('syscall', 261, -100, KEY.encode(), None)",
+    }
 NETWORK = {
     "TCP": "send(socket.AF_INET, socket.SOCK_STREAM, TCP)",
     "TCP by IPv6": "send(socket.AF_INET6, socket.SOCK_STREAM, ('::ffff:127.0.0.1', TCP[1]))",
@@ -82,6 +89,27 @@ PROCESSES = {
 }
 
 
+ABOVE = {
+    "root": "'/'",
+    "temporary files": "'/tmp'",
+    "configuration": "'/etc'",
+    "devices": "'/dev'",
+    "home": "os.path.dirname(os.path.dirname(KEY))",
+    "above Python": "os.path.dirname(sys.prefix)",
+    "above Python's own": "os.path.dirname(sys.base_prefix)",
+    "above the workspace": "os.path.dirname(os.path.dirname(os.path.abspath(__file__)))",
+    "above, by a relative name": "os.pardir + '/' + os.pardir",
+}
+"""Folders above what code may read, and the caller's home."""
+LISTING = {
+    "list": "os.listdir({folder})",
+    "list by descriptor": "os.listdir(os.open({folder}, os.O_RDONLY))",
+    "list without saying that it is a folder": "os.listdir(os.open({folder}, os.O_RDONLY & ~os.O_DIRECTORY))",
+    "set times": "os.utime(os.open({folder}, os.O_RDONLY))",
+    "set times of what is held": "call('utimensat', os.open({folder}, os.O_PATH), b'', None, 0x1000)",
+}
+
+
 def probe(caller: Caller, attempt: str) -> str:
     values = "".join(f"{name} = {value!r}\n" for name, value in caller.values.items())
     return f"{PRELUDE}{values}print(attempt(lambda: {attempt}))"
@@ -97,6 +125,70 @@ async def test_a_file_outside_is_out_of_reach(attempt: str, executor: Any, run: 
     assert [getattr(after, name) for name in unchanged] == [getattr(before, name) for name in unchanged]
     assert sorted(path.name for path in caller.home.iterdir()) == [".ssh"]
     assert caller.unprotected(probe(caller, attempt)) == "done\n"
+
+
+@pytest.mark.parametrize("attempt", LISTING.values(), ids=LISTING)
+async def test_nothing_above_what_may_be_read_is_listed_or_dated(
+    attempt: str, executor: Any, run: Any, caller: Caller
+) -> None:
+    """One attempt on each folder. The control has a workspace, too: its file is two folders below the caller's home."""
+    wanted = "".join(f"print(attempt(lambda: {attempt.format(folder=folder)}))\n" for folder in ABOVE.values())
+    values = "".join(f"{name} = {value!r}\n" for name, value in caller.values.items())
+    result = await run(executor, f"{PRELUDE}{values}{wanted}")
+    assert result.stdout.splitlines() == ["Permission denied"] * len(ABOVE)
+    own = f"__file__ = {str(caller.home / 'a' / 'b' / 'c')!r}\n"
+    (caller.home / "a" / "b").mkdir(parents=True)
+    assert caller.unprotected(f"{PRELUDE}{values}{own}{wanted}").splitlines() == ["done"] * len(ABOVE)
+
+
+RACE = """
+import os, sys, threading
+own, above, lost = os.open(".", os.O_RDONLY), os.open("/", os.O_RDONLY), []
+slot = os.dup(own)
+def swap():
+    while not lost:
+        os.dup2(above, slot)
+        os.dup2(own, slot)
+threading.Thread(target=swap, daemon=True).start()
+sys.setswitchinterval(1e-6)
+seen = set()
+for _ in range(300):
+    try:
+        os.lseek(slot, 0, 0)
+        seen |= set(os.listdir(slot))
+    except OSError:
+        pass
+lost.append(True)
+print("usr" in seen)
+"""
+
+
+async def test_a_descriptor_that_changes_under_the_call_lists_nothing_either(
+    executor: Any, run: Any, caller: Caller
+) -> None:
+    """What is looked at is what is listed: another thread of the code exchanges the descriptor all the time."""
+    result = await run(executor, RACE)
+    assert (result.exit_code, result.stdout) == (0, "False\n")
+    assert caller.unprotected(RACE) == "True\n"
+
+
+async def test_what_may_be_read_and_the_workspace_are_listed_and_dated(executor: Any, run: Any) -> None:
+    code = """\
+import os, subprocess, sys, tempfile
+os.mkdir("many")
+for number in range(3000):
+    open(f"many/{number:04}-{'x' * 100}", "w").close()
+print(len(os.listdir("many")), len(os.listdir(os.open("many", os.O_RDONLY))), len([*os.scandir("many")]))
+print("python3" in os.listdir(sys.prefix + "/bin"), "bin" in os.listdir("/usr"), os.listdir(tempfile.gettempdir()))
+file = os.open("many/new", os.O_CREAT | os.O_RDWR)
+os.utime(file, ns=(5, 7))
+print(os.stat("many/new").st_mtime_ns)
+print(subprocess.run("touch many/touched && ls many | wc -l", shell=True, capture_output=True, text=True))
+"""
+    result = await run(executor, code)
+    counts, there, time, touched = result.stdout.splitlines()
+    assert (counts, there, time) == ("3000 3000 3000", "True True []", "7")
+    assert "returncode=0, stdout='3002\\n', stderr=''" in touched
 
 
 @pytest.mark.parametrize("attempt", NETWORK.values(), ids=NETWORK)
