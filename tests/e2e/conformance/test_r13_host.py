@@ -56,7 +56,7 @@ for name, content in {files!r}.items():
 
 @pytest.mark.filterwarnings("ignore:Using LocalCommandLineCodeExecutor")
 async def test_nothing_that_code_made_is_acted_on(control, sandbox, agent_kubeconfig, tmp_path):
-    """Files that code plants for git and other programs of the caller don't reach the caller's disk, by no way out."""
+    """Files that code plants for git and other programs of the caller never reach the caller's disk."""
     marker, token = tmp_path / "marker", CancellationToken()
     places = {"repository": (("init",), for_a_repository(marker)), "empty": ((), for_any_folder(marker))}
 
@@ -72,7 +72,7 @@ async def test_nothing_that_code_made_is_acted_on(control, sandbox, agent_kubeco
         local = LocalCommandLineCodeExecutor(work_dir=unprotected)
         await local.execute_code_blocks([CodeBlock(code, "python")], token)
         control.succeeded(
-            f"after the same code ran with AutoGen's local executor in a {place} folder, `git status` ran its command",
+            f"after the code ran with AutoGen's local executor in a folder ({place}), `git status` ran its command",
             acts_on(unprotected, marker),
         )
 

@@ -29,6 +29,18 @@ SECURITY_FIELDS = re.compile(
 )
 
 
+WRITERS = {
+    "executor_client/folders.py": "the one door for what comes from a sandbox",
+    "executor_client/cli/audit.py": "the report, to the file that the caller names",
+    "executor_client/local/audit.py": "the audit log, at the path that the caller names",
+}
+"""Which modules of the client open files to write, and what."""
+WRITING = re.compile(
+    r"write_(bytes|text)|copy(2|file|fileobj|tree)?|move|symlink(_to)?|(hard)?link(_to)?|mkstemp|rename|touch"
+)
+WRITING_MODE = re.compile(r"[rbt]*[wax+][wax+rbt]*")
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -134,3 +146,25 @@ def test_locked_requirements_have_hashes_and_name_no_index(path: Path) -> None:
 def test_the_changelog_begins_with_this_version() -> None:
     [newest, *_] = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest == PROJECT["version"]
+
+
+def writes_files(path: Path) -> bool:
+    """Whether a module opens or makes a file to write: by a function's name, a mode, or a flag of `os.open`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in ("O_WRONLY", "O_RDWR", "O_CREAT"):
+            return True
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        given = [*node.args[:2], *(one.value for one in node.keywords)]
+        texts = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        if name in ("open", "open_file") and any(map(WRITING_MODE.fullmatch, texts)):
+            return True
+        if WRITING.fullmatch(name):
+            return True
+    return False
+
+
+def test_files_of_a_sandbox_get_to_the_caller_s_disk_by_one_door() -> None:
+    client = [path for path in MODULES if path.is_relative_to(PACKAGES["executor_client"])]
+    assert {name_of(path) for path in client if writes_files(path)} == set(WRITERS)

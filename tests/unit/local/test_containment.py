@@ -29,11 +29,6 @@ def fast_open(address):
 def linked(make, name):
     make(KEY, name)
     return open(name).read()
-def older(name, *arguments):
-    numbers = {'utime': 132, 'utimes': 235, 'futimesat': 261} if os.uname().machine == 'x86_64' else {}
-    if name not in numbers:
-        raise OSError(38, 'Function not implemented')
-    call('syscall', numbers[name], *arguments)
 def attempt(action):
     try:
         action()
@@ -61,13 +56,16 @@ FILES = {
     "open for others through a link": "(os.symlink(KEY, 'way'), os.chmod('way', 0o666))",
     "give away": "os.chown(KEY, os.getuid(), os.getgid())",
     "date back": "os.utime(KEY, (1, 1))",
-    "date back by older calls": "older('utime', KEY.encode(), None)",
-    "date back by calls that are older still": "older('utimes', KEY.encode(), None)",
-    "date back from the folder": "older('futimesat', -100, KEY.encode(), None)",
     "date back what may be read": "os.utime(os.open(os.path.join(sys.prefix, 'pyvenv.cfg'), 0))",
     "change the mode of what may be read": "os.fchmod(os.open(sys.prefix, 0), os.stat(sys.prefix).st_mode & 0o7777)",
     "watch": "call('inotify_add_watch', call('inotify_init'), KEY.encode(), 0x20)",
 }
+if os.uname().machine == "x86_64":  # other machines never had these calls
+    FILES |= {
+        "date back by utime": "call('syscall', 132, KEY.encode(), None)",
+        "date back by utimes": "call('syscall', 235, KEY.encode(), None)",
+        "date back by futimesat": "call('syscall', 261, -100, KEY.encode(), None)",
+    }
 NETWORK = {
     "TCP": "send(socket.AF_INET, socket.SOCK_STREAM, TCP)",
     "TCP by IPv6": "send(socket.AF_INET6, socket.SOCK_STREAM, ('::ffff:127.0.0.1', TCP[1]))",
