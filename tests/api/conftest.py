@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from chart.helm import pick, render
 from chart.install import install
-from cluster_tools import SANDBOX, Admin, a_name, wait_for
+from cluster_tools import OPERATOR, SANDBOX, Admin, a_name, wait_for
 from control_plane import API_SERVER, CONTROLLERS, ControlPlane
 from kubernetes import client, config
-from pod_places import CHANGES, KEPT_FROM, OPERATOR, POLICY, Place, wait_for_the_changes_policy, wait_for_the_policy
+from pod_places import CHANGES, KEPT_FROM, POLICY, Place, wait_for_the_changes_policy, wait_for_the_policy
 from weaker_pods import AGENT, a_hardened_pod, spec
 
 CHECKPOINTS = (

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from chart.reviews import Account, an_account_for_each_role, an_editor
-from cluster_tools import SANDBOX, Admin, a_name, wait_for
+from cluster_tools import OPERATOR, SANDBOX, Admin, a_name, wait_for
 from kube import Kube, Refusal
-from pod_places import OPERATOR
 from weaker_pods import a_hardened_pod
 
 POLICY = "codeexec-connections"

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from chart.reviews import an_editor
-from cluster_tools import SANDBOX, SYSTEM, a_name, wait_for
+from cluster_tools import OPERATOR, SANDBOX, SYSTEM, a_name, wait_for
 from kube import Kube, Refusal
-from pod_places import OPERATOR
 
 from codeexec_api.names import KEY_NAME, PUBLIC_KEY, SEALING_KEY
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from api_calls import Match
-from cluster_tools import SANDBOX, SYSTEM, a_secret, wait_for
+from cluster_tools import OPERATOR, SANDBOX, SYSTEM, a_secret, wait_for
 from component_stage import LIMITS, in_thread
 from faults import Answer, Cut, Stall
 
@@ -108,7 +108,8 @@ async def test_the_sealing_key_is_replaced_when_it_is_a_day_old(hurried, stage, 
     before = await in_thread(keys)
     aged = [{**one, "createdAt": "2020-01-01T00:00:00+00:00"} for one in before]
     patch = json.dumps({"stringData": {"keys.json": json.dumps(aged)}})
-    await in_thread(admin.kubectl, "-n", SYSTEM, "patch", "secret", "codeexec-sealing", "--type=merge", "-p", patch)
+    command = ("--as", OPERATOR, "-n", SYSTEM, "patch", "secret", "codeexec-sealing", "--type=merge", "-p", patch)
+    await in_thread(admin.kubectl, *command)
     await in_thread(hurried.restart)
     newest = (await in_thread(keys))[-1]["name"]
     assert newest not in {one["name"] for one in before}

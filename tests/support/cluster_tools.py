@@ -25,6 +25,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 ROOT = Path(__file__).parents[2]
 SYSTEM = "codeexec-system"
 AGENT = f"system:serviceaccount:{SANDBOX}:codeexec-agent"
+OPERATOR = f"system:serviceaccount:{SYSTEM}:codeexec-operator"
 
 
 def image(which: str = "SANDBOX_IMAGE") -> str:
@@ -283,5 +284,6 @@ def age_the_sealing_key(admin: Admin, by: timedelta) -> str:
     secret = admin.get("secret", "codeexec-sealing", SYSTEM)
     keys = json.loads(base64.b64decode(secret["data"]["keys.json"]))
     keys[-1]["createdAt"] = (datetime.fromisoformat(keys[-1]["createdAt"]) - by).isoformat()
-    admin.patch("secret", "codeexec-sealing", {"stringData": {"keys.json": json.dumps(keys)}}, SYSTEM)
+    operator = Admin(admin.kubeconfig, OPERATOR)  # admission lets nobody else write keys
+    operator.patch("secret", "codeexec-sealing", {"stringData": {"keys.json": json.dumps(keys)}}, SYSTEM)
     return keys[-1]["name"]

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cluster_tools import SYSTEM, wait_for
+from cluster_tools import wait_for
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from pydantic import ValidationError
@@ -13,7 +13,6 @@ from weaker_pods import Pod, a_hardened_pod, spec
 
 POLICY = "codeexec-pods"
 CHANGES = "codeexec-pod-changes"
-OPERATOR = f"system:serviceaccount:{SYSTEM}:codeexec-operator"
 
 # What not every version has: the minor version of Kubernetes from which on its API server has it by default. An older
 # one drops such a field before admission sees it, and doesn't know such a subresource.

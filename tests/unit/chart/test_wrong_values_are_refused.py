@@ -55,6 +55,12 @@ REFUSED = {
     ),
     "no runtime class": (["--set", "policy.runtimeClassName="], "/policy/runtimeClassName'"),
     "yes for true": (["--set-string", "sandbox.createNamespaces=yes"], "/sandbox/createNamespaces'"),
+    "a user that ends an expression": (
+        ["--set-json", """sandbox.breakGlassUsers=["x'] || true || '' in ['"]"""],
+        "/sandbox/breakGlassUsers/0'",
+    ),
+    "annotators as a switch": (["--set", "sandbox.annotators=true"], "/sandbox/annotators'"),
+    "an address without a prefix": (["--set", "sandbox.neverPermit={203.0.113.4}"], "/sandbox/neverPermit/0'"),
     "unknown language": (["--set", "policy.languages={python,perl}"], "/policy/languages/1'"),
     "no language": (["--set-json", "policy.languages=[]"], "/policy/languages'"),
     "egress as a switch": (["--set", "policy.egress=true"], "/policy/egress'"),
