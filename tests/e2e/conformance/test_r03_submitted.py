@@ -1,6 +1,7 @@
 """R-03: what was submitted is what runs, whatever ran before in the same call or session."""
 
 import pytest
+from conformance.sandbox import BESIDE_OTHERS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-03")]
 
@@ -55,32 +56,43 @@ def ordinary(earlier: str) -> str:
     return f"EARLIER, SUBMITTED = {earlier!r}, {SUBMITTED!r}\n{ORDINARY}"
 
 
-async def test_a_process_that_a_block_leaves_behind_can_not_replace_the_next(control, sandbox, unprotected_pod):
+@pytest.mark.runtimes("runc", "gvisor")
+async def test_a_process_that_a_block_leaves_behind_can_not_replace_the_next(control, everywhere, unprotected_pod):
     """A process that block 1 leaves behind can't replace the code of block 2."""
     there = [unprotected_pod(ordinary(RACE)).strip() for _ in range(TIMES)]
     control.succeeded(
         "in the unprotected pod a process that an earlier program had left behind replaced the next one's file",
         "planted" in there,
     )
-    for _ in range(TIMES):
-        result = await sandbox.call(RACE, SUBMITTED)
-        assert (result.output, len(result.blocks)) == ("as submitted\n", 2)
+
+    async def probe(sandbox):
+        for _ in range(TIMES):
+            result = await sandbox.call(RACE, SUBMITTED)
+            assert (result.output, len(result.blocks)) == ("as submitted\n", 2)
+
+    await everywhere(probe)
 
 
-async def test_files_of_an_earlier_call_do_not_run_in_the_next(control, sandbox, unprotected_pod):
+@pytest.mark.runtimes("runc", "gvisor")
+async def test_files_of_an_earlier_call_do_not_run_in_the_next(control, everywhere, unprotected_pod):
     """Packages that code installs for its user don't run in a later block, nor in a later call of the session."""
     control.succeeded(
         "in the unprotected pod a file in the user's folder of packages ran instead of the next program",
         unprotected_pod(ordinary(SITE)).strip() == "planted",
     )
-    assert (await sandbox.call(SITE, SUBMITTED)).output == "as submitted\n"
-    session = sandbox.session()
-    await sandbox.run(SITE, at=session)
-    for language, code in (("python", SUBMITTED), ("bash", f"python3 -c {SUBMITTED.splitlines()[1]!r}")):
-        assert (await sandbox.run((language, code), at=session)).output == "as submitted\n"
+
+    async def probe(sandbox):
+        assert (await sandbox.call(SITE, SUBMITTED)).output == "as submitted\n"
+        session = sandbox.session(limits=BESIDE_OTHERS)
+        await sandbox.run(SITE, at=session)
+        for language, code in (("python", SUBMITTED), ("bash", f"python3 -c {SUBMITTED.splitlines()[1]!r}")):
+            assert (await sandbox.run((language, code), at=session)).output == "as submitted\n"
+
+    await everywhere(probe)
 
 
-async def test_a_full_disk_does_not_stop_the_next_call(control, sandbox, unprotected_pod):
+@pytest.mark.runtimes("runc", "gvisor")
+async def test_a_full_disk_does_not_stop_the_next_call(control, everywhere, unprotected_pod):
     """A session whose workspace is full still runs the next call."""
     small = "import os, subprocess\nos.chdir('/dev/shm')\n"
     there = unprotected_pod(
@@ -88,10 +100,13 @@ async def test_a_full_disk_does_not_stop_the_next_call(control, sandbox, unprote
         "finally: os.remove('fill')"
     )
     control.succeeded("in the unprotected pod a program could not be written to a full folder", there == "full\n")
-    session = sandbox.session()
-    await sandbox.run(FILL, at=session)
-    for language in ("python", "bash", "sh"):
-        code = SUBMITTED if language == "python" else "echo as submitted"
-        assert (await sandbox.run((language, code), at=session)).output == "as submitted\n"
-    assert (await sandbox.run("import os; os.remove('fill')", at=session)).exit_code == 0
-    assert (await sandbox.run("print(open(__file__).read())", at=session)).exit_code == 0
+
+    async def probe(sandbox):
+        session = sandbox.session(limits=BESIDE_OTHERS)
+        await sandbox.run(FILL, at=session)
+        for block in (SUBMITTED, ("bash", "echo as submitted"), ("sh", "echo as submitted")):
+            assert (await sandbox.run(block, at=session)).output == "as submitted\n"
+        assert (await sandbox.run("import os; os.remove('fill')", at=session)).exit_code == 0
+        assert (await sandbox.run("print(len(open(__file__).read()) > 0)", at=session)).output == "True\n"
+
+    await everywhere(probe)

@@ -60,6 +60,9 @@ def test_without_a_report_there_is_none(run: Any) -> None:
         "import inspect\ndef f(): return 1\nprint(inspect.getsource(f))",
         "import multiprocessing\nif __name__ == '__main__':\n"
         "    p = multiprocessing.get_context('fork').Process(target=print, args=('child',)); p.start(); p.join()",
+        "import multiprocessing\ndef f(): print('child', __name__, __file__)\nif __name__ == '__main__':\n"
+        "    p = multiprocessing.get_context('spawn').Process(target=f); p.start(); p.join(); print(p.exitcode)",
+        "import sys; print(sys._getframe().f_code.co_filename, open(__file__).read())",
         "# coding: latin-1\nprint('\xe9')",
         "import os; print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:4], len(os.listdir('/proc/self/fd')))",
         "import resource; print([resource.getrlimit(n) for n in (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE)])",
@@ -67,11 +70,12 @@ def test_without_a_report_there_is_none(run: Any) -> None:
         "import runpy, sys; print(sys.modules['__main__'].__dict__ is globals())",
     ],
 )
-def test_what_it_runs_is_as_with_a_new_one(warm: Any, run: Any, code: str) -> None:
-    ready, anew = warm(code), run(code)
-    for stream in ("stdout", "stderr"):
-        assert ready.text(stream) == anew.text(stream)
-    assert ready.endings == anew.endings
+def test_what_it_runs_is_as_by_python_itself(warm: Any, run: Any, code: str) -> None:
+    itself = run({"path": "block0.py", "code": code, "command": ["env", "python3"], "language": "other"})
+    for ours in (warm(code), run(code)):
+        for stream in ("stdout", "stderr"):
+            assert ours.text(stream) == itself.text(stream)
+        assert ours.endings == itself.endings
 
 
 def test_names_in_folders_and_modules_beside_the_script(warm: Any) -> None:
