@@ -178,28 +178,9 @@ def compare(chains: Mapping[str, Chain], checkpoints: Sequence[Checkpoint], foun
     for name, heads in seen.items():
         ordered = sorted(heads.items(), key=lambda one: one[0].sequence)
         if chain := chains.get(name):
-            _check_chain(chain, ordered, found)
+            _check_chain(chain, ordered, covers, found)
         else:
             _absent(*ordered[-1], covers, found)
-
-
-def _check_chain(chain: Chain, heads: Sequence[_Seen], found: Found) -> None:
-    for head, checkpoint in heads:
-        line, after = chain.get(head.sequence), chain.get(head.sequence + 1)
-        told = f"line {head.sequence} of chain {head.chain}"
-        if head.sequence > max(chain):
-            message = (
-                f"chain {head.chain} ends with line {max(chain)} in the given logs, but {checkpoint.file}, of "
-                f"{checkpoint.time}, saw line {head.sequence}: give a newer copy of the log, or its end was cut off"
-            )
-            return found.say(FindingKind.MISSING, chain[max(chain)].where, message)
-        if line and (line.body["hash"], line.body["namespace"]) != (head.hash, head.namespace):
-            message = f"{told} is not the one that {checkpoint.file}, of {checkpoint.time}, saw"
-            return found.say(FindingKind.REWRITTEN, line.where, message)
-        if not line and after and after.body["previous"] != head.hash:
-            message = f"it does not follow {told}, as {checkpoint.file}, of {checkpoint.time}, saw it"
-            return found.say(FindingKind.REWRITTEN, after.where, message)
-    return None
 
 
 class _Coverage:
@@ -218,6 +199,29 @@ class _Coverage:
 
     def __contains__(self, time: str) -> bool:
         return bool(self._spans) and (time >= self._newest or any(first <= time <= last for first, last in self._spans))
+
+
+def _check_chain(chain: Chain, heads: Sequence[_Seen], covers: _Coverage, found: Found) -> None:
+    first = min(chain)
+    for head, checkpoint in heads:
+        line, after = chain.get(head.sequence), chain.get(head.sequence + 1)
+        told = f"line {head.sequence} of chain {head.chain}"
+        if head.sequence > max(chain):
+            message = (
+                f"chain {head.chain} ends with line {max(chain)} in the given logs, but {checkpoint.file}, of "
+                f"{checkpoint.time}, saw line {head.sequence}: give a newer copy of the log, or its end was cut off"
+            )
+            return found.say(FindingKind.MISSING, chain[max(chain)].where, message)
+        if line and (line.body["hash"], line.body["namespace"]) != (head.hash, head.namespace):
+            message = f"{told} is not the one that {checkpoint.file}, of {checkpoint.time}, saw"
+            return found.say(FindingKind.REWRITTEN, line.where, message)
+        if not line and after and after.body["previous"] != head.hash:
+            message = f"it does not follow {told}, as {checkpoint.file}, of {checkpoint.time}, saw it"
+            return found.say(FindingKind.REWRITTEN, after.where, message)
+        if head.sequence < first and not after and head.time in covers:
+            message = f"{told}, which {checkpoint.file}, of {checkpoint.time}, saw, is missing before it"
+            return found.say(FindingKind.MISSING, chain[first].where, message)
+    return None
 
 
 def _absent(head: Head, checkpoint: Checkpoint, covers: _Coverage, found: Found) -> None:

@@ -153,6 +153,23 @@ def test_a_line_before_the_first_that_is_left_is_still_known_by_its_hash(world, 
     assert "it does not follow line 8" in found.findings[0].message
 
 
+def test_a_beginning_that_was_taken_out_of_a_log_is_found() -> None:
+    """A node drops all that is older, and not the lines of one namespace."""
+    world, files = World(), {}
+    world.start("other", "codeexec-sandbox")
+    world.write(named("run-1"), Phase.RUNNING)
+    sign(world, files)
+    for phase in (Phase.SUCCEEDED, Phase.LOST):
+        world.write(named("run-2"), phase)
+    witness, log = Witness(files, KEY.public), world.logs["log-1"]
+    world.logs["log-1"] = log[-1:]
+    assert world.check(complete=False, witness=witness).findings == (), "control: what the node drops"
+    world.logs["log-1"] = [log[0], *log[-1:]]
+    assert world.check(complete=False).findings == (), "control: without a checkpoint"
+    found = world.check(complete=False, witness=witness)
+    assert (kinds(found), found.findings[0].where) == ({FindingKind.MISSING}, "log-1:2")
+
+
 def test_a_chain_that_moved_to_another_namespace_is_found(world, witness) -> None:
     [*_, newest] = world.check(witness=witness).checkpoints
     moved = tuple(head._replace(namespace="elsewhere") for head in newest.heads)

@@ -430,11 +430,15 @@ def leaves(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
             yield (*path, name)
 
 
+CLUSTER = {"--namespace", "--kubeconfig", "--context"}
+LACKS = {("audit", "keygen"): CLUSTER, ("audit", "checkpoint"): {"--namespace"}}
+"""A key has no cluster, and a checkpoint is of all namespaces."""
+
+
 @pytest.mark.parametrize("command", list(leaves(main)), ids=" ".join)
 def test_each_command_explains_itself_and_takes_the_cluster(command) -> None:
     text = CliRunner().invoke(main, [*command, "--help"]).stdout
-    for option in ("--namespace", "--kubeconfig", "--context"):
-        assert option in text
+    assert {option for option in CLUSTER if f" {option} " in text} == CLUSTER - LACKS.get(command, set())
 
 
 def test_each_command_asks_the_cluster_that_is_named(fake, monkeypatch) -> None:

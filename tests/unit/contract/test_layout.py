@@ -131,7 +131,14 @@ def test_kubectl_runs_the_same_program() -> None:
 
 
 def test_extras() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"operator", "client", "cli", "local", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {
+        "operator",
+        "client",
+        "cli",
+        "checkpoints",
+        "local",
+        "dev",
+    }
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=name_of)
