@@ -129,16 +129,18 @@ def out_of_memory(what: str, limits: PodLimits) -> str:
 
 def late(sandbox: Sandbox, timing: Timing) -> Ending:
     """The pod did not become ready in time, with what is known of why."""
-    message = f"the pod did not start within {timing.start_timeout:g} s: {_why(sandbox.pod)}"
+    message = f"the pod did not start within {timing.start_timeout:g} s: {_why(sandbox)}"
     return Ending(Event.DEADLINE, None, message)
 
 
-def _why(pod: PodView | None) -> str:
+def _why(sandbox: Sandbox) -> str:
     """In the words of the scheduler or the kubelet, where they say anything."""
+    pod = sandbox.pod
     if pod is None:
         return "the API server has not reported it"
     if pod.running:
-        return "its container runs, but the runner did not answer, or the operator could not read its node"
+        unknown = f"its container runs, but the operator has not heard of node {pod.node_name!r}"
+        return unknown if sandbox.runner.ready else "its container runs, but the runner did not answer"
     if pod.unschedulable:
         return f"the scheduler found no node: {pod.unschedulable}"
     if pod.waiting_message:

@@ -196,7 +196,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
     policy = a_policy()
     context: Any = SimpleNamespace(
         cluster=SimpleNamespace(write_execution=write),
-        lookout=SimpleNamespace(view=SURROUNDINGS),
+        lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
         policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
         timing=Timing(),
         version="1.2.3",

@@ -176,7 +176,10 @@ def test_a_node_that_has_just_joined_is_waited_for() -> None:
     joined = starting(reported(GVISOR), ALLOWED, a_node("another"))
     assert plan(joined) == Plan(wake_at=NOW + seconds(TIMING.node_retry))
     assert starts_code(plan(replace(joined, surroundings=around())))
-    assert outcome(plan(joined, 60)) == (Phase.FAILED, "StartTimeout")
+    late = plan(joined, 60)
+    assert outcome(late) == (Phase.FAILED, "StartTimeout")
+    assert late.status
+    assert "has not heard of node 'node-1'" in getattr(late.status, "message")  # noqa: B009
     assert not awaits_node(a_pod(), around(a_node("another"))), "the node's kernel needs no evidence"
 
 

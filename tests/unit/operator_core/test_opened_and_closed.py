@@ -67,7 +67,7 @@ class Played(PlayedCluster):
 
         context: Any = SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view=replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,))),
+            lookout=SimpleNamespace(view_from=lambda *_: replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,))),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
             reader=CodeReader(),

@@ -65,7 +65,7 @@ class Played(PlayedCluster):
 
         return SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view=SURROUNDINGS),
+            lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
             timing=Timing(),
