@@ -214,7 +214,7 @@ bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in
 	@$(BIN)/python tests/bench/bench.py
 	$(if $(PAGE),$(BIN)/python tests/bench/page.py docs/performance.md)
 
-bench-records: deploy ## Measure a call and the operator without and with 10,000 records (JSON in .codeexec/records.json)
+bench-records: deploy ## Measure a call and the operator without and with 10,000 records, or LARGEST=1: 300 of the largest (JSON in .codeexec/records.json)
 	@$(BIN)/python -W ignore tests/bench/retained.py
 
 cast: deploy ## Run the quick start on the cluster and write docs/cast.svg, the terminal at the top of README
