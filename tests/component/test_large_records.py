@@ -17,7 +17,7 @@ from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
 from executor_client import ClusterRef, CodeExecutionClient, PreparedBlock
 
 NEIGHBOUR = f"{SANDBOX}-neighbour"
-LARGE, PADDED, LIVE = 300, 60, 60
+LARGE, PADDED, LIVE = 120, 40, 40
 PADDING = 1_200_000
 """Bytes of managedFields, as agents could write them before admission bounded them. Such records are still there."""
 MOST_MIB = 300
