@@ -6,6 +6,15 @@ from typing import Any
 import pytest
 from cluster_tools import SANDBOX, Admin, a_name
 
+PADDED = [
+    {
+        "manager": "m",
+        "operation": "Update",
+        "apiVersion": "coordination.k8s.io/v1",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {f"f:{index}-{'x' * 200}": {} for index in range(100)},
+    }
+]
 NOW, LATER = "2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:10.000000Z"
 
 
@@ -60,6 +69,7 @@ def test_nobody_touches_the_lease_of_another(agent, other, admin, lease):
         ({"metadata": {"labels": {"a": "b"}}}, "no metadata.labels"),
         ({"metadata": {"annotations": {"a": "b" * 1000}}}, "no metadata.labels"),
         ({"metadata": {"finalizers": ["a.b/c"]}}, "no metadata.labels"),
+        ({"metadata": {"managedFields": PADDED}}, "metadata.managedFields must have at most 16384 bytes"),
     ],
     ids=str,
 )
