@@ -71,7 +71,7 @@ def test_nobody_touches_the_lease_of_another(agent, other, admin, lease):
         ({"metadata": {"finalizers": ["a.b/c"]}}, "no metadata.labels"),
         ({"metadata": {"managedFields": PADDED}}, "metadata.managedFields must have at most 16384 bytes"),
     ],
-    ids=str,
+    ids=["holder", "duration", "labels", "annotations", "finalizers", "managed fields"],
 )
 def test_nothing_else_is_stored_in_a_lease(agent, lease, change, said):
     assert said in str(agent.try_patch("lease", lease, change))
