@@ -310,12 +310,19 @@ def test_the_job_is_what_the_runner_needs() -> None:
             "session": False,
             "stateful": False,
             "blocks": [
-                {"path": "pkg/main.py", "command": ["python3"], "language": "python", "code": "print(1)\n"},
+                {
+                    "path": "pkg/main.py",
+                    "command": ["python3"],
+                    "language": "python",
+                    "code": "print(1)\n",
+                    "sha256": hashlib.sha256(b"print(1)\n").hexdigest(),
+                },
                 {
                     "path": f"tmp_code_{hashlib.sha256(b'ls' + bytes([10])).hexdigest()}.sh",
                     "command": ["bash"],
                     "language": "bash",
                     "code": "ls\n",
+                    "sha256": hashlib.sha256(b"ls\n").hexdigest(),
                 },
             ],
             "timeoutSeconds": 7,
