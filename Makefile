@@ -149,7 +149,7 @@ lint: venv ## Lint, types and import contracts
 	echo "import contracts"; $(BIN)/lint-imports --no-logo
 
 # Our own documents, the CRDs' descriptions, the help of the command line, the comments of the chart's values.
-PROSE := README.md SECURITY.md CONTRIBUTING.md docs/*.md docs/security/threat-model.md charts/codeexec/README.md tests/README.md tests/cluster/README.md
+PROSE := README.md SECURITY.md CONTRIBUTING.md docs/*.md docs/security/threat-model.md docs/security/known-escapes.md charts/codeexec/README.md tests/README.md tests/cluster/README.md
 
 prose: venv ## Lint the English of the documents, the CRDs and the command line (vale, with the rules in tests/prose)
 	@$(RUN) $(CLUSTER)/tools.sh vale
@@ -251,8 +251,9 @@ $(SCANNER)/.installed: requirements/scan.txt | $(BIN)/.installed
 	$(BIN)/uv pip install --quiet --require-hashes --python $(SCANNER)/bin/python -r requirements/scan.txt
 	touch $@
 
-generate: venv ## Write CRDs, chart copies, docs/phases.md and lock files
+generate: venv ## Write CRDs, chart copies, docs/phases.md, docs/security/known-escapes.md and lock files
 	@$(BIN)/python -m codeexec_api .
+	PYTHONPATH=tests/e2e $(BIN)/python -m conformance.escapes
 	compile=($(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11)
 	"$${compile[@]}" --universal pyproject.toml --extra dev --output-file requirements/dev.txt
 	"$${compile[@]}" --universal pyproject.toml --extra operator --extra cli --extra checkpoints --output-file requirements/operator.txt

@@ -110,6 +110,7 @@ def attack(control: Control, everywhere: Callable[..., Any], unprotected_pod: Co
         facts: dict[str, Any] | None = None,
         facts_inside: dict[str, Any] | None = None,
         helpers: tuple[Callable[..., Any], ...] = (),
+        called: Callable[[Attack], str] = words,
         **options: Any,
     ) -> KubernetesCodeResult:
         code = script(*attacks, facts=facts, helpers=helpers)
@@ -123,7 +124,7 @@ def attack(control: Control, everywhere: Callable[..., Any], unprotected_pod: Co
         there = outcomes(printed)
         failed = {name: outcome for name, outcome in there.items() if outcome != SUCCEEDED}
         assert not failed, f"the control failed: these attacks do not even succeed in the {at.name} pod: {failed}"
-        control.succeeded(f"in the {at.name} pod code could {'; '.join(map(words, attacks))}", there)
+        control.succeeded(f"in the {at.name} pod code could {'; '.join(map(called, attacks))}", there)
         for result in results:
             assert result.exit_code == 0, result.output
             succeeded = [name for name, outcome in outcomes(result.stdout).items() if outcome == SUCCEEDED]

@@ -125,16 +125,17 @@ def page(proven: list[Line], cluster: Mapping[str, str]) -> str:
         "proof has a control in the same test: the same attack on an unprotected target, where it must succeed. A "
         "proof without a control fails.",
         "The unprotected pod has the sandbox's image and Kubernetes' defaults: root with capabilities, a "
-        "service-account token, no NetworkPolicy and no limits. The privileged pod also has every capability. If a "
-        "proof shows that a request is rejected, its control is a similar request that must be accepted.",
+        "service-account token, no NetworkPolicy and no limits. The privileged pod also has every capability. "
+        "The careless pod also shares processes, network and folders with the node. If a proof shows that a request is "
+        "rejected, its control is a similar request that must be accepted.",
         "`make conformance` creates a test cluster, or uses the one in `KUBECONFIG`, which must be for tests only. The "
         "proofs are in [tests/e2e/conformance](../../tests/e2e/conformance/).",
         f"**{count} of {len(proven)} guarantees are proven** on:",
-        _rows(("", "this cluster"), cluster.items()),
+        rows(("", "this cluster"), cluster.items()),
         "A proof that names runtimes ran under each of them, any other proof under the cluster's default runtime. Not "
         "tested under gVisor: limits on CPU time and memory, which the test cluster doesn't enforce there "
         "([tests/cluster](../../tests/cluster/README.md)), and Landlock, which gVisor doesn't have.",
-        _rows(
+        rows(
             ("id", "guarantee", "proofs", "verdict"),
             [
                 (f"[{line.guarantee.id}](#{_anchor(line.guarantee)})", line.guarantee.text, _count(line), line.verdict)
@@ -164,7 +165,8 @@ def _entry(proof: Proof) -> str:
     return "\n".join([text, *(f"  - control: {control}" for control in proof.controls)])
 
 
-def _rows(head: tuple[str, ...], body: Iterable[tuple[str, ...]]) -> str:
+def rows(head: tuple[str, ...], body: Iterable[tuple[str, ...]]) -> str:
+    """A table of Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ("---",) * len(head), *body])
 
 

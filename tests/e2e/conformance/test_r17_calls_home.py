@@ -70,12 +70,12 @@ print(*[socket.inet_ntoa(struct.pack("<I", int(peer, 16))) for peer in peers])
 
 
 async def test_the_operator_speaks_to_the_cluster_only(control, sandbox, admin, unprotected_pod):
-    """The operator can't reach what stands for the internet; it speaks to the API server and to what it probes."""
+    """The operator can't reach port 8000 of a pod. Its TCP connections lead to the API server, DNS and its probes."""
     status = sandbox.record(await sandbox.call("print('ran')"))["status"]
     assert status["phase"] == "Succeeded"
     run = ["-n", SYSTEM, "exec", "-i", "deployment/codeexec-operator", "--", "python3", "-"]
     attempt = f"{REACH_PROBE}print(reaches({unprotected_pod.ip!r}, 8000))"
-    control.succeeded("the unprotected pod reached the same canary", unprotected_pod(attempt) == "True\n")
+    control.succeeded("the unprotected pod reached the same port", unprotected_pod(attempt) == "True\n")
     assert admin.kubectl(*run, stdin=attempt) == "False\n"
     api = admin.get("service", "kubernetes", "default")["spec"]["clusterIP"]
     behind = endpoints(admin, "default", "kubernetes")
