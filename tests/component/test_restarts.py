@@ -40,6 +40,25 @@ async def test_code_that_ran_when_the_operator_went_is_lost_and_not_run_again(
     assert (await client.execute(HELLO, asking())).output == "hello\n"
 
 
+async def test_the_audit_log_tells_of_the_last_line_before_it_though_finished_records_are_not_watched(
+    operator, stage, client, asking, agent
+):
+    await client.execute(HELLO, asking())
+    await in_thread(operator.stop)
+    begin = operator.log.stat().st_size
+    lists = Match("list", "codesessions")
+    before = len(stage.proxy.seen(lists))
+    await in_thread(operator.start)
+    # Kopf's, and that for columns, which comes when the executions have been looked through.
+    await in_thread(wait_for, "sessions to be listed twice", lambda: len(stage.proxy.seen(lists)) >= before + 2)
+    await in_thread(operator.stop)
+    said = operator.log.read_bytes()[begin:].decode()
+    last = stage.record(agent)["status"]["audit"]
+    assert '"Continues"' in said
+    assert f'"chain":"{last["chain"]}"' in said
+    await in_thread(operator.start)
+
+
 async def test_what_was_submitted_while_there_was_no_operator_runs_once_it_is_there(
     operator, stage, client, asking, agent
 ):

@@ -35,10 +35,10 @@ async def hear_of_finished(cluster: Cluster, namespaces: Sequence[str], audit: A
 
 async def _hear(cluster: Cluster, namespace: str, audit: AuditLog) -> None:
     for names, get in (
-        (await cluster.audited_executions(namespace), cluster.get_execution),
-        (await cluster.audited_sessions(namespace), cluster.get_session),
+        (cluster.audited_executions, cluster.get_execution),
+        (cluster.audited_sessions, cluster.get_session),
     ):
-        for name in names:  # the first few may be this process's own
+        for name in await names(namespace):  # the first few may be this process's own
             record = await get(namespace, name)
             if record and audit.heard(namespace, record.status.audit):
                 break
