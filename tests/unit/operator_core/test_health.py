@@ -27,6 +27,7 @@ async def test_many_who_ask_at_once_get_one_answer() -> None:
     await asyncio.sleep(0)
     question.now += 10 * KNOWN_SECONDS
     many.append(asyncio.create_task(question.known()))
+    await asyncio.sleep(0)
     many.pop(0).cancel()
     question.answer.set_result(None)
     await asyncio.gather(*many)
