@@ -1346,7 +1346,7 @@ class CodeSessionSpec(_Model):
     )
     client_lease: ObjectName | None = Field(
         None,
-        description="clientLease is the name of a coordination.k8s.io Lease in the same namespace, which the client "
+        description="clientLease is the name of a Lease in the same namespace, which the client "
         "renews. When the Lease was not renewed for its leaseDurationSeconds, or was deleted, and no execution of the "
         "session is running or queued, the session ends. If unset, the session outlives its client.",
         json_schema_extra=_immutable("clientLease", SESSION_KIND),

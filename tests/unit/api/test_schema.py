@@ -41,6 +41,7 @@ IMMUTABLE = {
     },
     ExecutionApproval: {"approver", "decision", "executionRef", "expiresAt", "grants", "reason"},
     CodeSession: {
+        "clientLease",
         "idleTimeoutSeconds",
         "image",
         "limits",
@@ -67,7 +68,7 @@ OPTIONAL = {
         "traceparent",
         "ttlSecondsAfterFinished",
     },
-    CodeSession: {"image", "requestedBy", "runtimeClassName", "traceparent"},
+    CodeSession: {"clientLease", "image", "requestedBy", "runtimeClassName", "traceparent"},
     ExecutionApproval: {"expiresAt", "grants", "reason"},
 }
 ONE_WAY = {CodeExecution: "cancelled", CodeSession: "ended", ExecutionApproval: "revoked"}

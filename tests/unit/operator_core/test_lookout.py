@@ -17,6 +17,9 @@ class Played:
     async def list_nodes(self) -> list[NodeView]:
         return [NodeView(name, "", 0, True, frozenset()) for name in self.names]
 
+    async def list_api_servers(self) -> frozenset[str]:
+        return frozenset()
+
     async def list_runtime_handlers(self) -> dict[str, str]:
         return {}
 
@@ -25,7 +28,7 @@ async def test_a_node_that_has_joined_is_looked_at_when_a_pod_is_there(monkeypat
     monkeypatch.setattr(lookout, "_name_servers", lambda _: [])
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     cluster: Any = Played()
-    ours = lookout.Lookout(cluster, pod_ips=(), canary_port=0)
+    ours = lookout.Lookout(cluster, pod_ips=(), canary_port=0, never_permit=())
     await ours.open()
     cluster.names.append("node-2")
 

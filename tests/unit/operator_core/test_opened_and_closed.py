@@ -24,6 +24,7 @@ from codeexec_operator.core.surroundings import NodeView
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))
+SEEN = replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,), api_servers=frozenset({"172.18.0.2"}))
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Played(PlayedCluster):
 
         context: Any = SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view_from=lambda *_: replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,))),
+            lookout=SimpleNamespace(view_from=lambda *_: SEEN),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
             reader=CodeReader(),
