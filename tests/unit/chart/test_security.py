@@ -146,7 +146,7 @@ def test_the_sealing_keys_are_nowhere_in_the_chart(values: Path) -> None:
 
 
 def _sandboxes(objects: list[dict[str, Any]]) -> set[str]:
-    namespaces = {one["metadata"]["namespace"] for one in objects if one["kind"] == "Role"} - {SYSTEM}
+    namespaces = {one["metadata"]["namespace"] for one in objects if one["kind"] == "Role"} - {SYSTEM, "default"}
     assert namespaces
     return namespaces
 
