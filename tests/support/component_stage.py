@@ -84,8 +84,10 @@ class Stage:
             authority, where = self.plane.folder / "ca.crt", self.plane.address
             nodes = ScriptedNodes(self.plane.kubeconfig, authority, where, self.folder)
             self.nodes = self._stack.enter_context(nodes)
-            self.proxy = self._stack.enter_context(FaultProxy(self.plane.kubeconfig))
-            self.client_proxy = self._stack.enter_context(FaultProxy(self.plane.kubeconfig))
+            # Without a client certificate, which the API server would look at before the token of who asks.
+            without = self.plane.kubeconfig_with_token("none")
+            self.proxy = self._stack.enter_context(FaultProxy(without))
+            self.client_proxy = self._stack.enter_context(FaultProxy(without))
             self._stack = self._stack.pop_all()
         return self
 
