@@ -173,7 +173,8 @@ class Stage:
         for namespace in (SYSTEM, *self.namespaces):
             self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         custom = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
-        self.admin.apply(_runtime_class(RUNTIME_CLASS, "runc"), _runtime_class(PRETENDED, "runsc"), *custom)
+        classes = _runtime_class(RUNTIME_CLASS, "runc"), _runtime_class(PRETENDED, "runsc")
+        self.admin.apply(*classes, _api_server_endpoints(), *custom)
         wait_until_served(self.admin, custom)
         left_out = ("CustomResourceDefinition", "Deployment", "Pod")
         self.admin.apply(*(one for one in objects if one["kind"] not in left_out))
@@ -199,6 +200,13 @@ RUNNING: Final = Match("patch", EXECUTION_PLURAL, subresource="status", where=la
 
 def _over(record: Mapping[str, Any]) -> bool:
     return record.get("status", {}).get("phase") in TERMINAL
+
+
+def _api_server_endpoints() -> dict[str, Any]:
+    """An API server on the loopback interface has none, and without them the operator opens no address."""
+    metadata = {"name": "stage", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}}
+    content = {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.10"]}], "ports": [{"port": 6443}]}
+    return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, **content}
 
 
 def _runtime_class(name: str, handler: str) -> dict[str, Any]:
