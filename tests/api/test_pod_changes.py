@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import simulated_kubelets
-from cluster_tools import SANDBOX, a_name, wait_for
+from cluster_tools import SANDBOX, a_name, an_execution, wait_for
 from factories import a_raw_spec
 from kube import Kube
 from pod_places import POLICY, Place
@@ -183,33 +183,33 @@ TAKEN = CodeExecution.parse(
 
 
 @pytest.fixture
-def pool_pod(core, operator) -> Iterator[str]:
+def pool_pod(core, operator, admin) -> Iterator[str]:
+    """Its owner exists, as that of an adopted pod has to: the garbage collector is at work here."""
+    metadata = {"name": a_name("pool"), "namespace": SANDBOX}
+    owner = admin.create({"apiVersion": API_VERSION, "kind": POOL_KIND, "metadata": metadata, "spec": {"replicas": 0}})
+    known = {key: owner["metadata"][key] for key in ("name", "uid")}
     pod = a_hardened_pod()
     pod["metadata"] |= {
-        "labels": {POOL_LABEL: "default", TEMPLATE_LABEL: "0"},
-        "ownerReferences": [
-            {
-                "apiVersion": API_VERSION,
-                "kind": POOL_KIND,
-                "name": "default",
-                "uid": "0badcafe-0003",
-                "controller": True,
-            }
-        ],
+        "labels": {POOL_LABEL: known["name"], TEMPLATE_LABEL: "0"},
+        "ownerReferences": [{"apiVersion": API_VERSION, "kind": POOL_KIND, "controller": True, **known}],
     }
     name = operator.create(pod)
     yield name
     core.delete_namespaced_pod(name, SANDBOX, grace_period_seconds=0)
+    admin.delete("sandboxpool", known["name"])
 
 
 ADOPTION = build_adoption(TAKEN, deadline_seconds=60)
 ANOTHER = TAKEN.model_copy(update={"metadata": TAKEN.metadata.model_copy(update={"name": "another"})})
 
 
-def test_the_operator_takes_a_pod_of_a_pool_once(core, operator, pool_pod):
-    assert "metadata.labels" in Place(core, SANDBOX).patch(pool_pod, ADOPTION, kind="merge"), "nobody else does"
-    assert operator.patch(pool_pod, ADOPTION, kind="merge", dry_run=None) == ""
-    assert operator.patch(pool_pod, ADOPTION, kind="merge") == "", "again, where the answer was lost"
+def test_the_operator_takes_a_pod_of_a_pool_once(core, operator, admin, pool_pod):
+    block = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+    taker = CodeExecution.parse(admin.create(an_execution(a_name("taker"), [block])))
+    adoption = build_adoption(taker, deadline_seconds=60)
+    assert "metadata.labels" in Place(core, SANDBOX).patch(pool_pod, adoption, kind="merge"), "nobody else does"
+    assert operator.patch(pool_pod, adoption, kind="merge", dry_run=None) == ""
+    assert operator.patch(pool_pod, adoption, kind="merge") == "", "again, where the answer was lost"
     again = build_adoption(ANOTHER, deadline_seconds=None)
     assert "metadata.labels" in operator.patch(pool_pod, again, kind="merge")
 
