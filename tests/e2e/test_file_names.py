@@ -138,7 +138,11 @@ def test_a_block_is_not_written_through_what_was_planted(workspace, unprotected_
 
     forged = json.dumps({"id": "x", "seq": 0, "error": "forged"})
     code = PLANT.format(workspace="'/workspace'", plant=plant)
-    status = workspace((None, code), (name, f"# {forged}\nprint('ran')"))
+    victims = "print(open('/tmp/victim').read(), open('/workspace/victim').read())"
+    status = workspace((None, code), (name, f"# {forged}\nprint('ran')"), (None, victims))
+    if "/" not in name:  # what stands under the name itself is replaced
+        assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "ran\nbefore before\n")
+        return
     assert (status["phase"], [block["exitCode"] for block in status["blocks"]]) == ("Failed", [0, 126])
     assert status["stderr"]["text"].startswith("python3: ")
     assert status["stderr"]["text"].endswith(f": {name}\n")
@@ -160,9 +164,7 @@ def test_a_fifo_is_not_given_the_code(workspace, unprotected_pod):
     assert unprotected_pod(elsewhere) == "through"
 
     status = workspace((None, READ_A_FIFO.format(workspace="'/workspace'")), ("x.py", "print('ran')"))
-    assert (status["phase"], [block["exitCode"] for block in status["blocks"]]) == ("Failed", [0, 126])
-    assert status["stderr"]["text"].endswith(": x.py\n")
-    assert status.get("stdout", {}).get("text", "") == ""
+    assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "ran\n")
 
 
 MAKE_A_DEVICE = """

@@ -68,7 +68,7 @@ async def test_a_process_that_a_block_leaves_behind_can_not_replace_the_next(con
     async def probe(sandbox):
         for _ in range(TIMES):
             result = await sandbox.call(RACE, SUBMITTED)
-            assert (result.output, len(result.blocks)) == ("as submitted\n", 2)
+            assert (result.stdout, len(result.blocks)) == ("as submitted\n", 2)
 
     await everywhere(probe)
 
@@ -82,7 +82,7 @@ async def test_files_of_an_earlier_call_do_not_run_in_the_next(control, everywhe
     )
 
     async def probe(sandbox):
-        assert (await sandbox.call(SITE, SUBMITTED)).output == "as submitted\n"
+        assert (await sandbox.call(SITE, SUBMITTED)).stdout == "as submitted\n"
         session = sandbox.session(limits=BESIDE_OTHERS)
         await sandbox.run(SITE, at=session)
         for language, code in (("python", SUBMITTED), ("bash", f"python3 -c {SUBMITTED.splitlines()[1]!r}")):

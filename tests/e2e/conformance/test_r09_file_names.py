@@ -36,7 +36,7 @@ print("planted", flush=True)
 
 @pytest.mark.runtimes("runc", "gvisor")
 async def test_names_and_links_do_not_lead_out(control, everywhere, unprotected_pod):
-    """A block is refused whose name is absolute, goes up, or leads through a link that an earlier block planted."""
+    """A block is refused whose name leads out of the workspace, by a planted link too; what has its name is replaced."""
     there = json.loads(unprotected_pod(f"NAMES = {NAMES!r}\n{WRITE}"))
     control.succeeded(
         "in the unprotected pod plain writes to such names left the folder, by .., absolute, through both links",
@@ -45,11 +45,15 @@ async def test_names_and_links_do_not_lead_out(control, everywhere, unprotected_
 
     async def probe(sandbox):
         session = sandbox.session(limits=BESIDE_OTHERS)
-        for name in NAMES:
+        *leads_out, replaced = NAMES
+        for name in leads_out:
             result = await sandbox.run(PLANT, f"# filename: {name}\nprint('ran')", at=session)
             assert result.exit_code != 0, name
             assert result.stdout == "planted\n", name
             assert "Filename is not in the workspace" in result.output or result.stderr, name
+        reached = "import os; print(os.path.lexists('/tmp/through-link'))"
+        result = await sandbox.run(PLANT, f"# filename: {replaced}\nprint('ran')", reached, at=session)
+        assert result.stdout == "planted\nran\nFalse\n"
 
     await everywhere(probe)
 
