@@ -36,7 +36,7 @@ print("planted", flush=True)
 
 @pytest.mark.runtimes("runc", "gvisor")
 async def test_names_and_links_do_not_lead_out(control, everywhere, unprotected_pod):
-    """A block is refused whose name leads out of the workspace, by a planted link too; what has its name is replaced."""
+    """A block whose name leads out, by a planted link too, is refused. What is planted under the name is replaced."""
     there = json.loads(unprotected_pod(f"NAMES = {NAMES!r}\n{WRITE}"))
     control.succeeded(
         "in the unprotected pod plain writes to such names left the folder, by .., absolute, through both links",
