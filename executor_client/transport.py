@@ -92,9 +92,10 @@ _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _KUBECONFIG: Final = "~/.kube/config"
 _OF_NO_USE: Final = re.compile(
-    r'Invalid value: "(?:object|array|string|integer|number|boolean)": |ValidatingAdmissionPolicy .* denied request: '
+    r'Invalid value: (?:"(?:object|array|string|integer|number|boolean)": |(?!["\d\[{-]|true|false|null))'
+    r"|ValidatingAdmissionPolicy .* denied request: "
 )
-"""What the API server puts before the message of a rule."""
+"""What the API server puts before the message of a rule: a type up to 1.35, and the value where that is at fault."""
 
 _Object = TypeVar("_Object", CodeExecution, CodeSession)
 

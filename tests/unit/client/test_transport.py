@@ -300,6 +300,8 @@ def a_rule_is_broken(*causes: dict[str, str]) -> str:
         ({"field": "<nil>", "message": 'Invalid value: "object": metadata.name is too long'}, "metadata.name is"),
         ({"field": "spec.blocks", "message": 'Invalid value: "array": there must be one'}, "spec.blocks: there must"),
         ({"field": "spec.image", "message": 'Invalid value: "string": spec.image is a tag'}, "spec.image is a tag"),
+        ({"field": "spec.image", "message": "Invalid value: spec.image is a tag"}, "spec.image is a tag"),
+        ({"field": "spec.a", "message": "Invalid value: 5: should be 3"}, "spec.a: Invalid value: 5: should be 3"),
         (
             {"field": "spec.limits.cpu", "message": 'Invalid value: "much": it should match ^[0-9]+$'},
             'spec.limits.cpu: Invalid value: "much": it',
