@@ -95,7 +95,7 @@ _OF_NO_USE: Final = re.compile(
     r'Invalid value: (?:"(?:object|array|string|integer|number|boolean)": |(?!["\d\[{-]|true|false|null))'
     r"|ValidatingAdmissionPolicy .* denied request: "
 )
-"""What the API server puts before the message of a rule: a type up to 1.35, and the value where that is at fault."""
+"""What the API server puts before the words of a rule: the type (not in 1.36), and the value where that is wrong."""
 
 _Object = TypeVar("_Object", CodeExecution, CodeSession)
 
