@@ -71,6 +71,27 @@ def _landlock_ruleset(version, ports):
     return ruleset
 
 
+# --- seccomp -------------------------------------------------------------------------------------------------------
+
+
+def no_new_privileges():
+    """What the kernel demands before either layer. Raises OSError."""
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+
+
+class Filter:
+    """A program of `syscall_filter.py` as the kernel takes it."""
+
+    def __init__(self, program):
+        instructions = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+        self._instructions = ctypes.create_string_buffer(instructions, len(instructions))
+        self._pointer = struct.pack("HxxxxxxP", len(program), ctypes.addressof(self._instructions))
+
+    def install(self):
+        """Put the calling process and all that it starts under it. Can't be undone. Raises OSError."""
+        _checked(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._pointer, 0, 0))
+
+
 # --- both ----------------------------------------------------------------------------------------------------------
 
 
@@ -86,10 +107,7 @@ class Confinement:
         egress = egress or {}
         kinds = [kind for kind in PROTOCOLS if egress.get(kind)]
         self._permits = bool(kinds)
-        program = seccomp_program(platform.machine(), kinds)
-        instructions = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
-        self._instructions = ctypes.create_string_buffer(instructions, len(instructions))
-        self._filter = struct.pack("HxxxxxxP", len(program), ctypes.addressof(self._instructions))
+        self._filter = Filter(seccomp_program(platform.machine(), kinds))
         version = landlock_version()
         self._ruleset = _landlock_ruleset(version, egress.get("tcp", ())) if version else None
         self._knows_ports = version >= _KNOWS_PORTS
@@ -112,10 +130,10 @@ class Confinement:
             ceiling = resource.getrlimit(limit)[1]
             bound = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
             resource.setrlimit(limit, (bound, bound))
-        _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        no_new_privileges()
         if self._ruleset is not None:
             _checked(_libc.syscall(_RESTRICT_SELF, self._ruleset, ctypes.c_uint32(0)))
-        _checked(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._filter, 0, 0))
+        self._filter.install()
 
     def layers(self):
         """Names of the layers that hold; sockets are tried, in a process of its own.

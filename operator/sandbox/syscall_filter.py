@@ -207,3 +207,10 @@ def seccomp_program(machine, kinds=()):
         (_LOAD, 0, 0, _NUMBER),
         *_search(runs),
     ]
+
+
+def refusing(machine, names):
+    """A filter that refuses these calls as a kernel without them does, and no others; for `machine` see above."""
+    _, column = _ARCHITECTURES[machine]
+    calls = [(_EQUAL, 0, 1, CALLS[name][column]) for name in names]
+    return [(_LOAD, 0, 0, _NUMBER), *(one for call in calls for one in (call, *_answer(errno.ENOSYS))), *_ALLOW]
