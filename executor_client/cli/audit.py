@@ -14,7 +14,7 @@ from codeexec_api.audit_findings import Finding, LogLine
 from codeexec_api.checkpoints import Witness
 from codeexec_api.signed_note import VerifyingKey
 from executor_client.cli import auditing
-from executor_client.cli.auditing import Asked, Record
+from executor_client.cli.auditing import Asked, Record, many
 from executor_client.cli.checkpoint_store import CheckpointStore
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.completion import EXECUTIONS, SESSIONS, name_of
@@ -300,11 +300,6 @@ def _show_verification(found: Verification, *, with_records: bool) -> None:
         )
     notes = f", {many(len(found.notes), 'note')}" if found.notes else ""
     click.echo(f"{'FAILED' if found.findings else 'ok'}: {many(len(found.findings), 'finding')}{notes}")
-
-
-def many(count: int, what: str) -> str:
-    """A number of things, in words."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def show_findings(title: str, findings: tuple[Finding, ...], most: int) -> None:

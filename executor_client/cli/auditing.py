@@ -60,6 +60,11 @@ class Moment:
     detail: str = ""
 
 
+def many(count: int, what: str) -> str:
+    """A count with its noun."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def end_of(record: Record) -> datetime | None:
     """When an execution or a session ended; None as long as it has not."""
     return record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at

@@ -11,7 +11,8 @@ from codeexec_api.audit_check import verify
 from codeexec_api.audit_findings import LogLine
 from codeexec_api.checkpoints import Witness, following
 from codeexec_api.signed_note import SigningKey
-from executor_client.cli.audit import FILE, FINDINGS, many, read_logs, show_findings
+from executor_client.cli.audit import FILE, FINDINGS, read_logs, show_findings
+from executor_client.cli.auditing import many
 from executor_client.cli.checkpoint_store import CheckpointStore
 from executor_client.cli.common import Cluster, in_namespace, now
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE, OperatorLog

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from codeexec_api.audit_check import Verification
-from executor_client.cli.auditing import Record
+from executor_client.cli.auditing import Record, many
 from executor_client.cli.report_entries import entries_of
 from executor_client.cli.report_rows import approval_anchor, days_of, shown
-from executor_client.cli.report_sums import flagged, found_in_log, many, problems_of, sum_up
+from executor_client.cli.report_sums import flagged, found_in_log, problems_of, sum_up
 
 
 @dataclass(frozen=True)

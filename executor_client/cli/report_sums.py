@@ -14,7 +14,7 @@ from typing import Final
 from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
 from codeexec_api.audit_findings import Finding
 from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
-from executor_client.cli.auditing import Record
+from executor_client.cli.auditing import Record, many
 from executor_client.cli.report_entries import (
     Entry,
     SessionGroup,
@@ -117,11 +117,6 @@ def _consequence(group: SessionGroup) -> str:
     if idle:
         return f"{many(idle, 'execution')} did not start"
     return f"{many(ran, 'execution')} ran in it" if ran else ""
-
-
-def many(count: int, what: str) -> str:
-    """A count with its noun."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 @dataclass(frozen=True)
