@@ -7,19 +7,17 @@ import asyncio
 import logging
 import secrets
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from codeexec_api.names import LEASE_PREFIX
+from codeexec_api.names import LEASE_PREFIX, LEASE_SECONDS
 from executor_client.exceptions import CodeExecError
 from executor_client.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-LEASE_SECONDS: Final = 35
-"""How long the sessions of a client that is gone may be idle before they end, besides what it takes to notice."""
 _RENEW_SECONDS: Final = 10
 _FAREWELL_SECONDS: Final = 5
 
@@ -35,7 +33,7 @@ class ClientLease:
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Transport]],
+        connect: Callable[[], Coroutine[Any, Any, Transport]],
         *,
         seconds: int = LEASE_SECONDS,
         every: float = _RENEW_SECONDS,
@@ -72,7 +70,7 @@ class ClientLease:
 
 
 def _keep(
-    connect: Callable[[], Awaitable[Transport]], name: str, seconds: int, every: float, over: threading.Event
+    connect: Callable[[], Coroutine[Any, Any, Transport]], name: str, seconds: int, every: float, over: threading.Event
 ) -> None:
     with asyncio.Runner() as runner:
         transport: Transport | None = None
@@ -80,7 +78,7 @@ def _keep(
             failed = False
             while True:
                 try:
-                    transport = transport or runner.run(_awaited(connect()))
+                    transport = transport or runner.run(connect())
                     runner.run(transport.renew_lease(name, seconds, datetime.now(UTC)))  # noqa: TID251 - operators compare it only
                     failed = False
                 except CodeExecError as error:
@@ -100,7 +98,3 @@ def _keep(
         finally:
             if transport:
                 runner.run(transport.close())
-
-
-async def _awaited(connecting: Awaitable[Transport]) -> Transport:
-    return await connecting

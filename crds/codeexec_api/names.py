@@ -57,6 +57,8 @@ PUBLIC_KEY: Final = "publicKey"
 
 LEASE_PREFIX: Final = "codeexec-client-"
 """How the names of the Leases begin that clients renew as long as they are there."""
+LEASE_SECONDS: Final = 35
+"""How long such a Lease counts after it was renewed, and one that doesn't say how long, or is missing."""
 
 SANDBOX_CONTAINER: Final = "sandbox"
 

@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from codeexec_api import Event, Reason
+from codeexec_api.names import LEASE_SECONDS
 from codeexec_operator.core.actions import ReadLease
 from codeexec_operator.core.findings import Ending
 
-DEFAULT_SECONDS: Final = 35
-"""How long a Lease counts that doesn't say, or is not there."""
 _READS: Final = 4
 """How often a Lease is read within its duration."""
 
@@ -40,19 +39,14 @@ def observe(before: LeaseView | None, spec: Mapping[str, Any] | None, now: datet
         now: the time of the read.
     """
     found = spec or {}
-    renewed, seconds = str(found.get("renewTime") or ""), found.get("leaseDurationSeconds") or DEFAULT_SECONDS
-    same = before is not None and before.renewed == renewed
-    return LeaseView(
-        renewed=renewed,
-        duration=timedelta(seconds=seconds),
-        unchanged_since=before.unchanged_since if before and same else now,
-        read_at=now,
-    )
+    renewed, seconds = str(found.get("renewTime") or ""), found.get("leaseDurationSeconds") or LEASE_SECONDS
+    since = before.unchanged_since if before and before.renewed == renewed else now
+    return LeaseView(renewed, timedelta(seconds=seconds), since, read_at=now)
 
 
 def unread(now: datetime) -> LeaseView:
-    """What is known after a failed read. Time starts anew, because the client may not have reached the API server."""
-    return LeaseView("", timedelta(seconds=DEFAULT_SECONDS), now, now)
+    """What is known before the first read, and after a failed one: the client may not have reached the API server."""
+    return LeaseView("", timedelta(seconds=LEASE_SECONDS), now, now)
 
 
 def look_after_client(
@@ -66,9 +60,7 @@ def look_after_client(
         used_at: when an execution of the session last ended: then its client was there.
         now: the time.
     """
-    if lease is None:
-        next_read = used_at + timedelta(seconds=DEFAULT_SECONDS) / _READS
-        return next_read if now < next_read else ReadLease(name)
+    lease = lease or unread(used_at)
     gone_at = max(lease.unchanged_since, used_at) + lease.duration
     if lease.read_at >= gone_at:
         found = f"Lease {name} was not renewed" if lease.renewed else f"there was no Lease {name}"
