@@ -16,7 +16,7 @@ kubeconfig=$(realpath --canonicalize-missing "$kubeconfig")
 
 # --- the checks that make a cluster usable -----------------------------------------
 
-# Each is made again until it passes, so none may wait long for an answer.
+# Each is made again until it passes: an API server that has just started leaves some requests without an answer.
 k() { kubectl --kubeconfig "$kubeconfig" --request-timeout=5s "$@"; }
 
 api_server() { k get --raw /readyz; }
@@ -43,10 +43,20 @@ cluster_dns() { k get --raw /api/v1/namespaces/kube-system/services/kube-dns:met
 
 service_account() { k -n default get serviceaccount default; }
 
+# Neither with the time limit of the other checks nor by "apply", which first asks for the whole API's description: that
+# takes a new API server seconds of CPU.
+runtime_class() {
+  [[ $way != none ]] || k get --raw $RUNTIME_CLASSES/gvisor ||
+    kubectl --kubeconfig "$kubeconfig" create --raw $RUNTIME_CLASSES -f - <<JSON
+{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}
+JSON
+}
+RUNTIME_CLASSES=/apis/node.k8s.io/v1/runtimeclasses
+
 # usable_within SECONDS: waits for each of the above in turn.
 usable_within() {
   local check limit=$((SECONDS + $1)) beat=$((SECONDS + 20))
-  for check in api_server pod_network node_ready cluster_dns service_account; do
+  for check in api_server pod_network node_ready cluster_dns service_account runtime_class; do
     until "$check" >"$CACHE/logs/up-$check.log" 2>&1; do
       if ((SECONDS >= limit)); then
         say "  ${check//_/ }: not there after $1 s, last answer: $(tail -n 1 "$CACHE/logs/up-$check.log")"
@@ -87,11 +97,6 @@ create_cluster() {
   say "  created: $SECONDS s"
   if [[ $way == none ]]; then
     docker exec "$NODE" systemctl enable --quiet --now cilium-operator cilium-agent
-    # Neither with the time limit of the checks above nor by "apply", which first asks for the whole API's description:
-    # that takes a new API server seconds of CPU.
-    kubectl --kubeconfig "$kubeconfig" create --raw /apis/node.k8s.io/v1/runtimeclasses -f - >/dev/null <<JSON
-{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}
-JSON
   fi
   config_key | docker exec -i "$NODE" tee $MADE_WITH >/dev/null
 }
