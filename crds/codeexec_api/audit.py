@@ -52,7 +52,11 @@ class AuditEvent(StrEnum):
     STATUS_WRITE = "StatusWrite"
     """A status is about to be written."""
     NOT_WRITTEN = "NotWritten"
-    """The status of the line `of` was refused, or nobody knows (`answer`: a status of HTTP, or `none`)."""
+    """The status of the line `of` was refused, or nobody knows (`answer`: a status of HTTP, or `none`).
+
+    The same for the record of a `RecordDeleted`: it was not deleted, or nobody knows."""
+    RECORD_DELETED = "RecordDeleted"
+    """A record is about to be deleted, because the policy says so: `why` is Age or Number, `last` its last line."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,18 @@ def of_a_write(
     }
 
 
+def of_a_deletion(record: CodeExecution | CodeSession, why: str) -> Mapping[str, Any]:
+    """What a line says of a record that is about to be deleted."""
+    facts, anchor = facts_of(record), record.status.audit
+    named = {name: facts[name] for name in ("kind", "name", "uid", "phase")}
+    return {
+        "record": named,
+        "why": why,
+        "statusSHA256": status_digest(record.status.dump()),
+        **({"last": _position(anchor)} if anchor else {}),
+    }
+
+
 def of_a_failure(line: Line, answer: int | None) -> Mapping[str, Any]:
     """What a line says of a write that failed; without an answer nobody knows whether it did."""
     return {"of": line.body["sequence"], "answer": str(answer) if answer else "none"}
@@ -115,7 +131,11 @@ def of_a_failure(line: Line, answer: int | None) -> Mapping[str, Any]:
 
 def of_the_last_one(anchor: AuditAnchor) -> Mapping[str, Any]:
     """What a line says of the newest line of an earlier process."""
-    return {"after": {"chain": anchor.chain, "sequence": anchor.sequence, "hash": anchor.hash}}
+    return {"after": _position(anchor)}
+
+
+def _position(anchor: AuditAnchor) -> Facts:
+    return {"chain": anchor.chain, "sequence": anchor.sequence, "hash": anchor.hash}
 
 
 def facts_of(record: CodeExecution | CodeSession) -> Facts:
@@ -220,7 +240,10 @@ def log_entry(line: Line) -> str:
     """The line of JSON that stands in a log, without its end: the audit line, and what a person wants to read first."""
     body = line.body
     about = body["namespace"]
-    if record := body.get("record"):
+    record = body.get("record")
+    if record and body["event"] == AuditEvent.RECORD_DELETED:
+        about += f"/{record['name']}: {body['event']} ({body['why']})"
+    elif record:
         about += f"/{record['name']}: {record['phase']} ({record.get('reason', '')})"
     else:
         about += f": {body['event']}"

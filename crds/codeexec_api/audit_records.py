@@ -31,6 +31,8 @@ class Records:
         self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
         """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed, and
         without those that were read later than the records."""
+        self._deleted: set[str] = set()
+        """UIDs of the records that the operator deleted, as its lines tell."""
         self._ages: dict[str, int] = {}
         """Chains by their age, the oldest first."""
         for chain in sorted(chains.values(), key=lambda one: str(one[min(one)].body["time"])):
@@ -38,7 +40,12 @@ class Records:
             refused = _refused(chain)
             for number in sorted(chain):
                 line = chain[number]
-                if line.record and number not in refused and line.where not in later:
+                if line.body["event"] == AuditEvent.RECORD_DELETED:
+                    # A client that got no answer, or sent the request twice, doesn't know whether the record is gone.
+                    answer = refused.get(number, "")
+                    if not answer.startswith("4") or answer == "404":
+                        self._deleted.add(line.record["uid"])
+                elif line.record and number not in refused and line.where not in later:
                     self._told[line.record["uid"]].append(line)
 
     def check(self, records: Iterable[Mapping[str, Any]], namespace: str) -> tuple[int, tuple[str, ...]]:
@@ -47,8 +54,18 @@ class Records:
         for raw in records:
             seen.add(raw["metadata"]["uid"])
             fine += self._check(raw)
-        gone = [lines[-1] for uid, lines in self._told.items() if uid not in seen]
-        return fine, tuple(line.named for line in gone if line.body["namespace"] == namespace)
+        gone = [
+            lines[-1]
+            for uid, lines in self._told.items()
+            if uid not in seen and lines[-1].body["namespace"] == namespace
+        ]
+        for line in gone:
+            if line.record["uid"] not in self._deleted:
+                message = (
+                    f"the cluster lacks it, and no line says that the operator deleted it (last line: {line.where})"
+                )
+                self._found.wonder(FindingKind.RECORD_MISSING, line.named, message)
+        return fine, tuple(line.named for line in gone)
 
     def _check(self, raw: Mapping[str, Any]) -> bool:
         """True if it agrees with its line."""
@@ -160,10 +177,10 @@ def _moment(text: str) -> datetime:
         return datetime.min.replace(tzinfo=UTC)
 
 
-def _refused(chain: Chain) -> set[int]:
-    """Numbers of the lines whose status was not written, or perhaps not."""
+def _refused(chain: Chain) -> dict[int, str]:
+    """Numbers of the lines whose status was not written, or perhaps not, with what was answered."""
     failures = (line.body for line in chain.values() if line.body["event"] == AuditEvent.NOT_WRITTEN)
-    return {body["of"] for body in failures if isinstance(body.get("of"), int)}
+    return {body["of"]: str(body.get("answer")) for body in failures if isinstance(body.get("of"), int)}
 
 
 def _differences(said: Mapping[str, Any], told: Mapping[str, Any]) -> str:

@@ -55,6 +55,10 @@ KEY_NAME: Final = "keyName"
 PUBLIC_KEY: Final = "publicKey"
 """Key under which it holds the X25519 public key, 32 bytes as base64."""
 
+EXPORT_CURSOR: Final = "codeexec-export"
+"""ConfigMap in each sandbox namespace that says how far the export of records got: a resource version for each kind, by
+its plural."""
+
 LEASE_PREFIX: Final = "codeexec-client-"
 """How the names of the Leases begin that clients renew as long as they are there."""
 LEASE_SECONDS: Final = 35

@@ -53,6 +53,8 @@ MAX_FETCH_BYTES: Final = 16 * 1024 * 1024
 MAX_OUTPUT_PARTS: Final = 96
 MAX_TIMEOUT_SECONDS: Final = 86_400
 MAX_SESSION_SECONDS: Final = 7 * 86_400
+MIN_RECORD_SECONDS: Final = 300
+"""How long each record is kept, whatever the policy says: its client may still read it."""
 MAX_PIDS: Final = 32_768
 MAX_POOL_REPLICAS: Final = 10_000
 MAX_EGRESS_TARGETS: Final = 16
@@ -1745,6 +1747,38 @@ class AgentRule(_Model):
     )
 
 
+class RecordRetention(_Model):
+    """RecordRetention defines when the operator deletes records of finished executions and sessions.
+
+    Executions and sessions count together. The oldest is deleted first, and a session's record after its executions'.
+    """
+
+    max_age_seconds: int | None = Field(
+        None,
+        ge=MIN_RECORD_SECONDS,
+        le=100 * 366 * 86_400,
+        description="maxAgeSeconds is the number of seconds for which a record is kept after its end. If unset, the "
+        "age has no limit.",
+    )
+    max_count: int | None = Field(
+        None,
+        ge=1,
+        le=10_000_000,
+        description="maxCount is the number of finished records that are kept. A record younger than "
+        f"{MIN_RECORD_SECONDS} seconds is kept in any case. If unset, the number has no limit.",
+    )
+    require_export: bool = Field(
+        False,
+        description="requireExport defines whether a record is kept until the export job has written it. It is also "
+        "true if it is true in the operator's default policy. Defaults to false.",
+    )
+
+    @property
+    def limited(self) -> bool:
+        """True if records are deleted at all."""
+        return self.max_age_seconds is not None or self.max_count is not None
+
+
 class ExecutionPolicySpec(_Model):
     """ExecutionPolicySpec defines what requests in the namespace can ask for, with and without approval."""
 
@@ -1861,6 +1895,12 @@ class ExecutionPolicySpec(_Model):
         le=MAX_SESSION_SECONDS,
         description="maxSessionLifetimeSeconds is the highest maxLifetimeSeconds of a session, in seconds. Defaults to "
         "28800.",
+    )
+    records: RecordRetention = Field(
+        default_factory=RecordRetention,
+        description="records defines when records of finished executions and sessions are deleted. If unset, they are "
+        "kept.",
+        json_schema_extra={"default": {}},
     )
 
 

@@ -19,6 +19,7 @@ from codeexec_api.audit import (
     Segment,
     digest,
     facts_of,
+    of_a_deletion,
     of_a_failure,
     of_a_write,
     of_the_last_one,
@@ -74,6 +75,14 @@ class World:
             anchored = status.model_copy(update={"audit": line.anchor})
             self.records[record.metadata.name] = before.model_copy(update={"status": anchored})
         else:
+            self.say(record.metadata.namespace, AuditEvent.NOT_WRITTEN, of_a_failure(line, answer))
+        return line
+
+    def delete(self, name: str, answer: int | None = 200) -> Line:
+        """A record whose time is over. It is gone, whatever the API server answered."""
+        record = self.records.pop(name)
+        line = self.say(record.metadata.namespace, AuditEvent.RECORD_DELETED, of_a_deletion(record, "Age"))
+        if answer != 200:
             self.say(record.metadata.namespace, AuditEvent.NOT_WRITTEN, of_a_failure(line, answer))
         return line
 

@@ -7,7 +7,8 @@ that is not written, and code that does not start: nothing happens without its l
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -20,6 +21,7 @@ from codeexec_api.audit import (
     Line,
     Segment,
     log_entry,
+    of_a_deletion,
     of_a_failure,
     of_a_write,
     of_the_last_one,
@@ -114,8 +116,25 @@ class AuditLog:
             AuditFailure: the line could not be written; nothing was sent then.
         """
         line = self._append(after.metadata.namespace, AuditEvent.STATUS_WRITE, of_a_write(before.status, after))
-        try:
+        with self._failure_told(line):
             return await write(before, after.status.model_copy(update={MEMBER: line.anchor}))
+
+    async def delete(
+        self, record: CodeExecution | CodeSession, why: str, delete: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Write a line, then delete the record that it tells of. Whatever `delete` raises is raised here, and logged.
+
+        Raises:
+            AuditFailure: the line could not be written; nothing was sent then.
+        """
+        line = self._append(record.metadata.namespace, AuditEvent.RECORD_DELETED, of_a_deletion(record, why))
+        with self._failure_told(line):
+            await delete()
+
+    @contextmanager
+    def _failure_told(self, line: Line) -> Iterator[None]:
+        try:
+            yield
         except (ApiException, *NETWORK_ERRORS) as error:
             self._failed(line, getattr(error, "status", None))
             raise
@@ -125,7 +144,7 @@ class AuditLog:
             self._append(line.body["namespace"], AuditEvent.NOT_WRITTEN, of_a_failure(line, answer))
         except AuditFailure as error:  # the worker tries again, and learns it then
             logger.error(
-                "could not log that the status of audit line %s was not written: %s", line.body["sequence"], error
+                "could not log that what audit line %s tells of was not done: %s", line.body["sequence"], error
             )
 
     def _append(self, namespace: str, event: AuditEvent, more: Mapping[str, Any]) -> Line:

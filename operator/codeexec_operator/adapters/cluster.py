@@ -1,4 +1,4 @@
-"""The one doorway to the API server: every request that the operator makes itself is in this file.
+"""The one doorway to the API server: every request that the operator makes itself is in this file or in `finished`.
 
 (kopf's own requests are lists and watches of CodeExecutions and pods.) Each method names the RBAC
 verb that it needs; the chart's Role is their union.
@@ -50,6 +50,7 @@ from codeexec_api.names import (
     payload_name,
     review_name,
 )
+from codeexec_operator.adapters.finished import FinishedRecords
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
@@ -70,10 +71,6 @@ _METADATA: Final = 200
 """Objects whose metadata is listed at a time."""
 _ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """What to accept, so that the API server leaves out what the objects hold (Kubernetes API concepts)."""
-_ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
-"""The same, for what `kubectl get` prints."""
-_ROWS: Final = 50
-"""Rows that are listed at a time: the API server reads the objects for them, and they may be large."""
 
 
 class Cluster:
@@ -84,6 +81,7 @@ class Cluster:
         # Each sandbox has one for as long as it is there: what is made from here on is not bounded as requests are.
         configuration.connection_pool_maxsize = 0
         self._sockets = stream.WsApiClient(configuration)
+        self.finished = FinishedRecords(self._api)
         self._core = client.CoreV1Api(self._api)
         self._nodes = client.NodeV1Api(self._api)
         self._events = client.EventsV1Api(self._api)
@@ -124,38 +122,6 @@ class Cluster:
         """codesessions: get."""
         raw = await _found(self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, SESSION_PLURAL, name))
         return CodeSession.parse(raw) if raw else None
-
-    async def audited_executions(self, namespace: str) -> list[str]:
-        """codeexecutions: list. Names of those with an audit line, the newest line first."""
-        return await self._list_audited(EXECUTION_PLURAL, namespace)
-
-    async def audited_sessions(self, namespace: str) -> list[str]:
-        """codesessions: list. Names of those with an audit line, the newest line first."""
-        return await self._list_audited(SESSION_PLURAL, namespace)
-
-    async def _list_audited(self, plural: str, namespace: str) -> list[str]:
-        found: list[tuple[str, str]] = []
-        token: str | None = None
-        while token != "":
-            page = await self._table(plural, namespace, token)
-            columns = [one["name"] for one in page["columnDefinitions"]]
-            name, audited = columns.index("Name"), columns.index("Audited")
-            found += [(row["cells"][audited], row["cells"][name]) for row in page["rows"] if row["cells"][audited]]
-            token = page["metadata"].get("continue", "")
-        return [name for _, name in sorted(found, reverse=True)]
-
-    async def _table(self, plural: str, namespace: str, token: str | None) -> Any:
-        """A page of a list as columns. The generated methods have no includeObject, so rows would bring metadata."""
-        request = await self._api.param_serialize(
-            "GET",
-            f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{plural}",
-            path_params={"namespace": namespace},
-            query_params=[("limit", _ROWS), ("includeObject", "None"), *([("continue", token)] if token else [])],
-            header_params={"Accept": _ONLY_COLUMNS},
-            auth_settings=["BearerToken"],
-        )
-        asked = await self._api.call_api(*request, _request_timeout=_ANSWER_SECONDS)
-        return json.loads(await self._body(asked.response))
 
     async def ensure_pool(self, namespace: str, name: str, spec: SandboxPoolSpec) -> None:
         """sandboxpools: create. One of that name that is there already is left as it is.

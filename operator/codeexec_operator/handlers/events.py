@@ -30,11 +30,12 @@ from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.default_pool import make_default_pools
-from codeexec_operator.adapters.finished import hear_of_finished
 from codeexec_operator.adapters.health import serve_health
+from codeexec_operator.adapters.last_lines import hear_of_finished
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.record_retention import RecordKeeper
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.sweeper import sweep
 from codeexec_operator.adapters.telemetry import Telemetry
@@ -91,6 +92,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         audit=memo.audit,
         announcer=announcer,
     )
+    keeper = RecordKeeper(cluster, policies, memo.audit)
     memo.audit.open()
     memo.controller = Controller(context)
     await keys.open()
@@ -107,6 +109,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         *(asyncio.create_task(payloads.run(one, memo.controller.on_payload)) for one in ours.namespaces),
         asyncio.create_task(keys.run(memo.controller.awaited_keys)),
         asyncio.create_task(sweep(cluster, ours.namespaces, memo.controller.awaited_payloads)),
+        *(asyncio.create_task(keeper.run(one)) for one in ours.namespaces),
     ]
 
     async def ready() -> None:

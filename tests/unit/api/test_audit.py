@@ -29,6 +29,7 @@ from codeexec_api.audit import (
     canonical,
     digest,
     facts_of,
+    log_entry,
     of_a_write,
     status_digest,
 )
@@ -400,7 +401,8 @@ class TestLogsThatAreReadBeforeAndAfterTheRecords:
         unread["status"] = {}
         assert self.check(world, before, [*old, unread]).findings == (), "it was created, and had no status yet"
         together = self.check(world, len(texts), old)
-        assert kinds(together) == {FindingKind.RECORD_OUTDATED}, "control: who reads the log once, and last"
+        control = {FindingKind.RECORD_OUTDATED, FindingKind.RECORD_MISSING}
+        assert kinds(together) == control, "control: who reads the log once, and last"
         assert together.gone == ("CodeExecution run-new",)
 
     def test_a_record_that_was_set_back_before_is_found(self, world: World) -> None:
@@ -573,11 +575,61 @@ def test_a_write_that_was_refused_or_got_lost_is_no_later_status() -> None:
         assert world.check().findings == ()
 
 
-def test_a_record_that_was_deleted_is_told_of() -> None:
+def test_a_record_that_was_deleted_by_hand_is_told_of() -> None:
     world = a_world()
     del world.records["run-3"]
-    found = world.check()
+    found = world.check(complete=False)
     assert (found.findings, found.gone) == ((), ("CodeExecution run-3",))
+    assert [(one.kind, one.where) for one in found.notes] == [(FindingKind.RECORD_MISSING, "CodeExecution run-3")]
+    assert kinds(world.check()) == {FindingKind.RECORD_MISSING}
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (200, set()),
+        (None, set()),
+        (404, set()),
+        (500, set()),
+        (409, {FindingKind.RECORD_MISSING}),
+        (403, {FindingKind.RECORD_MISSING}),
+    ],
+)
+def test_a_record_that_the_operator_deleted_is_none_that_is_missing(
+    answer: int | None, found: set[FindingKind]
+) -> None:
+    world = a_world()
+    world.start()
+    line = world.delete("run-3", answer)
+    assert json.loads(log_entry(line))["message"] == "codeexec-sandbox/run-3: RecordDeleted (Age)"
+    checked = world.check()
+    assert (kinds(checked), checked.notes) == (found, ())
+    assert checked.gone == ("CodeExecution run-3",)
+
+
+def test_a_record_that_the_operator_has_yet_to_delete_agrees_with_its_line() -> None:
+    world = a_world()
+    kept = world.records["run-3"]
+    world.start()
+    world.delete("run-3", None)
+    world.records["run-3"] = kept
+    found = world.check()
+    assert (found.findings, found.notes, found.gone) == ((), (), ())
+
+
+def test_the_line_of_a_deletion_names_the_record_s_last_line() -> None:
+    world = a_world()
+    world.start()
+    anchor, status = world.records["run-3"].status.audit, world.records["run-3"].status
+    body = world.delete("run-3").body
+    assert body["last"] == {"chain": anchor.chain, "sequence": anchor.sequence, "hash": anchor.hash}
+    assert body["statusSHA256"] == status_digest(status.dump())
+    assert body["record"] == {
+        "kind": "CodeExecution",
+        "name": "run-3",
+        "uid": named("run-3").metadata.uid,
+        "phase": "Succeeded",
+    }
 
 
 def test_a_record_of_an_operator_without_audit_lines_is_a_note() -> None:

@@ -1,0 +1,143 @@
+"""Deletes records of finished executions and sessions, where the policy of their namespace says so."""
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, RecordRetention
+from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
+from codeexec_operator.adapters.audit import AuditFailure, AuditLog
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.core.record_retention import Census, Choice, Obstacle, Row, obstacle, parse_cursor
+
+logger = logging.getLogger(__name__)
+
+_FIRST_SECONDS: Final = 30
+"""After a start the operator has other things to do."""
+_REST_SECONDS: Final = 60
+_REST_SHARE: Final = 10
+"""A rest is at least so many times as long as the look before it, so that a look may take its time."""
+_RETRY_SECONDS: Final = 5
+_STEP_SECONDS: Final = 0.05
+"""Between two requests about records, for all namespaces together. So 20 a second, at most."""
+_MOST: Final = 10_000
+"""Records that are deleted after one look."""
+_UNEXPORTED: Final = 100
+"""Records that were not exported, after which the look ends: those that follow are younger."""
+
+
+class RecordKeeper:
+    """Looks at the records of each namespace again and again.
+
+    Args:
+        cluster: where the records are.
+        policies: say how long records are kept.
+        audit: gets a line for each deletion.
+    """
+
+    def __init__(self, cluster: Cluster, policies: Policies, audit: AuditLog) -> None:
+        self._cluster, self._policies, self._audit = cluster, policies, audit
+        self._turn = asyncio.Lock()
+
+    async def run(self, namespace: str) -> None:
+        """Look again and again, until cancelled."""
+        await asyncio.sleep(_FIRST_SECONDS)
+        retry = _RETRY_SECONDS
+        while True:
+            begun = time.monotonic()
+            try:
+                again = await self._look(namespace)
+                retry = _RETRY_SECONDS
+            except (ApiException, AuditFailure, *NETWORK_ERRORS) as error:
+                again = False
+                told = f"HTTP {error.status}" if isinstance(error, ApiException) else type(error).__name__
+                right = "; set the Helm value operator.deleteRecords to true" if told == "HTTP 403" else ""
+                logger.warning(
+                    "%s: could not delete old records (%s%s); trying again in %d s", namespace, told, right, retry
+                )
+                await asyncio.sleep(retry)
+                retry = min(2 * retry, _REST_SECONDS * _REST_SHARE)
+                continue
+            except Exception:  # a bug must not end this for good
+                again = False
+                logger.exception("%s: unexpected; looking again", namespace)
+            if not again:
+                await asyncio.sleep(max(_REST_SECONDS, _REST_SHARE * (time.monotonic() - begun)))
+
+    async def _look(self, namespace: str) -> bool:
+        """True if another look will find more."""
+        policy = await self._policies.of(namespace)
+        if not isinstance(policy, ExecutionPolicySpec) or not (retention := policy.records).limited:
+            return False
+        exported = {}
+        if retention.require_export:
+            exported = parse_cursor(await self._cluster.finished.export_cursor(namespace))
+            if not exported:
+                logger.warning("%s: records wait for `codeexec audit export --confirm` before they go", namespace)
+                return False
+        census, now = Census(_MOST), datetime.min.replace(tzinfo=UTC)
+        for plural in (EXECUTION_PLURAL, SESSION_PLURAL):
+            async for page in self._cluster.finished.pages(plural, namespace):
+                now = page.date
+                for cells in page.rows:
+                    census.add(Row.of(plural, cells))
+                await self._pause()
+        deleted = await self._delete(namespace, census.choose(retention, now), retention, exported, now)
+        if deleted:
+            logger.info("%s: deleted %d old records", namespace, deleted)
+        return census.full and deleted > 0
+
+    async def _delete(
+        self,
+        namespace: str,
+        choices: list[Choice],
+        policy: RecordRetention,
+        exported: dict[str, int],
+        now: datetime,
+    ) -> int:
+        deleted = unexported = 0
+        kept_sessions: set[str] = set()
+        for choice in choices:
+            if choice.row.plural == SESSION_PLURAL and choice.row.name in kept_sessions:
+                continue
+            await self._pause()
+            current = self._policies.known(namespace)
+            if not isinstance(current, ExecutionPolicySpec) or current.records != policy or unexported == _UNEXPORTED:
+                break
+            record = await self._get(namespace, choice.row)
+            if record is None:
+                continue
+            why_not = obstacle(record, choice, policy, exported, now)
+            if why_not is None and await self._deleted(record, choice):
+                deleted += 1
+            else:
+                kept_sessions.add(choice.row.session)
+                unexported += why_not is Obstacle.NOT_EXPORTED
+        return deleted
+
+    async def _deleted(self, record: CodeExecution | CodeSession, choice: Choice) -> bool:
+        """False if it has changed at the last moment."""
+        try:
+            await self._audit.delete(
+                record, choice.why, partial(self._cluster.finished.delete, choice.row.plural, record)
+            )
+        except ApiException as error:
+            if error.status in (404, 409):
+                return False
+            raise
+        return True
+
+    async def _get(self, namespace: str, row: Row) -> CodeExecution | CodeSession | None:
+        get = self._cluster.get_execution if row.plural == EXECUTION_PLURAL else self._cluster.get_session
+        return await get(namespace, row.name)
+
+    async def _pause(self) -> None:
+        async with self._turn:
+            await asyncio.sleep(_STEP_SECONDS)
