@@ -16,12 +16,14 @@ from kubernetes import client, config
 from pod_places import CHANGES, KEPT_FROM, POLICY, Place, wait_for_the_changes_policy, wait_for_the_policy
 from weaker_pods import AGENT, a_hardened_pod, spec
 
-CHECKPOINTS = (
+JOBS = (
     "audit.checkpoints.enabled=true",
     "audit.checkpoints.signingKeySecret.name=checkpoint-key",
     "audit.checkpoints.claimName=checkpoints",
+    "audit.export.enabled=true",
+    "audit.export.claimName=export",
 )
-"""The default has no such job, and so no account of it."""
+"""The default has no such jobs, and so no accounts of them."""
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +38,7 @@ def kubeconfig(plane: ControlPlane) -> Iterator[str]:
     """The administrator's. The chart is installed, and its policies are in force."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", plane.kubeconfig)
-        install(Admin(plane.kubeconfig), [SANDBOX], *CHECKPOINTS)
+        install(Admin(plane.kubeconfig), [SANDBOX], *JOBS)
         yield plane.kubeconfig
 
 

@@ -9,6 +9,8 @@ from chart.rights import (
     AGENT,
     APPROVER,
     CHECKPOINTS_AT_HOME,
+    EXPORT,
+    EXPORT_BY_NAME,
     OPERATOR,
     OPERATOR_AT_HOME_BY_NAME,
     OPERATOR_BY_NAME,
@@ -127,6 +129,15 @@ def test_the_job_for_checkpoints_reads_the_operators_log_and_nothing_else(admin)
     assert admin.exists("serviceaccount", job.name, SYSTEM)
     assert rules_of(admin, job, SYSTEM) == cells(CHECKPOINTS_AT_HOME)
     for namespace in (SANDBOX, "kube-system", "default"):
+        assert rules_of(admin, job, namespace) == set(), namespace
+
+
+def test_the_job_for_exports_reads_records_and_writes_how_far_it_got(admin):
+    job = Account(SYSTEM, "codeexec-export")
+    assert admin.exists("serviceaccount", job.name, SYSTEM)
+    assert rules_of(admin, job, SYSTEM) == cells(CHECKPOINTS_AT_HOME)
+    assert rules_of(admin, job, SANDBOX) == cells(EXPORT) | by_name(EXPORT_BY_NAME)
+    for namespace in ("kube-system", "default"):
         assert rules_of(admin, job, namespace) == set(), namespace
 
 

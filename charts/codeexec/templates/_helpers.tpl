@@ -26,11 +26,6 @@
 {{- include "codeexec.fullname" . }}-test
 {{- end }}
 
-{{/* The name of a CronJob has 52 characters at most. */}}
-{{- define "codeexec.checkpointsName" -}}
-{{- include "codeexec.fullname" . | trunc 40 | trimSuffix "-" }}-checkpoints
-{{- end }}
-
 {{- define "codeexec.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/name: {{ include "codeexec.name" . }}
@@ -46,10 +41,20 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
-{{- define "codeexec.checkpointsSelector" -}}
+{{/* Arguments: the root context, and the name of the job's values in `audit`. */}}
+{{- define "codeexec.auditJobSelector" -}}
+{{- $component := index . 1 -}}
+{{- with index . 0 -}}
 app.kubernetes.io/name: {{ include "codeexec.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/component: checkpoints
+app.kubernetes.io/component: {{ $component }}
+{{- end }}
+{{- end }}
+
+{{/* "true" if the operator deletes old records, or may. */}}
+{{- define "codeexec.deletesRecords" -}}
+{{- $records := .Values.policy.records }}
+{{- or .Values.operator.deleteRecords (hasKey $records "maxAgeSeconds") (hasKey $records "maxCount") | ternary "true" "" }}
 {{- end }}
 
 {{/* Annotation of objects that outlive the release: records, and the objects that restrict their namespaces. */}}
@@ -235,4 +240,38 @@ dyn(object).metadata.?managedFields.orValue([]).map(entry,
     ).sum())
   ).sum()).sum()
 ).sum()
+{{- end }}
+
+{{/*
+Rest of the spec of an admission policy for objects whose data has one writer. Helm creates, labels and deletes these
+objects, and an administrator may empty them. Arguments: the policy's name, the writer's user name, the writer's name for
+messages, and the two reasons.
+*/}}
+{{- define "codeexec.oneWriter" -}}
+matchConditions:
+  - name: not-by-the-writer
+    expression: request.userInfo.username != '{{ index . 1 }}'
+variables:
+  # `stringData` never arrives here: the API server has moved it to `data`.
+  - name: before
+    expression: >-
+      oldObject == null ? [dyn({}), dyn({})]
+      : [dyn(oldObject.?data.orValue({})), dyn(dyn(oldObject).?binaryData.orValue({}))]
+  - name: content
+    expression: >-
+      object == null ? variables.before
+      : [dyn(object.?data.orValue({})), dyn(dyn(object).?binaryData.orValue({}))]
+validations:
+  # Helm creates, labels and deletes the object, and the namespace controller deletes it. Both may delete this policy.
+  - expression: >-
+      authorizer.group('admissionregistration.k8s.io').resource('validatingadmissionpolicybindings')
+        .name('{{ index . 0 }}').check('delete').allowed()
+    messageExpression: >-
+      request.resource.resource + ' ' + request.name + ' must be changed by {{ index . 2 }} only, and you are '
+      + request.userInfo.username + ': {{ index . 3 }}'
+  - expression: >-
+      variables.content == variables.before || variables.content.all(one, one.size() == 0)
+    messageExpression: >-
+      'data of ' + request.resource.resource + ' ' + request.name + ' must be written by {{ index . 2 }} only, or be '
+      + 'emptied by an administrator: {{ index . 4 }}'
 {{- end }}

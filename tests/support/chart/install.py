@@ -8,7 +8,7 @@ from chart.helm import render
 from cluster_tools import SYSTEM, wait_for
 from kube import Kube, Refusal
 
-from codeexec_api.names import SEALING_KEY
+from codeexec_api.names import EXPORT_CURSOR, SEALING_KEY
 
 Object = dict[str, Any]
 
@@ -111,6 +111,15 @@ def wait_until_in_force(kube: Kube, namespace: str, release: str = "codeexec") -
                 "kind": "ConfigMap",
                 "metadata": {**name, "name": SEALING_KEY},
                 "data": {"publicKey": "x"},
+            },
+        ),
+        "export": (
+            kube,
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {**name, "name": EXPORT_CURSOR},
+                "data": {"codeexecutions": "1"},
             },
         ),
     }

@@ -83,6 +83,22 @@ CHECKPOINTS_AT_HOME: Rights = {
     ("", "pods/log"): {"get"},
 }
 """Of the job that signs checkpoints, if the values ask for it: to read the operator's log, and nothing else."""
+EXPORT: Rights = {
+    ("codeexec.dev", "codeexecutions"): {"get", "list"},
+    ("codeexec.dev", "codesessions"): {"get", "list"},
+}
+"""Of the job that exports records, if the values ask for it. In its own namespace it has CHECKPOINTS_AT_HOME."""
+EXPORT_BY_NAME: NamedRights = {
+    ("", "configmaps", "codeexec-export"): {"get", "patch"},
+}
+OPERATOR_THAT_DELETES: Rights = OPERATOR | {
+    ("codeexec.dev", "codeexecutions"): {"get", "list", "watch", "delete"},
+    ("codeexec.dev", "codesessions"): {"get", "list", "watch", "delete"},
+}
+"""If the values limit how long records are kept."""
+OPERATOR_THAT_DELETES_BY_NAME: NamedRights = OPERATOR_BY_NAME | {
+    ("", "configmaps", "codeexec-export"): {"get"},
+}
 OPERATOR_EVERYWHERE: Rights = {
     ("", "nodes"): {"list"},
     ("node.k8s.io", "runtimeclasses"): {"list"},

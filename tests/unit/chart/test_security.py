@@ -9,11 +9,15 @@ from chart.rights import (
     AGENT,
     APPROVER,
     CHECKPOINTS_AT_HOME,
+    EXPORT,
+    EXPORT_BY_NAME,
     OPERATOR,
     OPERATOR_AT_HOME_BY_NAME,
     OPERATOR_BY_NAME,
     OPERATOR_EVERYWHERE,
     OPERATOR_IN_DEFAULT,
+    OPERATOR_THAT_DELETES,
+    OPERATOR_THAT_DELETES_BY_NAME,
     VIEWER,
     VIEWER_EVERYWHERE,
     NamedRights,
@@ -21,11 +25,11 @@ from chart.rights import (
     cells,
 )
 
-from codeexec_api.names import SEALING_KEY
+from codeexec_api.names import EXPORT_CURSOR, SEALING_KEY
 
 FULL_VALUES = CHART / "ci" / "full-values.yaml"
-CHECKPOINTED = [FULL_VALUES, CHART / "ci" / "strict-values.yaml"]
-"""With the job that signs checkpoints."""
+WITH_JOBS = [FULL_VALUES, CHART / "ci" / "strict-values.yaml"]
+"""With the jobs that sign checkpoints and export records."""
 SYSTEM = "codeexec-system"
 
 
@@ -89,14 +93,17 @@ def test_the_built_in_role_view_gets_nothing_that_is_not_ours() -> None:
 
 
 def test_nobody_but_the_operator_writes_output() -> None:
-    """Who could make or change a ConfigMap in a sandbox namespace could forge what code has given out."""
+    """Who could make or change a ConfigMap in a sandbox namespace could forge what code has given out.
+
+    The job that exports records changes one that holds none.
+    """
     writers = {
         one["metadata"]["name"]
         for one in render(values=FULL_VALUES)
         if one["kind"] in ("Role", "ClusterRole")
         and _verbs(one, "configmaps") & {"create", "update", "patch", "delete", "deletecollection", "*"}
     }
-    assert writers == {"sandboxes-operator"}
+    assert writers == {"sandboxes-operator", "sandboxes-export"}
 
 
 def _verbs(role: dict[str, Any], resource: str) -> set[str]:
@@ -166,20 +173,62 @@ def test_nobody_is_an_approver_or_a_viewer_unless_the_values_say_so() -> None:
     assert {"codeexec-approver", "codeexec-viewer"} <= bound
 
 
-@pytest.mark.parametrize("values", CHECKPOINTED, ids=lambda path: path.stem)
+def _job(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The pod of a CronJob."""
+    jobs = [one for one in objects if one["kind"] == "CronJob" and one["metadata"]["name"].endswith(f"-{name}")]
+    [spec] = [one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in jobs]
+    return dict(spec)
+
+
+def _roles_of(objects: list[dict[str, Any]], account: str) -> dict[str, dict[str, Any]]:
+    """The Role of an account by its namespace."""
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": SYSTEM}
+    bound = [one for one in objects if one["kind"].endswith("RoleBinding") and subject in one["subjects"]]
+    assert {one["roleRef"]["kind"] for one in bound} == {"Role"}
+    namespaces = [one["metadata"]["namespace"] for one in bound]
+    return {where: pick(objects, "Role", account, namespace=where) for where in namespaces}
+
+
+@pytest.mark.parametrize("values", WITH_JOBS, ids=lambda path: path.stem)
 def test_the_job_for_checkpoints_reads_the_operators_log_and_nothing_else(values: Path) -> None:
     """And nobody, not even the operator, has a right to its key."""
     objects = render(values=values)
-    [job] = [one["spec"]["jobTemplate"]["spec"]["template"]["spec"] for one in objects if one["kind"] == "CronJob"]
-    account = {"kind": "ServiceAccount", "name": job["serviceAccountName"], "namespace": SYSTEM}
-    bound = [one for one in objects if one["kind"].endswith("RoleBinding") and account in one["subjects"]]
-    assert [(one["metadata"]["namespace"], one["roleRef"]["kind"]) for one in bound] == [(SYSTEM, "Role")]
-    assert _rights(pick(objects, "Role", bound[0]["roleRef"]["name"], namespace=SYSTEM)) == CHECKPOINTS_AT_HOME
+    job = _job(objects, "checkpoints")
+    [(namespace, role)] = _roles_of(objects, job["serviceAccountName"]).items()
+    assert (namespace, _rights(role)) == (SYSTEM, CHECKPOINTS_AT_HOME)
     [key] = [one["secret"]["secretName"] for one in job["volumes"] if "secret" in one]
     roles = [one for one in objects if one["kind"] == "ClusterRole" or one["metadata"].get("namespace") == SYSTEM]
     rights = [_both(one) for one in roles if one["kind"] in ("Role", "ClusterRole")]
     assert not any(kind == "secrets" for everything, _ in rights for _, kind in everything)
     assert not any((kind, name) == ("secrets", key) for _, by_name in rights for _, kind, name in by_name)
+
+
+@pytest.mark.parametrize("values", WITH_JOBS, ids=lambda path: path.stem)
+def test_the_job_for_exports_reads_records_and_writes_how_far_it_got(values: Path) -> None:
+    objects = render(values=values)
+    job = _job(objects, "export")
+    roles = _roles_of(objects, job["serviceAccountName"])
+    assert _rights(roles.pop(SYSTEM)) == CHECKPOINTS_AT_HOME
+    assert roles.keys() == _sandboxes(objects)
+    assert all(_both(role) == (EXPORT, EXPORT_BY_NAME) for role in roles.values())
+    assert not any("secret" in one for one in job["volumes"])
+    arguments = job["containers"][0]["args"]
+    assert {arguments[at + 1] for at, one in enumerate(arguments) if one == "--namespace"} == set(roles)
+    cursors = [one for one in objects if one["metadata"]["name"] == EXPORT_CURSOR and one["kind"] == "ConfigMap"]
+    assert {one["metadata"]["namespace"] for one in cursors} == set(roles)
+    assert all(set(one) == {"apiVersion", "kind", "metadata"} for one in cursors), "an upgrade keeps what it says"
+
+
+@pytest.mark.parametrize(
+    "setting", ["operator.deleteRecords=true", "policy.records.maxAgeSeconds=600", "policy.records.maxCount=5"]
+)
+def test_the_operator_may_delete_records_if_the_values_limit_them(setting: str) -> None:
+    role = pick(render("--set", setting), "Role", "codeexec-operator", namespace="codeexec-sandbox")
+    assert _both(role) == (OPERATOR_THAT_DELETES, OPERATOR_THAT_DELETES_BY_NAME)
+    role = pick(
+        render("--set", "policy.records.requireExport=true"), "Role", "codeexec-operator", namespace="codeexec-sandbox"
+    )
+    assert _both(role) == (OPERATOR, OPERATOR_BY_NAME)
 
 
 def _pod_specs(values: Path) -> list[dict[str, Any]]:
@@ -192,9 +241,7 @@ def _pod_specs(values: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
 def test_every_pod_satisfies_the_restricted_profile(values: Path) -> None:
     pods = _pod_specs(values)
-    assert len(pods) == 2 + (values in CHECKPOINTED), (
-        "the operator, the pod of `helm test`, and the job for checkpoints"
-    )
+    assert len(pods) == 2 + 2 * (values in WITH_JOBS), "the operator, the pod of `helm test`, and the two jobs"
     for pod in pods:
         assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
         assert pod["securityContext"]["runAsNonRoot"] is True

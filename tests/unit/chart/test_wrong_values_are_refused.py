@@ -36,6 +36,12 @@ REFUSED = {
         ],
         'audit.checkpoints.claimName is "x" and audit.checkpoints.destination is "s3://y": set one of the two',
     ),
+    "an export without a place": (
+        ["--set", "audit.export.enabled=true"],
+        'audit.export.claimName is "" and audit.export.destination is "": set one of the two',
+    ),
+    "records that go too soon": (["--set", "policy.records.maxAgeSeconds=299"], "/policy/records/maxAgeSeconds'"),
+    "no records at all": (["--set", "policy.records.maxCount=0"], "/policy/records/maxCount'"),
     "checkpoints on the pod's own disk": (
         ["--set", "audit.checkpoints.destination=file:///tmp"],
         "/audit/checkpoints/destination'",
