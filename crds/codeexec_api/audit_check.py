@@ -17,6 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from codeexec_api.audit import FORMAT, GENESIS, MEMBER, AuditEvent, digest, in_utc
+from codeexec_api.audit_export import Exported, read_export
 from codeexec_api.audit_findings import Chain, Finding, FindingKind, Found, LogLine, ReadLine
 from codeexec_api.audit_records import Records
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, compare, read_checkpoints
@@ -123,6 +124,7 @@ def verify(
     complete: bool = False,
     later: Iterable[LogLine] = (),
     witness: Witness | None = None,
+    export: Mapping[str, bytes] | None = None,
 ) -> Verification:
     """Check chains, and hold records against them.
 
@@ -135,18 +137,21 @@ def verify(
         complete: nothing was left out of the logs, so what they don't have is a finding and no note.
         later: what was read of the logs after the records. Records may name these lines, and may be older than they.
         witness: signed checkpoints, which were read before the logs; None: the logs are not held against any.
+        export: files with records and lines of that namespace, by their names; None: there are none.
     """
     found, later = Found(complete), tuple(later)
-    chains = _gather(itertools.chain(lines, later), found)
+    exported = read_export(export, found) if export is not None else Exported((), ())
+    chains = _gather(itertools.chain(exported.lines, lines, later), found)
     _check_chains(chains, found)
     if not chains:
         found.say(FindingKind.MISSING, "the logs", "they have no readable audit line")
     checkpoints = read_checkpoints(witness, found) if witness else ()
     compare(chains, checkpoints, found)
     fine, gone = 0, tuple[str, ...]()
-    if records is not None:
+    if records is not None or export is not None:
         unseen = {line.where for line in later}
-        fine, gone = Records(chains, found, in_utc(now + _AHEAD), unseen).check(records, namespace)
+        checked = Records(chains, found, in_utc(now + _AHEAD), unseen)
+        fine, gone = checked.check(records, exported.records, namespace)
     summaries = tuple(sorted(map(_summary, chains.values()), key=lambda one: (one.namespace, one.since, one.chain)))
     return Verification(tuple(found.findings), tuple(found.notes), summaries, found.lines, fine, checkpoints, gone)
 

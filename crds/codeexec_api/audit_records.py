@@ -48,12 +48,23 @@ class Records:
                 elif line.record and number not in refused and line.where not in later:
                     self._told[line.record["uid"]].append(line)
 
-    def check(self, records: Iterable[Mapping[str, Any]], namespace: str) -> tuple[int, tuple[str, ...]]:
-        """How many agree with their line, and which the log tells of that are not there."""
+    def check(
+        self, records: Iterable[Mapping[str, Any]] | None, exported: Iterable[Mapping[str, Any]], namespace: str
+    ) -> tuple[int, tuple[str, ...]]:
+        """How many agree with their line, and which the log tells of that are not there.
+
+        Args:
+            records: of the cluster; None: it is not asked.
+            exported: of these, those count that the cluster doesn't have any more.
+            namespace: where both are.
+        """
         fine, seen = 0, set()
-        for raw in records:
+        for raw in records or ():
             seen.add(raw["metadata"]["uid"])
             fine += self._check(raw)
+        fine += sum(self._check(raw) for raw in exported if raw["metadata"]["uid"] not in seen)
+        if records is None:
+            return fine, ()
         gone = [
             lines[-1]
             for uid, lines in self._told.items()

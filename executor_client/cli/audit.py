@@ -10,15 +10,16 @@ import click
 
 from codeexec_api import CodeExecution, Phase, SessionPhase
 from codeexec_api.audit_check import Verification, read_log, verify
+from codeexec_api.audit_export import export_files
 from codeexec_api.audit_findings import Finding, LogLine
-from codeexec_api.checkpoints import Witness
+from codeexec_api.checkpoints import Witness, checkpoint_files
 from codeexec_api.signed_note import VerifyingKey
 from executor_client.cli import auditing
 from executor_client.cli.auditing import Asked, Record, many
-from executor_client.cli.checkpoint_store import CheckpointStore
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.completion import EXECUTIONS, SESSIONS, name_of
 from executor_client.cli.display import as_list, as_object, echo_fields, echo_json, echo_table, one_line
+from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE, verify_with_operator
 from executor_client.cli.show import show_time
 from executor_client.client import CodeExecutionClient
@@ -128,6 +129,12 @@ def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> N
 @click.option(
     "--key", "public_key", metavar="KEY", help="Public key of these checkpoints, as `codeexec audit keygen` printed it."
 )
+@click.option(
+    "--export",
+    "export_place",
+    metavar="URL",
+    help="Also check the records and audit lines that `codeexec audit export` wrote to this folder or URL.",
+)
 @output_option
 @cluster_options
 def verify_command(
@@ -140,35 +147,46 @@ def verify_command(
     complete: bool,
     place: str | None,
     public_key: str | None,
+    export_place: str | None,
 ) -> None:
     """Check the audit lines in logs of the operator (- is stdin), and compare the records of the cluster with them.
 
     Other lines in the logs are ignored. Exits with 0 if there is no finding, and with 1 if a line or a record was
     changed, or lines are missing. A note lists each question that the given logs cannot answer.
     """
-    if not logs and not from_cluster:
+    if not logs and not from_cluster and not export_place:
         raise click.UsageError(
-            "which log? Use --from-cluster to read the operator's log from the cluster, or give log files (- is stdin)"
+            "which log? Use --from-cluster to read the operator's log from the cluster, or give log files (- is stdin) "
+            "or an --export"
         )
     if from_cluster and no_cluster:
         raise click.UsageError("give either --from-cluster or --no-cluster")
     witness = _witness(place, public_key)  # read before the logs, which may only be newer
+    namespace = cluster.ref.namespace
+    export = _exported(export_place, namespace) if export_place else None
     lines = list(read_logs(logs))  # read before the records, so that every line read has its record
     if from_cluster:
         click.echo(f"codeexec: reading the operator's log in namespace {operator_namespace!r}", err=True)
         found = cluster.run(
             lambda client: verify_with_operator(
-                client, cluster.ref, operator_namespace, lines, complete=complete, witness=witness
+                client, cluster.ref, operator_namespace, lines, complete=complete, witness=witness, export=export
             )
         )
     else:
         records = None if no_cluster else cluster.run(lambda client: client.list_stored())
-        found = verify(lines, records, namespace=cluster.ref.namespace, now=now(), complete=complete, witness=witness)
+        found = verify(
+            lines, records, namespace=namespace, now=now(), complete=complete, witness=witness, export=export
+        )
     if as_json:
         echo_json(_as_dict(found))
     else:
-        _show_verification(found, with_records=not no_cluster)
+        _show_verification(found, with_records=not no_cluster or export is not None)
     sys.exit(FINDINGS if found.findings else 0)
+
+
+def _exported(place: str, namespace: str) -> dict[str, bytes]:
+    store = EvidenceStore(place, "records", namespace)
+    return store.read(export_files(store.names()))
 
 
 def _witness(place: str | None, public_key: str | None) -> Witness | None:
@@ -180,8 +198,8 @@ def _witness(place: str | None, public_key: str | None) -> Witness | None:
         key = VerifyingKey.parse(public_key)
     except ValueError as error:
         raise click.UsageError(f"the value of --key can't be used: {error}") from error  # it may be the private key
-    store = CheckpointStore(place)
-    return Witness(store.read(store.names()), key)
+    store = EvidenceStore(place, "checkpoints")
+    return Witness(store.read(checkpoint_files(store.names())), key)
 
 
 @audit.command(short_help="Write an HTML report.")

@@ -3,31 +3,19 @@
 import os
 import sys
 from pathlib import Path
-from typing import Final
 
 import click
 
 from codeexec_api.audit_check import verify
 from codeexec_api.audit_findings import LogLine
-from codeexec_api.checkpoints import Witness, following
+from codeexec_api.checkpoints import Witness, checkpoint_files, following
 from codeexec_api.signed_note import SigningKey
 from executor_client.cli.audit import FILE, FINDINGS, read_logs, show_findings
 from executor_client.cli.auditing import many
-from executor_client.cli.checkpoint_store import CheckpointStore
-from executor_client.cli.common import Cluster, in_namespace, now
-from executor_client.cli.operator_log import OPERATOR_NAMESPACE, OperatorLog
+from executor_client.cli.common import Cluster, now
+from executor_client.cli.evidence_store import EvidenceStore
+from executor_client.cli.operator_log import OperatorLog, of_the_operator
 from executor_client.client import ClusterRef
-
-_of_the_operator: Final = in_namespace(
-    click.option(
-        "--operator-namespace",
-        "namespace",
-        metavar="NAME",
-        default=OPERATOR_NAMESPACE,
-        show_default=True,
-        help="Namespace of the operator.",
-    )
-)
 
 
 @click.command(short_help="Make a key for checkpoints.")
@@ -58,14 +46,14 @@ def keygen(name: str, file: str) -> None:
     help="Where checkpoints are kept: a folder, or a URL (file://, s3://, gs://, az://).",
 )
 @click.option("--signing-key", required=True, type=click.Path(), help="File of the key, which `keygen` wrote.")
-@_of_the_operator
+@of_the_operator
 def checkpoint(cluster: Cluster, place: str, signing_key: str, logs: tuple[str, ...]) -> None:
     """Check the operator's log, and write a signed checkpoint of it. Reads the log from the cluster, or from FILEs.
 
     Signs nothing and exits with 1 if the log has a finding, or contradicts the newest checkpoint.
     """
-    key, store = _key(signing_key), CheckpointStore(place)
-    files = store.read(store.names()[-1:])  # before the log, which may only be newer
+    key, store = _key(signing_key), EvidenceStore(place, "checkpoints")
+    files = store.read(checkpoint_files(store.names())[-1:])  # before the log, which may only be newer
     lines = list(read_logs(logs)) if logs else _from_the_cluster(cluster)
     found = verify(lines, now=now(), witness=Witness(files, key.public) if files else None)
     if found.findings:

@@ -6,6 +6,7 @@ from executor_client.cli.approvals import approvals, approve, deny, revoke
 from executor_client.cli.audit import audit
 from executor_client.cli.checkpoints import checkpoint, keygen
 from executor_client.cli.doctor import doctor
+from executor_client.cli.export import export
 from executor_client.cli.files import cp
 from executor_client.cli.manage import cancel, sessions
 from executor_client.cli.policy import policy
@@ -21,5 +22,5 @@ def main() -> None:
 
 for _command in (run, logs, get, cp, cancel, sessions, approvals, approve, deny, revoke, policy, audit, doctor):
     main.add_command(_command)
-for _command in (checkpoint, keygen):
+for _command in (checkpoint, export, keygen):
     audit.add_command(_command)

@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+import click
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.audit_check import Verification, read_log, verify
 from codeexec_api.audit_findings import FindingKind, LogLine
 from codeexec_api.checkpoints import Witness
 from codeexec_api.names import OPERATOR_SELECTOR
-from executor_client.cli.common import now
+from executor_client.cli.common import in_namespace, now
 from executor_client.client import ClusterRef, CodeExecutionClient
 from executor_client.exceptions import NotInstalled, NotPermitted
 from executor_client.transport import Transport
@@ -30,6 +31,18 @@ _PASSING: Final = (FindingKind.RECORD_OUTDATED, FindingKind.RECORD_UNANCHORED)
 """What is found of a record between its line and its status, which the operator writes a moment later."""
 _ATTEMPTS: Final = 3
 _SETTLE_SECONDS: Final = 1.0
+
+of_the_operator: Final = in_namespace(
+    click.option(
+        "--operator-namespace",
+        "namespace",
+        metavar="NAME",
+        default=OPERATOR_NAMESPACE,
+        show_default=True,
+        help="Namespace of the operator.",
+    )
+)
+"""The options that select the cluster, and the namespace of the operator."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +150,7 @@ async def verify_with_operator(
     *,
     complete: bool,
     witness: Witness | None = None,
+    export: Mapping[str, bytes] | None = None,
 ) -> Verification:
     """Check the operator's log and the records against each other, while the operator goes on writing both.
 
@@ -150,6 +164,7 @@ async def verify_with_operator(
         given: further lines, of logs that were kept.
         complete: as of `verify`.
         witness: as of `verify`.
+        export: as of `verify`.
 
     Raises:
         CodeExecError: see `OperatorLog.read`.
@@ -166,6 +181,7 @@ async def verify_with_operator(
                 namespace=ref.namespace,
                 complete=complete,
                 witness=witness,
+                export=export,
                 later=[line for log in after for line in log.added_to(before)],
             )
             if attempt == _ATTEMPTS or not any(one.kind in _PASSING for one in found.findings):

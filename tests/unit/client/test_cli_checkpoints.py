@@ -15,7 +15,7 @@ from click import ClickException
 from click.testing import CliRunner, Result
 
 from executor_client.cli import main
-from executor_client.cli.checkpoint_store import CheckpointStore
+from executor_client.cli.evidence_store import EvidenceStore
 
 Codeexec = Callable[..., Result]
 FIRST, SECOND = "0000000001.checkpoint", "0000000002.checkpoint"
@@ -218,7 +218,7 @@ def test_an_object_storage_keeps_them_as_well(codeexec, storage) -> None:
 
 def test_a_checkpoint_that_another_writer_has_made_is_not_replaced(storage, tmp_path: Path) -> None:
     for place in ("s3://evidence", str(tmp_path)):
-        store = CheckpointStore(place)
+        store = EvidenceStore(place, "checkpoints")
         store.add(FIRST, b"one")
         with pytest.raises(
             ClickException, match=f"can't write {FIRST} to the checkpoints at {place}: .*already exists"

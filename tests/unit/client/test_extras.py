@@ -53,7 +53,9 @@ def test_a_package_of_ours_that_is_missing_is_another_fault(name: str | None) ->
 
 
 def test_checkpoints_have_an_extra_of_their_own() -> None:
-    done = without("obstore", "from executor_client.cli.checkpoint_store import CheckpointStore; CheckpointStore('.')")
+    done = without(
+        "obstore", "from executor_client.cli.evidence_store import EvidenceStore; EvidenceStore('.', 'checkpoints')"
+    )
     assert done.stderr.splitlines()[-1].endswith(
         "to keep checkpoints needs the package 'obstore', which is not installed: pip install \"codeexec[checkpoints]\""
     )

@@ -1,4 +1,4 @@
-"""Where checkpoints of the audit log are kept: a folder, or a bucket of an object storage."""
+"""Where checkpoints of the audit log and exports of records are kept: a folder, or a bucket of an object storage."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,45 +8,48 @@ from typing import Final
 
 import click
 
-from codeexec_api.checkpoints import checkpoint_files
 from executor_client.extras import missing_extra
 
 _AT_ONCE: Final = 16
 """Files that are read at the same time: an object storage takes a moment for each."""
 
 
-class CheckpointStore:
+class EvidenceStore:
     """Files are added to it, and never replaced.
 
     Args:
         place: a folder, or a URL: file://, s3://, gs:// or az://. Credentials come from the environment.
+        what: the files, for messages.
+        folder: where they are in that place; empty if they are at its top.
 
     Raises:
         click.ClickException: of all methods: the place can't be used.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, what: str, folder: str = "") -> None:
         try:
-            # Imported here, because only this command needs the library, and it is an extra of its own.
+            # Imported here, because only these commands need the library, and it is an extra of its own.
             import obstore
             from obstore.store import from_url
         except ModuleNotFoundError as error:
-            raise click.ClickException(str(missing_extra("to keep checkpoints", error, "checkpoints"))) from error
-        self._obstore, self._place = obstore, place
+            raise click.ClickException(str(missing_extra(f"to keep {what}", error, "checkpoints"))) from error
+        self._obstore, self._what = obstore, what
+        self._prefix = f"{folder}/" if folder else ""
+        self._place = f"{place.rstrip('/')}/{folder}" if folder else place
         with self._errors("find", " (allowed: a folder that exists, or a URL with file://, s3://, gs:// or az://)"):
             self._store = from_url(place if "://" in place else Path(place).resolve().as_uri())
 
     def names(self) -> list[str]:
-        """Of the checkpoints that are there, oldest first."""
+        """Of the files that are there, in order."""
         with self._errors("list"):
-            listed = self._obstore.list_with_delimiter(self._store)
-            return checkpoint_files(one["path"] for one in listed["objects"])
+            listed = self._obstore.list_with_delimiter(self._store, prefix=self._prefix or None)
+            return sorted(one["path"].removeprefix(self._prefix) for one in listed["objects"])
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """Content by name."""
 
         def content(name: str) -> tuple[str, bytes]:
-            return name, bytes(self._obstore.get(self._store, name).bytes())
+            return name, bytes(self._obstore.get(self._store, self._prefix + name).bytes())
 
         with self._errors("read"), ThreadPoolExecutor(_AT_ONCE) as pool:
             return dict(pool.map(content, names))
@@ -54,7 +57,7 @@ class CheckpointStore:
     def add(self, name: str, content: bytes) -> None:
         """Write a new one."""
         with self._errors(f"write {name} to"):  # another writer may have been faster: that is an error, too
-            self._obstore.put(self._store, name, content, mode="create")
+            self._obstore.put(self._store, self._prefix + name, content, mode="create")
 
     @contextmanager
     def _errors(self, verb: str, more: str = "") -> Iterator[None]:
@@ -62,4 +65,4 @@ class CheckpointStore:
             yield
         except (self._obstore.exceptions.BaseError, OSError, ValueError) as error:
             told = str(error).partition("\n")[0]
-            raise click.ClickException(f"can't {verb} the checkpoints at {self._place}: {told}{more}") from error
+            raise click.ClickException(f"can't {verb} the {self._what} at {self._place}: {told}{more}") from error

@@ -1,0 +1,236 @@
+"""`codeexec audit export`: write finished records, and the operator's audit lines about them, to files."""
+
+import functools
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import click
+
+from codeexec_api import Phase, SessionPhase
+from codeexec_api.audit import MEMBER, in_utc
+from codeexec_api.audit_check import audit_line
+from codeexec_api.audit_export import Header, Identity, Versions, export_files, identity_of, records_in, render
+from codeexec_api.audit_findings import LogLine
+from codeexec_api.names import EXECUTION_KIND, EXECUTION_PLURAL, SESSION_KIND, SESSION_PLURAL
+from executor_client.cli.audit import FILE, read_logs
+from executor_client.cli.auditing import many
+from executor_client.cli.common import Cluster, now
+from executor_client.cli.evidence_store import EvidenceStore
+from executor_client.cli.finished_records import FinishedRecords, Name
+from executor_client.cli.operator_log import OperatorLog, of_the_operator
+from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient
+
+_KINDS: Final = (
+    (EXECUTION_PLURAL, EXECUTION_KIND, tuple(one.value for one in Phase if not one.terminal)),
+    (SESSION_PLURAL, SESSION_KIND, tuple(one.value for one in SessionPhase if not one.terminal)),
+)
+_READ: Final = 20
+"""Records that are read before it is looked whether a file is full."""
+_FULL: Final = 8 * 1024 * 1024
+"""Bytes of a file, more or less: one record may have 1.5 MiB."""
+_STDOUT: Final = "-"
+
+ReadLog = Callable[[], Awaitable[Iterable[LogLine]]]
+
+
+class _Store(Protocol):
+    def names(self) -> list[str]: ...
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]: ...
+
+    def add(self, name: str, content: bytes, /) -> None: ...
+
+
+class _Stdout:
+    """Has no files from before."""
+
+    def names(self) -> list[str]:
+        return []
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        raise FileNotFoundError(*names)
+
+    def add(self, _name: str, content: bytes) -> None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+
+
+@click.command(short_help="Write finished records to a storage.")
+@click.argument("logs", nargs=-1, metavar="[FILE...]", type=FILE)
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    metavar="URL",
+    help="Where records are kept: a folder, a URL (file://, s3://, gs://, az://), or - for stdout.",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    default=(DEFAULT_NAMESPACE,),
+    show_default=True,
+    help="Sandbox namespace; can be repeated.",
+)
+@click.option("--from-cluster", is_flag=True, help="Also write the audit lines of the operator's pods.")
+@click.option("--confirm", is_flag=True, help="Tell the operator which records were written, so it may delete them.")
+@of_the_operator
+def export(
+    cluster: Cluster, logs: tuple[str, ...], place: str, namespaces: tuple[str, ...], from_cluster: bool, confirm: bool
+) -> None:
+    """Write finished records that were not written before, with the audit lines of FILEs (- is stdin), as JSON lines.
+
+    Each namespace has a folder of numbered files, which are never replaced. If the command is interrupted, run it
+    again: it continues.
+    """
+    if confirm and place == _STDOUT:
+        raise click.UsageError("--confirm needs files that stay: pass a folder or a URL to --to")
+    given = list(read_logs(logs))
+
+    async def lines() -> list[LogLine]:
+        """Of the operator, read after the records, so that it has the lines of all of them."""
+        if not from_cluster:
+            return given
+        async with OperatorLog.of(cluster.ref, cluster.ref.namespace) as operator:
+            return [*given, *(line for log in await operator.read() for line in log.lines())]
+
+    for namespace in namespaces:
+        store: _Store = _Stdout() if place == _STDOUT else EvidenceStore(place, "records", namespace)
+        told = cluster.run(functools.partial(_export, cluster.ref, namespace, store, lines, confirm))
+        click.echo(f"{namespace}: {told}, to {place}", err=True)
+
+
+async def _export(
+    ref: ClusterRef, namespace: str, store: _Store, lines: ReadLog, confirm: bool, _: CodeExecutionClient
+) -> str:
+    async with _connected(ref, namespace) as source:
+        confirmed = await source.cursor() if confirm else None
+        run = Export(namespace, store, None if confirmed is None else _numbers(confirmed))
+        up_to: dict[str, int] = {}
+        for plural, kind, unfinished in _KINDS:
+            found, up_to[plural] = await source.listed(plural, unfinished)
+            missing = run.missing(plural, found, up_to[plural])
+            for start in range(0, len(missing), _READ):
+                run.add(await source.read(plural, kind, missing[start : start + _READ]))
+        reached = run.end(up_to, await lines())
+        if confirmed is not None and reached != _numbers(confirmed):
+            await source.confirm(reached)
+        return run.told
+
+
+@asynccontextmanager
+async def _connected(ref: ClusterRef, namespace: str) -> AsyncIterator[FinishedRecords]:
+    source = await FinishedRecords.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=namespace)
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+def _numbers(cursor: Mapping[str, str]) -> dict[str, int]:
+    return {plural: int(version) for plural, version in cursor.items() if version.isdecimal()}
+
+
+def _least(one: Versions, other: Versions) -> Versions:
+    return {plural: min(version, other.get(plural, 0)) for plural, version in one.items()}
+
+
+class Export:
+    """What is written in one run, after what was written before.
+
+    Args:
+        namespace: of the records.
+        store: has the files.
+        confirmed: what the operator was told before; None: it isn't told. If etcd was restored from a backup, this is
+            as old as the records are, and the files are newer.
+    """
+
+    def __init__(self, namespace: str, store: _Store, confirmed: Versions | None = None) -> None:
+        self._store = store
+        self._next = Header(namespace, time=in_utc(now()))
+        self._start: Versions = {}
+        self._reached: Versions | None = None
+        """By the files that were there before."""
+        self._unfinished = False
+        self._seen: set[Identity] = set()
+        self._records: list[Mapping[str, Any]] = []
+        self._size = self._files = self._written = self._lines = 0
+        self._resume(confirmed)
+
+    @property
+    def told(self) -> str:
+        """What was done, for a person."""
+        written, lines = many(self._written, "record"), many(self._lines, "audit line")
+        return f"{written} and {lines} in {many(self._files, 'new file')}"
+
+    def _resume(self, confirmed: Versions | None) -> None:
+        """Find what the next file follows, and what the files have that the last whole export may lack."""
+        names = export_files(self._store.names())
+        for name in reversed(names):
+            content = self._store.read([name])[name]
+            try:
+                header = Header.parse(content)
+                if name == names[-1]:
+                    self._next, self._unfinished = header.following(content, now()), header.up_to is None
+                if header.up_to is not None:
+                    if self._reached is None:
+                        self._reached = header.up_to
+                        self._start = header.up_to if confirmed is None else _least(header.up_to, confirmed)
+                    if _least(header.up_to, self._start) == header.up_to:
+                        break
+                self._seen |= {identity_of(record) for record in records_in(content)}
+            except (ValueError, KeyError, TypeError) as error:
+                raise click.ClickException(f"can't go on after {name}: {error}") from error
+
+    def missing(self, plural: str, found: Sequence[Name], version: int) -> list[Name]:
+        """Those of these records that were not written yet. `version` is that of the list."""
+        after = self._start.get(plural, 0)
+        if version < after:  # the records were restored from a backup, or the cluster is another one
+            after = 0
+        return [one for one in found if one.version > after and (one.uid, str(one.version)) not in self._seen]
+
+    def add(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Write records, once they fill a file."""
+        self._records += records
+        self._size += sum(len(json.dumps(one)) for one in records)
+        if self._size >= _FULL:
+            self._write(self._next, ())
+
+    def end(self, up_to: Versions, lines: Iterable[LogLine]) -> Versions:
+        """Write the rest, and say how far the files go now."""
+        heads, new = self._new(lines)
+        if not (self._records or new or self._files or self._unfinished):
+            return self._reached or up_to
+        self._write(replace(self._next, up_to=up_to, lines=heads), new)
+        self._lines = len(new)
+        return up_to
+
+    def _write(self, header: Header, lines: Sequence[str]) -> None:
+        content = render(header, self._records, lines)
+        self._store.add(header.file, content)
+        self._written += len(self._records)
+        self._files += 1
+        self._next = header.following(content, now())
+        self._records, self._size = [], 0
+
+    def _new(self, lines: Iterable[LogLine]) -> tuple[Mapping[str, int], list[str]]:
+        """The audit lines of this namespace that were not written yet, and the last one of each chain."""
+        known, heads = self._next.lines, dict[str, int]()
+        new: dict[tuple[str, int], str] = {}
+        for line in lines:
+            try:
+                body = audit_line(line.text)
+                if body is None or body["namespace"] != self._next.namespace:
+                    continue
+                chain, number = str(body["chain"]), int(body["sequence"])
+            except (ValueError, KeyError, TypeError):
+                continue  # `verify` says what is wrong with it
+            heads[chain] = max(heads.get(chain, known.get(chain, 0)), number)
+            if number > known.get(chain, 0):
+                new[chain, number] = json.dumps({MEMBER: body}, ensure_ascii=False, separators=(",", ":"))
+        return heads or known, list(new.values())

@@ -1,0 +1,124 @@
+"""Requests to the API server that only `codeexec audit export` makes."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api.names import EXPORT_CURSOR, GROUP, VERSION
+from executor_client.transport import Transport
+
+_REQUEST_SECONDS: Final = 60
+_PAGE: Final = 200
+_AT_ONCE: Final = 8
+_ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+class Name(NamedTuple):
+    """A record, as a list shows it."""
+
+    name: str
+    uid: str
+    version: int
+
+
+class FinishedRecords(Transport):
+    """A connection to a sandbox namespace."""
+
+    async def listed(self, plural: str, unfinished: Iterable[str]) -> tuple[list[Name], int]:
+        """The finished records, and the resource version that the list is of.
+
+        Every record that was finished by then is in it.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        selector = ",".join(f"status.phase!={phase}" for phase in unfinished)
+        found: list[Name] = []
+        version, token = 0, None
+        while token != "":
+            with self._errors(f"list {plural}"):
+                page, token = await self._page(plural, selector, token)
+            version = version or int(page["metadata"]["resourceVersion"])
+            metas = [one["metadata"] for one in page.get("items") or ()]
+            found += [Name(one["name"], one["uid"], int(one["resourceVersion"])) for one in metas]
+        return found, version
+
+    async def _page(self, plural: str, selector: str, token: str | None) -> tuple[Mapping[str, Any], str]:
+        """A page, and the token of the next one."""
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            call: Any = self._custom.list_namespaced_custom_object_without_preload_content
+            answer = await call(
+                GROUP,
+                VERSION,
+                self.namespace,
+                plural,
+                limit=_PAGE,
+                field_selector=selector,
+                _headers={"Accept": _ONLY_METADATA},
+                **({"_continue": token} if token else {}),
+            )
+            body = (await answer.read()).decode(errors="replace")
+        page = json.loads(body) if answer.status in (200, 410) else {}
+        following = page.get("metadata", {}).get("continue", "")
+        if answer.status == 410 and token and following:
+            # The list began too long ago. What has changed since then has a newer version, and is in the next export.
+            return await self._page(plural, selector, following)
+        if answer.status != 200:
+            error = ApiException(status=answer.status, reason=answer.reason)
+            error.body = body
+            raise error
+        return page, following
+
+    async def read(self, plural: str, kind: str, names: Sequence[Name]) -> list[Mapping[str, Any]]:
+        """Those records that are as they were listed.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def read(one: Name) -> Mapping[str, Any] | None:
+            async with turns:
+                try:
+                    raw: Any = await self._custom.get_namespaced_custom_object(
+                        GROUP, VERSION, self.namespace, plural, one.name, _request_timeout=_REQUEST_SECONDS
+                    )
+                except ApiException as error:
+                    if error.status == 404:
+                        return None
+                    raise
+            meta = {key: value for key, value in raw["metadata"].items() if key != "managedFields"}
+            unchanged = (meta["uid"], int(meta["resourceVersion"])) == (one.uid, one.version)
+            return {**raw, "kind": kind, "metadata": meta} if unchanged else None
+
+        with self._errors(f"get {plural}"):
+            return [one for one in await asyncio.gather(*map(read, names)) if one]
+
+    async def cursor(self) -> Mapping[str, str]:
+        """What the operator was told of the export so far.
+
+        Raises:
+            NotFound: the namespace has no such ConfigMap.
+            CodeExecError: see `exceptions`.
+        """
+        with self._errors(f"get the ConfigMap {EXPORT_CURSOR}"):
+            found = await self._core.read_namespaced_config_map(
+                EXPORT_CURSOR, self.namespace, _request_timeout=_REQUEST_SECONDS
+            )
+        return found.data or {}
+
+    async def confirm(self, up_to: Mapping[str, int]) -> None:
+        """Tell the operator how far the export got.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        body: Any = {"data": {plural: str(version) for plural, version in up_to.items()}}
+        with self._errors(f"write the ConfigMap {EXPORT_CURSOR}"):
+            await self._core.patch_namespaced_config_map(
+                EXPORT_CURSOR, self.namespace, body, _content_type=_MERGE_PATCH, _request_timeout=_REQUEST_SECONDS
+            )
