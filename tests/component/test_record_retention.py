@@ -1,0 +1,138 @@
+"""Old records go by age and by number, on a real API server, and the audit log says which did."""
+
+import json
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+from api_calls import Match
+from audit_command import AuditCommand
+from cluster_tools import SANDBOX, SYSTEM, wait_for
+from component_stage import Stage
+from faults import Answer, Lose, Stall
+from old_records import OldRecords
+
+from codeexec_api.names import EXECUTION_PLURAL, EXPORT_CURSOR
+
+pytestmark = pytest.mark.timeout(400, func_only=True)
+
+HOUR = timedelta(hours=1)
+DELETE = Match("delete", EXECUTION_PLURAL)
+POLICY = ("executionpolicy", "default", SANDBOX)
+
+
+@pytest.fixture(scope="module")
+def keeping(tmp_path_factory):
+    """A stage whose operator may delete records, with a job that exports them."""
+    values = {
+        "operator": {"logLevel": "INFO", "deleteRecords": True},
+        "audit": {"export": {"enabled": True, "claimName": "export"}},
+    }
+    with Stage(tmp_path_factory.mktemp("keeping"), values=values) as stage:
+        yield stage
+
+
+@pytest.fixture
+def old(keeping) -> OldRecords:
+    return OldRecords(keeping.admin, keeping.admin.me)
+
+
+@pytest.fixture
+def keeper(keeping):
+    """An operator whose timers run twenty times as fast: it looks at records a few seconds after its start."""
+    operator = keeping.operator(clock="+0 x20")
+    yield operator
+    operator.end()
+    if keeping.admin.exists(*POLICY):
+        keeping.admin.delete(*POLICY)
+    for kind in ("codeexecution", "codesession"):
+        for name in names(keeping, kind):
+            keeping.admin.delete(kind, name, SANDBOX)
+
+
+@pytest.fixture
+def audit(keeping, keeper, old, tmp_path):
+    """Runs `codeexec audit verify --complete` on the logs; gives kind and place of each finding."""
+    command = AuditCommand(keeping.plane.kubeconfig)
+
+    def verify(*options: str) -> list[tuple[str, str]]:
+        logs = old.write_log(tmp_path / "before.log"), str(keeper.log)
+        done = command("verify", "--complete", "-n", SANDBOX, "-o", "json", *options, *logs)
+        assert done.stdout, done.stderr
+        return [(one["kind"], one["where"]) for one in json.loads(done.stdout)["findings"]]
+
+    return verify
+
+
+def names(stage: Stage, kind: str = "codeexecution") -> set[str]:
+    return {one["metadata"]["name"] for one in stage.admin.list(kind, SANDBOX)}
+
+
+def left(stage: Stage, expected: set[str], kind: str = "codeexecution") -> None:
+    wait_for(f"only {sorted(expected)} to be left", lambda: names(stage, kind) == expected)
+
+
+def test_the_newest_stay_though_requests_fail_and_the_operator_is_killed(keeping, keeper, old, audit):
+    made = [old.execution(HOUR * (20 - number)) for number in range(16)]
+    keeping.admin.apply(keeping.a_policy(records={"maxCount": 4}))
+    with ExitStack() as stack:
+        rules = [
+            stack.enter_context(keeping.proxy.fault(DELETE, fault, times=1))
+            for fault in (Stall(), Lose(), Lose("504"), Answer(500), Answer(409))  # the last one first
+        ]
+        keeper.start()
+        rules[0].wait()
+        begun = names(keeping)
+        keeper.kill()
+    assert set(made[-4:]) < begun < set(made), "it was killed in the middle"
+    assert [rule.met for rule in rules] == [1] * 5
+
+    keeper.start()
+    left(keeping, set(made[-4:]))
+    assert audit() == []
+    by_hand = made[-1]
+    keeping.admin.delete("codeexecution", by_hand, SANDBOX)
+    assert audit() == [("RecordMissing", f"CodeExecution {by_hand}")]
+
+
+def test_old_ones_go_and_a_session_after_its_executions(keeping, keeper, old, audit):
+    work = old.session("work", 3 * HOUR)
+    in_work, young = old.execution(3 * HOUR, work), old.execution(HOUR / 2)
+    kept_work = old.session("kept", 3 * HOUR)
+    held = old.execution(HOUR / 2, kept_work)
+    settled = old.execution(timedelta(seconds=1))
+    assert names(keeping) == {in_work, young, held, settled}
+    keeping.admin.apply(keeping.a_policy(records={"maxAgeSeconds": 3600}))
+    keeper.start()
+    left(keeping, {kept_work}, "codesession")
+    assert names(keeping) == {young, held, settled}
+    assert audit() == []
+
+
+def test_nothing_goes_that_was_not_exported_where_that_is_required(keeping, keeper, old, audit, tmp_path):
+    first = {old.execution(3 * HOUR) for _ in range(3)} | {old.execution(2 * HOUR)}
+    keeping.admin.apply(keeping.a_policy(records={"maxAgeSeconds": 3600, "requireExport": True}))
+    keeper.start()
+    wait_for("the operator to say what records wait for", lambda: "audit export --confirm" in keeper.log.read_text())
+    assert names(keeping) == first
+
+    place = tmp_path / "evidence"
+    place.mkdir()
+    job = AuditCommand(keeping.plane.kubeconfig_with_token(keeping.token(SYSTEM, "codeexec-export")))
+    before = old.write_log(tmp_path / "first.log")
+    done = job("export", "--to", str(place), "-n", SANDBOX, "--confirm", before)
+    assert "4 records and 5 audit lines in 1 new file" in done.stderr, done.stderr
+    later = old.execution(3 * HOUR)
+    left(keeping, {later})
+    assert audit("--export", str(place)) == []
+
+    done = job("export", "--to", str(place), "-n", SANDBOX, "--confirm", old.write_log(tmp_path / "second.log"))
+    assert "1 record and 1 audit line in 1 new file" in done.stderr, done.stderr
+    left(keeping, set())
+    assert audit("--export", str(place)) == []
+    cursor = keeping.admin.get("configmap", EXPORT_CURSOR, SANDBOX)["data"]
+    assert cursor.keys() == {"codeexecutions", "codesessions"}
+    old.execution(3 * HOUR)
+    agent = AuditCommand(keeping.agent_kubeconfig())
+    done = agent("export", "--to", str(place), "-n", SANDBOX, "--confirm")
+    assert (done.returncode, "could not write the ConfigMap codeexec-export" in done.stderr) == (1, True), done.stderr

@@ -1,0 +1,287 @@
+"""`codeexec audit export`: nothing is lost and nothing comes twice, wherever a run ends; verify reads what it wrote."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from audit_world import World, a_world, kinds, named
+from click import ClickException
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeexec_api import Phase
+from codeexec_api.audit_check import Verification, read_log, verify
+from codeexec_api.audit_export import Header, export_files, identity_of, records_in
+from codeexec_api.audit_findings import FindingKind, LogLine
+from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
+from executor_client.cli import export as module
+from executor_client.cli import main
+from executor_client.cli.evidence_store import EvidenceStore
+from executor_client.cli.export import Export
+from executor_client.cli.finished_records import Name
+
+NAMESPACE = "codeexec-sandbox"
+
+
+class Killed(Exception):
+    """The process has ended."""
+
+
+class Files:
+    """A storage that may end a run before or after one of its files was written."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.dies: tuple[int, bool] | None = None
+        """After so many more files, and whether the last of them is written."""
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        return {name: self.files[name] for name in names}
+
+    def add(self, name: str, content: bytes, /) -> None:
+        assert name not in self.files
+        if self.dies is None:
+            self.files[name] = content
+            return
+        left, written = self.dies
+        self.dies = (left - 1, written)
+        if left > 0 or written:
+            self.files[name] = content
+        if left == 0:
+            raise Killed
+
+    def records(self) -> list[tuple[str, str]]:
+        return [identity_of(one) for name in self.names() for one in records_in(self.files[name])]
+
+
+class Cluster:
+    """Finished records; each has the resource version of its last write."""
+
+    def __init__(self) -> None:
+        self.version = 10
+        self.records: dict[str, dict[str, Any]] = {}
+
+    def finish(self, uid: str) -> None:
+        self.version += 1
+        meta = {"name": f"run-{uid}", "uid": uid, "resourceVersion": str(self.version)}
+        self.records[uid] = {"kind": "CodeExecution", "metadata": meta, "spec": {}, "status": {}}
+
+    def found(self) -> list[Name]:
+        metas = [one["metadata"] for one in self.records.values()]
+        return [Name(one["name"], one["uid"], int(one["resourceVersion"])) for one in metas]
+
+
+def run(
+    files: Files, cluster: Cluster, lines: Iterable[LogLine] = (), confirmed: Mapping[str, int] | None = None
+) -> Any:
+    """One run; how far it got."""
+    made = Export(NAMESPACE, files, confirmed)
+    for one in made.missing(EXECUTION_PLURAL, cluster.found(), cluster.version):
+        made.add([cluster.records[one.uid]])
+    return made.end({EXECUTION_PLURAL: cluster.version, SESSION_PLURAL: cluster.version}, lines)
+
+
+def current(cluster: Cluster) -> set[tuple[str, str]]:
+    return {identity_of(one) for one in cluster.records.values()}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record fills a file."""
+    monkeypatch.setattr(module, "_FULL", 1)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sets(st.sampled_from("abcdefgh"), max_size=4),
+        st.none() | st.tuples(st.integers(0, 4), st.booleans()),
+        st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@given(steps=STEPS)
+def test_wherever_it_ends_nothing_is_lost_and_nothing_comes_twice(steps: list[Any]) -> None:
+    """Records finish, or are changed after that; runs are cut off; what the operator is told may lag behind."""
+    files, cluster, told = Files(), Cluster(), {EXECUTION_PLURAL: 0, SESSION_PLURAL: 0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_FULL", 1)
+        for finishing, files.dies, confirms in steps:
+            for uid in sorted(finishing):
+                cluster.finish(uid)
+            try:
+                reached = run(files, cluster, confirmed=told)
+            except Killed:
+                continue
+            if confirms:
+                told = reached
+            safe = {(uid, version) for uid, version in current(cluster) if int(version) <= told[EXECUTION_PLURAL]}
+            assert safe <= set(files.records()), "what the operator may delete was written"
+        files.dies = None
+        run(files, cluster, confirmed=told)
+    assert current(cluster) <= set(files.records())
+    assert len(files.records()) == len(set(files.records()))
+    assert sorted(files.files) == export_files(files.files)
+    found = verify([], [], now=a_world().now, export=files.files)
+    assert FindingKind.EXPORT_INVALID not in kinds(found) or not files.files
+
+
+def test_an_etcd_from_a_backup_is_exported_again_from_where_it_begins() -> None:
+    files, cluster = Files(), Cluster()
+    cluster.finish("a")
+    backup = run(files, cluster)
+    for uid in "bcd":
+        cluster.finish(uid)
+    run(files, cluster)
+    restored = Cluster()
+    restored.finish("a")
+    for uid in "efgh":
+        restored.finish(uid)
+    run(files, restored, confirmed=backup)
+    assert {uid for uid, _ in files.records()} == set("abcdefgh")
+    assert len(files.records()) == 8, "the one that both have came once"
+
+
+def test_another_destination_gets_everything() -> None:
+    cluster, told = Cluster(), {}
+    cluster.finish("a")
+    told = run(Files(), cluster)
+    empty = Files()
+    run(empty, cluster, confirmed=told)
+    assert len(empty.records()) == 1
+
+
+def test_nothing_new_makes_no_file() -> None:
+    files, cluster = Files(), Cluster()
+    cluster.finish("a")
+    reached = run(files, cluster)
+    cluster.version += 5
+    assert run(files, cluster) == reached
+    assert len(files.files) == 1
+
+
+def test_a_file_that_is_no_export_is_not_gone_on_after() -> None:
+    files = Files()
+    files.files["0000000001.jsonl"] = b'{"export": {"format": 2}}\n'
+    with pytest.raises(ClickException, match="it does not begin as an export"):
+        run(files, Cluster())
+
+
+# --- with the audit log, and as `verify` reads it ---
+
+
+def exported(world: World, *parts: int) -> dict[str, bytes]:
+    """The finished records and the log of a world, in as many runs as parts; each part is a number of log lines."""
+    files, cluster = Files(), Cluster()
+    for part in (*parts, len(world.lines())):
+        for raw in world.stored():
+            uid = raw["metadata"]["uid"]
+            if (
+                Phase(raw["status"]["phase"]).terminal
+                and raw["metadata"]["namespace"] == NAMESPACE
+                and uid not in cluster.records
+            ):
+                cluster.finish(uid)
+                meta = {**raw["metadata"], "resourceVersion": str(cluster.version)}
+                cluster.records[uid] = {**raw, "metadata": meta}
+        run(files, cluster, world.lines()[:part])
+    return files.files
+
+
+def only_executions() -> World:
+    world = World()
+    world.start()
+    for name in ("run-1", "run-2", "run-3"):
+        world.write(named(name), Phase.RUNNING)
+        world.write(world.records[name], Phase.SUCCEEDED, exit_code=0)
+    return world
+
+
+def check(world: World, files: Mapping[str, bytes], *, cluster: bool = True) -> Verification:
+    stored = world.stored() if cluster else None
+    return verify([], stored, now=world.now, namespace=NAMESPACE, complete=True, export=files)
+
+
+@pytest.mark.parametrize("parts", [(), (1,), (2, 3), (0, 0)])
+def test_the_chain_holds_over_the_exported_lines(parts: tuple[int, ...]) -> None:
+    world = only_executions()
+    found = check(world, exported(world, *parts))
+    assert (found.findings, found.notes, found.records, found.lines) == ((), (), 3, 7)
+
+
+def test_an_exported_record_whose_time_is_over_agrees_with_its_line() -> None:
+    world = only_executions()
+    files = exported(world)
+    world.delete("run-1")
+    log = list(read_log("log", [text for texts in world.logs.values() for text in texts]))
+    found = verify(log, world.stored(), now=world.now, namespace=NAMESPACE, complete=True, export=files)
+    assert (found.findings, found.records) == ((), 3)
+    assert check(world, files, cluster=False).records == 3
+
+
+def test_a_record_that_was_changed_in_the_export_is_found() -> None:
+    world = only_executions()
+    files = exported(world)
+    [name] = files
+    forged = {name: files[name].replace(b'"exitCode":0', b'"exitCode":3', 1)}
+    assert kinds(check(world, forged, cluster=False)) == {FindingKind.RECORD_CHANGED}
+
+
+def test_files_that_are_not_those_that_were_written_are_found() -> None:
+    world = only_executions()
+    files = exported(world, 1, 2)
+    first, second, third = files
+    for changed in (
+        {first: files[first], third: files[third]},
+        {**files, second: files[second] + b"\n"},
+        {**files, second: files[third]},
+        {**files, second: b"{}\n"},
+        {},
+    ):
+        assert FindingKind.EXPORT_INVALID in kinds(check(world, changed, cluster=False)), changed.keys()
+    older = verify([], None, now=world.now, export={third: files[third]})
+    assert FindingKind.EXPORT_INVALID in {one.kind for one in older.notes}, "the older ones may be kept elsewhere"
+
+
+def test_a_header_says_what_it_was_made_of() -> None:
+    header = Header("team-red", 3, "a" * 64, "2026-11-21T12:00:00Z", {EXECUTION_PLURAL: 5}, {"c" * 32: 7})
+    assert Header.parse(f"{header.text}\n{{}}\n".encode()) == header
+    assert header.file == "0000000003.jsonl"
+    assert json.loads(header.text)["export"]["upTo"] == {EXECUTION_PLURAL: 5}
+
+
+# --- the command ---
+
+
+def codeexec(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["audit", *arguments])
+
+
+def test_the_folder_of_a_namespace_is_verified(tmp_path: Path) -> None:
+    world = only_executions()
+    store = EvidenceStore(str(tmp_path), "records", NAMESPACE)
+    for name, content in exported(world, 2).items():
+        store.add(name, content)
+    done = codeexec("verify", "--no-cluster", "--export", str(tmp_path), "-n", NAMESPACE)
+    assert done.exit_code == 0, done.output
+    assert "3 records agree with the log" in done.stdout
+    done = codeexec("verify", "--no-cluster", "--export", str(tmp_path), "-n", "other")
+    assert (done.exit_code, "there is no file" in done.stdout) == (1, True)
+
+
+def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:
+    for done, told in (
+        (codeexec("export"), "Missing option '--to'"),
+        (codeexec("export", "--to", "-", "--confirm"), "--confirm needs files that stay"),
+        (codeexec("export", "--to", str(tmp_path / "nowhere")), "can't find the records at"),
+        (codeexec("verify"), "or an --export"),
+    ):
+        assert done.exit_code in (1, 2)
+        assert told in done.output
