@@ -215,8 +215,9 @@ bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in
 bench-boundaries: deploy ## Measure the same calls under runc and gVisor, in turn (table; PAGE=1: docs/performance.md)
 	@$(BIN)/python tests/bench/boundaries.py
 
-bench-records: deploy ## Measure a call and the operator without and with 10,000 records, or LARGEST=1: 300 of the largest (JSON in .codeexec/records.json)
+bench-records: deploy ## Measure a call and the operator without and with 10,000 records (and on simulated nodes with 100,000), or LARGEST=1: 300 of the largest (JSON in .codeexec/records.json)
 	@$(BIN)/python -W ignore tests/bench/retained.py
+	@RECORDS=100000 $(BIN)/pytest -s tests/component/test_many_records.py
 
 cast: deploy ## Run the quick start on the cluster and write docs/cast.svg, the terminal at the top of README
 	@$(BIN)/python tests/support/cast.py

@@ -242,6 +242,8 @@ FINDINGS: Final = MappingProxyType(
         FindingKind.RECORD_CHANGED: "Record changed",
         FindingKind.RECORD_OUTDATED: "Record set back",
         FindingKind.RECORD_UNANCHORED: "Record without its line",
+        FindingKind.RECORD_MISSING: "Record missing",
+        FindingKind.EXPORT_INVALID: "Export invalid",
         FindingKind.REWRITTEN: "Line rewritten",
         FindingKind.CHECKPOINT_INVALID: "Checkpoint invalid",
     }
