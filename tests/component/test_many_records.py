@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 from api_calls import Match
-from cluster_tools import SANDBOX
+from api_server import ApiError
+from cluster_tools import SANDBOX, wait_for
 from component_stage import LIMITS, Stage, in_thread
 from control_plane import ControlPlane
 from faults import Delay
@@ -61,7 +62,10 @@ async def _measure(stage: Stage, client: CodeExecutionClient, operator: Operator
     alone = operator.memory_mib()
     await in_thread(operator.stop)
     [name] = [one["metadata"]["name"] for one in stage.records()]
+    await in_thread(stage.plane.stop_api_server)  # it would hear of each record by itself, which takes minutes
     size = await _copy(stage.plane, name, RECORDS)
+    await in_thread(stage.plane.start_api_server)
+    await in_thread(_until_known, stage)
     await in_thread(stage.admin.apply, stage.a_policy(records={"maxCount": 10_000_000, "maxAgeSeconds": 366 * 86_400}))
 
     with stage.proxy.fault(LOOKED, Delay(0)) as look:
@@ -98,6 +102,18 @@ async def _call(client: CodeExecutionClient) -> None:
     request = Request(agent="many", timeout_seconds=20, limits=Limits(**LIMITS))
     result = await client.execute([PreparedBlock("python", b'print("hello")')], request)
     assert result.output == "hello\n"
+
+
+def _until_known(stage: Stage) -> None:
+    """Until the API server has read all of them."""
+
+    def known() -> bool:
+        try:
+            return stage.admin.list("codeexecution", SANDBOX, fields="status.phase!=Succeeded") == []
+        except ApiError:
+            return False
+
+    wait_for("the API server to know the records", known, 900)
 
 
 async def _copy(plane: ControlPlane, name: str, count: int) -> int:

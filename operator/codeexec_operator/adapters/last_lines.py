@@ -16,6 +16,8 @@ from codeexec_operator.adapters.connection import NETWORK_ERRORS
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1
+_PAUSE_SECONDS: Final = 0.02
+"""After each page: there may be thousands, and at the start the API server has other work for this operator."""
 _NEWEST: Final = 100
 """Records that are looked at, at most: the first few may be this process's own."""
 
@@ -40,6 +42,7 @@ async def _hear(cluster: Cluster, namespace: str, audit: AuditLog) -> None:
         async for page in cluster.finished.pages(plural, namespace, finished=False):
             rows = [(str(row["Audited"]), str(row["Name"])) for row in page.rows if row["Audited"]]
             newest = heapq.nlargest(_NEWEST, newest + rows)
+            await asyncio.sleep(_PAUSE_SECONDS)
         for _, name in newest:
             record = await get(namespace, name)
             if record and audit.heard(namespace, record.status.audit):
