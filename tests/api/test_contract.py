@@ -262,6 +262,8 @@ BAD_POLICIES = {
         {"spec": {"maxSessionLifetimeSeconds": 604_801}},
         "spec.maxSessionLifetimeSeconds",
     ),
+    "records for a moment": ({"spec": {"records": {"maxAgeSeconds": 299}}}, "spec.records.maxAgeSeconds"),
+    "no records": ({"spec": {"records": {"maxCount": 0}}}, "spec.records.maxCount"),
 }
 
 
