@@ -235,7 +235,6 @@ class Job:
         self.pipes[1].sink(len(line.encode()), line)
 
 
-
 def run_job(job, problem, pod):
     """Run a job, or refuse it because its files could not be put. One that was begun before is not run again.
 

@@ -40,6 +40,8 @@ class Script:
     """Of those that are for one job only."""
     boot_id: str = ""
     """Of the kernel that runners see."""
+    refused: int = 0
+    """Messages of an older epoch than the one that counted."""
     _gates: dict[str, threading.Event] = field(default_factory=dict)
     _arrived: Counter[str] = field(default_factory=Counter)
     _lock: threading.Condition = field(default_factory=threading.Condition)
@@ -118,11 +120,15 @@ class ScriptedRunner:
         self._targets, self._script = targets, script
         self._lines = Lines()
         self._running: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._frames: dict[str, list[Frame]] = {}
+        """What was said of each job that was begun."""
+        self._epoch: list[int] = []
 
     def take(self, data: bytes) -> None:
         """What comes on its stdin, in pieces of any size."""
         for line in self._lines.feed(data):
-            self._answer(json.loads(line))
+            if line.strip():
+                self._take(json.loads(line))
 
     def stop(self) -> None:
         """Its container is gone."""
@@ -130,12 +136,23 @@ class ScriptedRunner:
             task.cancel()
         self.log.end()
 
+    def _take(self, message: Mapping[str, Any]) -> None:
+        if message["epoch"] < self._epoch:
+            self._script.refused += 1
+            self._send({"refused": message["epoch"]})
+            return
+        self._epoch = message["epoch"]
+        self._answer(message)
+
     def _answer(self, message: Mapping[str, Any]) -> None:
         if "report" in message:
             egress = [{**target, "answered": False} for target in self._targets]
             facts = {"layers": sorted(LAYERS), "egress": egress, "userNamespace": True}
             facts["bootId"] = self._script.boot_id
+            facts |= {"job": next(iter(self._running), None), "used": bool(self._frames)}
             self._send({"ready": True, **facts, "kernel": bool(message["kernel"])})
+        elif "resume" in message:
+            self._resume(message["resume"], message["from"])
         elif "blocks" in message:
             self._begin(message)
         elif "ping" in message:
@@ -148,13 +165,30 @@ class ScriptedRunner:
             self.exited = True
             self.log.end()
 
+    def _resume(self, uid: str, start: int) -> None:
+        if uid not in self._frames:
+            self._send({"resumed": uid, "missing": "NeverBegun"})
+            return
+        self._send({"resumed": uid})
+        for frame in self._frames[uid][start:]:
+            self._send(frame)
+
     def _begin(self, job: Mapping[str, Any]) -> None:
+        if job["id"] in self._frames:
+            self._send({"repeated": job["id"]})
+            return
+        frames = self._frames[job["id"]] = []
+
+        def tell(frame: Frame) -> None:
+            frames.append(frame)
+            self._send(frame)
+
         self.jobs += 1
         self._script.handed_over(job["id"])
         if self.jobs == 2 and not job["session"]:
             self._script.pods_used_twice += 1
         cancelled = asyncio.Event()
-        task = asyncio.create_task(_Job(job, self._script, self._send, cancelled).run())
+        task = asyncio.create_task(_Job(job, self._script, tell, cancelled).run())
         self._running[job["id"]] = task, cancelled
         task.add_done_callback(lambda _: self._running.pop(job["id"], None))
 

@@ -20,6 +20,7 @@ from codeexec_api import (
     CodeExecutionStatus,
     CodeSession,
     CodeSessionStatus,
+    Phase,
     Reason,
     SandboxPool,
     SandboxPoolSpec,
@@ -124,6 +125,18 @@ class Cluster:
         """codesessions: get."""
         raw = await _found(self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, SESSION_PLURAL, name))
         return CodeSession.parse(raw) if raw else None
+
+    async def pods_of_running_executions(self, namespace: str) -> set[str]:
+        """codeexecutions: list. Names of the pods in which code runs."""
+        running: Any = await self._custom.list_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            namespace,
+            EXECUTION_PLURAL,
+            field_selector=f"status.phase={Phase.RUNNING.value}",
+            _request_timeout=_ANSWER_SECONDS,
+        )
+        return {one["status"].get("podName", "") for one in running["items"]}
 
     async def audited_executions(self, namespace: str) -> list[str]:
         """codeexecutions: list. Names of those with an audit line, the newest line first."""
@@ -446,9 +459,10 @@ class Cluster:
         """networkpolicies: delete. One that is gone already is fine."""
         await self._delete(self._networking.delete_namespaced_network_policy, name, namespace, {})
 
-    async def list_pods(self, namespace: str, selector: str) -> list[Mapping[str, Any]]:
-        """pods: list."""
-        pages = _pages(self._core.list_namespaced_pod, namespace, label_selector=selector, limit=_PODS)
+    async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
+        """pods: list. Those that these selectors select."""
+        selectors = {"label_selector": labels, "field_selector": fields}
+        pages = _pages(self._core.list_namespaced_pod, namespace, **selectors, limit=_PODS)
         return [self._plain(pod) async for page in pages for pod in page.items]
 
     async def patch_pod(self, namespace: str, name: str, patch: Any) -> None:

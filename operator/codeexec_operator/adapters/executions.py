@@ -33,7 +33,7 @@ from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now, u
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.approving import to_be_read
-from codeexec_operator.core.observed import Observed, PolicyProblem, PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed import Hold, Observed, PolicyProblem, PoolView, Sandbox, SessionView
 from codeexec_operator.core.payload import (
     HeldPayload,
     Payload,
@@ -102,9 +102,9 @@ class ExecutionWorker(PodWorker):
 
     @property
     def awaited_payload(self) -> str | None:
-        """Name of the payload, as long as the code has not started."""
-        ref, started = self._seen.execution.spec.payload_ref, self._seen.execution.status.started_at
-        return ref.name if ref and not started else None
+        """Name of the payload, as long as the code may have to be handed over."""
+        ref = self._seen.execution.spec.payload_ref
+        return ref.name if ref and not self._held else None
 
     @property
     def awaited_review(self) -> str | None:
@@ -114,9 +114,18 @@ class ExecutionWorker(PodWorker):
 
     @property
     def awaited_key(self) -> str | None:
-        """Name of the key that its payload is sealed with, as long as the code has not started."""
-        sealed, started = self._seen.execution.spec.sealed_payload, self._seen.execution.status.started_at
-        return sealed.key_name if sealed and not started else None
+        """Name of the key that its payload is sealed with, as long as the code may have to be handed over."""
+        sealed = self._seen.execution.spec.sealed_payload
+        return sealed.key_name if sealed and not self._held else None
+
+    @property
+    def _held(self) -> bool:
+        return self.phase.terminal or self._seen.hold is Hold.FRAMES
+
+    @property
+    def started(self) -> bool:
+        """True if its record says that its code was started."""
+        return self._seen.execution.status.started_at is not None
 
     @property
     def phase(self) -> Phase:
@@ -211,7 +220,16 @@ class ExecutionWorker(PodWorker):
 
     def cut_off(self) -> None:
         """The connection to the runner has ended."""
-        self._seen = replace(self._seen, cut_off_at=now())
+        self._hold(Hold.NONE)
+
+    def resumed(self, missing: str) -> None:
+        """The runner goes on telling of it; or it can't, for this reason."""
+        self._hold(Hold.NONE if missing else Hold.FRAMES, missing)
+
+    def _hold(self, hold: Hold, missing: str = "") -> None:
+        payload = None if hold is Hold.FRAMES else self._seen.payload
+        seen = replace(self._seen, hold=hold, held_at=now(), missing=missing, payload=payload)
+        self._seen = replace(seen, cancel_sent_at=None)  # it may have gone the way of the connection
         self.wake()
 
     # --- Worker ---
@@ -308,7 +326,8 @@ class ExecutionWorker(PodWorker):
         others = [action for action in plan.actions if action is not start]
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
-        self._seen = replace(self._seen, handed_over=True, transcript=Transcript(), payload=None)
+        self._seen = replace(self._seen, transcript=Transcript())
+        self._hold(Hold.FRAMES)
         self.aside(self._tidy_up(others))
         if self._runner:
             await self._runner.start(self, start.messages)
@@ -377,15 +396,38 @@ class ExecutionWorker(PodWorker):
                 self._ask_pool(Verdict(image, runtime_class_name))
             case actions.AdoptPod(patch):
                 await self._adopt(self.pod_name, patch)
+            case actions.CancelCode() | actions.ResumeCode() | actions.GiveUpSession():
+                await self._act_on_code(action)
+            case actions.ReadPod():
+                await self._read_pod()
+            case _:
+                await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
+
+    async def _act_on_code(self, action: actions.CancelCode | actions.ResumeCode | actions.GiveUpSession) -> None:
+        match action:
             case actions.CancelCode():
                 if self._runner and await self._runner.cancel(self.uid):
                     self._seen = replace(self._seen, cancel_sent_at=now())
                     self.wake()
+            case actions.ResumeCode():
+                self._hold(Hold.ASKED)
+                if self._runner:
+                    await self._runner.resume(self)
+                else:
+                    self.cut_off()
             case actions.GiveUpSession(why):
                 if self._session:
                     self._session.give_up(why)
-            case _:
-                await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
+
+    async def _read_pod(self) -> None:
+        """It is told of by its owner, which may be a pool that does not know whose it is."""
+        named = f"metadata.name={self.pod_name}"
+        found = await self.context.cluster.list_pods(self.meta.namespace, fields=named)
+        if found:
+            self.observe_pod(found[0], deleted=False)
+        else:
+            self.sandbox = replace(self.sandbox, gone=True, over_at=now())
+            self.wake()
 
     async def _put_away(self, action: actions.DeletePayload | actions.CloseEgress) -> None:
         """What doesn't succeed here is left to the sweeper and to the garbage collector."""
@@ -413,7 +455,7 @@ class ExecutionWorker(PodWorker):
             payload = await self._open_payload(spec)
         status = self._seen.execution.status
         asks = status.phase is Phase.AWAITING_APPROVAL and spec.payload_ref is not None
-        queued = bool(status.pool_name) and not self._claimed
+        queued = bool(status.pool_name) and not self._claimed and not status.started_at
         if (asks or queued) and isinstance(payload, Payload):  # after a restart of the operator: there may be many
             payload = hold(payload, waits=True)
         if spec.session_ref and self._session is None:
@@ -528,18 +570,20 @@ class ExecutionWorker(PodWorker):
 
     def _leave(self) -> None:
         if self._session:
-            self._session.leave(self, ran=self._seen.handed_over)
-        if self._pool and self._claimed and not self._seen.handed_over:
+            self._session.leave(self, ran=self.started)
+        if self._pool and self._claimed and not self.started:
             self._give_back(self._pool, self._claimed)
         elif self._pool:
             self._pool.leave(self, self._claimed)
 
     async def _end(self) -> None:
-        if self.deleted and self._session and self._session.connection and self._seen.handed_over:
+        if self.deleted and self._session and self._session.connection and self.started:
             self._session.connection.abandon(self.uid)
             await self._session.connection.cancel(self.uid)
         self._leave()
-        if self.deleted and self._claimed:  # it may not be adopted yet, so nobody else would
+        if (
+            self.deleted and self._seen.execution.status.pool_name and self.started
+        ):  # it may not be adopted yet, so nobody else would
             delete = self.context.cluster.delete_pod
             await self._try("its pod was not deleted", delete, self.meta.namespace, self.pod_name)
         self._register.forget(self)

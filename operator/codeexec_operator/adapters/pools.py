@@ -353,20 +353,27 @@ class PoolWorker(Worker):
     async def _read(self) -> None:
         await self.context.policies.of(self.meta.namespace)
         if not self._listed:
-            selector = f"{POOL_LABEL}={self.meta.name}"
-            # Of an operator before this one: nobody knows what was in them, and their proof names what is gone.
-            for raw in await self.context.cluster.list_pods(self.meta.namespace, selector):
-                if raw["metadata"]["name"] not in self._members:
-                    self._done[raw["metadata"]["name"]] = None
-                    self._discarded.add(raw["metadata"]["name"])
+            await self._take_over()
             self._listed = True
         self._know_policy()
         self._opened()
         self._wake_all()
         self.wake()
 
+    async def _take_over(self) -> None:
+        """Pods that an operator before this one has made are proven anew. Those in which code runs have an owner."""
+        cluster, namespace = self.context.cluster, self.meta.namespace
+        in_use = await cluster.pods_of_running_executions(namespace)
+        for raw in await cluster.list_pods(namespace, f"{POOL_LABEL}={self.meta.name}"):
+            name = raw["metadata"]["name"]
+            if name in in_use:
+                self._done[name] = None
+            elif name not in self._members:
+                self._take_in(raw, deleted=False)
+                self._members[name] = replace(self._members[name], since=now())
+
     async def _create(self, name: str, manifest: Mapping[str, Any]) -> None:
-        self._members[name] = Member(now(), template_label(manifest), Sandbox(requested=True))
+        self._members[name] = Member(now(), template_label(manifest), sandbox=Sandbox(requested=True))
         try:
             fault = await self.context.cluster.create_pod(manifest)
         except ApiException as error:
@@ -388,6 +395,7 @@ class PoolWorker(Worker):
             self.context.cluster,
             self.meta.namespace,
             name,
+            epoch=self.context.epoch,
             greeting=build_warm_up(self._seen.pool.spec.limits),
             reusable=False,
             changed=self.wake,

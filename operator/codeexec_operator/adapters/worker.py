@@ -68,6 +68,8 @@ class Context:
     telemetry: Telemetry
     audit: AuditLog
     announcer: Announcer
+    epoch: int
+    """Of this process as leader: higher than that of each leader before it."""
 
 
 def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
@@ -215,7 +217,9 @@ class PodWorker(Worker):
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """The pod was seen, changed or deleted."""
-        self.sandbox = replace(self.sandbox, pod=parse_pod(raw, self.sandbox.pod), gone=deleted)
+        pod = parse_pod(raw, self.sandbox.pod)
+        over_at = (self.sandbox.over_at or now()) if deleted or pod.terminated else None
+        self.sandbox = replace(self.sandbox, pod=pod, gone=deleted, over_at=over_at)
         self.wake()
 
     def _look(self) -> None:
@@ -236,12 +240,15 @@ class PodWorker(Worker):
                 self.sandbox = replace(self.sandbox, requested=True, fault=fault)
                 self.wake()
             case actions.Attach():
+                refused_since = self.connection.view.refused_since if self.connection else None
                 self.connection = Connection(
                     self.context.cluster,
                     self.meta.namespace,
                     self.pod_name,
+                    epoch=self.context.epoch,
                     greeting=greeting,
                     reusable=reusable,
+                    refused_since=refused_since,
                     changed=self.wake,
                 )
                 self.connection.open()

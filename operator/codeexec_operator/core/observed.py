@@ -70,6 +70,8 @@ class PodView:
     """True if it was to have one of its own."""
     started_at: datetime | None = None
     """When the kubelet has taken it up; its deadline counts from there."""
+    owner: str = ""
+    """UID of the object that it belongs to."""
     unwell: bool = False
     """True if it is being deleted, is to be evicted, or its node is lost."""
     egress_targets: frozenset[Target] = frozenset()
@@ -106,6 +108,7 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         runtime_class_name=spec.get("runtimeClassName"),
         user_namespace=has_user_namespace(spec),
         started_at=_time(status.get("startTime")),
+        owner=next((one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")), ""),
         unwell=_is_unwell(raw, state),
         egress_targets=frozenset(Target(**one) for one in egress_targets_of(spec)),
     )
@@ -148,6 +151,8 @@ class RunnerView:
     """When it was last asked whether it is still there."""
     problem: str = ""
     """What came was not what a runner sends."""
+    refused_since: datetime | None = None
+    """Since when each attempt to connect was answered with a refusal, as it is when the node does not answer."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,8 @@ class Sandbox:
     pod: PodView | None = None
     requested: bool = False
     gone: bool = False
+    over_at: datetime | None = None
+    """When its end was first seen."""
     fault: Fault | None = None
     runner: RunnerView = field(default_factory=RunnerView)
 
@@ -202,6 +209,17 @@ class PoolView:
     """What was shown of that pod."""
 
 
+class Hold(Enum):
+    """What this process has of code that runs."""
+
+    NONE = "none"
+    """Nothing: the process began after the code, or the connection has ended."""
+    ASKED = "asked"
+    """The runner was asked to tell of it again."""
+    FRAMES = "frames"
+    """What the runner tells of it arrives here."""
+
+
 @dataclass(frozen=True)
 class Observed:
     """Everything known about one execution at one moment."""
@@ -229,10 +247,11 @@ class Observed:
     """True if it was looked for a pool that has pods such as this execution needs."""
     recorded_at: datetime | None = None
     """When this process last wrote its record."""
-    handed_over: bool = False
-    """True if this process has handed the code to the runner."""
-    cut_off_at: datetime | None = None
-    """When the connection ended over which that was done."""
+    hold: Hold = Hold.NONE
+    held_at: datetime | None = None
+    """When it became what it is."""
+    missing: str = ""
+    """Why the runner does not tell of the code again, in its words."""
     cancel_sent_at: datetime | None = None
     egress_closed: bool = False
     """True if this process has closed again what was opened for it."""
@@ -257,8 +276,8 @@ class ObservedSession:
     """Where the policy is kept, for messages."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     sandbox: Sandbox = field(default_factory=Sandbox)
-    busy: bool = False
-    """True while an execution runs in it or waits for it."""
+    guests: frozenset[str] = frozenset()
+    """UIDs of the executions that run in it or wait for it."""
     used_at: datetime | None = None
     """When this process last saw an execution of it end."""
     lease: LeaseView | None = None

@@ -57,6 +57,8 @@ class Member:
     created_at: datetime
     template: str
     """Digest of what it was made of."""
+    since: datetime | None = None
+    """When this process found it; None if this process has made it."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     proven: Proven | None = None
     """What was shown when it was admitted."""
@@ -284,6 +286,8 @@ def _look_at(
         return act, min(connected.wake_at or old_at, old_at)
     if member.proven:
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
+    if connected[1].used:  # by an execution that is gone
+        return DropMember(name)
     proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
     if ending := startup.refuses(proven, seen.policy):
         return DropMember(name, ending)
@@ -321,7 +325,7 @@ def _give_up_at(member: Member, timing: Timing) -> datetime | None:
     if member.proven or (pod and not pod.node_name):
         return None
     begun = (pod.started_at or pod.scheduled_at) if pod else None
-    return max(begun or member.created_at, member.created_at) + timedelta(seconds=timing.start_timeout)
+    return max(begun or member.created_at, member.since or member.created_at) + timedelta(seconds=timing.start_timeout)
 
 
 def _surplus(members: Mapping[str, Member], wanted: int) -> list[str]:

@@ -16,7 +16,7 @@ from codeexec_api import (
 )
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
-from codeexec_operator.core.actions import CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
+from codeexec_operator.core.actions import CancelStray, CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.isolation import unobtainable
@@ -112,7 +112,7 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         message = f"the session reached spec.maxLifetimeSeconds ({spec.max_lifetime_seconds} s)"
         return _end(seen, now, Ending(Event.DEADLINE, None, message))
     used_at = seen.used_at or status.last_used_at or now
-    if not seen.busy:
+    if not seen.guests:
         # Code that ran when the operator was restarted is not in the record as a use.
         idle = _idle(seen, max(used_at, seen.since), now)
         if isinstance(idle, Ending):
@@ -125,12 +125,26 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     connected = startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at))
     if isinstance(connected, Plan):
         return connected
-    record_at = (status.last_used_at or now) + timedelta(seconds=timing.use_recorded)
+    if (stray := connected[1].job) and stray not in seen.guests:
+        return _end_stray(stray, seen, now, timing)
     if used_at > (status.last_used_at or used_at):
-        if now >= record_at:
-            return Plan(status=status.model_copy(update=_use(seen)))
-        end_at = min(end_at, record_at)
+        return _record_use(seen, now, timing, end_at)
     return Plan(wake_at=end_at)
+
+
+def _record_use(seen: ObservedSession, now: datetime, timing: Timing, end_at: datetime) -> Plan:
+    """Now and then."""
+    status = seen.session.status
+    record_at = (status.last_used_at or now) + timedelta(seconds=timing.use_recorded)
+    if now >= record_at:
+        return Plan(status=status.model_copy(update=_use(seen)))
+    return Plan(wake_at=min(end_at, record_at))
+
+
+def _end_stray(uid: str, seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
+    """A job that no execution claims, once all executions were heard of."""
+    listed_at = seen.since + timedelta(seconds=timing.list_grace)
+    return Plan(wake_at=listed_at) if now < listed_at else Plan(actions=(CancelStray(uid),))
 
 
 def _idle(seen: ObservedSession, since: datetime, now: datetime) -> Ending | ReadLease | datetime:
@@ -160,6 +174,9 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
         return Ending(Event.FAULT, None, f"the runner did not answer within {timing.start_timeout:g} s")
     if seen.sandbox.gone:
         return Ending(Event.VANISHED, None, "the pod was deleted")
+    refused_since = seen.sandbox.runner.refused_since
+    if refused_since and now >= refused_since + timedelta(seconds=timing.unreachable):
+        return Ending(Event.VANISHED, None, startup.unreachable(timing))
     if pod and pod.terminated == "OOMKilled":
         message = startup.out_of_memory("the code in the session", seen.session.spec.limits)
         return Ending(Event.FAULT, Reason.OUT_OF_MEMORY, message)

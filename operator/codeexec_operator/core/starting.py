@@ -237,15 +237,15 @@ def _start_claimed(seen: Observed, pool: PoolView, proven: Proven, now: datetime
     plan = _hand_over(seen, now)
     if not any(isinstance(action, StartCode) for action in plan.actions):
         return plan
-    adoption = AdoptPod(build_adoption(seen.execution, deadline_seconds=_deadline(seen, now, timing)))
+    adoption = AdoptPod(build_adoption(seen.execution, deadline_seconds=deadline_of(seen, now, timing)))
     return replace(plan, actions=(adoption, *plan.actions))
 
 
-def _deadline(seen: Observed, now: datetime, timing: Timing) -> int | None:
-    """Of the pod, counted from its start: behind those of the runner and of this operator."""
+def deadline_of(seen: Observed, began: datetime, timing: Timing) -> int | None:
+    """Of a pod whose code began then, counted from the pod's start: behind those of the runner and of this operator."""
     if seen.sandbox.pod is None or seen.sandbox.pod.started_at is None:
         return None
-    age = (now - seen.sandbox.pod.started_at).total_seconds()
+    age = (began - seen.sandbox.pod.started_at).total_seconds()
     return int(age + seconds_to_run(seen.execution.spec, timing) + timing.grace)
 
 

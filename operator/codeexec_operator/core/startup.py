@@ -42,6 +42,8 @@ class Timing:
     """How often it is looked whether a node is known that has just joined."""
     exit_grace: float = 15
     """How long a runner that has reported its end may take to exit, before its pod is deleted."""
+    unreachable: float = 60
+    """How long connections to a pod in which code runs may be refused, before the code counts as lost."""
     grace: float = 5
     """What the runner gets beyond its own limits before the pod is deleted under it."""
     kernel_start: float = 30
@@ -125,6 +127,11 @@ def out_of_memory(what: str, limits: PodLimits) -> str:
     """How something ended that needed more memory than it had."""
     limit = f"spec.limits.memory ({limits.memory})"
     return f"{what} used more memory than {limit}; files in /workspace and /tmp count as memory"
+
+
+def unreachable(timing: Timing) -> str:
+    """Why a pod counts as lost that may be there."""
+    return f"no connection to the pod could be made for {timing.unreachable:g} s; its node may be lost"
 
 
 def late(sandbox: Sandbox, timing: Timing) -> Ending:

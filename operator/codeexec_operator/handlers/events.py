@@ -4,6 +4,7 @@ Raw event handlers need no finalizers and no annotations on the objects, so kopf
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -90,6 +91,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         telemetry=memo.telemetry,
         audit=memo.audit,
         announcer=announcer,
+        epoch=int(time.time()),
     )
     memo.audit.open()
     memo.controller = Controller(context)
