@@ -33,7 +33,7 @@ from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now, u
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.approving import to_be_read
-from codeexec_operator.core.observed import Hold, Observed, PolicyProblem, PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, Sandbox, SessionView
 from codeexec_operator.core.payload import (
     HeldPayload,
     Payload,
@@ -104,7 +104,7 @@ class ExecutionWorker(PodWorker):
     def awaited_payload(self) -> str | None:
         """Name of the payload, as long as the code may have to be handed over."""
         ref = self._seen.execution.spec.payload_ref
-        return ref.name if ref and not self._held else None
+        return ref.name if ref and not self._is_with_runner else None
 
     @property
     def awaited_review(self) -> str | None:
@@ -116,11 +116,11 @@ class ExecutionWorker(PodWorker):
     def awaited_key(self) -> str | None:
         """Name of the key that its payload is sealed with, as long as the code may have to be handed over."""
         sealed = self._seen.execution.spec.sealed_payload
-        return sealed.key_name if sealed and not self._held else None
+        return sealed.key_name if sealed and not self._is_with_runner else None
 
     @property
-    def _held(self) -> bool:
-        return self.phase.terminal or self._seen.hold is Hold.FRAMES
+    def _is_with_runner(self) -> bool:
+        return self.phase.terminal or self._seen.frames is FrameStream.OPEN
 
     @property
     def started(self) -> bool:
@@ -220,15 +220,15 @@ class ExecutionWorker(PodWorker):
 
     def cut_off(self) -> None:
         """The connection to the runner has ended."""
-        self._hold(Hold.NONE)
+        self._frames_are(FrameStream.CLOSED)
 
     def resumed(self, missing: str) -> None:
         """The runner goes on telling of it; or it can't, for this reason."""
-        self._hold(Hold.NONE if missing else Hold.FRAMES, missing)
+        self._frames_are(FrameStream.CLOSED if missing else FrameStream.OPEN, missing)
 
-    def _hold(self, hold: Hold, missing: str = "") -> None:
-        payload = None if hold is Hold.FRAMES else self._seen.payload
-        seen = replace(self._seen, hold=hold, held_at=now(), missing=missing, payload=payload)
+    def _frames_are(self, frames: FrameStream, missing: str = "") -> None:
+        payload = None if frames is FrameStream.OPEN else self._seen.payload
+        seen = replace(self._seen, frames=frames, frames_since=now(), missing=missing, payload=payload)
         self._seen = replace(seen, cancel_sent_at=None)  # it may have gone the way of the connection
         self.wake()
 
@@ -327,7 +327,7 @@ class ExecutionWorker(PodWorker):
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._seen = replace(self._seen, transcript=Transcript())
-        self._hold(Hold.FRAMES)
+        self._frames_are(FrameStream.OPEN)
         self.aside(self._tidy_up(others))
         if self._runner:
             await self._runner.start(self, start.messages)
@@ -410,7 +410,7 @@ class ExecutionWorker(PodWorker):
                     self._seen = replace(self._seen, cancel_sent_at=now())
                     self.wake()
             case actions.ResumeCode():
-                self._hold(Hold.ASKED)
+                self._frames_are(FrameStream.REQUESTED)
                 if self._runner:
                     await self._runner.resume(self)
                 else:

@@ -373,7 +373,7 @@ class PoolWorker(Worker):
                 self._members[name] = replace(self._members[name], since=now())
 
     async def _create(self, name: str, manifest: Mapping[str, Any]) -> None:
-        self._members[name] = Member(now(), template_label(manifest), sandbox=Sandbox(requested=True))
+        self._members[name] = Member(now(), template_label(manifest), Sandbox(requested=True))
         try:
             fault = await self.context.cluster.create_pod(manifest)
         except ApiException as error:

@@ -209,15 +209,14 @@ class PoolView:
     """What was shown of that pod."""
 
 
-class Hold(Enum):
-    """What this process has of code that runs."""
+class FrameStream(Enum):
+    """Whether what the runner tells of code that runs arrives in this process."""
 
-    NONE = "none"
-    """Nothing: the process began after the code, or the connection has ended."""
-    ASKED = "asked"
-    """The runner was asked to tell of it again."""
-    FRAMES = "frames"
-    """What the runner tells of it arrives here."""
+    CLOSED = "closed"
+    """Not: the process started after the code, or the connection has ended."""
+    REQUESTED = "requested"
+    """The runner was asked to tell it again."""
+    OPEN = "open"
 
 
 @dataclass(frozen=True)
@@ -247,8 +246,8 @@ class Observed:
     """True if it was looked for a pool that has pods such as this execution needs."""
     recorded_at: datetime | None = None
     """When this process last wrote its record."""
-    hold: Hold = Hold.NONE
-    held_at: datetime | None = None
+    frames: FrameStream = FrameStream.CLOSED
+    frames_since: datetime | None = None
     """When it became what it is."""
     missing: str = ""
     """Why the runner does not tell of the code again, in its words."""

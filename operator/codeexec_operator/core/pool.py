@@ -57,11 +57,11 @@ class Member:
     created_at: datetime
     template: str
     """Digest of what it was made of."""
-    since: datetime | None = None
-    """When this process found it; None if this process has made it."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     proven: Proven | None = None
     """What was shown when it was admitted."""
+    since: datetime | None = None
+    """When this process found it; None if this process has made it."""
 
     @property
     def starting(self) -> bool:

@@ -37,7 +37,7 @@ from codeexec_operator.core.approving import (
     wait_for_decision,
 )
 from codeexec_operator.core.findings import Ending
-from codeexec_operator.core.observed import Hold, Observed, PolicyProblem, SessionView
+from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, SessionView
 from codeexec_operator.core.payload import PayloadProblem
 from codeexec_operator.core.pool import MAX_RUN_SECONDS
 from codeexec_operator.core.record import finish, knowing, moved, with_status
@@ -175,7 +175,7 @@ def _mismatch(seen: Observed, view: SessionView) -> Ending | None:
 def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if ending := _ended(seen):
         return finish(seen, now, ending)
-    if seen.hold is not Hold.FRAMES:
+    if seen.frames is not FrameStream.OPEN:
         return awake_for_pod(seen, resume(seen, now, timing), timing)
     if ending := pod_ended(seen, now, timing):
         return finish(seen, now, ending)
@@ -183,7 +183,9 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     started = seen.execution.status.started_at or now
     seconds = seconds_to_run(spec, timing) + (timing.kernel_start if is_stateful(seen) else 0)
     # What the runner has said meanwhile takes a moment to arrive.
-    stop_at = max(started + timedelta(seconds=seconds), (seen.held_at or started) + timedelta(seconds=timing.grace))
+    stop_at = max(
+        started + timedelta(seconds=seconds), (seen.frames_since or started) + timedelta(seconds=timing.grace)
+    )
     if now >= stop_at:
         message = f"the code did not end within {seconds:g} s and the runner did not stop it, so the pod was deleted"
         return finish(seen, now, Ending(Event.DEADLINE, None, message))

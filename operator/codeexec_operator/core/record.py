@@ -27,7 +27,7 @@ from codeexec_operator.core.actions import (
     Plan,
 )
 from codeexec_operator.core.findings import Ending
-from codeexec_operator.core.observed import Hold, Observed
+from codeexec_operator.core.observed import FrameStream, Observed
 from codeexec_operator.core.startup import MESSAGE_LENGTH
 
 _WARNING: Final = (
@@ -122,7 +122,7 @@ def _cleanup(seen: Observed) -> list[Action]:
     if transcript.done or transcript.fault:
         return actions  # the runner exits by itself once that is acknowledged, or waits for the next job
     if seen.execution.spec.session_ref:
-        if seen.hold is Hold.FRAMES:
+        if seen.frames is FrameStream.OPEN:
             actions.append(GiveUpSession("its runner did not stop an execution when asked to"))
         elif started:
             actions.append(CancelCode())

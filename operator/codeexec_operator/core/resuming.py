@@ -11,12 +11,21 @@ from typing import Final
 from codeexec_api import Event, Reason
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
-from codeexec_operator.core.actions import AdoptPod, Plan, ReadPod, ReadRequest, ResumeCode, StartCode
+from codeexec_operator.core.actions import (
+    AdoptPod,
+    Plan,
+    ReadApprovals,
+    ReadPod,
+    ReadRequest,
+    ResumeCode,
+    StartCode,
+)
+from codeexec_operator.core.approving import lapsed_approval, look_at_code
 from codeexec_operator.core.findings import Ending
-from codeexec_operator.core.observed import Hold, Observed, PodLink
+from codeexec_operator.core.observed import FrameStream, Observed, PodLink
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish
-from codeexec_operator.core.starting import deadline_of, is_stateful
+from codeexec_operator.core.starting import deadline_of, is_stateful, verdict_now
 from codeexec_operator.core.startup import Timing, out_of_memory
 from codeexec_operator.manifests.pod import build_adoption
 
@@ -36,8 +45,8 @@ def resume(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return _hand_over_again(seen, now)
     if seen.missing:
         return finish(seen, now, _lost(_MISSING.get(seen.missing, f"the runner does not tell of it: {seen.missing}")))
-    if seen.hold is Hold.ASKED:
-        give_up_at = (seen.held_at or now) + timedelta(seconds=timing.start_timeout)
+    if seen.frames is FrameStream.REQUESTED:
+        give_up_at = (seen.frames_since or now) + timedelta(seconds=timing.start_timeout)
         if now >= give_up_at:
             return finish(seen, now, _lost(f"the runner did not answer within {timing.start_timeout:g} s"))
         return Plan(wake_at=give_up_at)
@@ -51,7 +60,11 @@ def _in_own_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
         give_up_at = since + timedelta(seconds=timing.unreachable)
         if now >= give_up_at:
             return finish(seen, now, _lost(startup.unreachable(timing)))
-    connected = startup.connect(seen.sandbox, now, timing, None)
+    runner = seen.sandbox.runner
+    answer_by = (runner.asked_at or now) + timedelta(seconds=timing.start_timeout)
+    if runner.link is PodLink.OPEN and not runner.ready and now >= answer_by:
+        return finish(seen, now, _lost(f"the runner did not answer within {timing.start_timeout:g} s"))
+    connected = startup.connect(seen.sandbox, now, timing, answer_by if runner.link is PodLink.OPEN else None)
     if isinstance(connected, Plan):
         return connected
     return Plan(actions=(ResumeCode(), *_adopt(seen, timing)))
@@ -89,6 +102,17 @@ def _hand_over_again(seen: Observed, now: datetime) -> Plan:
         return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
     if not isinstance(seen.payload, Payload):
         return Plan(actions=(ReadRequest(),))
+    looked = look_at_code(seen)
+    if isinstance(looked, Plan):
+        return looked
+    approval = looked.execution.status.approval
+    if approval and looked.approvals is None:
+        return Plan(actions=(ReadApprovals(),))
+    lapsed = lapsed_approval(looked, approval, looked.approvals or (), now) if approval else None
+    refused = lapsed[1] if lapsed else verdict_now(looked)
+    if isinstance(refused, Ending):
+        message = f"the code was not handed to the runner, and must not run any more: {refused.message}"
+        return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
     if seen.session and not seen.session.turn:
         return Plan()
     return Plan(actions=(StartCode(build_messages(seen.execution, seen.payload, stateful=is_stateful(seen))),))
@@ -104,7 +128,7 @@ def pod_ended(seen: Observed, now: datetime, timing: Timing) -> Ending | None:
     place = seen.place
     if not place.gone and not (place.pod and place.pod.terminated):
         return None
-    if now < (place.over_at or now) + timedelta(seconds=timing.grace) and seen.hold is not Hold.NONE:
+    if now < (place.over_at or now) + timedelta(seconds=timing.grace) and seen.frames is not FrameStream.CLOSED:
         return None
     return with_pod(seen)
 

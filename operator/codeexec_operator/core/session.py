@@ -103,7 +103,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
 
 
 def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
-    """Hold the connection, and look at the clock."""
+    """FrameStream the connection, and look at the clock."""
     if ending := _loss(seen, now, timing):
         return _end(seen, now, ending)
     spec, status = seen.session.spec, seen.session.status

@@ -163,7 +163,7 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if plan := _without_payload(seen, now):
         return plan
     # The policy may be another one than when it got in line.
-    verdict = _verdict(seen)
+    verdict = verdict_now(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
     if not seen.pool_asked:  # after a restart of the operator, or when the pool serves it no more
@@ -298,7 +298,7 @@ def _without_payload(seen: Observed, now: datetime) -> Plan | None:
     return None
 
 
-def _verdict(seen: Observed) -> Verdict | Ending:
+def verdict_now(seen: Observed) -> Verdict | Ending:
     """What the policy says now, together with the approval if there is one; or why it must not run any more."""
     verdict = consult(seen)
     if isinstance(verdict, Verdict) and not permits(seen, verdict):
@@ -310,7 +310,7 @@ def _hand_over(seen: Observed, now: datetime) -> Plan:
     """The sandbox is ready: record that the code goes in, then hand it over, if the policy still lets it."""
     if not isinstance(seen.payload, Payload):  # it was let go of meanwhile
         return Plan(actions=(ReadRequest(),))
-    verdict = _verdict(seen)
+    verdict = verdict_now(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
     try:
