@@ -236,7 +236,7 @@ class Controller:
         )
 
     async def stop(self) -> None:
-        """End all work; what was running is marked as lost when the operator starts again."""
+        """End all work. Code that runs goes on; the next operator takes it up."""
         every = (*self._executions.values(), *self._sessions.values(), *self._pools.values())
         workers = [worker.task for worker in every]
         for task in workers:

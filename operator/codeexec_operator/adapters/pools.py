@@ -391,6 +391,7 @@ class PoolWorker(Worker):
     def _attach(self, name: str) -> None:
         if name not in self._members:
             return
+        before = self._connections.get(name)
         self._connections[name] = Connection(
             self.context.cluster,
             self.meta.namespace,
@@ -398,6 +399,7 @@ class PoolWorker(Worker):
             epoch=self.context.epoch,
             greeting=build_warm_up(self._seen.pool.spec.limits),
             reusable=False,
+            refused_since=before.view.refused_since if before else None,
             changed=self.wake,
         )
         self._connections[name].open()

@@ -274,7 +274,8 @@ def _look_at(
         return DropMember(name, ending)
     # What was let in under a policy that only warns is no good under one that enforces.
     refused = member.proven and startup.refuses(member.proven, seen.policy)
-    lost = member.proven and sandbox.runner.link is not PodLink.OPEN
+    refused_since = sandbox.runner.refused_since
+    lost = refused_since and now >= refused_since + timedelta(seconds=timing.unreachable)
     if refused or lost or (sandbox.pod and sandbox.pod.unwell):
         return DropMember(name)
     give_up_at = _give_up_at(member, timing)
@@ -284,10 +285,10 @@ def _look_at(
     if isinstance(connected, Plan):
         act = AttachMember(name) if connected.actions else None
         return act, min(connected.wake_at or old_at, old_at)
-    if member.proven:
-        return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
     if connected[1].used:  # by an execution that is gone
         return DropMember(name)
+    if member.proven:
+        return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
     proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
     if ending := startup.refuses(proven, seen.policy):
         return DropMember(name, ending)

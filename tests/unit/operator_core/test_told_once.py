@@ -172,5 +172,6 @@ async def test_what_the_api_server_has_gone_back_to_is_believed(monkeypatch: pyt
     labels = {EXECUTION_LABEL: meta.name}
     pod = {"metadata": {"name": "pod", "namespace": meta.namespace, "ownerReferences": [owner], "labels": labels}}
     await asyncio.wait_for(controller.on_pod(pod, deleted=False), 5)
+    await controller.on_pod(pod, deleted=True)
     await quiet(played, controller)
     assert played.told == ["Lost"]
