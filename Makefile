@@ -231,6 +231,10 @@ load: deploy ## Load the control plane: 75 executions/s for 10 s on 100 simulate
 flakes: $(DEPLOY) chromium ## Run each test that was flaky once 20 times beside two processes that take all the CPU they get (RUNS, HOGS)
 	@$(RUN) $(BIN)/python tests/support/flakes.py
 
+chaos: venv control-plane ## Not in CI: 1,000 executions and 20 sessions while operators, API server, etcd and pods go and come back (CHAOS_EXECUTIONS)
+	@$(RUN) $(CLUSTER)/tools.sh helm kubectl
+	PYTHONPATH=tests/support:tests/scale $(RUN) $(BIN)/python tests/chaos/chaos.py
+
 soak: $(DEPLOY) ## Hours, not in CI: 500 executions, 20 at a time, then mixed load and the slope of what the operator holds (SOAK_MINUTES)
 	@$(RUN) $(BIN)/python tests/soak/soak.py
 

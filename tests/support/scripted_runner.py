@@ -4,6 +4,7 @@ No code is run. It is a list of these calls, with literals:
 
     print("words")     what comes out
     fill(800_000)      so many bytes of output
+    nap(3)             takes so many seconds
     wait("gate")       until the test opens this gate, the job is cancelled, or its time is over
     exit(3)            ends with this code
     stuck()            never ends, and doesn't hear of a cancellation
@@ -233,6 +234,8 @@ class _Job:
                         case "wait":
                             if not await self._wait(str(argument)):
                                 return 130, "Cancelled"
+                        case "nap":
+                            await asyncio.sleep(float(argument))
                         case "exit":
                             return int(argument), "NonZeroExit" if argument else "Completed"
                         case "stuck":

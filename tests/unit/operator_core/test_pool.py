@@ -333,9 +333,19 @@ class TestEachPod:
         assert ready().ready
         assert not replace(ready(), **changes).ready
 
-    def test_one_whose_connection_was_lost_goes(self) -> None:
+    def test_one_whose_connection_was_lost_is_connected_again(self) -> None:
         lost = ready(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW)))
-        assert dropped(plan(seen({"a": lost}))) == ["a"]
+        assert not lost.ready
+        assert AttachMember("a") not in plan(seen({"a": lost}), 0.5).actions
+        assert AttachMember("a") in plan(seen({"a": lost}), 1).actions
+
+    def test_one_that_nobody_can_connect_to_goes_after_a_minute(self) -> None:
+        runner = RunnerView(PodLink.CLOSED, closed_at=NOW + seconds(59), refused_since=NOW)
+        assert dropped(plan(seen({"a": ready(sandbox=a_sandbox(runner=runner))}), 59)) == []
+        assert dropped(plan(seen({"a": ready(sandbox=a_sandbox(runner=runner))}), 60)) == ["a"]
+
+    def test_one_in_which_code_has_run_goes(self) -> None:
+        assert dropped(plan(seen({"a": starting(a_sandbox(runner=a_runner(used=True)))}))) == ["a"]
 
     def test_one_that_is_not_let_in_yet_is_connected_again(self) -> None:
         closed = starting(a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW)))
