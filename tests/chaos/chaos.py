@@ -150,7 +150,7 @@ class Records:
 
 async def ask(client: CodeExecutionClient, stage: Stage, agent: str, session: str | None = None) -> None:
     """Have one execution recorded, whatever it takes; its result is looked for in the record."""
-    code = f'print("{agent}")\nnap({random.choice((0, 0, 1, 3))})\nprint("done")'
+    code = f'print("{agent}")\nwait({random.choice((0, 0, 1, 3))})\nprint("done")'
     block = PreparedBlock("python", code.encode())
     request = Request(agent=agent, timeout_seconds=60, limits=Limits(**LIMITS))
     while True:

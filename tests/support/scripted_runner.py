@@ -4,8 +4,8 @@ No code is run. It is a list of these calls, with literals:
 
     print("words")     what comes out
     fill(800_000)      so many bytes of output
-    nap(3)             takes so many seconds
     wait("gate")       until the test opens this gate, the job is cancelled, or its time is over
+    wait(3)            the same, but for so many seconds
     exit(3)            ends with this code
     stuck()            never ends, and doesn't hear of a cancellation
 
@@ -232,10 +232,8 @@ class _Job:
                         case "fill":
                             self._fill(int(argument))
                         case "wait":
-                            if not await self._wait(str(argument)):
+                            if not await self._wait(argument):
                                 return 130, "Cancelled"
-                        case "nap":
-                            await asyncio.sleep(float(argument))
                         case "exit":
                             return int(argument), "NonZeroExit" if argument else "Completed"
                         case "stuck":
@@ -247,11 +245,11 @@ class _Job:
             return 1, "NonZeroExit"
         return 0, "Completed"
 
-    async def _wait(self, gate: str) -> bool:
+    async def _wait(self, gate: str | int) -> bool:
         """False if it is cancelled before."""
-        self._script.arrive(gate)
-        opened = self._script.gate(gate)
-        while not opened.is_set():
+        begun, opened = time.monotonic(), self._script.gate(str(gate))
+        self._script.arrive(str(gate))
+        while not (opened.is_set() or (isinstance(gate, int) and time.monotonic() >= begun + gate)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.02):
                     await self._cancelled.wait()
