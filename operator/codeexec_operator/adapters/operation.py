@@ -26,20 +26,17 @@ from codeexec_operator.settings import Settings
 class Operation:
     """The work of an operator that leads. One that stands by makes none of these."""
 
-    def __init__(self, settings: Settings, cluster: Cluster) -> None:
-        self._settings = settings
-        self._cluster = cluster
+    def __init__(
+        self, settings: Settings, cluster: Cluster, *, lookout: Lookout, telemetry: Telemetry, epoch: int
+    ) -> None:
+        self._settings, self._cluster, self._lookout, self._telemetry = settings, cluster, lookout, telemetry
         self._tasks: list[asyncio.Task[None]] = []
         release = version("codeexec")
-        self._lookout = Lookout(
-            cluster, pod_ips=settings.pod_ips, canary_port=settings.canary_port, never_permit=settings.never_permit
-        )
         self._policies = Policies(cluster, settings.default_policy(), cluster_policy(settings.policy_config_map))
         self._payloads = Payloads(cluster)
         self._keys = SealingKeys(cluster, *settings.sealing_secret, settings.namespaces)
-        self._telemetry = Telemetry(settings, release)
-        self._audit = AuditLog(settings.namespaces, release, self._telemetry.metrics)
-        self._announcer = Announcer(cluster, self._telemetry.metrics)
+        self._audit = AuditLog(settings.namespaces, release, telemetry.metrics)
+        self._announcer = Announcer(cluster, telemetry.metrics)
         context = Context(
             cluster=cluster,
             lookout=self._lookout,
@@ -49,22 +46,32 @@ class Operation:
             reader=CodeReader(),
             timing=Timing(),
             version=release,
-            telemetry=self._telemetry,
+            epoch=epoch,
+            telemetry=telemetry,
             audit=self._audit,
             announcer=self._announcer,
         )
         self.controller = Controller(context)
 
     @classmethod
-    async def start(cls, settings: Settings, cluster: Cluster) -> Self:
+    async def start(
+        cls, settings: Settings, cluster: Cluster, *, lookout: Lookout, telemetry: Telemetry, epoch: int
+    ) -> Self:
         """Begin to work.
+
+        Args:
+            settings: of the operator.
+            cluster: where its objects are.
+            lookout: serves the canary already.
+            telemetry: serves metrics already.
+            epoch: of this leader.
 
         Raises:
             AuditFailure: the first lines of the audit log can't be written.
-            ApiException: the Secret of the sealing keys isn't there or may not be changed.
-            OSError: a port is in use.
+            ApiException: the Secret of the sealing keys or the Service of the canary isn't there or may not be used.
+            LookupError: that Service has no address.
         """
-        operation = cls(settings, cluster)
+        operation = cls(settings, cluster, lookout=lookout, telemetry=telemetry, epoch=epoch)
         await operation._open()
         return operation
 
@@ -72,8 +79,7 @@ class Operation:
         cluster, namespaces, controller = self._cluster, self._settings.namespaces, self.controller
         self._audit.open()
         await self._keys.open()
-        await self._lookout.open()
-        await self._telemetry.open(controller.census)
+        await self._lookout.know()
         jobs = [
             self._lookout.run(),
             self._audit.run(),
@@ -86,18 +92,20 @@ class Operation:
             sweep(cluster, namespaces, controller.awaited_payloads),
         ]
         self._tasks = [asyncio.create_task(job) for job in jobs]
+        self._telemetry.metrics.leads(controller.census)
 
     async def stop(self) -> None:
         """End all work; what is written afterwards is written by whoever leads then."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._lookout.close()
         await self.controller.stop()
         self._audit.close()
-        await self._telemetry.close()
 
-    async def ready(self) -> None:
-        """Raises what hinders the operator from working."""
+    def check(self) -> None:
+        """Raises what hinders the operator from working.
+
+        Raises:
+            AuditFailure: the audit log can't be written.
+        """
         self._audit.check()
-        await self._cluster.ready(self._settings.namespaces[0])

@@ -65,6 +65,8 @@ class Context:
     timing: Timing
     version: str
     """Of the operator."""
+    epoch: int
+    """Of this leader; see `core.leadership`. A runner refuses what a leader before it says."""
     telemetry: Telemetry
     audit: AuditLog
     announcer: Announcer

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -107,8 +108,14 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         user_namespace=has_user_namespace(spec),
         started_at=_time(status.get("startTime")),
         unwell=_is_unwell(raw, state),
-        egress_targets=frozenset(Target(**one) for one in egress_targets_of(spec)),
+        egress_targets=_shared(frozenset(Target(**one) for one in egress_targets_of(spec))),
     )
+
+
+@lru_cache(maxsize=1024)
+def _shared(targets: frozenset[Target]) -> frozenset[Target]:
+    """The same object for all pods with the same targets: thousands are compared each time a pool is decided on."""
+    return targets
 
 
 def _is_unwell(raw: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

@@ -4,6 +4,8 @@ Raw event handlers need no finalizers and no annotations on the objects, so kopf
 """
 
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from importlib.metadata import version
 from typing import Any
 
 import kopf
@@ -23,7 +25,11 @@ from codeexec_api.names import (
 from codeexec_api.phases import Phase, SessionPhase
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.health import serve_health
+from codeexec_operator.adapters.leader import Leader
+from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.operation import Operation
+from codeexec_operator.adapters.telemetry import Telemetry
+from codeexec_operator.core.leadership import LeaseTiming
 from codeexec_operator.settings import Settings
 
 
@@ -42,7 +48,48 @@ class _NoDifferences(kopf.DiffBaseStorage):
 
 @kopf.on.startup(backoff=1)
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-    """Connect, and serve the health endpoints."""
+    """Stand by until this replica leads, then begin to work. Kopf watches nothing before this has returned."""
+    _configure(settings)
+    ours: Settings = memo.settings
+    async with AsyncExitStack() as stack:  # closes what was opened, the last first, also if it is told to go meanwhile
+        cluster = await Cluster.connect()
+        stack.push_async_callback(cluster.close)
+        telemetry = Telemetry(ours, version("codeexec"))
+        await telemetry.open()
+        stack.push_async_callback(telemetry.close)
+
+        async def ready() -> None:
+            if operation:
+                operation.check()
+            await cluster.ready(ours.namespaces[0])
+
+        operation: Operation | None = None
+        stack.push_async_callback((await serve_health(ours.health_port, ready)).cleanup)
+        lookout = Lookout(
+            cluster,
+            canary_service=ours.canary_service,
+            canary_port=ours.canary_port,
+            never_permit=ours.never_permit,
+        )
+        await lookout.open()
+        stack.push_async_callback(lookout.close)
+        leader = Leader(cluster, *ours.leader_lease, timing=LeaseTiming(ours.lease_seconds))
+        epoch = await leader.lead()
+        stack.push_async_callback(leader.release)
+        cluster.ask_first(leader.check)
+        operation = await Operation.start(ours, cluster, lookout=lookout, telemetry=telemetry, epoch=epoch)
+        stack.push_async_callback(operation.stop)
+        memo.controller = operation.controller
+        memo.stack = stack.pop_all()
+
+
+@kopf.on.cleanup()
+async def stop(memo: kopf.Memo, **_: Any) -> None:
+    """End all work, give the Lease back and close all connections."""
+    await memo.stack.aclose()
+
+
+def _configure(settings: kopf.OperatorSettings) -> None:
     settings.posting.enabled = False
     settings.persistence.diffbase_storage = _NoDifferences()
     settings.queueing.idle_timeout = 1  # until then the last event of each object is held
@@ -53,19 +100,6 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         # Records that are over are many, and some are large. What one of them ends with comes as its deletion.
         over = (f"status.phase!={phase.value}" for phase in phases if phase.terminal)
         settings.watching.field_selectors[GROUP, VERSION, plural] = ",".join(over)
-    ours: Settings = memo.settings
-    memo.cluster = await Cluster.connect()
-    memo.operation = await Operation.start(ours, memo.cluster)
-    memo.controller = memo.operation.controller
-    memo.health = await serve_health(ours.health_port, memo.operation.ready)
-
-
-@kopf.on.cleanup()
-async def stop(memo: kopf.Memo, **_: Any) -> None:
-    """End all work and close all connections."""
-    await memo.operation.stop()
-    await memo.cluster.close()
-    await memo.health.cleanup()
 
 
 @kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL)
