@@ -117,9 +117,11 @@ async def test_an_execution_whose_pod_was_starting_runs_after_a_restart(operator
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 async def test_after_a_restart_of_the_api_server_executions_run_again(operator, stage, client, asking, agent, how):
     assert (await client.execute(HELLO, asking())).output == "hello\n"
+    epoch = stage.lease()["leaseTransitions"]
     await in_thread(stage.plane.restart_api_server, how)
     assert (await client.execute(HELLO, asking())).output == "hello\n"
     assert operator.running
+    assert stage.lease()["leaseTransitions"] == epoch, "it still leads: the API server was back in time"
     for record in stage.records(agent=agent):
         stage.ran_once(record)
 

@@ -102,14 +102,14 @@ class Stage:
         """What the runners share."""
         return self.nodes.script
 
-    def operator(self, *, direct: bool = False, **options: Any) -> OperatorProcess:
-        """One that has not been started; it talks to the API server through the stage's proxy, or directly."""
+    def operator(self, *, direct: bool = False, through: FaultProxy | None = None, **options: Any) -> OperatorProcess:
+        """One that has not been started; it talks to the API server through a proxy, the stage's own, or directly."""
         self._operators += 1
         folder = self.folder / f"operator-{self._operators}"
         folder.mkdir()
         token = self.token(SYSTEM, OPERATOR)
-        through = self.proxy.write_kubeconfig(folder / "kubeconfig", token=token)
-        path = self.plane.kubeconfig_with_token(token) if direct else through
+        proxied = (through or self.proxy).write_kubeconfig(folder / "kubeconfig", token=token)
+        path = self.plane.kubeconfig_with_token(token) if direct else proxied
         return OperatorProcess(
             folder,
             environment=self._environment,
@@ -118,6 +118,10 @@ class Stage:
             api_server=self.plane.url,
             **options,
         )
+
+    def lease(self) -> dict[str, Any]:
+        """What the Lease says that the leading operator holds."""
+        return dict(self.admin.get("lease", OPERATOR, SYSTEM)["spec"])
 
     def free_lease(self) -> None:
         """After the leader was killed: the next one need not wait until its Lease has run out."""

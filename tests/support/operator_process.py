@@ -170,6 +170,11 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(_STOP_SECONDS)
 
+    def ended(self) -> int:
+        """Wait until it has ended by itself; its exit code."""
+        assert self._process, "the operator was not started"
+        return self._process.wait(_START_SECONDS)
+
     def kill(self) -> None:
         """Without a warning, as when its node is gone."""
         assert self._process, "the operator was not started"
