@@ -30,6 +30,12 @@ class Settings(BaseSettings):
     health_port: int = 8080
     canary_port: int = 8081
     """Answers everybody, so that a sandbox that is not answered is shown to be closed."""
+    canary_service: Annotated[tuple[str, str], NoDecode]
+    """Namespace and name of the Service that leads to this port of all replicas, with a slash between them."""
+    leader_lease: Annotated[tuple[str, str], NoDecode]
+    """Namespace and name of the Lease that one replica leads by, with a slash between them."""
+    lease_seconds: Annotated[int, Field(ge=5)] = 15
+    """How long the Lease of a leader that has gone silent is not taken by another replica."""
     metrics_port: int | None = None
     """Serves /metrics; absent: nothing does."""
     otlp_endpoint: Annotated[
@@ -40,17 +46,15 @@ class Settings(BaseSettings):
         ),
     ] = None
     """Where spans are sent, by the variables of OpenTelemetry, which the exporter reads itself; absent: nowhere."""
-    pod_ips: Annotated[tuple[str, ...], NoDecode] = ()
-    """Addresses of this pod, separated by commas."""
     never_permit: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = ()
     """Ranges of addresses that no permit opens, separated by commas."""
 
-    @field_validator("namespaces", "pod_ips", "never_permit", mode="before")
+    @field_validator("namespaces", "never_permit", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(filter(None, value.replace(" ", "").split(","))) if isinstance(value, str) else value
 
-    @field_validator("policy_config_map", "sealing_secret", mode="before")
+    @field_validator("policy_config_map", "sealing_secret", "canary_service", "leader_lease", mode="before")
     @classmethod
     def _split_name(cls, value: object) -> object:
         return tuple(value.split("/")) if isinstance(value, str) else value

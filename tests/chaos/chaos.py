@@ -240,10 +240,10 @@ def report(records: list[dict[str, Any]], stage: Stage, trouble: Trouble, second
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stage = stack.enter_context(Stage(Path(folder)))
-        operators = [stage.operator(direct=True) for _ in range(2)]
+        operators = [stage.operator(direct=True, lease_seconds=15) for _ in range(2)]
         for one in operators:
             stack.callback(one.end)
-            one.start()
+            one.start(leads=one is operators[0])
         return asyncio.run(play(stage, operators))
 
 

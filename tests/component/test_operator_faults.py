@@ -5,7 +5,7 @@ import time
 
 import pytest
 from api_calls import Match
-from cluster_tools import wait_for
+from cluster_tools import SANDBOX, wait_for
 from component_stage import RUNNING
 from fault_proxy import FaultProxy
 from faults import Answer, Cut, Delay, Fault, Lose, Stall, WatchError
@@ -116,7 +116,7 @@ async def test_a_pod_that_goes_behind_a_silent_connection_is_noticed(operator, s
     await stage.script.reached(agent)
     assert stage.proxy.silence_open(ATTACH) >= 1
     status = stage.record(agent)["status"]
-    admin.kubectl("-n", "codeexec-sandbox", "delete", "pod", status["podName"], "--grace-period=0", "--force")
+    admin.kubectl("-n", SANDBOX, "delete", "pod", status["podName"], "--grace-period=0", "--force")
     with pytest.raises(ExecutionLost):
         await waiting
 

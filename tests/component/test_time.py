@@ -6,7 +6,7 @@ import json
 import pytest
 from api_calls import Match
 from cluster_tools import OPERATOR, SANDBOX, SYSTEM, a_secret, wait_for
-from component_stage import LIMITS, in_thread
+from component_stage import LEASE_SECONDS, LIMITS, in_thread
 from faults import Answer, Cut, Stall
 
 from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
@@ -18,7 +18,7 @@ EXECUTIONS = Match("watch", EXECUTION_PLURAL)
 
 @pytest.fixture(scope="module")
 def fast(stage):
-    operator = stage.operator(clock="+11m x10")
+    operator = stage.operator(clock="+11m x10", lease_seconds=10 * LEASE_SECONDS)
     yield operator
     operator.end()
 

@@ -7,6 +7,8 @@ import asyncio
 import functools
 import json
 import os
+import socketserver
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -36,6 +38,7 @@ from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
 T = TypeVar("T")
 
 OPERATOR: Final = "codeexec-operator"
+LEASE_SECONDS: Final = 30
 LIMITS: Final = {"cpu": "100m", "memory": "96Mi"}
 RUNTIME_CLASS: Final = "simulated"
 PRETENDED: Final = "pretended"
@@ -99,23 +102,30 @@ class Stage:
         """What the runners share."""
         return self.nodes.script
 
-    def operator(self, *, direct: bool = False, **options: Any) -> OperatorProcess:
-        """One that has not been started; it talks to the API server through the stage's proxy, or directly."""
+    def operator(self, *, direct: bool = False, through: FaultProxy | None = None, **options: Any) -> OperatorProcess:
+        """One that has not been started; it talks to the API server through a proxy, the stage's own, or directly."""
         self._operators += 1
         folder = self.folder / f"operator-{self._operators}"
         folder.mkdir()
         token = self.token(SYSTEM, OPERATOR)
-        through = self.proxy.write_kubeconfig(folder / "kubeconfig", token=token)
-        path = self.plane.kubeconfig_with_token(token) if direct else through
+        proxied = (through or self.proxy).write_kubeconfig(folder / "kubeconfig", token=token)
+        path = self.plane.kubeconfig_with_token(token) if direct else proxied
         return OperatorProcess(
             folder,
             environment=self._environment,
             files=self._files,
             kubeconfig=path,
             api_server=self.plane.url,
-            address=self.plane.address,
             **options,
         )
+
+    def lease(self) -> dict[str, Any]:
+        """What the Lease says that the leading operator holds."""
+        return dict(self.admin.get("lease", OPERATOR, SYSTEM)["spec"])
+
+    def free_lease(self) -> None:
+        """After the leader was killed: the next one need not wait until its Lease has run out."""
+        self.admin.kubectl("delete", "lease", OPERATOR, "--namespace", SYSTEM)
 
     def token(self, namespace: str, account: str) -> str:
         """Of a service account."""
@@ -183,6 +193,7 @@ class Stage:
                 f"the quota of {namespace} to be counted",
                 lambda namespace=namespace: "used" in self._quota(namespace),
             )
+        self._stack.enter_context(_Canary(self.admin.get("service", "codeexec-canary", SYSTEM)["spec"]["clusterIP"]))
         [deployment] = [one for one in objects if one["kind"] == "Deployment"]
         [container] = deployment["spec"]["template"]["spec"]["containers"]
         self._environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
@@ -196,6 +207,25 @@ class Stage:
 
 RUNNING: Final = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Running")
 """The write that has to come before code is handed over."""
+
+
+class _Canary(socketserver.TCPServer):
+    """Answers at the address of the canary's Service, as a replica of the operator does."""
+
+    allow_reuse_address = True
+
+    def __init__(self, address: str) -> None:
+        super().__init__((address, 8081), socketserver.BaseRequestHandler)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.serve_forever, name="canary", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
 
 def _over(record: Mapping[str, Any]) -> bool:
@@ -224,5 +254,6 @@ def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:
         "policy": {"runtimeClassName": RUNTIME_CLASS, "runtimeClassNames": [PRETENDED], "podTTLSeconds": 0},
         "defaultPool": {"enabled": False},
         "resourceQuota": {**_QUOTA, "configMaps": 20000},
-        "operator": {"logLevel": "INFO"},
+        # Nobody restarts an operator here that has ended because its API server was away for too long.
+        "operator": {"logLevel": "INFO", "leaseSeconds": LEASE_SECONDS},
     }

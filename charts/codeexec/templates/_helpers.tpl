@@ -18,6 +18,10 @@
 {{- include "codeexec.fullname" . }}-operator
 {{- end }}
 
+{{- define "codeexec.canaryName" -}}
+{{- include "codeexec.fullname" . }}-canary
+{{- end }}
+
 {{- define "codeexec.sealingSecret" -}}
 {{- include "codeexec.fullname" . }}-sealing
 {{- end }}

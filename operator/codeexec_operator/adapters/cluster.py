@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
 
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from kubernetes.aio import client, config, stream
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -52,6 +53,7 @@ from codeexec_api.names import (
     review_name,
 )
 from codeexec_operator.adapters.runner_link import RunnerLink
+from codeexec_operator.core.leadership import LeaseRecord
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.surroundings import NodeView, parse_endpoints, parse_node
@@ -81,6 +83,9 @@ class Cluster:
     """Requests to the API server, with the operator's own service account."""
 
     def __init__(self, configuration: client.Configuration) -> None:
+        # Else proxies and their passwords are looked for in the environment and in files, with each request.
+        configuration.client_session_kwargs = {"trust_env": False, "middlewares": (self._fence,)}
+        self._may_send: Callable[[], object] = lambda: None
         self._api = client.ApiClient(configuration)
         # Each sandbox has one for as long as it is there: what is made from here on is not bounded as requests are.
         configuration.connection_pool_maxsize = 0
@@ -103,13 +108,19 @@ class Cluster:
             kubernetes.aio.config.ConfigException: there is neither.
         """
         configuration = client.Configuration()
-        # Else proxies and their passwords are looked for in the environment and in files, with each request.
-        configuration.client_session_kwargs = {"trust_env": False}
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
             await config.load_kube_config(client_configuration=configuration)
         return cls(configuration)
+
+    def ask_first(self, may_send: Callable[[], object]) -> None:
+        """From now on call this before each request; it must not return if the request may not be sent."""
+        self._may_send = may_send
+
+    async def _fence(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
+        self._may_send()
+        return await send(request)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -384,6 +395,35 @@ class Cluster:
         """leases: get. The spec of a Lease; None if there is none of this name."""
         lease = await _found(self._leases.read_namespaced_lease(name, namespace, _request_timeout=_ANSWER_SECONDS))
         return self._plain(lease.spec) if lease else None
+
+    async def get_leadership(self, namespace: str, name: str) -> LeaseRecord | None:
+        """leases: get. The Lease that the leading replica holds; None if there is none yet."""
+        lease = await _found(self._leases.read_namespaced_lease(name, namespace))
+        return LeaseRecord.parse(self._plain(lease)) if lease else None
+
+    async def write_leadership(self, namespace: str, name: str, record: LeaseRecord) -> LeaseRecord:
+        """leases: create, patch. Returns the Lease as it is stored.
+
+        Raises:
+            ApiException: 409 it has changed since it was read, or another was created; 404 it is gone.
+        """
+        body: Any = record.dump()
+        if record.version:
+            lease = await self._leases.patch_namespaced_lease(name, namespace, body, _content_type=_MERGE_PATCH)
+        else:
+            body["metadata"]["name"] = name
+            lease = await self._leases.create_namespaced_lease(namespace, body)
+        return LeaseRecord.parse(self._plain(lease))
+
+    async def get_service_targets(self, namespace: str, name: str) -> list[tuple[str, int]]:
+        """services: get. Address and port of a Service, in each of its address families.
+
+        Raises:
+            ApiException: it isn't there.
+        """
+        spec = self._plain(await self._core.read_namespaced_service(name, namespace, _request_timeout=_ANSWER_SECONDS))
+        addresses = spec["spec"].get("clusterIPs") or ()
+        return [(address, one["port"]) for address in addresses for one in spec["spec"]["ports"]]
 
     async def list_leases(self, namespace: str) -> list[Mapping[str, Any]]:
         """leases: list. Those of the namespace."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +21,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.permits import Network
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.core.egress import Target
+from codeexec_operator.core.egress import FRESH, Target
 from codeexec_operator.core.observed import PodView
 from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
 
@@ -42,33 +43,43 @@ class Lookout:
     """`view` is what was seen last."""
 
     def __init__(
-        self, cluster: Cluster, *, pod_ips: Sequence[str], canary_port: int, never_permit: Sequence[Network]
+        self, cluster: Cluster, *, canary_service: tuple[str, str], canary_port: int, never_permit: Sequence[Network]
     ) -> None:
         self._cluster = cluster
-        required = (
-            *_api_server(),
-            *_name_servers(Path("/etc/resolv.conf")),
-            *(Target("canary", address, canary_port) for address in pod_ips),
-        )
-        self.view = Surroundings(required=required, never_permit=tuple(never_permit))
-        self._canary_port = canary_port
+        self._fixed = (*_api_server(), *_name_servers(Path("/etc/resolv.conf")))
+        self.view = Surroundings(required=self._fixed, never_permit=tuple(never_permit))
+        self._canary_service, self._canary_port = canary_service, canary_port
         self._unreached: frozenset[Target] = frozenset()
+        self._named: dict[Target, float] = {}
+        """What pods were told to try, and when one of them was last looked at here."""
         self._looks_until_nodes = 0
 
     def view_from(self, *pods: PodView | None) -> Surroundings:
         """What was seen last. If it says nothing of a node of these pods, the next look is at the nodes, too."""
+        now = time.monotonic()
+        for targets in {pod.egress_targets for pod in pods if pod}:
+            self._named |= dict.fromkeys(targets, now)
         known = {node.name for node in self.view.nodes}
         if any(pod and pod.node_name and pod.node_name not in known for pod in pods):
             self._looks_until_nodes = 0
         return self.view
 
     async def open(self) -> None:
-        """Serve the canary, and look for the first time.
+        """Serve the canary.
 
         Raises:
             OSError: the canary's port is in use.
         """
         self._canary = await asyncio.start_server(_hang_up, port=self._canary_port)
+
+    async def know(self) -> None:
+        """Look, so that pods can be made: each has to try the canary.
+
+        Raises:
+            ApiException: the canary's Service could not be read.
+            LookupError: it has no address.
+        """
+        await self._find_canary()
         await self._look()
 
     async def run(self) -> None:
@@ -84,6 +95,15 @@ class Lookout:
         """End the canary."""
         self._canary.close()
         await self._canary.wait_closed()
+
+    async def _find_canary(self) -> None:
+        """Its Service keeps its address for as long as it is there, whichever replicas are behind it."""
+        found = await self._cluster.get_service_targets(*self._canary_service)
+        if not found:
+            namespace, name = self._canary_service
+            raise LookupError(f"Service {name!r} in namespace {namespace!r} has no clusterIP; the chart makes it")
+        canary = tuple(Target("canary", address, port) for address, port in found)
+        self.view = replace(self.view, required=(*self._fixed, *canary))
 
     async def _look(self) -> None:
         if self._looks_until_nodes == 0 and await self._look_at_nodes():
@@ -113,7 +133,10 @@ class Lookout:
         self.view = replace(self.view, api_servers=api_servers)
 
     async def _look_at_targets(self) -> None:
-        targets = [*self.view.required, *kubelet_targets(self.view.nodes)]
+        # A pod that starts keeps the targets that it was given, also when others are given by now.
+        oldest = time.monotonic() - FRESH.total_seconds()
+        self._named = {target: when for target, when in self._named.items() if when >= oldest}
+        targets = list({*self.view.required, *kubelet_targets(self.view.nodes), *self._named})
         answers = await asyncio.gather(*(_answers(target) for target in targets))
         now = datetime.now(UTC)
         reached = {target: now for target, answered in zip(targets, answers, strict=True) if answered}

@@ -10,6 +10,7 @@ from aiohttp import web
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     Info,
     Metric,
@@ -85,6 +86,9 @@ class Metrics:
         )
         for result in (AUDIT_WRITTEN, AUDIT_FAILED):
             self._audit.labels(result)
+        self._leader = Gauge(
+            "codeexec_leader", "1 on the replica that leads, 0 on those that stand by.", registry=self.registry
+        )
         self._events = Counter(
             "codeexec_events", "Kubernetes Events, by what became of them.", ["result"], registry=self.registry
         )
@@ -131,8 +135,9 @@ class Metrics:
         """Count an Event."""
         self._events.labels(result).inc()
 
-    def show(self, census: Callable[[], Census]) -> None:
-        """From now on tell what there is, too, as this says whenever Prometheus asks."""
+    def leads(self, census: Callable[[], Census]) -> None:
+        """This replica works now. From now on tell what there is, too, as this says whenever Prometheus asks."""
+        self._leader.set(1)
         self.registry.register(_Now(self._namespaces, census))
 
 

@@ -65,11 +65,11 @@ class Context:
     timing: Timing
     version: str
     """Of the operator."""
+    epoch: int
+    """Of this leader; see `core.leadership`. A runner refuses what a leader before it says."""
     telemetry: Telemetry
     audit: AuditLog
     announcer: Announcer
-    epoch: int
-    """Of this process as leader: higher than that of each leader before it."""
 
 
 def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -110,8 +111,14 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         started_at=_time(status.get("startTime")),
         owner=next((one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")), ""),
         unwell=_is_unwell(raw, state),
-        egress_targets=frozenset(Target(**one) for one in egress_targets_of(spec)),
+        egress_targets=_shared(frozenset(Target(**one) for one in egress_targets_of(spec))),
     )
+
+
+@lru_cache(maxsize=1024)
+def _shared(targets: frozenset[Target]) -> frozenset[Target]:
+    """The same object for all pods with the same targets: thousands are compared each time a pool is decided on."""
+    return targets
 
 
 def _is_unwell(raw: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

@@ -279,9 +279,10 @@ def _look_at(
     if refused or lost or (sandbox.pod and sandbox.pod.unwell):
         return DropMember(name)
     give_up_at = _give_up_at(member, timing)
-    if give_up_at and now >= give_up_at:
-        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
+    late = give_up_at is not None and now >= give_up_at
     connected = startup.connect(sandbox, now, timing, give_up_at, seen.surroundings)
+    if late and isinstance(connected, Plan):
+        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
     if isinstance(connected, Plan):
         act = AttachMember(name) if connected.actions else None
         return act, min(connected.wake_at or old_at, old_at)
@@ -290,6 +291,8 @@ def _look_at(
     if member.proven:
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
     proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
+    if startup.undecided(proven, seen.policy) and not late:
+        return None, min(now + timedelta(seconds=timing.proof_retry), give_up_at or old_at, old_at)
     if ending := startup.refuses(proven, seen.policy):
         return DropMember(name, ending)
     return AdmitMember(name, proven), old_at

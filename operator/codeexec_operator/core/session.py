@@ -80,7 +80,8 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return _end(seen, now, ending)
     status = seen.session.status
     give_up_at = startup.give_up_at(status.conditions, now, timing)
-    if now >= give_up_at:
+    late = now >= give_up_at
+    if late and not startup.has_reported(seen.sandbox):
         return _end(seen, now, startup.late(seen.sandbox, timing))
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         manifest = _manifest(
@@ -91,9 +92,11 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(ReadPolicy(),))
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
-        return connected
+        return _end(seen, now, startup.late(seen.sandbox, timing)) if late else connected
     pod, ready = connected
     proven = startup.prove(pod, ready, seen.surroundings, now, seen.session.metadata.generation)
+    if startup.undecided(proven, seen.policy) and not late:
+        return Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
     known = status.model_copy(update=proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     seen = replace(seen, session=seen.session.model_copy(update={"status": known}))
     if ending := startup.refuses(proven, seen.policy):

@@ -127,7 +127,8 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if ending := startup.failure(seen.sandbox):
         return finish(seen, now, ending)
     give_up_at = startup.give_up_at(seen.execution.status.conditions, now, timing)
-    if now >= give_up_at:
+    late = now >= give_up_at
+    if late and not startup.has_reported(seen.sandbox):
         return finish(seen, now, _late(seen, timing))
     if plan := _without_payload(seen, now):
         return plan
@@ -135,11 +136,13 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
-        return connected
+        return finish(seen, now, _late(seen, timing)) if late else connected
     pod, ready = connected
     status = seen.execution.status
     generation = seen.execution.metadata.generation
     proven = startup.prove(pod, ready, seen.surroundings, now, generation, status.egress)
+    if startup.undecided(proven, seen.policy) and not late:
+        return Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
     seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     if ending := startup.refuses(proven, seen.policy):
         return finish(seen, now, ending)

@@ -3,9 +3,8 @@
 Raw event handlers need no finalizers and no annotations on the objects, so kopf writes nothing by itself.
 """
 
-import asyncio
-import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any
 
@@ -24,23 +23,13 @@ from codeexec_api.names import (
     VERSION,
 )
 from codeexec_api.phases import Phase, SessionPhase
-from codeexec_api.policy import cluster_policy
-from codeexec_operator.adapters.announcer import Announcer
-from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.code_reader import CodeReader
-from codeexec_operator.adapters.controller import Controller
-from codeexec_operator.adapters.default_pool import make_default_pools
-from codeexec_operator.adapters.finished import hear_of_finished
 from codeexec_operator.adapters.health import serve_health
+from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.adapters.lookout import Lookout
-from codeexec_operator.adapters.payloads import Payloads
-from codeexec_operator.adapters.policies import Policies
-from codeexec_operator.adapters.sealing import SealingKeys
-from codeexec_operator.adapters.sweeper import sweep
+from codeexec_operator.adapters.operation import Operation
 from codeexec_operator.adapters.telemetry import Telemetry
-from codeexec_operator.adapters.worker import Context
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.leadership import LeaseTiming
 from codeexec_operator.settings import Settings
 
 
@@ -59,7 +48,48 @@ class _NoDifferences(kopf.DiffBaseStorage):
 
 @kopf.on.startup(backoff=1)
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-    """Connect, and serve the health endpoints."""
+    """Stand by until this replica leads, then begin to work. Kopf watches nothing before this has returned."""
+    _configure(settings)
+    ours: Settings = memo.settings
+    async with AsyncExitStack() as stack:  # closes what was opened, the last first, also if it is told to go meanwhile
+        cluster = await Cluster.connect()
+        stack.push_async_callback(cluster.close)
+        telemetry = Telemetry(ours, version("codeexec"))
+        await telemetry.open()
+        stack.push_async_callback(telemetry.close)
+
+        async def ready() -> None:
+            if operation:
+                operation.check()
+            await cluster.ready(ours.namespaces[0])
+
+        operation: Operation | None = None
+        stack.push_async_callback((await serve_health(ours.health_port, ready)).cleanup)
+        lookout = Lookout(
+            cluster,
+            canary_service=ours.canary_service,
+            canary_port=ours.canary_port,
+            never_permit=ours.never_permit,
+        )
+        await lookout.open()
+        stack.push_async_callback(lookout.close)
+        leader = Leader(cluster, *ours.leader_lease, timing=LeaseTiming(ours.lease_seconds))
+        epoch = await leader.lead()
+        stack.push_async_callback(leader.release)
+        cluster.ask_first(leader.check)
+        operation = await Operation.start(ours, cluster, lookout=lookout, telemetry=telemetry, epoch=epoch)
+        stack.push_async_callback(operation.stop)
+        memo.controller = operation.controller
+        memo.stack = stack.pop_all()
+
+
+@kopf.on.cleanup()
+async def stop(memo: kopf.Memo, **_: Any) -> None:
+    """End all work, give the Lease back and close all connections."""
+    await memo.stack.aclose()
+
+
+def _configure(settings: kopf.OperatorSettings) -> None:
     settings.posting.enabled = False
     settings.persistence.diffbase_storage = _NoDifferences()
     settings.queueing.idle_timeout = 1  # until then the last event of each object is held
@@ -70,64 +100,6 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         # Records that are over are many, and some are large. What one of them ends with comes as its deletion.
         over = (f"status.phase!={phase.value}" for phase in phases if phase.terminal)
         settings.watching.field_selectors[GROUP, VERSION, plural] = ",".join(over)
-    ours: Settings = memo.settings
-    cluster = await Cluster.connect()
-    lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port, never_permit=ours.never_permit)
-    policies = Policies(cluster, ours.default_policy(), cluster_policy(ours.policy_config_map))
-    payloads = Payloads(cluster)
-    keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
-    memo.telemetry = Telemetry(ours, version("codeexec"))
-    metrics = memo.telemetry.metrics
-    memo.audit, announcer = AuditLog(ours.namespaces, version("codeexec"), metrics), Announcer(cluster, metrics)
-    context = Context(
-        cluster=cluster,
-        lookout=lookout,
-        policies=policies,
-        payloads=payloads,
-        sealing=keys,
-        reader=CodeReader(),
-        timing=Timing(),
-        version=version("codeexec"),
-        telemetry=memo.telemetry,
-        audit=memo.audit,
-        announcer=announcer,
-        epoch=int(time.time()),
-    )
-    memo.audit.open()
-    memo.controller = Controller(context)
-    await keys.open()
-    await lookout.open()
-    await memo.telemetry.open(memo.controller.census)
-    memo.lookout = lookout
-    memo.background = [
-        asyncio.create_task(lookout.run()),
-        asyncio.create_task(memo.audit.run()),
-        asyncio.create_task(hear_of_finished(cluster, ours.namespaces, memo.audit)),
-        asyncio.create_task(announcer.run()),
-        asyncio.create_task(make_default_pools(cluster, ours.namespaces, ours.default_pool())),
-        asyncio.create_task(policies.run(memo.controller.policy_changed)),
-        *(asyncio.create_task(payloads.run(one, memo.controller.on_payload)) for one in ours.namespaces),
-        asyncio.create_task(keys.run(memo.controller.awaited_keys)),
-        asyncio.create_task(sweep(cluster, ours.namespaces, memo.controller.awaited_payloads)),
-    ]
-
-    async def ready() -> None:
-        memo.audit.check()
-        await cluster.ready(ours.namespaces[0])
-
-    memo.health = await serve_health(ours.health_port, ready)
-
-
-@kopf.on.cleanup()
-async def stop(memo: kopf.Memo, **_: Any) -> None:
-    """End all work and close all connections."""
-    for task in memo.background:
-        task.cancel()
-    await memo.lookout.close()
-    await memo.controller.stop()
-    memo.audit.close()
-    await memo.telemetry.close()
-    await memo.health.cleanup()
 
 
 @kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL)

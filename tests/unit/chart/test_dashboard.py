@@ -19,7 +19,7 @@ NAME = re.compile(r"\b(?:codeexec|process)_[a-z_]+\b")
 def families() -> dict[str, Any]:
     """What the operator exposes: each family with the names of its labels."""
     metrics = Metrics(["box"], "1")
-    metrics.show(lambda: Census({}, {}, [PoolCount("box", 1, 1, 1, 1, 1, last_refill_ms=1)]))
+    metrics.leads(lambda: Census({}, {}, [PoolCount("box", 1, 1, 1, 1, 1, last_refill_ms=1)]))
     return {family.name: family for family in metrics.registry.collect()}
 
 

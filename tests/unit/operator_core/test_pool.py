@@ -314,6 +314,18 @@ class TestEachPod:
         assert drop.problem
         assert drop.problem.reason is Reason.EGRESS_NOT_ENFORCED
 
+    def test_while_the_operator_does_not_reach_all_targets_it_waits(self) -> None:
+        observed = seen({"a": starting(a_sandbox())}, surroundings=replace(SURROUNDINGS, reached_at={}))
+        result = plan(observed)
+        assert dropped(result) == []
+        assert not any(isinstance(one, AdmitMember) for one in result.actions)
+        assert result.wake_at == NOW + seconds(TIMING.proof_retry)
+        late = plan(observed, TIMING.start_timeout)
+        [drop] = [one for one in late.actions if isinstance(one, DropMember)]
+        assert drop.problem
+        assert drop.problem.reason is Reason.EGRESS_NOT_ENFORCED
+        assert drop.problem.message.startswith("it can't be shown that the network of the sandbox is closed")
+
     def test_where_the_policy_only_warns_it_is_let_in(self) -> None:
         observed = seen({"a": starting(a_sandbox(runner=a_runner(answered=True)))}, policy=a_policy(egressProof="Warn"))
         assert any(isinstance(one, AdmitMember) for one in plan(observed).actions)

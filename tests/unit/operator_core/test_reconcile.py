@@ -43,6 +43,7 @@ from codeexec_operator.core.actions import (
     ReadRequest,
     StartCode,
 )
+from codeexec_operator.core.egress import FRESH
 from codeexec_operator.core.observed import Fault, FrameStream, Observed, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import decide
@@ -362,7 +363,12 @@ class TestEgressProof:
         ],
     )
     def test_what_is_not_shown_to_be_closed_gets_no_code(self, changes: Any, verdict: str, why: str) -> None:
-        result = plan(attached(**changes))
+        observed = attached(**changes)
+        result = plan(observed)
+        if verdict == "Unproven":  # it may be shown a moment later
+            assert result == Plan(wake_at=NOW + seconds(TIMING.proof_retry))
+            assert plan(observed, TIMING.start_timeout - 0.5).wake_at == NOW + seconds(TIMING.start_timeout)
+            result = plan(observed, TIMING.start_timeout)
         assert outcome(result) == (Phase.DENIED, "EgressNotEnforced")
         assert condition_of(result, "EgressClosed") == ("False", verdict)
         assert condition_of(result, "Accepted")[0] == "True"
@@ -374,6 +380,14 @@ class TestEgressProof:
         assert result.status.egress_proof
         assert result.status.egress_proof.verdict == verdict
         assert "NetworkPolicy" not in result.status.layers
+
+    def test_what_could_not_be_shown_at_first_runs_once_it_is_shown(self) -> None:
+        """Finding B3: after a restart, or an outage, the operator reaches the targets some seconds later."""
+        observed = attached(surroundings=replace(SURROUNDINGS, reached_at={TARGET: NOW - FRESH}))
+        assert plan(observed, 1) == Plan(wake_at=NOW + seconds(1 + TIMING.proof_retry))
+        reached = replace(observed, surroundings=replace(SURROUNDINGS, reached_at={TARGET: NOW + seconds(10)}))
+        assert outcome(plan(reached, 11)) == (Phase.RUNNING, "CodeStarted")
+        assert condition_of(plan(reached, 11), "EgressClosed") == ("True", "Closed")
 
     def test_a_policy_may_ask_for_a_warning_and_the_record_says_so(self) -> None:
         observed = attached(runner=a_runner(answered=True), policy=a_policy(egressProof="Warn"))

@@ -16,6 +16,8 @@ def policy_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CODEEXEC_NAMESPACES", "one")
     monkeypatch.setenv("CODEEXEC_POLICY_FILE", str(path))
     monkeypatch.setenv("CODEEXEC_SEALING_SECRET", "codeexec-system/codeexec-sealing")
+    monkeypatch.setenv("CODEEXEC_CANARY_SERVICE", "codeexec-system/codeexec-canary")
+    monkeypatch.setenv("CODEEXEC_LEADER_LEASE", "codeexec-system/codeexec-operator")
     return path
 
 
@@ -38,7 +40,16 @@ def test_an_operator_without_a_namespace_is_refused(
         Settings()
 
 
-@pytest.mark.parametrize("name", ["CODEEXEC_NAMESPACES", "CODEEXEC_POLICY_FILE", "CODEEXEC_SEALING_SECRET"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CODEEXEC_NAMESPACES",
+        "CODEEXEC_POLICY_FILE",
+        "CODEEXEC_SEALING_SECRET",
+        "CODEEXEC_CANARY_SERVICE",
+        "CODEEXEC_LEADER_LEASE",
+    ],
+)
 def test_what_is_missing_is_named(name: str, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(name)
     with pytest.raises(ValidationError, match=name.removeprefix("CODEEXEC_").lower()):
@@ -54,6 +65,11 @@ def test_another_name_for_the_secret_is_refused(text: str, policy_file: Path, mo
     monkeypatch.setenv("CODEEXEC_SEALING_SECRET", text)
     with pytest.raises(ValidationError, match="sealing_secret"):
         Settings()
+
+
+def test_service_and_lease_have_a_namespace_and_a_name(policy_file: Path) -> None:
+    assert Settings().canary_service == ("codeexec-system", "codeexec-canary")
+    assert Settings().leader_lease == ("codeexec-system", "codeexec-operator")
 
 
 def test_ranges_that_no_permit_opens_are_networks(policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Monke
     monkeypatch.setenv("CODEEXEC_NAMESPACES", "codeexec-sandbox,other")
     monkeypatch.setenv("CODEEXEC_POLICY_FILE", str(policy))
     monkeypatch.setenv("CODEEXEC_SEALING_SECRET", "codeexec-system/codeexec-sealing")
+    monkeypatch.setenv("CODEEXEC_CANARY_SERVICE", "codeexec-system/codeexec-canary")
+    monkeypatch.setenv("CODEEXEC_LEADER_LEASE", "codeexec-system/codeexec-operator")
     monkeypatch.setenv("CODEEXEC_METRICS_PORT", str(free_port()))
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     return monkeypatch
@@ -51,9 +53,11 @@ async def make(environment: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
     """Telemetry as the operator begins and ends it."""
     made: list[Telemetry] = []
 
-    async def make(census: Census = NOTHING) -> Telemetry:
+    async def make(census: Census = NOTHING, *, leads: bool = True) -> Telemetry:
         made.append(Telemetry(Settings(), "1.2.3"))
-        await made[-1].open(lambda: census)
+        await made[-1].open()
+        if leads:
+            made[-1].metrics.leads(lambda: census)
         return made[-1]
 
     yield make
@@ -161,6 +165,17 @@ async def test_the_operator_counts_its_own_troubles(make: Callable[..., Any]) ->
     assert get(found, "codeexec_sessions_total", sandbox_namespace="other", phase="Ended", reason="IdleTimeout") == 1
     assert get(found, "codeexec_operator_info", version="1.2.3") == 1
     assert get(found, "codeexec_spans_total", result="failed") == 0
+
+
+async def test_a_replica_that_stands_by_says_so_and_counts_nothing(make: Callable[..., Any]) -> None:
+    telemetry = await make(leads=False)
+    found = await samples()
+    assert get(found, "codeexec_leader") == 0
+    assert not [name for name, _ in found if name.startswith(("codeexec_current_", "codeexec_pool_"))]
+    telemetry.metrics.leads(lambda: NOTHING)
+    found = await samples()
+    assert get(found, "codeexec_leader") == 1
+    assert [name for name, _ in found if name.startswith("codeexec_current_")]
 
 
 async def test_no_label_is_made_of_what_anybody_writes(make: Callable[..., Any]) -> None:
