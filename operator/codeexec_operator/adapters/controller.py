@@ -242,7 +242,6 @@ class Controller:
         for task in workers:
             task.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-        await self._context.cluster.close()
 
 
 def _forget_name(by_name: dict[tuple[str, str], _Worker], worker: _Worker) -> None:

@@ -3,9 +3,7 @@
 Raw event handlers need no finalizers and no annotations on the objects, so kopf writes nothing by itself.
 """
 
-import asyncio
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 import kopf
@@ -23,23 +21,9 @@ from codeexec_api.names import (
     VERSION,
 )
 from codeexec_api.phases import Phase, SessionPhase
-from codeexec_api.policy import cluster_policy
-from codeexec_operator.adapters.announcer import Announcer
-from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.code_reader import CodeReader
-from codeexec_operator.adapters.controller import Controller
-from codeexec_operator.adapters.default_pool import make_default_pools
-from codeexec_operator.adapters.finished import hear_of_finished
 from codeexec_operator.adapters.health import serve_health
-from codeexec_operator.adapters.lookout import Lookout
-from codeexec_operator.adapters.payloads import Payloads
-from codeexec_operator.adapters.policies import Policies
-from codeexec_operator.adapters.sealing import SealingKeys
-from codeexec_operator.adapters.sweeper import sweep
-from codeexec_operator.adapters.telemetry import Telemetry
-from codeexec_operator.adapters.worker import Context
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.adapters.operation import Operation
 from codeexec_operator.settings import Settings
 
 
@@ -70,61 +54,17 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         over = (f"status.phase!={phase.value}" for phase in phases if phase.terminal)
         settings.watching.field_selectors[GROUP, VERSION, plural] = ",".join(over)
     ours: Settings = memo.settings
-    cluster = await Cluster.connect()
-    lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port, never_permit=ours.never_permit)
-    policies = Policies(cluster, ours.default_policy(), cluster_policy(ours.policy_config_map))
-    payloads = Payloads(cluster)
-    keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
-    memo.telemetry = Telemetry(ours, version("codeexec"))
-    metrics = memo.telemetry.metrics
-    memo.audit, announcer = AuditLog(ours.namespaces, version("codeexec"), metrics), Announcer(cluster, metrics)
-    context = Context(
-        cluster=cluster,
-        lookout=lookout,
-        policies=policies,
-        payloads=payloads,
-        sealing=keys,
-        reader=CodeReader(),
-        timing=Timing(),
-        version=version("codeexec"),
-        telemetry=memo.telemetry,
-        audit=memo.audit,
-        announcer=announcer,
-    )
-    memo.audit.open()
-    memo.controller = Controller(context)
-    await keys.open()
-    await lookout.open()
-    await memo.telemetry.open(memo.controller.census)
-    memo.lookout = lookout
-    memo.background = [
-        asyncio.create_task(lookout.run()),
-        asyncio.create_task(memo.audit.run()),
-        asyncio.create_task(hear_of_finished(cluster, ours.namespaces, memo.audit)),
-        asyncio.create_task(announcer.run()),
-        asyncio.create_task(make_default_pools(cluster, ours.namespaces, ours.default_pool())),
-        asyncio.create_task(policies.run(memo.controller.policy_changed)),
-        *(asyncio.create_task(payloads.run(one, memo.controller.on_payload)) for one in ours.namespaces),
-        asyncio.create_task(keys.run(memo.controller.awaited_keys)),
-        asyncio.create_task(sweep(cluster, ours.namespaces, memo.controller.awaited_payloads)),
-    ]
-
-    async def ready() -> None:
-        memo.audit.check()
-        await cluster.ready(ours.namespaces[0])
-
-    memo.health = await serve_health(ours.health_port, ready)
+    memo.cluster = await Cluster.connect()
+    memo.operation = await Operation.start(ours, memo.cluster)
+    memo.controller = memo.operation.controller
+    memo.health = await serve_health(ours.health_port, memo.operation.ready)
 
 
 @kopf.on.cleanup()
 async def stop(memo: kopf.Memo, **_: Any) -> None:
     """End all work and close all connections."""
-    for task in memo.background:
-        task.cancel()
-    await memo.lookout.close()
-    await memo.controller.stop()
-    memo.audit.close()
-    await memo.telemetry.close()
+    await memo.operation.stop()
+    await memo.cluster.close()
     await memo.health.cleanup()
 
 
