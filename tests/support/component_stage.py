@@ -110,7 +110,6 @@ class Stage:
         return OperatorProcess(
             folder,
             environment=self._environment,
-            files=self._files,
             kubeconfig=path,
             api_server=self.plane.url,
             address=self.plane.address,
@@ -155,7 +154,7 @@ class Stage:
 
     def a_policy(self, namespace: str = SANDBOX, **spec: Any) -> dict[str, Any]:
         """An ExecutionPolicy of a namespace: the default one with these changes."""
-        default = yaml.safe_load(self._files["policy.yaml"])
+        default = yaml.safe_load(self.configuration["data"]["policy.yaml"])
         meta = {"name": "default", "namespace": namespace}
         kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ExecutionPolicy"}
         return {**kind, "metadata": meta, "spec": {**default, **spec}}
@@ -186,9 +185,10 @@ class Stage:
         [deployment] = [one for one in objects if one["kind"] == "Deployment"]
         [container] = deployment["spec"]["template"]["spec"]["containers"]
         self._environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-        self._files: Mapping[str, str] = next(
-            one["data"] for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == OPERATOR
+        self.configuration: Mapping[str, Any] = next(
+            one for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == OPERATOR
         )
+        """What the operator watches, as the chart makes it."""
 
     def _quota(self, namespace: str) -> str:
         return self.admin.kubectl("-n", namespace, "get", "resourcequotas", "-o", "jsonpath={.items[*].status}")

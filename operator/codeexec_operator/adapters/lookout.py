@@ -26,7 +26,8 @@ from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
 
 logger = logging.getLogger(__name__)
 
-_TARGETS_SECONDS: Final = 10
+TARGETS_SECONDS: Final = 10
+"""Between two looks, and for each of them."""
 _NODES_EVERY: Final = 30
 """How many looks there are to one at the nodes and runtime classes, which are many and change slowly."""
 _ANSWER_SECONDS: Final = 2
@@ -52,6 +53,7 @@ class Lookout:
         )
         self.view = Surroundings(required=required, never_permit=tuple(never_permit))
         self._canary_port = canary_port
+        self._canary: asyncio.Server | None = None
         self._unreached: frozenset[Target] = frozenset()
         self._looks_until_nodes = 0
 
@@ -69,23 +71,16 @@ class Lookout:
             OSError: the canary's port is in use.
         """
         self._canary = await asyncio.start_server(_hang_up, port=self._canary_port)
-        await self._look()
-
-    async def run(self) -> None:
-        """Look again and again, until cancelled."""
-        while True:
-            await asyncio.sleep(_TARGETS_SECONDS)
-            try:
-                await self._look()
-            except Exception:  # without a lookout no execution would ever be shown to be closed again
-                logger.exception("unexpected; looking again")
+        await self.look()
 
     async def close(self) -> None:
         """End the canary."""
-        self._canary.close()
-        await self._canary.wait_closed()
+        if self._canary:
+            self._canary.close()
+            await self._canary.wait_closed()
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Look once. Without it no execution would ever be shown to be closed again."""
         if self._looks_until_nodes == 0 and await self._look_at_nodes():
             self._looks_until_nodes = _NODES_EVERY
         await self._look_at_api_servers()
@@ -94,7 +89,7 @@ class Lookout:
 
     async def _look_at_nodes(self) -> bool:
         try:
-            async with asyncio.timeout(_TARGETS_SECONDS):  # targets have to be looked at, whatever becomes of this
+            async with asyncio.timeout(TARGETS_SECONDS):  # targets have to be looked at, whatever becomes of this
                 nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
         except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
             logger.warning("nodes and runtime classes could not be listed (%s)", error)
@@ -105,7 +100,7 @@ class Lookout:
     async def _look_at_api_servers(self) -> None:
         """They are few, and may change at any time: with each look. What was seen last counts while none can be had."""
         try:
-            async with asyncio.timeout(_TARGETS_SECONDS):
+            async with asyncio.timeout(TARGETS_SECONDS):
                 api_servers = await self._cluster.list_api_servers()
         except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
             logger.warning("the API server's EndpointSlices could not be listed (%s)", error)

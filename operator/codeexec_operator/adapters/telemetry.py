@@ -1,7 +1,7 @@
 """Who is told what becomes of executions: metrics, and traces if the owner has named a collector for them."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from aiohttp import web
@@ -19,7 +19,7 @@ class Telemetry:
     """Told once of each end. Nothing here waits for anything or raises: it must not hurt an execution."""
 
     def __init__(self, settings: Settings, version: str) -> None:
-        self.metrics = Metrics(settings.namespaces, version)
+        self.metrics = Metrics(version)
         self._port = settings.metrics_port
         self._server: web.AppRunner | None = None
         self._traces = None
@@ -29,13 +29,17 @@ class Telemetry:
 
             self._traces = Traces(version, self.metrics)
 
-    async def open(self, census: Callable[[], Census]) -> None:
-        """Serve /metrics, if that was asked for. `census` says what there is.
+    async def open(self, census: Callable[[], Census], served: Callable[[], Mapping[str, bool]]) -> None:
+        """Serve /metrics, if that was asked for.
+
+        Args:
+            census: says what there is.
+            served: says of each namespace whether it is served well.
 
         Raises:
             OSError: the port is in use.
         """
-        self.metrics.show(census)
+        self.metrics.show(census, served)
         if self._port:
             self._server = await serve_metrics(self._port, self.metrics)
 
