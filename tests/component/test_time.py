@@ -124,7 +124,7 @@ async def test_the_sealing_key_is_replaced_when_it_is_a_day_old(hurried, stage, 
 
 @pytest.fixture
 def missing(stage):
-    """Does something while the watch on a kind is away, and has the API server say that it is too late to hear of it."""
+    """Does something while the watch on a kind is away; then the API server says that it is too late to hear of it."""
 
     async def miss(resource, do, *arguments):
         watch = Match("watch", resource, namespace=SANDBOX)
