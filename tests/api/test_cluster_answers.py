@@ -1,10 +1,11 @@
 """The real API server answers the operator as the one does that unit tests play, also on a bad day."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from cluster_answers import CASES, SPEC, STARTING, Stage
-from cluster_tools import SYSTEM, Admin, a_name, a_secret, an_execution
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_secret, an_execution
 from control_plane import ControlPlane
 from factories import IMAGE
 from kubernetes.aio import client, config
@@ -58,6 +59,23 @@ async def test_a_network_policy_that_admission_refuses_is_a_fault(stage: Stage):
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_NODES", "_PODS", "_METADATA"):
         monkeypatch.setattr(f"codeexec_operator.adapters.cluster.{name}", 2)
+
+
+async def test_requests_are_answered_beside_any_number_of_watches(stage: Stage, admin: Admin):
+    """Each namespace has one for as long as it is served; kept apart, they leave the connections of requests alone."""
+    watches = [stage.cluster.watch_payloads(SANDBOX) for _ in range(101)]
+    begun = [asyncio.create_task(anext(one)) for one in watches]
+    try:
+        await asyncio.to_thread(admin.apply, a_secret(a_name("payload"), {"block-0": b"x"}))
+        async with asyncio.timeout(60):
+            while not all(one.done() for one in begun):  # a watch that began later hears of a later one
+                await asyncio.to_thread(admin.apply, a_secret(a_name("payload"), {"block-0": b"x"}))
+            assert await stage.stored() == stage.execution
+    finally:
+        for one in begun:
+            one.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+        await asyncio.gather(*(one.aclose() for one in watches))
 
 
 async def test_the_addresses_of_the_api_server_are_those_of_its_endpoints(stage: Stage, admin: Admin):

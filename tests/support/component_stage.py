@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import yaml
 from api_calls import Match
@@ -36,6 +36,8 @@ from scripted_runner import Script
 from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
 
 T = TypeVar("T")
+_Key: TypeAlias = tuple[str, str, str]
+"""Kind, namespace and name of an object."""
 
 OPERATOR: Final = "codeexec-operator"
 LEASE_SECONDS: Final = 30
@@ -113,7 +115,6 @@ class Stage:
         return OperatorProcess(
             folder,
             environment=self._environment,
-            files=self._files,
             kubeconfig=path,
             api_server=self.plane.url,
             **options,
@@ -165,7 +166,7 @@ class Stage:
 
     def a_policy(self, namespace: str = SANDBOX, **spec: Any) -> dict[str, Any]:
         """An ExecutionPolicy of a namespace: the default one with these changes."""
-        default = yaml.safe_load(self._files["policy.yaml"])
+        default = yaml.safe_load(self.configuration["data"]["policy.yaml"])
         meta = {"name": "default", "namespace": namespace}
         kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ExecutionPolicy"}
         return {**kind, "metadata": meta, "spec": {**default, **spec}}
@@ -175,31 +176,51 @@ class Stage:
         rows = self.admin.kubectl("-n", namespace, "get", "pods", "-o", "name").split()
         return {row.removeprefix("pod/") for row in rows}
 
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What the operator watches, as the chart makes it."""
+        return self._objects["ConfigMap", SYSTEM, OPERATOR]
+
+    def upgrade(self, *, namespaces: tuple[str, ...] | None = None, **values: Any) -> None:
+        """What `helm upgrade` does with other values, but for the Deployment: operators that run go on."""
+        before, self.namespaces = self._objects, namespaces or self.namespaces
+        self._values |= {"sandbox": _sandbox(self.namespaces), **values}
+        self._objects = self._render()
+        self._put({key: one for key, one in self._objects.items() if before.get(key) != one})
+        for kind, namespace, name in before.keys() - self._objects.keys():
+            annotations = before[kind, namespace, name]["metadata"].get("annotations", {})
+            if annotations.get("helm.sh/resource-policy") != "keep":
+                self.admin.kubectl("-n", namespace, "delete", kind.lower(), name, "--ignore-not-found")
+
     def _install(self) -> None:
         os.environ["PATH"] = f"{Path(tool('helm')).parent}:{Path(tool('kubectl')).parent}:{os.environ['PATH']}"
-        values = self.folder / "values.yaml"
-        values.write_text(yaml.safe_dump(self._values))
-        objects = render("--values", str(values))
-        for namespace in (SYSTEM, *self.namespaces):
-            self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        custom = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
+        self._objects = self._render()
+        custom = [one for (kind, *_), one in self._objects.items() if kind == "CustomResourceDefinition"]
         classes = _runtime_class(RUNTIME_CLASS, "runc"), _runtime_class(PRETENDED, "runsc")
         self.admin.apply(*classes, _api_server_endpoints(), *custom)
         wait_until_served(self.admin, custom)
+        self._put(self._objects)
+        self._stack.enter_context(_Canary(self.admin.get("service", "codeexec-canary", SYSTEM)["spec"]["clusterIP"]))
+        deployment = self._objects["Deployment", SYSTEM, OPERATOR]
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        self._environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+
+    def _render(self) -> dict[_Key, dict[str, Any]]:
+        values = self.folder / f"{a_name('values')}.yaml"
+        values.write_text(yaml.safe_dump(self._values))
+        objects = render("--values", str(values))
+        return {(one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in objects}
+
+    def _put(self, objects: Mapping[_Key, dict[str, Any]]) -> None:
+        for namespace in (SYSTEM, *self.namespaces):
+            self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         left_out = ("CustomResourceDefinition", "Deployment", "Pod")
-        self.admin.apply(*(one for one in objects if one["kind"] not in left_out))
+        self.admin.apply(*(one for (kind, *_), one in objects.items() if kind not in left_out))
         for namespace in self.namespaces:
             wait_for(
                 f"the quota of {namespace} to be counted",
                 lambda namespace=namespace: "used" in self._quota(namespace),
             )
-        self._stack.enter_context(_Canary(self.admin.get("service", "codeexec-canary", SYSTEM)["spec"]["clusterIP"]))
-        [deployment] = [one for one in objects if one["kind"] == "Deployment"]
-        [container] = deployment["spec"]["template"]["spec"]["containers"]
-        self._environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-        self._files: Mapping[str, str] = next(
-            one["data"] for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == OPERATOR
-        )
 
     def _quota(self, namespace: str) -> str:
         return self.admin.kubectl("-n", namespace, "get", "resourcequotas", "-o", "jsonpath={.items[*].status}")
@@ -248,9 +269,13 @@ def _runtime_class(name: str, handler: str) -> dict[str, Any]:
     return {**kind, "metadata": {"name": name}, "handler": handler, "scheduling": scheduling}
 
 
+def _sandbox(namespaces: tuple[str, ...]) -> dict[str, Any]:
+    return {"namespaces": list(namespaces), "createNamespaces": False}
+
+
 def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:
     return {
-        "sandbox": {"namespaces": list(namespaces), "createNamespaces": False},
+        "sandbox": _sandbox(namespaces),
         "policy": {"runtimeClassName": RUNTIME_CLASS, "runtimeClassNames": [PRETENDED], "podTTLSeconds": 0},
         "defaultPool": {"enabled": False},
         "resourceQuota": {**_QUOTA, "configMaps": 20000},

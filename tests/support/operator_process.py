@@ -1,6 +1,6 @@
 """The operator as a process of this machine: as its Deployment starts it, but for the container around it.
 
-It gets the environment and the files that the chart gives it. What differs: it finds the API server by a kubeconfig,
+It gets the environment that the chart gives it. What differs: it finds the API server by a kubeconfig,
 and `/etc/resolv.conf` names nobody, in a mount namespace of its own, because a name server of the machine that runs the
 tests is none of the cluster's. So the targets of its egress proof are the API server, the canary and the kubelets, and
 all three are there.
@@ -28,9 +28,8 @@ class OperatorProcess:
     """One operator, with ports and a log of its own.
 
     Args:
-        folder: for its log; policy and pool are files in `files`.
+        folder: for its log.
         environment: what the chart gives it.
-        files: what the chart mounts at /etc/codeexec.
         kubeconfig: with the rights of its service account.
         api_server: address and port, a target of its egress proofs.
         clock: see `_shifted`.
@@ -42,7 +41,6 @@ class OperatorProcess:
         folder: Path,
         *,
         environment: Mapping[str, str],
-        files: Mapping[str, str],
         kubeconfig: str | Path,
         api_server: str,
         clock: str | None = None,
@@ -51,8 +49,6 @@ class OperatorProcess:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "operator.log"
         self.health_port, canary_port, self.metrics_port = free_ports(3)
-        for name, content in files.items():
-            (folder / name).write_text(content)
         (folder / "resolv.conf").write_text("")
         self._folder = folder
         target = urlsplit(api_server)
@@ -60,8 +56,6 @@ class OperatorProcess:
         self._environment = {
             **passed,
             **environment,
-            **({"CODEEXEC_POOL_FILE": str(folder / "pool.yaml")} if "CODEEXEC_POOL_FILE" in environment else {}),
-            "CODEEXEC_POLICY_FILE": str(folder / "policy.yaml"),
             "CODEEXEC_HEALTH_PORT": str(self.health_port),
             "CODEEXEC_CANARY_PORT": str(canary_port),
             "CODEEXEC_METRICS_PORT": str(self.metrics_port),

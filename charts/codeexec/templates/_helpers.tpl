@@ -152,12 +152,12 @@ a RuntimeClass has: a virtual machine comes before gVisor. The operator knows th
 {{- end }}
 {{- end }}
 
-{{/* Namespaces that the operator serves, checked. */}}
+{{/* Namespaces that the operator serves, checked, as a JSON list. */}}
 {{- define "codeexec.namespaces" -}}
 {{- if has .Release.Namespace .Values.sandbox.namespaces }}
 {{- fail (printf "sandbox.namespaces contains %q, the release's own namespace: sandbox namespaces have no network, and the operator needs one. Install the release in another namespace, such as codeexec-system" .Release.Namespace) }}
 {{- end }}
-{{- join "," .Values.sandbox.namespaces }}
+{{- .Values.sandbox.namespaces | toJson }}
 {{- end }}
 
 {{/* Subjects of a RoleBinding, from values such as agents.subjects. */}}

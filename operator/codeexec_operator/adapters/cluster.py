@@ -1,7 +1,7 @@
 """The one doorway to the API server: every request that the operator makes itself is in this file.
 
-(kopf's own requests are lists and watches of CodeExecutions and pods.) Each method names the RBAC
-verb that it needs; the chart's Role is their union.
+(kopf's own requests are lists and watches.) Each method names the RBAC verb that it needs; the chart's Role is their
+union.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from codeexec_api import (
     SandboxPool,
     SandboxPoolSpec,
     SandboxPoolStatus,
+    SessionPhase,
     manifest,
 )
 from codeexec_api.names import (
@@ -75,6 +76,11 @@ _ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8
 """What to accept, so that the API server leaves out what the objects hold (Kubernetes API concepts)."""
 _ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
 """The same, for what `kubectl get` prints."""
+UNFINISHED: Final = {
+    plural: ",".join(f"status.phase!={phase.value}" for phase in phases if phase.terminal)
+    for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase))
+}
+"""Field selectors: records that are over are many, and some are large."""
 _ROWS: Final = 50
 """Rows that are listed at a time: the API server reads the objects for them, and they may be large."""
 
@@ -87,8 +93,10 @@ class Cluster:
         configuration.client_session_kwargs = {"trust_env": False, "middlewares": (self._fence,)}
         self._may_send: Callable[[], object] = lambda: None
         self._api = client.ApiClient(configuration)
-        # Each sandbox has one for as long as it is there: what is made from here on is not bounded as requests are.
+        # What stays open, as for each sandbox and each namespace, has connections of its own, in any number: beside
+        # them, requests would wait for a free one for ever.
         configuration.connection_pool_maxsize = 0
+        self._streams = client.ApiClient(configuration)
         self._sockets = stream.WsApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._nodes = client.NodeV1Api(self._api)
@@ -98,6 +106,7 @@ class Cluster:
         self._leases = client.CoordinationV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._attach = client.CoreV1Api(self._sockets)
+        self._watched = client.CoreV1Api(self._streams)
         self._reading_payloads = asyncio.Semaphore(_PAYLOADS)
 
     @classmethod
@@ -125,6 +134,7 @@ class Cluster:
     async def close(self) -> None:
         """Close all connections."""
         await self._api.close()
+        await self._streams.close()
         await self._sockets.close()
 
     async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:
@@ -310,7 +320,7 @@ class Cluster:
             ValueError: the server sent what is no event.
         """
         selector = f"type={PAYLOAD_SECRET_TYPE}"
-        call = self._core.list_namespaced_secret_without_preload_content
+        call = self._watched.list_namespaced_secret_without_preload_content
         listed = await call(namespace, limit=1, field_selector=selector, _headers={"Accept": _ONLY_METADATA})
         version = json.loads(await self._body(listed))["metadata"]["resourceVersion"]
         response: Any = await call(
@@ -343,6 +353,15 @@ class Cluster:
             namespace,
             field_selector=f"type={PAYLOAD_SECRET_TYPE}",
         )
+
+    async def get_configuration(self, namespace: str, name: str) -> Mapping[str, str]:
+        """configmaps: get. What the operator's own ConfigMap holds.
+
+        Raises:
+            ApiException: it isn't there, or the API server can't be used.
+        """
+        found = await self._core.read_namespaced_config_map(name, namespace, _request_timeout=_ANSWER_SECONDS)
+        return found.data or {}
 
     async def get_keys(self, namespace: str, name: str) -> tuple[str, str]:
         """secrets: get. What the operator's own Secret holds, and its resource version.
@@ -447,12 +466,17 @@ class Cluster:
         await self._delete(self._core.delete_namespaced_config_map, name, namespace, {"preconditions": {"uid": uid}})
 
     @staticmethod
-    async def _list_metadata(call: Callable[..., Awaitable[Any]], namespace: str, **selector: str) -> list[Any]:
+    async def _list_metadata(call: Callable[..., Awaitable[Any]], *where: str, **selector: str | None) -> list[Any]:
         items: list[Any] = []
         token: str | None = None
         while token != "":
             response = await call(
-                namespace, limit=_METADATA, _continue=token, _headers={"Accept": _ONLY_METADATA}, **selector
+                *where,
+                limit=_METADATA,
+                _continue=token,
+                _headers={"Accept": _ONLY_METADATA},
+                _request_timeout=_ANSWER_SECONDS,
+                **selector,
             )
             page = json.loads(await Cluster._body(response))
             items += page["items"] or ()  # null where there is none
@@ -495,9 +519,32 @@ class Cluster:
             raise
         return None
 
-    async def delete_network_policy(self, namespace: str, name: str) -> None:
-        """networkpolicies: delete. One that is gone already is fine."""
-        await self._delete(self._networking.delete_namespaced_network_policy, name, namespace, {})
+    async def delete_network_policy(self, namespace: str, name: str, uid: str | None = None) -> None:
+        """networkpolicies: delete. Only the one with this UID, if one is given; one that is gone already is fine."""
+        options = {"preconditions": {"uid": uid}} if uid else {}
+        await self._delete(self._networking.delete_namespaced_network_policy, name, namespace, options)
+
+    async def list_network_policies(self, namespace: str) -> list[Mapping[str, Any]]:
+        """networkpolicies: list. The metadata of those of executions."""
+        return await self._list_metadata(
+            self._networking.list_namespaced_network_policy_without_preload_content,
+            namespace,
+            label_selector=f"{MANAGED_BY_LABEL}={MANAGED_BY},{EXECUTION_LABEL}",
+        )
+
+    async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
+        """codeexecutions, codesessions, sandboxpools: list. The metadata of all that isn't over."""
+        call = self._custom.list_namespaced_custom_object_without_preload_content
+        lists = [
+            self._list_metadata(call, GROUP, VERSION, namespace, plural, field_selector=UNFINISHED.get(plural))
+            for plural in (EXECUTION_PLURAL, SESSION_PLURAL, POOL_PLURAL)
+        ]
+        return [one for found in await asyncio.gather(*lists) for one in found]
+
+    async def list_pod_names(self, namespace: str) -> set[str]:
+        """pods: list. Names of all that are there."""
+        call = self._core.list_namespaced_pod_without_preload_content
+        return {one["metadata"]["name"] for one in await self._list_metadata(call, namespace)}
 
     async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
         """pods: list. Those that these selectors select."""
@@ -558,10 +605,11 @@ class Cluster:
         await self._events.create_namespaced_event(namespace, event, _request_timeout=_ANSWER_SECONDS)
 
     async def ready(self, namespace: str) -> None:
-        """codeexecutions: list. Raises what the API server answers if the operator could not work."""
+        """codeexecutions: list. Raises what the API server answers if the operator could not work there."""
         call = self._custom.list_namespaced_custom_object_without_preload_content
         where = (GROUP, VERSION, namespace, EXECUTION_PLURAL)
-        await self._body(await call(*where, limit=1, _headers={"Accept": _ONLY_METADATA}))
+        listed = await call(*where, limit=1, _headers={"Accept": _ONLY_METADATA}, _request_timeout=_ANSWER_SECONDS)
+        await self._body(listed)
 
     def _plain(self, model: Any) -> Mapping[str, Any]:
         plain: Mapping[str, Any] = self._api.sanitize_for_serialization(model)

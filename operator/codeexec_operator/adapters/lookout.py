@@ -27,7 +27,8 @@ from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
 
 logger = logging.getLogger(__name__)
 
-_TARGETS_SECONDS: Final = 10
+TARGETS_SECONDS: Final = 10
+"""Between two looks, and for each of them."""
 _NODES_EVERY: Final = 30
 """How many looks there are to one at the nodes and runtime classes, which are many and change slowly."""
 _ANSWER_SECONDS: Final = 2
@@ -49,6 +50,7 @@ class Lookout:
         self._fixed = (*_api_server(), *_name_servers(Path("/etc/resolv.conf")))
         self.view = Surroundings(required=self._fixed, never_permit=tuple(never_permit))
         self._canary_service, self._canary_port = canary_service, canary_port
+        self._canary: asyncio.Server | None = None
         self._unreached: frozenset[Target] = frozenset()
         self._named: dict[Target, float] = {}
         """What pods were told to try, and when one of them was last looked at here."""
@@ -80,21 +82,13 @@ class Lookout:
             LookupError: it has no address.
         """
         await self._find_canary()
-        await self._look()
-
-    async def run(self) -> None:
-        """Look again and again, until cancelled."""
-        while True:
-            await asyncio.sleep(_TARGETS_SECONDS)
-            try:
-                await self._look()
-            except Exception:  # without a lookout no execution would ever be shown to be closed again
-                logger.exception("unexpected; looking again")
+        await self.look()
 
     async def close(self) -> None:
         """End the canary."""
-        self._canary.close()
-        await self._canary.wait_closed()
+        if self._canary:
+            self._canary.close()
+            await self._canary.wait_closed()
 
     async def _find_canary(self) -> None:
         """Its Service keeps its address for as long as it is there, whichever replicas are behind it."""
@@ -105,7 +99,8 @@ class Lookout:
         canary = tuple(Target("canary", address, port) for address, port in found)
         self.view = replace(self.view, required=(*self._fixed, *canary))
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Look once. Without it no execution would ever be shown to be closed again."""
         if self._looks_until_nodes == 0 and await self._look_at_nodes():
             self._looks_until_nodes = _NODES_EVERY
         await self._look_at_api_servers()
@@ -114,7 +109,7 @@ class Lookout:
 
     async def _look_at_nodes(self) -> bool:
         try:
-            async with asyncio.timeout(_TARGETS_SECONDS):  # targets have to be looked at, whatever becomes of this
+            async with asyncio.timeout(TARGETS_SECONDS):  # targets have to be looked at, whatever becomes of this
                 nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
         except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
             logger.warning("nodes and runtime classes could not be listed (%s)", error)
@@ -125,7 +120,7 @@ class Lookout:
     async def _look_at_api_servers(self) -> None:
         """They are few, and may change at any time: with each look. What was seen last counts while none can be had."""
         try:
-            async with asyncio.timeout(_TARGETS_SECONDS):
+            async with asyncio.timeout(TARGETS_SECONDS):
                 api_servers = await self._cluster.list_api_servers()
         except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
             logger.warning("the API server's EndpointSlices could not be listed (%s)", error)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
@@ -160,6 +160,19 @@ class PoolWorker(Worker):
         pod = parse_pod(raw, member.sandbox.pod)
         sandbox = replace(member.sandbox, pod=pod, gone=deleted, requested=True)
         self._members[name] = replace(member, sandbox=sandbox)
+
+    def pods(self) -> set[str]:
+        """Names of the pods that were seen, are nobody else's, and are not known to be gone."""
+        members = {name for name, one in self._members.items() if one.sandbox.pod and not one.sandbox.gone}
+        return members | (self._done.keys() - self._discarded)
+
+    def lose_pods(self, names: Collection[str]) -> None:
+        """These pods are gone without a word."""
+        for name in names:
+            if member := self._members.get(name):
+                self._members[name] = replace(member, sandbox=replace(member.sandbox, gone=True))
+            self._done.pop(name, None)
+        self.wake()
 
     def _wake_all(self) -> None:
         """Those who wait have to see whether it is still worth it."""

@@ -102,6 +102,11 @@ class SessionWorker(PodWorker):
         """True when nothing can run in it any more."""
         return self.deleted or self._seen.session.status.phase.terminal
 
+    @property
+    def busy(self) -> bool:
+        """True if executions run or wait in it."""
+        return bool(self._queue)
+
     def give_up(self, why: str) -> None:
         """Its runner can't be trusted to do anything more."""
         self._seen = replace(self._seen, unresponsive=why)

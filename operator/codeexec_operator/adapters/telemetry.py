@@ -18,7 +18,7 @@ class Telemetry:
     """Told once of each end. Nothing here waits for anything or raises: it must not hurt an execution."""
 
     def __init__(self, settings: Settings, version: str) -> None:
-        self.metrics = Metrics(settings.namespaces, version)
+        self.metrics = Metrics(version)
         self._port = settings.metrics_port
         self._server: web.AppRunner | None = None
         self._traces = None

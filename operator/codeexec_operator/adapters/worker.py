@@ -7,7 +7,7 @@ holds no policy of its own.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -92,6 +92,8 @@ class Worker(ABC):
         self.meta = meta
         """Name, namespace and UID, which never change."""
         self.deleted = False
+        self.released = False
+        """True: its namespace isn't served any more, so a request that is forbidden is not made again."""
         self._wake = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
         self._stale = False
@@ -120,6 +122,19 @@ class Worker(ABC):
     def wake(self) -> None:
         """Something new is known; decide again."""
         self._wake.set()
+
+    def recheck(self) -> None:
+        """The object may have changed, or be gone, without a word: look at it before anything else is done."""
+        self._stale = True
+        self.wake()
+
+    @abstractmethod
+    def pods(self) -> set[str]:
+        """Names of the pods that there were and that are not known to be gone."""
+
+    @abstractmethod
+    def lose_pods(self, names: Collection[str]) -> None:
+        """These pods are gone without a word."""
 
     def observe_deletion(self) -> None:
         """The object is gone, and the garbage collector takes its pod: nothing can be recorded any more."""
@@ -158,6 +173,9 @@ class Worker(ABC):
             await self._apply(plan)
         except ApiException as error:
             self.context.telemetry.metrics.retried(error.status)
+            if self.released and error.status == 403:
+                logger.warning("%s: given up, because its namespace is not served any more", self.name)
+                return Plan(actions=(actions.Forget(),))
             if error.status in (404, 409):
                 self._stale = True
                 return Plan(wake_at=now())
@@ -221,6 +239,17 @@ class PodWorker(Worker):
         over_at = (self.sandbox.over_at or now()) if deleted or pod.terminated else None
         self.sandbox = replace(self.sandbox, pod=pod, gone=deleted, over_at=over_at)
         self.wake()
+
+    def pods(self) -> set[str]:
+        """Its pod, if there was one and it is not known to be gone."""
+        there = self.sandbox.pod or (self.sandbox.requested and not self.sandbox.fault)
+        return {self.pod_name} if there and not self.sandbox.gone else set()
+
+    def lose_pods(self, names: Collection[str]) -> None:
+        """These pods are gone without a word."""
+        if self.pod_name in names:
+            self.sandbox = replace(self.sandbox, gone=True)
+            self.wake()
 
     def _look(self) -> None:
         if self.connection:

@@ -60,7 +60,7 @@ OPERATOR: Rights = {
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "executionapprovals"): {"list", "watch"},
     ("", "pods"): {"list", "watch", "create", "patch", "delete"},
-    ("networking.k8s.io", "networkpolicies"): {"create", "delete"},
+    ("networking.k8s.io", "networkpolicies"): {"list", "create", "delete"},
     ("", "pods/attach"): {"get", "create"},
     ("", "secrets"): {"get", "list", "watch", "create", "delete"},
     ("", "configmaps"): {"create", "list", "delete"},
@@ -72,8 +72,9 @@ OPERATOR_BY_NAME: NamedRights = {
 }
 OPERATOR_AT_HOME_BY_NAME: NamedRights = {
     ("", "secrets", "codeexec-sealing"): {"get", "patch"},
+    ("", "configmaps", "codeexec-operator"): {"get", "list", "watch"},
 }
-"""The keys that small payloads are sealed with. It has no other right in its own namespace."""
+"""The keys that small payloads are sealed with, and its configuration. It has no other right in its own namespace."""
 OPERATOR_IN_DEFAULT: Rights = {
     ("discovery.k8s.io", "endpointslices"): {"list"},
 }

@@ -58,7 +58,7 @@ async def test_a_node_that_has_joined_is_looked_at_when_a_pod_is_there(make: Any
     cluster.names.append("node-2")
 
     async def known() -> set[str]:
-        await ours._look()
+        await ours.look()
         return {node.name for node in ours.view.nodes}
 
     ours.view_from(None, a_pod(node_name=""), a_pod(node_name="node-1"))

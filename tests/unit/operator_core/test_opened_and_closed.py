@@ -76,7 +76,7 @@ class Played(PlayedCluster):
             version="1",
             telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
             sealing=SimpleNamespace(ring=()),
-            audit=AuditLog([self.execution.metadata.namespace], "1", Metrics([], "1"), lambda _: None),
+            audit=AuditLog("1", Metrics("1"), lambda _: None),
             announcer=SimpleNamespace(written=lambda *_: None),
         )
         register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: self.ended.set())

@@ -5,12 +5,11 @@ import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from factories import IMAGE, NOW, SESSION_REF, an_execution, seconds
+from factories import NOW, SESSION_REF, an_execution, seconds
 from opentelemetry.sdk.trace import TracerProvider
 from otlp_receiver import Receiver
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,11 +34,8 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(f"images: ['{IMAGE}']\n")
-    monkeypatch.setenv("CODEEXEC_NAMESPACES", "codeexec-sandbox,other")
-    monkeypatch.setenv("CODEEXEC_POLICY_FILE", str(policy))
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("CODEEXEC_CONFIG_MAP", "codeexec-system/codeexec-operator")
     monkeypatch.setenv("CODEEXEC_SEALING_SECRET", "codeexec-system/codeexec-sealing")
     monkeypatch.setenv("CODEEXEC_CANARY_SERVICE", "codeexec-system/codeexec-canary")
     monkeypatch.setenv("CODEEXEC_LEADER_LEASE", "codeexec-system/codeexec-operator")
@@ -57,7 +53,7 @@ async def make(environment: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
         made.append(Telemetry(Settings(), "1.2.3"))
         await made[-1].open()
         if leads:
-            made[-1].metrics.leads(lambda: census)
+            made[-1].metrics.leads(lambda: census, lambda: {"codeexec-sandbox": True, "other": False})
         return made[-1]
 
     yield make
@@ -142,6 +138,7 @@ async def test_what_there_is_is_counted_when_it_is_asked_for(make: Callable[...,
     here, there = {"sandbox_namespace": "codeexec-sandbox"}, {"sandbox_namespace": "other"}
     assert get(found, "codeexec_current_executions", **here, phase="Running") == 7
     assert get(found, "codeexec_current_executions", **there, phase="Running") == 0
+    assert (get(found, "codeexec_namespace_served", **here), get(found, "codeexec_namespace_served", **there)) == (1, 0)
     phases = {dict(labels)["phase"] for name, labels in found if name == "codeexec_current_executions"}
     assert phases == {phase.value for phase in Phase if not phase.terminal}
     assert get(found, "codeexec_current_sessions", **here, phase="Ready") == 2

@@ -71,7 +71,7 @@ class Played(PlayedCluster):
             timing=Timing(),
             version="1",
             telemetry=SimpleNamespace(execution_over=self.execution_over, metrics=metrics),
-            audit=AuditLog([self.execution.metadata.namespace], "1", Metrics([], "1"), self.lines.append),
+            audit=AuditLog("1", Metrics("1"), self.lines.append),
             announcer=SimpleNamespace(written=lambda *_: None),
         )
 

@@ -1,6 +1,7 @@
 """A worker ends when it is told to, whatever it hears at that moment: else the operator would not stop."""
 
 import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,12 @@ class Idle(Worker):
 
     async def _end(self) -> None:
         self.ended = True
+
+    def pods(self) -> set[str]:
+        return set()
+
+    def lose_pods(self, names: Collection[str]) -> None:
+        pass
 
 
 async def test_a_worker_that_is_woken_and_stopped_at_once_ends() -> None:
