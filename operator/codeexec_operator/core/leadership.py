@@ -120,10 +120,10 @@ class Candidate:
         """What to write to take the Lease.
 
         The epoch goes on from the Lease's, and never begins anew: if the Lease was deleted, or comes from a backup of
-        etcd, the number of minutes since 2025 is higher than what it had grown to.
+        etcd, the number of seconds since 2025 is higher than what it had grown to.
         """
         before = self.record or LeaseRecord("", 0, 0, "", "")
-        epoch = max(before.epoch + 1, int((clock - _EPOCHS_BEGIN).total_seconds() // 60))
+        epoch = max(before.epoch + 1, int((clock - _EPOCHS_BEGIN).total_seconds()))
         time = _micro_time(clock)
         return LeaseRecord(self.identity, epoch, self.timing.duration, time, time, before.version)
 
