@@ -97,11 +97,7 @@ class Trouble:
         self.counts["etcd restarts"] += 1
 
     async def _delete_pod(self) -> None:
-        running = [
-            one
-            for one in self._records.all
-            if one["status"].get("phase") == "Running" and "sessionRef" not in one["spec"]
-        ]
+        running = [one for one in self._records.all if _phase(one) == "Running" and "sessionRef" not in one["spec"]]
         if not running:
             return
         pod = self._random.choice(running)["status"]["podName"]
@@ -145,7 +141,7 @@ class Records:
 
     def _ended(self, agents: Container[str]) -> bool:
         theirs = [one for one in self.all if one["spec"]["source"]["agent"] in agents]
-        return bool(theirs) and all(one["status"].get("phase") in TERMINAL for one in theirs)
+        return bool(theirs) and all(_phase(one) in TERMINAL for one in theirs)
 
 
 async def ask(client: CodeExecutionClient, stage: Stage, agent: str, session: str | None = None) -> None:
@@ -166,7 +162,7 @@ async def ask(client: CodeExecutionClient, stage: Stage, agent: str, session: st
 
 def judge(record: Mapping[str, Any], stage: Stage, deleted: Mapping[str, float]) -> str:
     """What became of one execution."""
-    status, agent = record["status"], record["spec"]["source"]["agent"]
+    status, agent = record.get("status", {}), record["spec"]["source"]["agent"]
     begun = stage.script.jobs[record["metadata"]["uid"]]
     if begun > 1:
         return "double"
@@ -180,6 +176,10 @@ def judge(record: Mapping[str, Any], stage: Stage, deleted: Mapping[str, float])
     return "lost" if status["phase"] == "Lost" else f"wrong ({status['phase']}: {status['reason']})"
 
 
+def _phase(record: Mapping[str, Any]) -> str:
+    return str(record.get("status", {}).get("phase", ""))
+
+
 def _time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
@@ -187,7 +187,10 @@ def _time(text: str) -> float:
 def longest_gap(records: list[dict[str, Any]]) -> float:
     """Longest time, in seconds, in which code neither started nor ended."""
     moments = [
-        _time(one["status"][name]) for one in records for name in ("startedAt", "finishedAt") if one["status"].get(name)
+        _time(one["status"][name])
+        for one in records
+        for name in ("startedAt", "finishedAt")
+        if one.get("status", {}).get(name)
     ]
     moments.sort()
     return max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)
@@ -230,7 +233,7 @@ def report(records: list[dict[str, Any]], stage: Stage, trouble: Trouble, second
     print(f"  {'longest gap':24}{gap:6.1f} s")
     for one in records:
         if judge(one, stage, trouble.deleted) not in ("right", "pod deleted"):
-            status = one["status"]
+            status = one.get("status", {})
             print(f"  {one['metadata']['name']}: {status.get('phase')}/{status.get('reason')}: {status.get('message')}")
     good = set(verdicts) <= {"right", "pod deleted"} and gap <= GAP
     print("all promises were kept" if good else "PROMISES WERE BROKEN")
