@@ -186,13 +186,8 @@ def _time(text: str) -> float:
 
 def longest_gap(records: list[dict[str, Any]]) -> float:
     """Longest time, in seconds, in which code neither started nor ended."""
-    moments = [
-        _time(one["status"][name])
-        for one in records
-        for name in ("startedAt", "finishedAt")
-        if one.get("status", {}).get(name)
-    ]
-    moments.sort()
+    found = (one.get("status", {}).get(name) for one in records for name in ("startedAt", "finishedAt"))
+    moments = sorted(_time(moment) for moment in found if moment)
     return max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)
 
 
