@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import PodLink, RunnerView
 from codeexec_operator.core.transcript import Lines, Transcript, readiness
 
 logger = logging.getLogger(__name__)
-
-NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class Job(Protocol):
