@@ -164,7 +164,6 @@ async def test_payloads_that_cant_be_watched_are_read(operator, stage, client, a
     stage.ran_once(stage.record(agent))
 
 
-@pytest.mark.xfail(strict=True, reason="B8: retries have no back-off and don't look at Retry-After; issue 18")
 async def test_an_api_server_that_sheds_load_is_left_alone_for_so_long_as_it_says(operator, stage, client, asking):
     with stage.proxy.fault(CREATE_POD, Answer(429, retry_after=4), times=3) as rule:
         waiting = asyncio.create_task(client.execute(HELLO, asking()))

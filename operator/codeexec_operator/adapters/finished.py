@@ -4,33 +4,24 @@ They are not watched, because they are many and some are large. Of all of them t
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from typing import Final
-
-from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
-
-logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 1
+from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
 
 
-async def hear_of_finished(cluster: Cluster, namespaces: Sequence[str], audit: AuditLog) -> None:
+async def hear_of_finished(cluster: Cluster, namespaces: Sequence[str], audit: AuditLog, metrics: Metrics) -> None:
     """Tell the audit log of the newest line of an earlier chain in each namespace, once."""
     for namespace in namespaces:
+        retries = Retries(namespace, metrics)
         while True:
             try:
                 await _hear(cluster, namespace, audit)
                 break
-            except (ApiException, *NETWORK_ERRORS) as error:
-                logger.warning(
-                    "%s: could not look for the last audit line (%s); trying again", namespace, type(error).__name__
-                )
-                await asyncio.sleep(_RETRY_SECONDS)
+            except REQUEST_ERRORS as error:
+                await asyncio.sleep(retries.failed(error, "could not look for the last audit line"))
 
 
 async def _hear(cluster: Cluster, namespace: str, audit: AuditLog) -> None:

@@ -4,20 +4,15 @@ What is held here is only ever a short cut. A payload that isn't here is read fr
 """
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kubernetes.aio.client.exceptions import ApiException
-
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
 
-logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 1
 _HELD_BYTES: Final = 16 * 1024 * 1024
 """All of them together, as they came; the oldest is let go of first."""
 _LARGE_BYTES: Final = 512 * 1024
@@ -28,8 +23,8 @@ _REMEMBERED: Final = 2000
 class Payloads:
     """Watches the payload Secrets of the sandbox namespaces."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
+        self._cluster, self._metrics = cluster, metrics
         self._held: OrderedDict[tuple[str, str], tuple[Mapping[str, Any] | None, int]] = OrderedDict()
         self._bytes = 0
 
@@ -40,17 +35,17 @@ class Payloads:
             namespace: a sandbox namespace.
             arrived: called with it and the name of the execution whose payload has just been created.
         """
+        retries = Retries(namespace, self._metrics)
         while True:
             try:
                 async for kind, secret, size in self._cluster.watch_payloads(namespace):
+                    retries.succeeded()
                     self._observe(namespace, secret, size, deleted=kind == "DELETED")
                     if kind == "ADDED":
                         arrived(namespace, (secret["metadata"].get("labels") or {}).get(EXECUTION_LABEL, ""))
-            except (ApiException, *NETWORK_ERRORS, ValueError) as error:
-                logger.warning(
-                    "%s: the watch on payload Secrets broke off (%s); trying again", namespace, type(error).__name__
-                )
-                await asyncio.sleep(_RETRY_SECONDS)
+                retries.succeeded()
+            except (*REQUEST_ERRORS, ValueError) as error:
+                await asyncio.sleep(retries.failed(error, "the watch on payload Secrets broke off"))
 
     def seen(self, namespace: str, name: str) -> bool:
         """True if this Secret was created, as far as is known here."""

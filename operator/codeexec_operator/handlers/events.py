@@ -73,10 +73,10 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     cluster = await Cluster.connect()
     lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port, never_permit=ours.never_permit)
     policies = Policies(cluster, ours.default_policy(), cluster_policy(ours.policy_config_map))
-    payloads = Payloads(cluster)
     keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
     memo.telemetry = Telemetry(ours, version("codeexec"))
     metrics = memo.telemetry.metrics
+    payloads = Payloads(cluster, metrics)
     memo.audit, announcer = AuditLog(ours.namespaces, version("codeexec"), metrics), Announcer(cluster, metrics)
     context = Context(
         cluster=cluster,
@@ -100,9 +100,9 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     memo.background = [
         asyncio.create_task(lookout.run()),
         asyncio.create_task(memo.audit.run()),
-        asyncio.create_task(hear_of_finished(cluster, ours.namespaces, memo.audit)),
+        asyncio.create_task(hear_of_finished(cluster, ours.namespaces, memo.audit, metrics)),
         asyncio.create_task(announcer.run()),
-        asyncio.create_task(make_default_pools(cluster, ours.namespaces, ours.default_pool())),
+        asyncio.create_task(make_default_pools(cluster, ours.namespaces, ours.default_pool(), metrics)),
         asyncio.create_task(policies.run(memo.controller.policy_changed)),
         *(asyncio.create_task(payloads.run(one, memo.controller.on_payload)) for one in ours.namespaces),
         asyncio.create_task(keys.run(memo.controller.awaited_keys)),
