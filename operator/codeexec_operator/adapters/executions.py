@@ -40,6 +40,7 @@ from codeexec_operator.core.payload import (
     Payload,
     PayloadProblem,
     build_report_request,
+    code_size,
     hold,
     is_new,
     open_payload,
@@ -403,7 +404,7 @@ class ExecutionWorker(PodWorker):
         policy, reading = await self.context.policies.of(namespace), self._seen.reading
         payload: Payload | HeldPayload | PayloadProblem
         if to_be_read(self._seen, policy):
-            async with self.context.reader.turn(namespace):
+            async with self.context.reader.turn(namespace, code_size(spec)):
                 if self.deleted:
                     return
                 payload = await self._open_payload(spec)
