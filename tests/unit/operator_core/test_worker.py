@@ -86,11 +86,18 @@ class Conflicting(Idle):
             raise ApiException(status=409)
 
 
+async def decided_twice(worker: Conflicting) -> None:
+    async with asyncio.timeout(20):
+        while worker.decided < 2:  # noqa: ASYNC110 - each pass of the loop
+            await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+
+
 async def test_a_first_conflict_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("codeexec_operator.core.backoff.FIRST_SECONDS", 1000)
     monkeypatch.setattr("codeexec_operator.core.backoff.LONGEST_SECONDS", 1000)
     worker = Conflicting(CONTEXT, an_execution().metadata)
-    await asyncio.sleep(0.05)
+    await decided_twice(worker)
     assert (worker.decided, worker.looked) == (2, 1)
     worker.task.cancel()
     await asyncio.wait([worker.task], timeout=5)
@@ -101,7 +108,7 @@ async def test_a_second_conflict_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("codeexec_operator.core.backoff.FIRST_SECONDS", 1000)
     monkeypatch.setattr("codeexec_operator.core.backoff.LONGEST_SECONDS", 1000)
     worker = Conflicting(CONTEXT, an_execution().metadata)
-    await asyncio.sleep(0.05)
+    await decided_twice(worker)
     assert (worker.decided, worker.looked) == (2, 1)
     worker.task.cancel()
     await asyncio.wait([worker.task], timeout=5)
