@@ -13,6 +13,7 @@ from played_cluster import REFUSED
 
 from codeexec_api import CodeExecution
 from codeexec_api.names import EXECUTION_LABEL
+from codeexec_operator.adapters.api_server import ApiServer
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.manifests.pod import build_pod
 
@@ -31,7 +32,7 @@ async def stage(admin: Admin, operator_kubeconfig: str) -> AsyncIterator[Stage]:
     stored = admin.create(an_execution(name, [BLOCK], **SPEC))
     configuration = client.Configuration()
     await config.load_kube_config(operator_kubeconfig, client_configuration=configuration)
-    cluster = Cluster(configuration)
+    cluster = Cluster(ApiServer(configuration))
 
     async def forget() -> None:
         admin.delete("codeexecution", name, wait=True)
@@ -57,8 +58,8 @@ async def test_a_network_policy_that_admission_refuses_is_a_fault(stage: Stage):
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_NODES", "_PODS", "_METADATA"):
-        monkeypatch.setattr(f"codeexec_operator.adapters.cluster.{name}", 2)
+    for name in ("cluster._NODES_AT_A_TIME", "cluster._AT_A_TIME", "contents._METADATA"):
+        monkeypatch.setattr(f"codeexec_operator.adapters.{name}", 2)
 
 
 async def test_requests_are_answered_beside_any_number_of_watches(stage: Stage, admin: Admin):
@@ -121,7 +122,7 @@ async def test_what_comes_in_pages_comes_whole(stage: Stage, admin: Admin, small
 @pytest.fixture
 def silent(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch):
     """An API server that takes connections and answers nothing; the operator waits for less time than otherwise."""
-    monkeypatch.setattr("codeexec_operator.adapters.cluster._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("codeexec_operator.adapters.api_server.ANSWER_SECONDS", 0.2)
     plane.programs["kube-apiserver"].pause()
     yield
     plane.programs["kube-apiserver"].resume()

@@ -8,19 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import PodLink, RunnerView
 from codeexec_operator.core.transcript import Lines, Transcript, readiness
 
 logger = logging.getLogger(__name__)
-
-NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 
 _numbers = itertools.count(1)
 """Each connection of this process has a higher number than those before: what these still send is refused."""

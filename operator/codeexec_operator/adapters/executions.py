@@ -26,8 +26,9 @@ from codeexec_api import (
 from codeexec_api.code_rules import Inquiry, Reading
 from codeexec_api.names import pod_name, review_name
 from codeexec_api.policy import policy_for
-from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.pools import ClaimedPod, PoolWorker
+from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now, understood
 from codeexec_operator.core import actions
@@ -39,6 +40,7 @@ from codeexec_operator.core.payload import (
     Payload,
     PayloadProblem,
     build_report_request,
+    code_size,
     hold,
     is_new,
     open_payload,
@@ -51,8 +53,7 @@ from codeexec_operator.core.transcript import OutputPart, Transcript
 
 logger = logging.getLogger(__name__)
 
-_TRIES: Final = 5
-_TRY_AGAIN_SECONDS: Final = 1
+_TRIES: Final = 7
 _CHORES_SECONDS: Final = 0.1
 """How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
 _RESULT_SECONDS: Final = 0.1
@@ -445,7 +446,7 @@ class ExecutionWorker(PodWorker):
         policy, reading = await self.context.policies.of(namespace), self._seen.reading
         payload: Payload | HeldPayload | PayloadProblem
         if to_be_read(self._seen, policy):
-            async with self.context.reader.turn(namespace):
+            async with self.context.reader.turn(namespace, code_size(spec)):
                 if self.deleted:
                     return
                 payload = await self._open_payload(spec)
@@ -549,16 +550,8 @@ class ExecutionWorker(PodWorker):
         await self._try("the payload was not deleted", delete, self.meta.namespace, name, uid)
 
     async def _try(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
-        for _ in range(_TRIES):
-            try:
-                await call(*arguments)
-            except (ApiException, *NETWORK_ERRORS) as error:
-                self.context.telemetry.metrics.retried(getattr(error, "status", None))
-                logger.warning("%s: %s (%s); trying again", self.name, failure, type(error).__name__)
-                await asyncio.sleep(_TRY_AGAIN_SECONDS)
-            else:
-                return True
-        return False
+        retries = Retries(self.name, self.context.telemetry.metrics)
+        return await retries.insist(failure, _TRIES, call, *arguments)
 
     async def _refresh(self) -> None:
         current = await self.context.cluster.get_execution(self.meta.namespace, self.meta.name)

@@ -10,7 +10,7 @@ from typing import Final
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
-from codeexec_operator.core.backoff import backoff
+from codeexec_operator.core.backoff import pause
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ async def supervise(
                 )
             last = problem
             tell(problem)
-            await sleep(backoff(failures, random.random()))  # noqa: S311 - no secret
+            await sleep(pause(failures, random.random()))  # noqa: S311 - no secret
         else:
             failures, last = 0, None
             tell(None)

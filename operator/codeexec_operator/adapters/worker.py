@@ -10,10 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
-from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
 
 from codeexec_api.names import pod_name
@@ -22,10 +21,11 @@ from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
-from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core import actions
@@ -36,8 +36,6 @@ from codeexec_operator.core.startup import Timing
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_RETRY: Final = timedelta(seconds=1)
 
 
 def now() -> datetime:
@@ -97,6 +95,7 @@ class Worker(ABC):
         self._wake = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
         self._stale = False
+        self._retries = Retries(self.name, context.telemetry.metrics)
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
 
     @abstractmethod
@@ -171,28 +170,33 @@ class Worker(ABC):
             self._look()
             plan = self._decide()
             await self._apply(plan)
-        except ApiException as error:
-            self.context.telemetry.metrics.retried(error.status)
-            if self.released and error.status == 403:
+        except REQUEST_ERRORS as error:
+            status = getattr(error, "status", None)
+            if self.released and status == 403:
                 logger.warning("%s: given up, because its namespace is not served any more", self.name)
                 return Plan(actions=(actions.Forget(),))
-            if error.status in (404, 409):
-                self._stale = True
-                return Plan(wake_at=now())
-            logger.warning("%s: the API server answered %s; trying again", self.name, error.status)
-            return Plan(wake_at=now() + _RETRY)
-        except NETWORK_ERRORS as error:
-            self.context.telemetry.metrics.retried(None)
-            logger.warning("%s: no answer from the API server (%s); trying again", self.name, type(error).__name__)
-            return Plan(wake_at=now() + _RETRY)
+            self._stale = self._stale or status in (404, 409)
+            await self._rest(error)
+            return Plan(wake_at=now())
         except AuditFailure as error:
-            logger.error("%s: %s; until it can be, nothing is recorded or started; trying again", self.name, error)
-            return Plan(wake_at=now() + _RETRY)
-        except Exception:  # a bug must not leave an object without anybody who looks after it
+            await self._rest(error, f"{error}; until it can be, nothing is recorded or started")
+            return Plan(wake_at=now())
+        except Exception as error:  # a bug must not leave an object without anybody who looks after it
             self.context.telemetry.metrics.unexpected()
             logger.exception("%s: unexpected; trying again", self.name)
-            return Plan(wake_at=now() + _RETRY)
+            await self._rest(error)
+            return Plan(wake_at=now())
+        if plan.status or plan.actions:  # that nothing was to be done is no sign that it would succeed
+            self._retries.succeeded()
         return plan
+
+    async def _rest(self, error: Exception, what: str = "") -> None:
+        """Back off. What happens meanwhile is looked at afterwards; only a deletion ends the pause."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._retries.failed(error, what)):
+                while not self.deleted:
+                    self._wake.clear()
+                    await self._wake.wait()
 
     async def _sleep(self, wake_at: datetime | None) -> None:
         seconds = None if wake_at is None else max(0.0, (wake_at - now()).total_seconds())

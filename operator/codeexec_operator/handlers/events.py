@@ -28,12 +28,13 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
-from codeexec_operator.adapters.cluster import UNFINISHED, Cluster
+from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.operation import Operation
+from codeexec_operator.adapters.records import UNFINISHED
 from codeexec_operator.adapters.supervision import JobFailure, explain
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.configuration import ConfigurationError

@@ -203,6 +203,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
         version="1.2.3",
         audit=audit,
         announcer=SimpleNamespace(written=lambda *_: None),
+        telemetry=SimpleNamespace(metrics=None),
     )
     register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)
     worker = ExecutionWorker(context, an_execution(phase=Phase.STARTING), register)

@@ -3,30 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.supervision import JobFailure, Supervisor, supervise
-from codeexec_operator.core.backoff import FIRST_SECONDS, LONGEST_SECONDS, backoff
-
-
-@given(st.integers(1, 10**6), st.floats(0, 1))
-def test_a_wait_has_bounds(failures: int, chance: float) -> None:
-    assert FIRST_SECONDS / 2 <= backoff(failures, chance) <= LONGEST_SECONDS
-
-
-def test_waits_double_up_to_a_limit() -> None:
-    waits = [backoff(failures, 1) for failures in range(1, 10)]
-    assert all(later == min(2 * wait, LONGEST_SECONDS) for wait, later in pairwise(waits))
-    assert waits[-1] == LONGEST_SECONDS
-
-
-def test_those_who_fail_at_the_same_time_come_back_at_different_times() -> None:
-    assert backoff(5, 0) == backoff(5, 1) / 2
 
 
 class Waits:

@@ -6,7 +6,7 @@ real one by test_played_cluster.py.
 
 import asyncio
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,11 +101,8 @@ async def test_once_when_the_answer_to_the_last_write_was_lost() -> None:
     assert (played.told, played.retries) == (["Cancelled"], [None])
 
 
-async def test_once_when_only_another_try_finds_out_that_the_last_write_came_through(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_once_when_only_another_try_finds_out_that_the_last_write_came_through() -> None:
     """The watch is silent: the second write is refused, and the record that is read then is over."""
-    monkeypatch.setattr("codeexec_operator.adapters.worker._RETRY", timedelta(milliseconds=1))
     ended, played = asyncio.Event(), Played(an_execution(cancelled=True), loses_answers=True)
     played.answers.set()
     played.begin(ended)
