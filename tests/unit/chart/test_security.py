@@ -10,6 +10,7 @@ from chart.rights import (
     APPROVER,
     CHECKPOINTS_AT_HOME,
     OPERATOR,
+    OPERATOR_AT_HOME,
     OPERATOR_AT_HOME_BY_NAME,
     OPERATOR_BY_NAME,
     OPERATOR_EVERYWHERE,
@@ -68,7 +69,7 @@ def test_the_operator_has_these_rights_and_no_other() -> None:
     in_sandboxes = pick(objects, "Role", "codeexec-operator", namespace="codeexec-sandbox")
     at_home = pick(objects, "Role", "codeexec-operator", namespace=SYSTEM)
     assert _both(in_sandboxes) == (OPERATOR, OPERATOR_BY_NAME)
-    assert _both(at_home) == ({}, OPERATOR_AT_HOME_BY_NAME)
+    assert _both(at_home) == (OPERATOR_AT_HOME, OPERATOR_AT_HOME_BY_NAME)
     in_default = pick(objects, "Role", "codeexec-operator", namespace="default")
     assert _both(in_default) == (OPERATOR_IN_DEFAULT, {})
     assert _rights(pick(objects, "ClusterRole", "codeexec-operator")) == OPERATOR_EVERYWHERE

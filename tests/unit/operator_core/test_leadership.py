@@ -134,7 +134,7 @@ class Server:
 
 @dataclass
 class Replica:
-    """A candidate whose clocks are wrong: the time of day by minutes, the monotonic one by an offset that is its own."""
+    """A candidate whose clocks are wrong: the time of day by minutes, the monotonic one by anything."""
 
     name: str
     monotonic: float

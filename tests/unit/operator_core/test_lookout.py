@@ -12,7 +12,6 @@ from codeexec_operator.adapters import lookout
 from codeexec_operator.core.egress import FRESH, Target
 from codeexec_operator.core.surroundings import NodeView
 
-
 SERVICE = ("codeexec-system", "codeexec-canary")
 
 
