@@ -204,7 +204,7 @@ def test_who_was_in_line_gets_a_new_pod_each_in_order(admin, restarted, pools):
 
 
 def test_pods_that_nobody_used_are_replaced_and_not_one_too_many_is_made(restarted, pools):
-    """Their egress proof names the canary of an operator that is gone."""
+    """Nobody knows what was in them."""
     idle = pools[1]
     before = restarted.pods[idle.name]
     wait_for("new pods", lambda: len(idle.pods()) == 1 and not before & set(idle.pods()), 90)
