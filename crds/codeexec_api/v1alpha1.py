@@ -940,8 +940,8 @@ class EgressTarget(_Status):
 
     name: str = Field(
         max_length=64,
-        description="name is the kind of endpoint: api-server, dns, kubelet or canary. The canary is a port of the "
-        "operator's own pod.",
+        description="name is the kind of endpoint: api-server, dns, kubelet or canary. The canary is a Service that "
+        "leads to the operator's pods.",
     )
     address: str = Field(max_length=64, description="address is the IP address of the endpoint.")
     port: int = Field(ge=1, le=65_535, description="port is the port of the endpoint.")

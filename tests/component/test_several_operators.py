@@ -58,6 +58,7 @@ async def test_the_second_stands_by_and_the_first_runs_all(another, stage, clien
         stage.ran_once(record)
     assert stage.script.pods_used_twice == 0
     assert (first.leads, second.leads) == (True, False)
+    print(f"memory: the leader holds {first.memory_mib()} MiB, the replica that stands by {second.memory_mib()} MiB")
     assert second.answers("readyz")
     assert second.answers("livez")
 

@@ -25,10 +25,10 @@ def fast(stage):
 
 
 @pytest.fixture
-async def hurried(operator, fast):
+async def hurried(_one_operator, fast):
     """The operator whose clock runs fast; the other one rests."""
-    if operator.running:
-        await in_thread(operator.stop)
+    if _one_operator.running:
+        await in_thread(_one_operator.stop)
     if not fast.running:
         await in_thread(fast.start)
     return fast

@@ -70,11 +70,18 @@ OPERATOR: Rights = {
 OPERATOR_BY_NAME: NamedRights = {
     ("", "configmaps", "codeexec-sealing-key"): {"patch"},
 }
+OPERATOR_AT_HOME: Rights = {
+    ("coordination.k8s.io", "leases"): {"create"},
+}
+"""No rule limits "create" to a name: the Lease below."""
 OPERATOR_AT_HOME_BY_NAME: NamedRights = {
     ("", "secrets", "codeexec-sealing"): {"get", "patch"},
     ("", "configmaps", "codeexec-operator"): {"get", "list", "watch"},
+    ("coordination.k8s.io", "leases", "codeexec-operator"): {"get", "patch"},
+    ("", "services", "codeexec-canary"): {"get"},
 }
-"""The keys that small payloads are sealed with, and its configuration. It has no other right in its own namespace."""
+"""The keys that small payloads are sealed with, its configuration, the Lease that one replica leads by, and the address
+of the canary. It has no other right in its own namespace."""
 OPERATOR_IN_DEFAULT: Rights = {
     ("discovery.k8s.io", "endpointslices"): {"list"},
 }

@@ -10,7 +10,7 @@ SHA256 = "sha256:" + "0" * 64
 
 REFUSED = {
     "unknown value": (["--set", "replicas=2"], "additional properties 'replicas' not allowed"),
-    "unknown value below": (["--set", "operator.replicas=2"], "/operator': additional properties 'replicas'"),
+    "unknown value below": (["--set", "operator.replica=2"], "/operator': additional properties 'replica'"),
     "tag instead of a digest": (["--set", "image.tag=latest"], "/image': additional properties 'tag' not allowed"),
     "tag in the repository": (["--set", "image.repository=registry.example/operator:1.0"], "/image/repository'"),
     "digest in the repository": (["--set", f"sandbox.image.repository=box@{SHA256}"], "/sandbox/image/repository'"),
@@ -61,6 +61,8 @@ REFUSED = {
     ),
     "annotators as a switch": (["--set", "sandbox.annotators=true"], "/sandbox/annotators'"),
     "an address without a prefix": (["--set", "sandbox.neverPermit={203.0.113.4}"], "/sandbox/neverPermit/0'"),
+    "no replica": (["--set", "operator.replicas=0"], "/operator/replicas'"),
+    "a Lease that any hiccup ends": (["--set", "operator.leaseSeconds=1"], "/operator/leaseSeconds'"),
     "unknown language": (["--set", "policy.languages={python,perl}"], "/policy/languages/1'"),
     "no language": (["--set-json", "policy.languages=[]"], "/policy/languages'"),
     "egress as a switch": (["--set", "policy.egress=true"], "/policy/egress'"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from codeexec_operator.core.leadership import Candidate, LeaseRecord, LeaseTiming
 
 CLOCK = datetime(2026, 1, 1, tzinfo=UTC)
-MINUTES = 525_600
+SECONDS = 31_536_000
 """From 2025 to 2026."""
 ME, OTHER = "me", "other"
 HELD = LeaseRecord(OTHER, 7, 15, "a", "r", "1")
@@ -57,12 +57,12 @@ def test_no_clock_that_another_replica_believes_in_counts(offset: timedelta) -> 
 @pytest.mark.parametrize(
     ("before", "clock", "epoch"),
     [
-        (HELD, CLOCK, MINUTES),
-        (replace(HELD, epoch=MINUTES), CLOCK, MINUTES + 1),
-        (None, CLOCK, MINUTES),
-        (replace(HELD, epoch=MINUTES + 9), CLOCK - timedelta(minutes=5), MINUTES + 10),
+        (HELD, CLOCK, SECONDS),
+        (replace(HELD, epoch=SECONDS), CLOCK, SECONDS + 1),
+        (None, CLOCK, SECONDS),
+        (replace(HELD, epoch=SECONDS + 9), CLOCK - timedelta(minutes=5), SECONDS + 10),
     ],
-    ids=["counts of less than the minutes", "goes on", "the Lease was deleted", "of a clock that is behind"],
+    ids=["counts of less than the seconds", "goes on", "the Lease was deleted", "of a clock that is behind"],
 )
 def test_the_epoch_grows(before: LeaseRecord | None, clock: datetime, epoch: int) -> None:
     taken = Candidate(ME, LeaseTiming()).saw(before, 0).taken(clock)
@@ -134,7 +134,7 @@ class Server:
 
 @dataclass
 class Replica:
-    """A candidate whose clocks are wrong: the time of day by minutes, the monotonic clock by an offset of its own."""
+    """A candidate whose clocks are wrong: the time of day by minutes, the monotonic one by anything."""
 
     name: str
     monotonic: float

@@ -86,10 +86,10 @@ async def test_what_a_pod_was_told_to_try_is_looked_at_whatever_others_are_told(
     listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     named = Target("kubelet", *listener.sockets[0].getsockname()[:2])
     ours.view_from(a_pod(egress_targets=frozenset({named})))
-    await ours._look()
+    await ours.look()
     assert named in ours.view.reached_at
     ours._named = {named: time.monotonic() - FRESH.total_seconds() - 1}
-    await ours._look()
+    await ours.look()
     assert named not in ours.view.reached_at, "no pod names it any more"
     listener.close()
     await listener.wait_closed()
