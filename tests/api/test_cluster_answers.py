@@ -66,11 +66,13 @@ async def test_requests_are_answered_beside_any_number_of_watches(stage: Stage, 
     """Each namespace has one for as long as it is served; kept apart, they leave the connections of requests alone."""
     watches = [stage.cluster.watch_payloads(SANDBOX) for _ in range(101)]
     begun = [asyncio.create_task(anext(one)) for one in watches]
+    secret = a_secret(a_name("payload"), {"block-0": b"x"})
+    turn = 0
     try:
-        await asyncio.to_thread(admin.apply, a_secret(a_name("payload"), {"block-0": b"x"}))
         async with asyncio.timeout(60):
-            while not all(one.done() for one in begun):  # a watch that began later hears of a later one
-                await asyncio.to_thread(admin.apply, a_secret(a_name("payload"), {"block-0": b"x"}))
+            while not all(one.done() for one in begun):  # a watch that began later hears of a later change
+                secret["metadata"] = {**secret["metadata"], "annotations": {"turn": str(turn := turn + 1)}}
+                await asyncio.to_thread(admin.apply, secret)
             assert await stage.stored() == stage.execution
     finally:
         for one in begun:

@@ -134,10 +134,6 @@ class Controller:
         if worker:  # else the garbage collector takes the pod
             worker.observe_pod(raw, deleted=deleted)
 
-    def looks_after(self, uid: str) -> bool:
-        """True if the object with this UID has a worker."""
-        return self._worker(uid) is not None
-
     def known(self, namespace: str) -> Known:
         """What is known of a namespace at this moment."""
         workers = self._of(namespace)

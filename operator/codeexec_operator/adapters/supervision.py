@@ -14,6 +14,7 @@ from codeexec_operator.core.backoff import pause
 
 logger = logging.getLogger(__name__)
 
+_SPREAD: Final = 1.2
 _WELL_SECONDS: Final = 60
 """A job that has lasted so long before it failed had begun well: it is tried again soon."""
 
@@ -99,10 +100,13 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
 
     def add(self, name: str, job: Job, *, every: float | None = None, after: float = 0, tell: Tell = _nobody) -> None:
-        """Begin a job after so many seconds; see `supervise` for the rest."""
+        """Begin a job after so many seconds or a little more, so that not all namespaces do the same at the same time.
+
+        See `supervise` for the rest.
+        """
 
         async def begin() -> None:
-            await asyncio.sleep(after)
+            await asyncio.sleep(after * random.uniform(1, _SPREAD))  # noqa: S311 - no secret
             await supervise(name, job, every=every, tell=tell, unexpected=self._unexpected)
 
         name = f"{self._prefix}{name}"

@@ -53,7 +53,7 @@ async def _sweep_leases(cluster: Cluster, namespace: str) -> None:
 async def _sweep_network_policies(cluster: Cluster, namespace: str, controller: Controller) -> None:
     """The worker deletes it when its execution is over; this is for when that did not succeed."""
     for name, uid, execution, owner in owners(await cluster.list_network_policies(namespace)):
-        if controller.looks_after(owner):
+        if owner in controller.known(namespace).objects:
             continue
         record = await cluster.get_execution(namespace, execution)
         if record is None or record.metadata.uid != owner or record.status.phase.terminal:
