@@ -13,7 +13,7 @@ from codeexec_operator.adapters.retries import Retries
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(("codeexec-sandbox",), "0")
+    return Metrics("0")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.supervision import JobFailure, Supervisor, supervise
+from codeexec_operator.core.backoff import FIRST_SECONDS
 
 
 class Waits:
@@ -40,7 +41,7 @@ async def test_a_job_that_fails_is_tried_again_ever_later_until_it_succeeds(capl
     await supervise("box: watch", job, tell=told.append, sleep=waits)
     forbidden, silence = "the API server answered 403", "no answer from the API server (TimeoutError)"
     assert told == [forbidden, forbidden, silence, None]
-    assert waits.seconds[0] <= 1 < waits.seconds[2] <= 4
+    assert waits.seconds[0] <= FIRST_SECONDS < waits.seconds[2] <= 4 * FIRST_SECONDS
     assert caplog.messages == [f"box: watch: {one}; trying again" for one in (forbidden, silence)]
 
 
@@ -50,7 +51,7 @@ async def test_after_a_success_the_waits_begin_anew() -> None:
     with pytest.raises(asyncio.CancelledError):
         await supervise("a job", job, every=60, sleep=waits)
     assert waits.seconds[2] == 60
-    assert waits.seconds[3] <= 1
+    assert waits.seconds[3] <= FIRST_SECONDS
 
 
 async def test_an_error_that_nobody_has_foreseen_is_logged_with_its_place_and_counted(

@@ -14,7 +14,7 @@ from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.worker import Worker
 from codeexec_operator.core.actions import Plan
 
-CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics((), "0")))
+CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics("0")))
 
 
 class Idle(Worker):
