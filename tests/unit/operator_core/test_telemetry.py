@@ -169,7 +169,7 @@ async def test_a_replica_that_stands_by_says_so_and_counts_nothing(make: Callabl
     found = await samples()
     assert get(found, "codeexec_leader") == 0
     assert not [name for name, _ in found if name.startswith(("codeexec_current_", "codeexec_pool_"))]
-    telemetry.metrics.leads(lambda: NOTHING, dict)
+    telemetry.metrics.leads(lambda: NOTHING, lambda: {"codeexec-sandbox": True})
     found = await samples()
     assert get(found, "codeexec_leader") == 1
     assert [name for name, _ in found if name.startswith("codeexec_current_")]
