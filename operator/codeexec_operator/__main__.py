@@ -11,7 +11,6 @@ from typing import Final
 import kopf
 import uvloop
 import yaml
-from pydantic import ValidationError
 
 from codeexec_operator.handlers import events  # noqa: F401  (registers the handlers)
 from codeexec_operator.settings import Settings
@@ -25,7 +24,8 @@ def main() -> None:
         settings = Settings()  # from the environment
         settings.default_policy()
         settings.default_pool()
-    except (ValidationError, yaml.YAMLError, OSError) as error:
+        settings.image_keys()
+    except (ValueError, yaml.YAMLError, OSError) as error:  # pydantic's ValidationError is a ValueError
         sys.exit(f"codeexec operator: invalid settings: {error}")
     kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")
     logging.getLogger().setLevel(settings.log_level)

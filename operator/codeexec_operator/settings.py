@@ -9,6 +9,7 @@ from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from codeexec_api import ExecutionPolicySpec, SandboxPoolSpec
+from codeexec_api.image_signatures import ImageKey, parse_keys
 
 
 class Settings(BaseSettings):
@@ -24,6 +25,8 @@ class Settings(BaseSettings):
     """Namespace and name of the ConfigMap that this file comes from, with a slash between them; for messages."""
     pool_file: Path | None = None
     """YAML file with the pool that each sandbox namespace gets to begin with: the spec of a SandboxPool."""
+    image_keys_file: Path | None = None
+    """PEM file with the public keys that sign images; absent: images need no signature."""
     sealing_secret: Annotated[tuple[str, str], NoDecode]
     """Namespace and name of the Secret for the keys that small payloads are sealed with, with a slash between them."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
@@ -64,6 +67,15 @@ class Settings(BaseSettings):
             pydantic.ValidationError: a ValueError that names each wrong field.
         """
         return ExecutionPolicySpec.model_validate(yaml.safe_load(self.policy_file.read_text()))
+
+    def image_keys(self) -> tuple[ImageKey, ...]:
+        """The public keys of which one must have signed an image; none if images need no signature.
+
+        Raises:
+            OSError: the file can't be read.
+            ValueError: it holds something else, or nothing.
+        """
+        return parse_keys(self.image_keys_file.read_text()) if self.image_keys_file else ()
 
     def default_pool(self) -> SandboxPoolSpec | None:
         """The pool that namespaces get; None if they get none.

@@ -18,6 +18,7 @@ from typing import Any, Final
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.egress import Target
@@ -42,7 +43,13 @@ class Lookout:
     """`view` is what was seen last."""
 
     def __init__(
-        self, cluster: Cluster, *, pod_ips: Sequence[str], canary_port: int, never_permit: Sequence[Network]
+        self,
+        cluster: Cluster,
+        *,
+        pod_ips: Sequence[str],
+        canary_port: int,
+        never_permit: Sequence[Network],
+        image_keys: Sequence[ImageKey] = (),
     ) -> None:
         self._cluster = cluster
         required = (
@@ -50,7 +57,7 @@ class Lookout:
             *_name_servers(Path("/etc/resolv.conf")),
             *(Target("canary", address, canary_port) for address in pod_ips),
         )
-        self.view = Surroundings(required=required, never_permit=tuple(never_permit))
+        self.view = Surroundings(required=required, never_permit=tuple(never_permit), image_keys=tuple(image_keys))
         self._canary_port = canary_port
         self._unreached: frozenset[Target] = frozenset()
         self._looks_until_nodes = 0

@@ -71,7 +71,13 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         settings.watching.field_selectors[GROUP, VERSION, plural] = ",".join(over)
     ours: Settings = memo.settings
     cluster = await Cluster.connect()
-    lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port, never_permit=ours.never_permit)
+    lookout = Lookout(
+        cluster,
+        pod_ips=ours.pod_ips,
+        canary_port=ours.canary_port,
+        never_permit=ours.never_permit,
+        image_keys=ours.image_keys(),
+    )
     policies = Policies(cluster, ours.default_policy(), cluster_policy(ours.policy_config_map))
     payloads = Payloads(cluster)
     keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
