@@ -75,7 +75,7 @@ control-plane: ## Make sure of hyperkube, from which tests start control planes 
 image-builds: venv
 	@if [[ -z "$(USER_KUBECONFIG)" ]]; then $(RUN) $(CLUSTER)/images.sh --build-only; fi
 
-images: image-builds cluster ## Build the operator and sandbox images and push them to where the cluster pulls from
+images: image-builds cluster ## Build the operator and sandbox images, push them to where the cluster pulls from, and sign them
 	@if [[ -z "$(USER_KUBECONFIG)" ]]; then
 	  $(RUN) $(CLUSTER)/images.sh
 	elif [[ -n "$${PUSH_TO:-}" ]]; then
@@ -100,10 +100,14 @@ ready:
 deploy: ready ## Install or upgrade the Helm chart
 	@$(RUN) $(CLUSTER)/tools.sh helm kubectl
 	source $(STATE)/images.env
+	verification=()
+	if [[ -n "$${IMAGE_KEYS:-}" ]]; then
+	  verification=(--set-file sandbox.imageVerification.publicKeys="$$IMAGE_KEYS" --set-file sandbox.image.signature="$$SANDBOX_SIGNATURE")
+	fi
 	echo "installing the chart: release codeexec, namespace $(NAMESPACE)"
 	helm upgrade --install codeexec charts/codeexec --namespace $(NAMESPACE) --create-namespace --wait --timeout 3m \
 	  --set image.repository="$${OPERATOR_IMAGE%@*}" --set image.digest="$${OPERATOR_IMAGE#*@}" \
-	  --set sandbox.image.repository="$${SANDBOX_IMAGE%@*}" --set sandbox.image.digest="$${SANDBOX_IMAGE#*@}" \
+	  --set sandbox.image.repository="$${SANDBOX_IMAGE%@*}" --set sandbox.image.digest="$${SANDBOX_IMAGE#*@}" "$${verification[@]}" \
 	  $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
 	sed -n '/^WARNING/,/^$$/p' $(STATE)/helm.log
 	echo "deployed"

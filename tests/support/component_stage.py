@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import yaml
 from api_calls import Match
 from chart.helm import render, tool
-from chart.install import wait_until_served
+from chart.install import IMAGE, wait_until_served
 from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, wait_for
 from control_plane import (
     API_SERVER,
@@ -26,7 +26,9 @@ from control_plane import (
     SCHEDULER,
     ControlPlane,
 )
+from factories import A_SIGNING_KEY
 from fault_proxy import FaultProxy
+from image_release.signing import statement
 from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNodes
 from scripted_runner import Script
@@ -220,7 +222,12 @@ def _runtime_class(name: str, handler: str) -> dict[str, Any]:
 
 def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:
     return {
-        "sandbox": {"namespaces": list(namespaces), "createNamespaces": False},
+        "sandbox": {
+            "namespaces": list(namespaces),
+            "createNamespaces": False,
+            "imageVerification": {"publicKeys": A_SIGNING_KEY.public_pem},
+            "image": {"signature": A_SIGNING_KEY.sign(statement(IMAGE))},
+        },
         "policy": {"runtimeClassName": RUNTIME_CLASS, "runtimeClassNames": [PRETENDED], "podTTLSeconds": 0},
         "defaultPool": {"enabled": False},
         "resourceQuota": {**_QUOTA, "configMaps": 20000},

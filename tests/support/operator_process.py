@@ -62,6 +62,7 @@ class OperatorProcess:
             **environment,
             **({"CODEEXEC_POOL_FILE": str(folder / "pool.yaml")} if "CODEEXEC_POOL_FILE" in environment else {}),
             "CODEEXEC_POLICY_FILE": str(folder / "policy.yaml"),
+            "CODEEXEC_IMAGE_KEYS_FILE": str(folder / "image-keys.pem"),
             "CODEEXEC_POD_IPS": address,
             "CODEEXEC_HEALTH_PORT": str(self.health_port),
             "CODEEXEC_CANARY_PORT": str(canary_port),
