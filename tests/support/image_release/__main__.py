@@ -16,7 +16,7 @@ from image_release.registry import Repository
 from image_release.signing import CYCLONEDX, PROVENANCE, SigningKey, statement
 
 ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / ".codeexec" / "signatures"
+FOLDER = Path(os.environ.get("CODEEXEC_SIGNATURES", ROOT / ".codeexec" / "signatures"))
 """The key that was made, the public key in use, and for each image its signature and what is attested of it."""
 
 

@@ -64,7 +64,7 @@ def of_archive(stream: IO[bytes]) -> Contents:
             if _STATUS.fullmatch(name):
                 debian += list(_debian(file.read()))
             elif _METADATA.fullmatch(name):
-                headers = BytesHeaderParser().parse(file)
+                headers = BytesHeaderParser().parsebytes(file.read())
                 found.packages.add(PackageURL("pypi", None, _canonical(headers["Name"]), headers["Version"]))
             elif name in _RELEASE:
                 release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', file.read().decode(), re.MULTILINE))

@@ -20,6 +20,27 @@ BUNDLE = A_SIGNING_KEY.sign(statement(IMAGE))
 NO_BUNDLE = "an entry is not a Sigstore bundle (version 0.3) with a DSSE envelope and a public key"
 
 
+# What cosign 3.1.3 wrote: `cosign sign --key cosign.key --tlog-upload=false --use-signing-config=false --bundle …`.
+COSIGNS_KEY = """-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEkEXZqlJv0iRLmgoZjAJO+t2Q09sb
+zXiU5p1nitaQZiV/q3yXZSkVL0avpDMvSupETrBFLH2AU9XwwWFuDlo/Kw==
+-----END PUBLIC KEY-----
+"""
+COSIGNS_PAYLOAD = (
+    "eyJfdHlwZSI6Imh0dHBzOi8vaW4tdG90by5pby9TdGF0ZW1lbnQvdjEiLCAic3ViamVjdCI6W3siZGlnZXN0Ijp7InNoYTI1"
+    "NiI6IjM5NjY0NTRlMjNmZWFmZTQyY2Q0ZmU3YTk5OGEyMGU3MDVkNjdhNzZlMDIxNTFkYmVkODg0Yjc4MmJiZGRkZTUifSwg"
+    "ImFubm90YXRpb25zIjp7fX1dLCAicHJlZGljYXRlVHlwZSI6Imh0dHBzOi8vc2lnc3RvcmUuZGV2L2Nvc2lnbi9zaWduL3Yx"
+    "IiwgInByZWRpY2F0ZSI6e319"
+)
+COSIGNS_BUNDLE = (
+    '{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json", "verificationMaterial":{"publicKey":{"hint":'
+    '"xc5/UgLDsJaqtUGJ8I/MiJ45XF4zWvkfUt4rp5XJwUs="}}, "dsseEnvelope":{"payload":"'
+    + COSIGNS_PAYLOAD
+    + '", "payloadType":"application/vnd.in-toto+json", "signatures":[{"sig":'
+    '"MEQCIGUb9zYZFYBXCC50dI1SqUAJMsOMO7KeZ6qxBYn9jU9XAiAai8mmk0MuJUNs87ZU3Qn+3xg9ffKjj5zIkeiVL/hi3Q=="}]}}'
+)
+
+
 def pem(key: Any) -> str:
     return str(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
 
@@ -34,6 +55,16 @@ def test_a_signature_by_a_trusted_key_counts() -> None:
     assert examine(BUNDLE, KEYS) == Finding(DIGEST)
     both = parse_keys(ANOTHER_SIGNING_KEY.public_pem + A_SIGNING_KEY.public_pem)
     assert examine(BUNDLE, both) == Finding(DIGEST), "any of several, as while a key is replaced"
+
+
+def test_what_cosign_writes_is_understood() -> None:
+    keys = parse_keys(COSIGNS_KEY)
+    found = examine(COSIGNS_BUNDLE, keys)
+    assert found == Finding("3966454e23feafe42cd4fe7a998a20e705d67a76e02151dbed884b782bbddde5")
+    assert json.loads(COSIGNS_BUNDLE)["verificationMaterial"]["publicKey"]["hint"] == str(keys[0]).removeprefix(
+        "SHA256:"
+    )
+    assert examine(COSIGNS_BUNDLE, KEYS).problem.startswith("its signature is by another key"), "negative control"
 
 
 def test_a_signature_by_another_key_does_not() -> None:
