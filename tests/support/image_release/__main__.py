@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 from datetime import datetime
 from pathlib import Path
@@ -13,21 +12,7 @@ from codeexec_api.v1alpha1 import IMAGE_PATTERN
 from image_release.contents import bill_of_materials, of_image
 from image_release.provenance import provenance, tree
 from image_release.registry import Repository
-from image_release.signing import CYCLONEDX, PROVENANCE, SigningKey, statement
-
-ROOT = Path(__file__).parents[3]
-FOLDER = Path(os.environ.get("CODEEXEC_SIGNATURES", ROOT / ".codeexec" / "signatures"))
-"""The key that was made, the public key in use, and for each image its signature and what is attested of it."""
-
-
-def signing_key() -> SigningKey:
-    """That of CODEEXEC_SIGNING_KEY, or one of our own; its public key is written beside the signatures."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    given = os.environ.get("CODEEXEC_SIGNING_KEY")
-    password = os.environ.get("CODEEXEC_SIGNING_KEY_PASSWORD")
-    key = SigningKey.load(Path(given), password) if given else SigningKey.at(FOLDER / "signing.key")
-    (FOLDER / "signing.pub").write_text(key.public_pem)
-    return key
+from image_release.signing import CYCLONEDX, FOLDER, PROVENANCE, ROOT, SigningKey, signing_key, statement
 
 
 def sign(reference: str, key: SigningKey, repository: Repository) -> Path:

@@ -19,6 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from codeexec_api.image_signatures import BUNDLE_TYPES, PAYLOAD_TYPE, SIGN_PREDICATE, ImageKey, pre_authentication
 
+ROOT: Final = Path(__file__).parents[3]
+FOLDER: Final = Path(os.environ.get("CODEEXEC_SIGNATURES", ROOT / ".codeexec" / "signatures"))
+"""The key that was made, the public key in use, and for each image its signature and what is attested of it."""
 CYCLONEDX: Final = "https://cyclonedx.org/bom"
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
 _STATEMENT: Final = "https://in-toto.io/Statement/v1"
@@ -76,6 +79,15 @@ class SigningKey:
             },
         }
         return json.dumps(content, separators=(",", ":"))
+
+
+def signing_key() -> SigningKey:
+    """That of CODEEXEC_SIGNING_KEY, or one of our own; its public key is written beside the signatures."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    given, password = os.environ.get("CODEEXEC_SIGNING_KEY"), os.environ.get("CODEEXEC_SIGNING_KEY_PASSWORD")
+    key = SigningKey.load(Path(given), password) if given else SigningKey.at(FOLDER / "signing.key")
+    (FOLDER / "signing.pub").write_text(key.public_pem)
+    return key
 
 
 def statement(reference: str, predicate_type: str = SIGN_PREDICATE, predicate: Any = None) -> bytes:
