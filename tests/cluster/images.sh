@@ -119,7 +119,7 @@ publish() {
   reference=$(sed -n 's/.*digest: \(sha256:[0-9a-f]*\).*/\1/p' "$CACHE/logs/$name-push.log")
   [[ -n $reference ]] || die "docker push told no digest for $image: see $CACHE/logs/$name-push.log"
   reference=$prefix/$name@$reference
-  run "$name-signature" attest "$reference" "$name" "$image" "$ROOT/$dockerfile" "$@"
+  run "$name-signature" attest "$reference" "$name" "$image" "$ROOT/$dockerfile" tests/cluster/images.sh "$@"
   signature=$(tail -n 1 "$CACHE/logs/$name-signature.log")
 }
 

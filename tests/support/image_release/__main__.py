@@ -9,7 +9,7 @@ from typing import Any
 
 from codeexec_api.image_signatures import SIGN_PREDICATE
 from codeexec_api.v1alpha1 import IMAGE_PATTERN
-from image_release.contents import bill_of_materials, of_image
+from image_release.contents import bill_of_materials, inspected, of_image
 from image_release.provenance import provenance, tree
 from image_release.registry import Repository
 from image_release.signing import CYCLONEDX, FOLDER, PROVENANCE, ROOT, SigningKey, signing_key, statement
@@ -40,16 +40,15 @@ def attest(asked: argparse.Namespace, key: SigningKey, repository: Repository) -
 
 def contained(asked: argparse.Namespace) -> dict[str, Any]:
     """The bill of materials."""
-    contents, about = of_image(asked.reference)
-    return bill_of_materials(asked.reference, contents, datetime.fromisoformat(about["Created"]))
+    created = datetime.fromisoformat(inspected(asked.reference)["Created"])
+    return bill_of_materials(asked.reference, of_image(asked.reference), created)
 
 
 def made_of(asked: argparse.Namespace) -> dict[str, Any]:
     """The provenance."""
-    _, about = of_image(asked.reference)
-    commit, dirty = tree(ROOT, asked.paths)
+    created, (commit, dirty) = inspected(asked.reference)["Created"], tree(ROOT, asked.paths)
     locks = {path: (ROOT / path).read_bytes() for path in asked.paths if path.startswith("requirements/")}
-    return provenance(asked.name, asked.sources, asked.base, locks, commit, dirty, about["Created"])
+    return provenance(asked.name, asked.sources, asked.base, locks, commit, dirty, created)
 
 
 def by_digest(text: str) -> str:

@@ -30,9 +30,14 @@ class Contents:
     """Such as debian-12."""
 
 
-def of_image(reference: str) -> tuple[Contents, dict[str, Any]]:
-    """What the local Docker's image holds, and what Docker says of it."""
+def inspected(reference: str) -> dict[str, Any]:
+    """What the local Docker says of an image."""
     [about] = json.loads(_docker("image", "inspect", reference))
+    return dict(about)
+
+
+def of_image(reference: str) -> Contents:
+    """What the local Docker's image holds."""
     container = _docker("create", reference).strip()
     try:
         export = subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE)
@@ -42,11 +47,11 @@ def of_image(reference: str) -> tuple[Contents, dict[str, Any]]:
             raise SystemExit(f"error: `docker export` of {reference} failed")
     finally:
         _docker("rm", container)
-    for variable in about["Config"]["Env"] or ():
+    for variable in inspected(reference)["Config"]["Env"] or ():
         name, _, value = variable.partition("=")
         if name == "PYTHON_VERSION":  # of the official image, where Python is no package of Debian
             contents.packages.add(PackageURL("generic", None, "python", value))
-    return contents, about
+    return contents
 
 
 def _docker(*arguments: str) -> str:
@@ -92,9 +97,9 @@ def _canonical(name: str) -> str:
 
 
 def bill_of_materials(reference: str, contents: Contents, created: datetime) -> dict[str, Any]:
-    """CycloneDX 1.6. The same image gives the same document."""
-    name, _, digest = reference.partition("@")
-    bom = Bom(serial_number=uuid5(NAMESPACE_URL, reference))
+    """CycloneDX 1.6. The same image gives the same document, whatever registry it is in."""
+    name, _, digest = reference.rpartition("/")[2].partition("@")
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, digest))
     bom.metadata.timestamp = created.astimezone(UTC).replace(microsecond=0)
     bom.metadata.component = Component(name=name, version=digest, type=ComponentType.CONTAINER, bom_ref=digest)
     for purl in sorted(contents.packages, key=str):

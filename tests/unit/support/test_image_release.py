@@ -313,7 +313,9 @@ def test_the_bill_of_materials_follows_the_schema_and_is_the_same_each_time() ->
     schema = Draft7Validator(json.loads((folder / "bom-1.6.SNAPSHOT.schema.json").read_text()), registry=registry)
     assert not [error.message for error in schema.iter_errors(document)]
     about = document["metadata"]["component"]
-    assert f"{about['name']}@{about['version']}" == IMAGE
+    assert f"{about['name']}@{about['version']}" == IMAGE.rpartition("/")[2]
+    mirrored = IMAGE.replace("registry.example", "mirror.example/team")
+    assert bill_of_materials(mirrored, of_archive(archive(FILES)), created) == document
     assert document["metadata"]["timestamp"] == "2026-11-21T12:00:00+00:00"
 
 
