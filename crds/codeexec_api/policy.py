@@ -130,10 +130,11 @@ def evaluate(
 def inheriting(policy: ExecutionPolicySpec, default: ExecutionPolicySpec) -> ExecutionPolicySpec:
     """The policy of a namespace as it counts in a cluster with this default policy.
 
-    A policy that says nothing of the isolation doesn't weaken it.
+    A policy that says nothing of the isolation doesn't weaken it. An image that is signed needs no second signature.
     """
     return policy.model_copy(
         update={
+            "image_signatures": (*policy.image_signatures, *default.image_signatures),
             "runtime_class_name": policy.runtime_class_name or default.runtime_class_name,
             "require_user_namespaces": policy.require_user_namespaces or default.require_user_namespaces,
         }

@@ -196,6 +196,15 @@ ImageReference = Annotated[
     ),
 ]
 
+ImageSignature = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=16_384,
+        description="Signature of an image by a key: a Sigstore bundle (JSON), as `cosign sign --bundle` writes it.",
+    ),
+]
+
 LanguageName = Literal["python", "bash", "sh", "javascript", "pwsh"]
 
 UserName = Annotated[
@@ -1752,6 +1761,13 @@ class ExecutionPolicySpec(_Model):
         min_length=1,
         max_length=64,
         description="images lists the allowed images, referenced by digest. The first one is the default.",
+    )
+    image_signatures: tuple[ImageSignature, ...] = Field(
+        (),
+        max_length=64,
+        description="imageSignatures lists signatures of images, as Sigstore bundles. If the operator was given public "
+        "keys, it uses no image without a signature by one of them. The signatures in the operator's default policy "
+        "count, too.",
     )
     languages: tuple[LanguageName, ...] = Field(
         ("python", "bash", "sh", "javascript", "pwsh"),

@@ -12,6 +12,7 @@ from chart.helm import pick, render
 from chart.install import install
 from cluster_tools import OPERATOR, SANDBOX, Admin, a_name, wait_for
 from control_plane import API_SERVER, CONTROLLERS, ControlPlane
+from factories import IMAGE
 from kubernetes import client, config
 from pod_places import CHANGES, KEPT_FROM, POLICY, Place, wait_for_the_changes_policy, wait_for_the_policy
 from weaker_pods import AGENT, a_hardened_pod, spec
@@ -22,6 +23,8 @@ CHECKPOINTS = (
     "audit.checkpoints.claimName=checkpoints",
 )
 """The default has no such job, and so no account of it."""
+REPOSITORIES = "sandbox.allowedRepositories={" + IMAGE.partition("@")[0] + "}"
+"""Of pods that are made from the objects of `factories`."""
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +39,7 @@ def kubeconfig(plane: ControlPlane) -> Iterator[str]:
     """The administrator's. The chart is installed, and its policies are in force."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", plane.kubeconfig)
-        install(Admin(plane.kubeconfig), [SANDBOX], *CHECKPOINTS)
+        install(Admin(plane.kubeconfig), [SANDBOX], *CHECKPOINTS, REPOSITORIES)
         yield plane.kubeconfig
 
 

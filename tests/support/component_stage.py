@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 import yaml
 from api_calls import Match
 from chart.helm import render, tool
-from chart.install import wait_until_served
+from chart.install import IMAGE, wait_until_served
 from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, wait_for
 from control_plane import (
     API_SERVER,
@@ -28,7 +28,9 @@ from control_plane import (
     SCHEDULER,
     ControlPlane,
 )
+from factories import A_SIGNING_KEY
 from fault_proxy import FaultProxy
+from image_release.signing import statement
 from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNodes
 from scripted_runner import Script
@@ -270,7 +272,12 @@ def _runtime_class(name: str, handler: str) -> dict[str, Any]:
 
 
 def _sandbox(namespaces: tuple[str, ...]) -> dict[str, Any]:
-    return {"namespaces": list(namespaces), "createNamespaces": False}
+    return {
+        "namespaces": list(namespaces),
+        "createNamespaces": False,
+        "imageVerification": {"publicKeys": A_SIGNING_KEY.public_pem},
+        "image": {"signature": A_SIGNING_KEY.sign(statement(IMAGE))},
+    }
 
 
 def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.egress import FRESH, Target
@@ -55,6 +56,10 @@ class Lookout:
         self._named: dict[Target, float] = {}
         """What pods were told to try, and when one of them was last looked at here."""
         self._looks_until_nodes = 0
+
+    def trust(self, image_keys: Sequence[ImageKey]) -> None:
+        """From now on one of these keys has to have signed an image; none: images need no signature."""
+        self.view = replace(self.view, image_keys=tuple(image_keys))
 
     def view_from(self, *pods: PodView | None) -> Surroundings:
         """What was seen last. If it says nothing of a node of these pods, the next look is at the nodes, too."""

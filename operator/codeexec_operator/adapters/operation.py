@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from importlib.metadata import version
 from typing import Final, Self
@@ -67,6 +68,7 @@ class Operation:
         self._watch, self._watch_configuration = watch, watch_configuration
         release = version("codeexec")
         self._lookout, self._telemetry = lookout, telemetry
+        lookout.trust(configuration.image_keys)
         self._policies = Policies(cluster, configuration.policy, cluster_policy(settings.config_map))
         self._payloads = Payloads(cluster)
         self._keys = SealingKeys(cluster, *settings.sealing_secret)
@@ -168,9 +170,10 @@ class Operation:
         before, self._configuration = self._configuration, new
         if new == before:
             return
-        changed = [key for key in ("namespaces", "policy", "pool") if getattr(new, key) != getattr(before, key)]
+        changed = [one.name for one in fields(new) if getattr(new, one.name) != getattr(before, one.name)]
         logger.warning("the configuration has changed, and is in force from now on: %s", ", ".join(changed))
-        if new.policy != before.policy:
+        self._lookout.trust(new.image_keys)
+        if (new.policy, new.image_keys) != (before.policy, before.image_keys):
             self._policies.default = new.policy
             for namespace in new.namespaces:
                 self.controller.policy_changed(namespace)

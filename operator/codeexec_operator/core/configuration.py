@@ -1,4 +1,4 @@
-"""What may change while the operator runs: the namespaces that it serves, their default policy and their default pool.
+"""What may change while the operator runs: the namespaces that it serves, their default policy and pool, image keys.
 
 It stands in one ConfigMap, which the chart writes.
 """
@@ -12,10 +12,12 @@ import yaml
 from pydantic import ValidationError
 
 from codeexec_api import ExecutionPolicySpec, SandboxPoolSpec
+from codeexec_api.image_signatures import ImageKey, parse_keys
 
 NAMESPACES_KEY: Final = "namespaces.yaml"
 POLICY_KEY: Final = "policy.yaml"
 POOL_KEY: Final = "pool.yaml"
+IMAGE_KEYS_KEY: Final = "image-keys.pem"
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 T = TypeVar("T")
@@ -34,6 +36,8 @@ class Configuration:
     """Of namespaces that have none of their own."""
     pool: SandboxPoolSpec | None
     """The pool that each namespace gets to begin with; None: no pool."""
+    image_keys: tuple[ImageKey, ...] = ()
+    """The public keys of which one must have signed an image; none: images need no signature."""
 
 
 def parse_configuration(data: Mapping[str, str]) -> Configuration:
@@ -46,6 +50,7 @@ def parse_configuration(data: Mapping[str, str]) -> Configuration:
         namespaces=_part(data, NAMESPACES_KEY, _namespaces),
         policy=_part(data, POLICY_KEY, ExecutionPolicySpec.model_validate),
         pool=_part(data, POOL_KEY, SandboxPoolSpec.model_validate) if POOL_KEY in data else None,
+        image_keys=_image_keys(data[IMAGE_KEYS_KEY]) if IMAGE_KEYS_KEY in data else (),
     )
 
 
@@ -59,6 +64,13 @@ def _part(data: Mapping[str, str], key: str, parse: Callable[[Any], T]) -> T:
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}" for one in error.errors()]
         raise ConfigurationError(f"{key}: {'; '.join(wrong)}") from error
+
+
+def _image_keys(text: str) -> tuple[ImageKey, ...]:
+    try:
+        return parse_keys(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{IMAGE_KEYS_KEY}: {error}") from error
 
 
 def _namespaces(value: object) -> frozenset[str]:

@@ -40,6 +40,7 @@ from codeexec_operator.core.actions import (
     ReadPool,
 )
 from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
@@ -133,6 +134,8 @@ def template_of(seen: ObservedPool) -> Template | Ending:
     if not verdict.allowed:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
     if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+        return ending
+    if ending := unverified(verdict.image, seen.policy, seen.surroundings.image_keys, seen.policy_source):
         return ending
     return Template(
         verdict.image,

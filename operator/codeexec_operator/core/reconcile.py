@@ -103,7 +103,7 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
     allowed = permits(seen, verdict)
     if not allowed and seen.execution.status.phase is Phase.APPROVED:
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    if never := not_to_be_had(seen, verdict.runtime_class_name):  # before anybody is asked to approve it
+    if never := not_to_be_had(seen, verdict):  # before anybody is asked to approve it
         return finish(seen, now, never)
     if ending := _missing(seen):
         created = seen.execution.metadata.creation_timestamp or now

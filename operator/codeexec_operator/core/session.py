@@ -19,6 +19,7 @@ from codeexec_operator.core import startup
 from codeexec_operator.core.actions import CancelStray, CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
@@ -48,7 +49,9 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     verdict = evaluate(seen.session.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name) or _unverified(
+        seen, verdict.image
+    ):
         return _end(seen, now, ending)
     manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
     status = _moved(seen, now, Ending(Event.ACCEPTED, None, verdict.message), ConditionType.ACCEPTED)
@@ -58,6 +61,10 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         "runtime_class_name": verdict.runtime_class_name or "",
     }
     return Plan(status=status.model_copy(update=facts), actions=(CreatePod(manifest),))
+
+
+def _unverified(seen: ObservedSession, image: str) -> Ending | None:
+    return unverified(image, seen.policy, seen.surroundings.image_keys, seen.policy_source)
 
 
 def _manifest(
@@ -83,13 +90,15 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
         return _end(seen, now, startup.late(seen.sandbox, timing))
+    if not seen.policy_read:
+        return Plan(actions=(ReadPolicy(),))
+    if ending := _unverified(seen, status.image):  # an operator before this one may have had other keys
+        return _end(seen, now, ending)
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         manifest = _manifest(
             seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None
         )
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
-    if not seen.policy_read:
-        return Plan(actions=(ReadPolicy(),))
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
         return _end(seen, now, startup.late(seen.sandbox, timing)) if late else connected

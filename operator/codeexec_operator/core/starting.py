@@ -30,6 +30,7 @@ from codeexec_operator.core.actions import (
 )
 from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
@@ -63,7 +64,12 @@ def needs_own_pod(spec: CodeExecutionSpec) -> bool:
     return bool(spec.egress or spec.mounts)
 
 
-def not_to_be_had(seen: Observed, runtime_class_name: str | None) -> Ending | None:
+def distrusted(seen: Observed, image: str) -> Ending | None:
+    """The refusal, if the image has to be signed and is not."""
+    return unverified(image, seen.policy, seen.surroundings.image_keys, seen.policy_source)
+
+
+def not_to_be_had(seen: Observed, verdict: Verdict) -> Ending | None:
     """The refusal, if something is asked for that nobody can permit here, or that no pod of this class would have."""
     spec = seen.execution.spec
     if spec.session_ref and needs_own_pod(spec):  # the CRD says so, too; the pod of a session would not hold to it
@@ -72,7 +78,10 @@ def not_to_be_had(seen: Observed, runtime_class_name: str | None) -> Ending | No
             "session. Nothing was run"
         )
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, message)
-    if not spec.session_ref and (refusal := unobtainable(seen.policy, seen.surroundings, runtime_class_name)):
+    if not spec.session_ref and (
+        refusal := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name)
+        or distrusted(seen, verdict.image)
+    ):
         return refusal
     asked = spec.egress
     if not asked:
@@ -132,6 +141,8 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, _late(seen, timing))
     if plan := _without_payload(seen, now):
         return plan
+    if ending := distrusted(seen, seen.execution.status.image):  # an operator before this one may have had other keys
+        return finish(seen, now, ending)
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
@@ -169,6 +180,8 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
     verdict = verdict_now(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
+    if ending := distrusted(seen, verdict.image):
+        return finish(seen, now, ending)
     if not seen.pool_asked:  # after a restart of the operator, or when the pool serves it no more
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
     facts = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
@@ -316,6 +329,8 @@ def _hand_over(seen: Observed, now: datetime) -> Plan:
     verdict = verdict_now(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
+    if ending := distrusted(seen, seen.execution.status.image):  # in a session, that of its pod
+        return finish(seen, now, ending)
     try:
         messages = build_messages(seen.execution, seen.payload, stateful=is_stateful(seen))
     except UnicodeDecodeError as error:

@@ -20,6 +20,28 @@ REFUSED = {
     "no operator digest": (["--set", "image.digest="], "image.digest is empty: set it"),
     "no sandbox image": (["--set", "sandbox.image.repository="], "sandbox.image.repository is empty: set it"),
     "no sandbox digest": (["--set", "sandbox.image.digest="], "sandbox.image.digest is empty: set it"),
+    "no PEM for a key": (
+        ["--set", "sandbox.imageVerification.publicKeys=abc"],
+        "/sandbox/imageVerification/publicKeys'",
+    ),
+    "a private key": (
+        ["--set", "sandbox.imageVerification.publicKeys=-----BEGIN PRIVATE KEY-----"],
+        "/sandbox/imageVerification/publicKeys'",
+    ),
+    "a key and no signature": (
+        ["--set", "sandbox.imageVerification.publicKeys=-----BEGIN PUBLIC KEY-----"],
+        "sandbox.imageVerification.publicKeys is set, but no image has a signature",
+    ),
+    "a signature that is no bundle": (["--set", "sandbox.image.signature=MEUCIQ"], "/sandbox/image/signature'"),
+    "a repository with a digest": (
+        ["--set", f"sandbox.allowedRepositories={{box@{SHA256}}}"],
+        "/sandbox/allowedRepositories/0'",
+    ),
+    "all repositories": (["--set", "sandbox.allowedRepositories={/}"], "/sandbox/allowedRepositories/0'"),
+    "a repository that ends an expression": (
+        ["--set-json", """sandbox.allowedRepositories=["x'] || true || '' in ['"]"""],
+        "/sandbox/allowedRepositories/0'",
+    ),
     "unknown pull policy": (["--set", "image.pullPolicy=Sometimes"], "/image/pullPolicy'"),
     "checkpoints without a key": (
         ["--set", "audit.checkpoints.enabled=true,audit.checkpoints.claimName=x"],

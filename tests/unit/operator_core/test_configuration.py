@@ -41,6 +41,8 @@ def test_a_part_that_is_missing_is_named(key: str) -> None:
         ("policy.yaml", f"images: ['{IMAGE}']\nnewRule: true", "newRule"),
         ("pool.yaml", "replicas: -1", "replicas"),
         ("pool.yaml", "{", "is not YAML"),
+        ("image-keys.pem", "", "the public keys of images can't be read"),
+        ("image-keys.pem", "no key", "the public keys of images can't be read"),
     ],
 )
 def test_a_part_that_is_wrong_is_named_with_what_is_wrong(key: str, text: str, words: str) -> None:

@@ -210,13 +210,14 @@ class TestStarting:
         assert outcome(result) == (SessionPhase.ENDED, "EndRequested")
         assert result.actions == (DeletePod(),)
 
-    def test_after_a_restart_the_pod_is_asked_for_again_and_the_policy_read(self) -> None:
+    def test_after_a_restart_the_policy_is_read_and_the_pod_asked_for_again(self) -> None:
         for runtime in (None, "gvisor"):
             policy, status = a_policy(runtimeClassName=runtime), {"runtime_class_name": runtime or ""}
-            [again] = plan(starting(Sandbox(), policy_read=False, status=status)).actions
+            [again] = plan(starting(Sandbox(), status=status)).actions
             [first] = plan(seen(policy=policy)).actions
             assert again == first
-        assert plan(starting(Sandbox(a_pod()), policy_read=False)) == Plan(actions=(ReadPolicy(),))
+        for pod in (None, a_pod()):
+            assert plan(starting(Sandbox(pod), policy_read=False)) == Plan(actions=(ReadPolicy(),))
 
 
 class TestReady:
