@@ -192,7 +192,7 @@ def _cancel(admin: Admin, name: str) -> None:
 
 @pytest.mark.parametrize("name", OUTLASTING)
 def test_what_ran_ends_with_its_true_result_and_its_pod_goes(admin, restarted, name):
-    status = admin.wait_for_phase(restarted[name], "Succeeded", 120)["status"]
+    status = admin.wait_for_phase(restarted[name], "Succeeded", seconds=120)["status"]
     assert status["stdout"]["text"] == "before\nafter\n"
     begun = operator_pod(admin)["status"]["startTime"]
     assert status["startedAt"] < begun < status["finishedAt"], "control: it was recorded by the next operator"
