@@ -2,7 +2,7 @@
 
 from typing import Any
 
-WAITS = "import os, time\nprint('one', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
+WAITS = "import os, time\nos.write(1, b'one\\n')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
 LARGE = "import sys; sys.stdout.write('x' * {size})"
 MIB = 2**20
 
