@@ -19,6 +19,7 @@ from codeexec_api import SandboxPoolSpec
 from codeexec_operator.adapters import api_server
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS, ApiServer, Resource
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.core.leadership import LeaseRecord
 
 OBJECT = {"metadata": {"name": "run-1", "namespace": SANDBOX}}
 WATCHES = 120
@@ -64,6 +65,14 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "list_runtime_handlers": lambda cluster: cluster.list_runtime_handlers(),
     "list_api_servers": lambda cluster: cluster.list_api_servers(),
     "create_event": lambda cluster: cluster.create_event(OBJECT),
+    "get_configuration": lambda cluster: cluster.get_configuration(SYSTEM, "codeexec-operator"),
+    "get_leadership": lambda cluster: cluster.get_leadership(SYSTEM, "codeexec-operator"),
+    "write_leadership": lambda cluster: cluster.write_leadership(SYSTEM, "one", LeaseRecord("me", 1, 15, "", "")),
+    "get_service_targets": lambda cluster: cluster.get_service_targets(SYSTEM, "codeexec-canary"),
+    "list_unfinished": lambda cluster: cluster.list_unfinished(SANDBOX),
+    "pods_of_running_executions": lambda cluster: cluster.pods_of_running_executions(SANDBOX),
+    "list_pod_names": lambda cluster: cluster.list_pod_names(SANDBOX),
+    "list_network_policies": lambda cluster: cluster.list_network_policies(SANDBOX),
 }
 ALIKE = {
     "write_session": "write_execution",
@@ -92,7 +101,7 @@ async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def test_all_requests_are_tried_here() -> None:
-    public = {name for name in dir(Cluster) if not name.startswith("_")} - {"connect", "close"}
+    public = {name for name in dir(Cluster) if not name.startswith("_")} - {"connect", "close", "ask_first"}
     assert public == REQUESTS.keys() | ALIKE.keys()
 
 

@@ -9,6 +9,7 @@ from cluster_tools import SYSTEM, Admin, restart_operator
 
 DEPLOYMENT = ("-n", SYSTEM, "deployment/codeexec-operator")
 LEASE = "codeexec-operator"
+LIMITS = {"cpu": "100m", "memory": "96Mi"}
 pytestmark = pytest.mark.release
 
 
@@ -40,14 +41,14 @@ def another_leads(admin: Admin, epoch: int) -> None:
 
 async def test_during_an_upgrade_what_is_asked_for_and_what_runs_ends_well(admin, two):
     name = f"outlasts-{datetime.now(UTC):%H%M%S}"
-    admin.submit(name, "import time; time.sleep(20); print(1)", limits={"cpu": "100m", "memory": "96Mi"})
+    admin.submit(name, "import time; time.sleep(20); print(1)", limits=LIMITS, timeoutSeconds=60)
     outlasts = admin.wait_for_phase(name, "Running")["metadata"]["name"]
     epoch, _ = epoch_and_holder(admin)
     upgrade = asyncio.create_task(asyncio.to_thread(restart_operator, admin))
     submitted = []
     while not upgrade.done():
         name = f"upgrade-{len(submitted)}-{datetime.now(UTC):%H%M%S}"
-        admin.submit(name, "print(1)", limits={"cpu": "100m", "memory": "96Mi"})
+        admin.submit(name, "print(1)", limits=LIMITS)
         submitted.append(await asyncio.to_thread(admin.wait_for_phase, name, "Succeeded"))
     await upgrade
     assert epoch_and_holder(admin)[0] > epoch
