@@ -32,9 +32,9 @@ MEASURED = rm -rf $(STATE)/coverage/$(1); mkdir -p $(STATE)/coverage/$(1); COVER
 UNIT_WORKERS ?= 2
 COMPONENT_WORKERS ?= 2
 E2E_WORKERS ?= 2
-NOT_E2E := --ignore tests/e2e/scan --ignore tests/e2e/sbom
+NOT_E2E := --ignore tests/e2e/scan --ignore tests/e2e/sbom --ignore tests/e2e/cosign
 # Tests want more of the release than a demo does: a sandbox namespace for each worker, for one.
-test e2e e2e-side-by-side e2e-alone scan conformance parity sbom soak flakes: export HELM_ARGS += --values tests/e2e/values.yaml
+test e2e e2e-side-by-side e2e-alone scan conformance parity sbom cosign soak flakes: export HELM_ARGS += --values tests/e2e/values.yaml
 # Figures of runc and of gVisor, where the cluster has it.
 bench bench-records bench-boundaries: export HELM_ARGS += --set policy.runtimeClassName=runc,policy.runtimeClassNames={gvisor}
 # The other Pythons that the unit and API tier pass on; .venv has the oldest.
@@ -42,7 +42,7 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sbom deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries audit-picture cast load flakes soak mutants syscalls scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sign sbom cosign deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -75,7 +75,7 @@ control-plane: ## Make sure of hyperkube, from which tests start control planes 
 image-builds: venv
 	@if [[ -z "$(USER_KUBECONFIG)" ]]; then $(RUN) $(CLUSTER)/images.sh --build-only; fi
 
-images: image-builds cluster ## Build the operator and sandbox images and push them to where the cluster pulls from
+images: image-builds cluster ## Build the operator and sandbox images, push them to where the cluster pulls from, and sign them
 	@if [[ -z "$(USER_KUBECONFIG)" ]]; then
 	  $(RUN) $(CLUSTER)/images.sh
 	elif [[ -n "$${PUSH_TO:-}" ]]; then
@@ -89,9 +89,16 @@ images: image-builds cluster ## Build the operator and sandbox images and push t
 	  printf 'OPERATOR_IMAGE=%s\nSANDBOX_IMAGE=%s\n' "$$OPERATOR_IMAGE" "$$SANDBOX_IMAGE" >$(STATE)/images.env
 	fi
 
+sign: venv ## Sign IMAGE, a reference by digest of an image in its registry, and print the file with the signature (docs/images.md)
+	@PYTHONPATH=tests/support $(BIN)/python -m image_release sign "$(IMAGE)"
+
 sbom: $(DEPLOY) ## Write a bill of materials of each image to .codeexec/sbom (CycloneDX), and test it (builds syft first: 200 s)
 	@$(RUN) $(CLUSTER)/sbom.sh
 	$(call TIER,e2e/sbom)
+
+cosign: $(DEPLOY) ## Show that cosign verifies what `make images` signs, and the operator what cosign signs (builds cosign first: 240 s)
+	@$(RUN) $(CLUSTER)/tools.sh cosign
+	$(call TIER,e2e/cosign)
 
 # The cluster and the images, side by side.
 ready:
@@ -100,10 +107,14 @@ ready:
 deploy: ready ## Install or upgrade the Helm chart
 	@$(RUN) $(CLUSTER)/tools.sh helm kubectl
 	source $(STATE)/images.env
+	verification=()
+	if [[ -n "$${IMAGE_KEYS:-}" && "$${VERIFY_IMAGES:-yes}" == yes ]]; then
+	  verification=(--set-file sandbox.imageVerification.publicKeys="$$IMAGE_KEYS" --set-file sandbox.image.signature="$$SANDBOX_SIGNATURE")
+	fi
 	echo "installing the chart: release codeexec, namespace $(NAMESPACE)"
 	helm upgrade --install codeexec charts/codeexec --namespace $(NAMESPACE) --create-namespace --wait --timeout 3m \
 	  --set image.repository="$${OPERATOR_IMAGE%@*}" --set image.digest="$${OPERATOR_IMAGE#*@}" \
-	  --set sandbox.image.repository="$${SANDBOX_IMAGE%@*}" --set sandbox.image.digest="$${SANDBOX_IMAGE#*@}" \
+	  --set sandbox.image.repository="$${SANDBOX_IMAGE%@*}" --set sandbox.image.digest="$${SANDBOX_IMAGE#*@}" "$${verification[@]}" \
 	  $${HELM_ARGS:-} >$(STATE)/helm.log || { cat $(STATE)/helm.log >&2; exit 1; }
 	sed -n '/^WARNING/,/^$$/p' $(STATE)/helm.log
 	echo "deployed"
@@ -231,6 +242,10 @@ load: deploy ## Load the control plane: 75 executions/s for 10 s on 100 simulate
 
 flakes: $(DEPLOY) chromium ## Run each test that was flaky once 20 times beside two processes that take all the CPU they get (RUNS, HOGS)
 	@$(RUN) $(BIN)/python tests/support/flakes.py
+
+chaos: venv control-plane ## Not in CI: 1,000 executions and 20 sessions while operators, API server, etcd and pods go and come back (CHAOS_EXECUTIONS)
+	@$(RUN) $(CLUSTER)/tools.sh helm kubectl
+	PYTHONPATH=tests/support:tests/scale $(RUN) $(BIN)/python tests/chaos/chaos.py
 
 soak: $(DEPLOY) ## Hours, not in CI: 500 executions, 20 at a time, then mixed load and the slope of what the operator holds (SOAK_MINUTES)
 	@$(RUN) $(BIN)/python tests/soak/soak.py

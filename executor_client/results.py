@@ -117,7 +117,9 @@ class ExecutionResult:
 
 
 _NO_SESSION: Final = frozenset({Reason.SESSION_ENDED.value, Reason.SESSION_NOT_FOUND.value})
-_NOT_CLOSED: Final = frozenset({Reason.EGRESS_NOT_ENFORCED.value, Reason.ISOLATION_NOT_ENFORCED.value})
+_NOT_CLOSED: Final = frozenset(
+    {Reason.EGRESS_NOT_ENFORCED.value, Reason.ISOLATION_NOT_ENFORCED.value, Reason.IMAGE_NOT_VERIFIED.value}
+)
 
 
 def failure(execution: CodeExecution, caller: Caller = Caller.PYTHON) -> CodeExecError | None:

@@ -203,6 +203,7 @@ class Transport:
     def __init__(self, configuration: client.Configuration, namespace: str) -> None:
         self.namespace = namespace
         self._host = configuration.host
+        configuration.client_go_retries = True  # what is read is read again after the time that a Retry-After says
         self._api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._authentication = client.AuthenticationV1Api(self._api)

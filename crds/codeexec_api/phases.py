@@ -107,6 +107,7 @@ class Reason(StrEnum):
     IDLE_TIMEOUT = "IdleTimeout"
     CLIENT_GONE = "ClientGone"
     LIFETIME_EXCEEDED = "LifetimeExceeded"
+    IMAGE_NOT_VERIFIED = "ImageNotVerified"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"

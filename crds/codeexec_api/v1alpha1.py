@@ -198,6 +198,15 @@ ImageReference = Annotated[
     ),
 ]
 
+ImageSignature = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=16_384,
+        description="Signature of an image by a key: a Sigstore bundle (JSON), as `cosign sign --bundle` writes it.",
+    ),
+]
+
 LanguageName = Literal["python", "bash", "sh", "javascript", "pwsh"]
 
 UserName = Annotated[
@@ -942,8 +951,8 @@ class EgressTarget(_Status):
 
     name: str = Field(
         max_length=64,
-        description="name is the kind of endpoint: api-server, dns, kubelet or canary. The canary is a port of the "
-        "operator's own pod.",
+        description="name is the kind of endpoint: api-server, dns, kubelet or canary. The canary is a Service that "
+        "leads to the operator's pods.",
     )
     address: str = Field(max_length=64, description="address is the IP address of the endpoint.")
     port: int = Field(ge=1, le=65_535, description="port is the port of the endpoint.")
@@ -1786,6 +1795,13 @@ class ExecutionPolicySpec(_Model):
         min_length=1,
         max_length=64,
         description="images lists the allowed images, referenced by digest. The first one is the default.",
+    )
+    image_signatures: tuple[ImageSignature, ...] = Field(
+        (),
+        max_length=64,
+        description="imageSignatures lists signatures of images, as Sigstore bundles. If the operator was given public "
+        "keys, it uses no image without a signature by one of them. The signatures in the operator's default policy "
+        "count, too.",
     )
     languages: tuple[LanguageName, ...] = Field(
         ("python", "bash", "sh", "javascript", "pwsh"),

@@ -133,6 +133,7 @@ WHY: Final[Mapping[str, str]] = MappingProxyType(
         Reason.POD_REFUSED: "Kubernetes refused the pod",
         Reason.RUNTIME_CLASS_NOT_FOUND: "The RuntimeClass does not exist",
         Reason.EGRESS_NOT_ENFORCED: "The network check did not show a closed network",
+        Reason.IMAGE_NOT_VERIFIED: "The image has no signature by a trusted key",
         Reason.ISOLATION_NOT_ENFORCED: "The isolation of the pod was weaker than required",
         Reason.START_TIMEOUT: "No pod became ready in time",
         Reason.RUNNER_FAILED: "The sandbox runner failed",

@@ -1,5 +1,6 @@
 """`python -m codeexec_operator`: read the settings, then let kopf run the handlers."""
 
+import asyncio
 import ctypes
 import logging
 import os
@@ -10,10 +11,9 @@ from typing import Final
 
 import kopf
 import uvloop
-import yaml
 from pydantic import ValidationError
 
-from codeexec_operator.handlers import events  # noqa: F401  (registers the handlers)
+from codeexec_operator.handlers import events
 from codeexec_operator.settings import Settings
 
 _PR_SET_DUMPABLE: Final = 4
@@ -23,24 +23,25 @@ def main() -> None:
     """Run the operator until it is told to stop."""
     try:
         settings = Settings()  # from the environment
-        settings.default_policy()
-        settings.default_pool()
-    except (ValidationError, yaml.YAMLError, OSError) as error:
+    except ValidationError as error:
         sys.exit(f"codeexec operator: invalid settings: {error}")
     kopf.configure(log_format=kopf.LogFormat.JSON, verbose=settings.log_level == "DEBUG")
     logging.getLogger().setLevel(settings.log_level)
     for chatty in ("kopf.objects", "kopf.activities"):  # a line for each event that a handler has passed on
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    for told in ("kopf._core.reactor", "kopf._core.engines", "kopf._cogs"):  # our supervisor says what has failed
+        logging.getLogger(told).setLevel(logging.CRITICAL)
     _close_memory()
     _allow_many_connections()
     # kopf names itself after this; else it asks for the name of the user, and the uid of the image has none.
     os.environ.setdefault("POD_ID", platform.node())
     kopf.run(
         loop=uvloop.new_event_loop(),
-        registry=kopf.get_default_registry(),
-        namespaces=settings.namespaces,
+        registry=events.PROCESS,
+        namespaces=settings.config_map[:1],
         standalone=True,
-        memo=kopf.Memo(settings=settings),
+        stop_flag=(stop := asyncio.Event()),
+        memo=kopf.Memo(settings=settings, stop=stop),
     )
 
 

@@ -49,12 +49,17 @@ class Loop:
 
 
 class Input:
-    """What the operator says. While a job runs, only its cancellation is heeded; the rest waits in order."""
+    """What the operator says. While a job runs, `begin` says what is heeded; the rest waits in order.
+
+    Each message has an epoch, which grows with each leader among the operators, and with each connection of one. After
+    the first message of an epoch, older ones are refused: what is left of an operator before this one can't interfere.
+    """
 
     def __init__(self, loop):
         self.ended = False
         self.cancelled = False
-        self._job = None
+        self._epoch = []
+        self._job = self._answer = None
         self._loop = loop
         self._pieces = []
         self._waiting = collections.deque()
@@ -65,14 +70,19 @@ class Input:
         self._loop.serve(lambda: self._waiting or self.ended, deadline)
         return self._waiting.popleft() if self._waiting else None
 
-    def begin(self, job):
-        """Heed what cancels the job with this id, from now on and in what has come behind it."""
-        self._job, self.cancelled = job, False
+    def begin(self, job, answer):
+        """A job runs: heed what cancels it, also in what has come behind it, and what `answer` takes.
+
+        Args:
+            job: its id.
+            answer: called with a message; returns whether it needs nothing more.
+        """
+        self._job, self._answer, self.cancelled = job, answer, False
         self._sift()
 
     def end(self):
         """No job runs."""
-        self._job = None
+        self._job = self._answer = None
 
     def _read(self):
         data = os.read(0, CHUNK)
@@ -94,32 +104,48 @@ class Input:
             message = json.loads(line)
         except ValueError:
             message = None
-        self._waiting.append(message if isinstance(message, dict) else {"garbled": True})
+        if not isinstance(message, dict):
+            message = {"garbled": True, "epoch": self._epoch}
+        epoch = message.pop("epoch", [])
+        if epoch < self._epoch:
+            send(refused=epoch)
+            return
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._waiting.clear()  # of an operator, or a connection, that is no more
+        self._waiting.append(message)
 
     def _sift(self):
         if self._job is None:
             return
-        count = len(self._waiting)
-        self._waiting = collections.deque(
-            message for message in self._waiting if message.get("cancel") not in (True, self._job)
-        )
-        self.cancelled = self.cancelled or len(self._waiting) < count
+        waiting, self._waiting = self._waiting, collections.deque()
+        for message in waiting:
+            if message.get("cancel") in (True, self._job):
+                self.cancelled = True
+            elif not self._answer(message):
+                self._waiting.append(message)
 
 
 def send(**frame):
-    """Write one line to stdout, completely."""
-    line = memoryview(_encoded(frame) + b"\n")
+    """Write one line to stdout."""
+    write(encoded(frame) + b"\n")
+
+
+def write(line):
+    """Write to stdout, completely."""
+    line = memoryview(line)
     while line:
         line = line[os.write(1, line) :]
 
 
-def _encoded(value):
+def encoded(value):
+    """JSON without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def text_fields(text):
     """A text as fields of a frame: `data`, or `data64` where escapes would make that the longer one."""
     raw = text.encode()
-    if len(_encoded(text)) - 2 > -(-len(raw) // 3) * 4:
+    if len(encoded(text)) - 2 > -(-len(raw) // 3) * 4:
         return {"data64": base64.b64encode(raw).decode()}
     return {"data": text}

@@ -12,6 +12,7 @@ from chart.helm import pick, render
 from chart.install import install
 from cluster_tools import OPERATOR, SANDBOX, Admin, a_name, wait_for
 from control_plane import API_SERVER, CONTROLLERS, ControlPlane
+from factories import IMAGE
 from kubernetes import client, config
 from pod_places import CHANGES, KEPT_FROM, POLICY, Place, wait_for_the_changes_policy, wait_for_the_policy
 from weaker_pods import AGENT, a_hardened_pod, spec
@@ -24,6 +25,8 @@ JOBS = (
     "audit.export.claimName=export",
 )
 """The default has no such jobs, and so no accounts of them."""
+REPOSITORIES = "sandbox.allowedRepositories={" + IMAGE.partition("@")[0] + "}"
+"""Of pods that are made from the objects of `factories`."""
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +41,7 @@ def kubeconfig(plane: ControlPlane) -> Iterator[str]:
     """The administrator's. The chart is installed, and its policies are in force."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", plane.kubeconfig)
-        install(Admin(plane.kubeconfig), [SANDBOX], *JOBS)
+        install(Admin(plane.kubeconfig), [SANDBOX], *JOBS, REPOSITORIES)
         yield plane.kubeconfig
 
 

@@ -1,10 +1,11 @@
 """The real API server answers the operator as the one does that unit tests play, also on a bad day."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from cluster_answers import CASES, SPEC, STARTING, Stage
-from cluster_tools import SYSTEM, Admin, a_name, a_secret, an_execution
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_secret, an_execution
 from control_plane import ControlPlane
 from factories import IMAGE
 from kubernetes.aio import client, config
@@ -12,6 +13,7 @@ from played_cluster import REFUSED
 
 from codeexec_api import CodeExecution
 from codeexec_api.names import EXECUTION_LABEL
+from codeexec_operator.adapters.api_server import ApiServer
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.manifests.pod import build_pod
 
@@ -30,7 +32,7 @@ async def stage(admin: Admin, operator_kubeconfig: str) -> AsyncIterator[Stage]:
     stored = admin.create(an_execution(name, [BLOCK], **SPEC))
     configuration = client.Configuration()
     await config.load_kube_config(operator_kubeconfig, client_configuration=configuration)
-    cluster = Cluster(configuration)
+    cluster = Cluster(ApiServer(configuration))
 
     async def forget() -> None:
         admin.delete("codeexecution", name, wait=True)
@@ -56,8 +58,27 @@ async def test_a_network_policy_that_admission_refuses_is_a_fault(stage: Stage):
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_NODES", "_PODS", "_METADATA"):
-        monkeypatch.setattr(f"codeexec_operator.adapters.cluster.{name}", 2)
+    for name in ("cluster._NODES_AT_A_TIME", "cluster._AT_A_TIME", "contents._METADATA"):
+        monkeypatch.setattr(f"codeexec_operator.adapters.{name}", 2)
+
+
+async def test_requests_are_answered_beside_any_number_of_watches(stage: Stage, admin: Admin):
+    """Each namespace has one for as long as it is served; kept apart, they leave the connections of requests alone."""
+    watches = [stage.cluster.watch_payloads(SANDBOX) for _ in range(101)]
+    begun = [asyncio.create_task(anext(one)) for one in watches]
+    secret = a_secret(a_name("payload"), {"block-0": b"x"})
+    turn = 0
+    try:
+        async with asyncio.timeout(60):
+            while not all(one.done() for one in begun):  # a watch that began later hears of a later change
+                secret["metadata"] = {**secret["metadata"], "annotations": {"turn": str(turn := turn + 1)}}
+                await asyncio.to_thread(admin.apply, secret)
+            assert await stage.stored() == stage.execution
+    finally:
+        for one in begun:
+            one.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+        await asyncio.gather(*(one.aclose() for one in watches))
 
 
 async def test_the_addresses_of_the_api_server_are_those_of_its_endpoints(stage: Stage, admin: Admin):
@@ -103,7 +124,7 @@ async def test_what_comes_in_pages_comes_whole(stage: Stage, admin: Admin, small
 @pytest.fixture
 def silent(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch):
     """An API server that takes connections and answers nothing; the operator waits for less time than otherwise."""
-    monkeypatch.setattr("codeexec_operator.adapters.cluster._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("codeexec_operator.adapters.api_server.ANSWER_SECONDS", 0.2)
     plane.programs["kube-apiserver"].pause()
     yield
     plane.programs["kube-apiserver"].resume()

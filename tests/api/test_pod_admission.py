@@ -14,6 +14,7 @@ import simulated_kubelets
 from cluster_tools import SANDBOX, a_name, wait_for
 from pod_places import CHANGES, POLICY, Place, is_pod_security_s_or_ours, part, wait_for_the_policy
 from weaker_pods import (
+    AN_IMAGE,
     RUN_AS_USER,
     WEAKER,
     Change,
@@ -207,6 +208,40 @@ def test_runtime_class_that_the_chart_does_not_name_is_refused(unguarded, guarde
     spec(runtimeClassName=scheduled_class)(pod)
     assert unguarded.refusal(pod) == "", "positive control"
     assert guarded.refuses_as_ours(guarded.refusal(pod), "spec.runtimeClassName")
+
+
+@pytest.mark.parametrize("tag", ["", ":1", ":v1.2_a-b"])
+def test_a_tag_before_the_digest_makes_no_other_repository(guarded, operator, tag):
+    pod = a_hardened_pod(image=AN_IMAGE.replace("@", f"{tag}@"))
+    assert [place.refusal(pod) for place in (guarded, operator)] == [""] * 2
+
+
+@pytest.fixture(scope="module")
+def wide(make_place, chart_policy) -> Iterator[Place]:
+    """The platform owner allows all repositories below a name, and a single one."""
+    place = make_place()
+    repositories = "{mirror.example/team/,mirror.example/science}"
+    with chart_policy(place, "pods", **{"sandbox.allowedRepositories": repositories}):
+        wait_for_the_policy(place)
+        yield place
+
+
+@pytest.mark.parametrize(
+    ("repository", "allowed"),
+    [
+        ("mirror.example/team/box", True),
+        ("mirror.example/team/deep/box:1", True),
+        ("mirror.example/science:1", True),
+        ("mirror.example/teams/box", False),
+        ("mirror.example/team", False),
+        ("mirror.example/science/box", False),
+        ("mirror.example:5000/team/box", False),
+    ],
+)
+def test_the_owner_may_allow_more_repositories(wide, guarded, repository, allowed):
+    pod = a_hardened_pod(image=f"{repository}@sha256:{'b' * 64}")
+    assert (wide.refusal(pod) == "") is allowed
+    assert guarded.refuses_as_ours(guarded.refusal(pod), "spec.containers[0].image")
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from chart.rights import (
     EXPORT,
     EXPORT_BY_NAME,
     OPERATOR,
+    OPERATOR_AT_HOME,
     OPERATOR_AT_HOME_BY_NAME,
     OPERATOR_BY_NAME,
     OPERATOR_EVERYWHERE,
@@ -116,7 +117,7 @@ def test_role_has_no_right_that_the_table_does_not_ask_for_and_none_elsewhere(ad
     everywhere, here, at_home = set(), set(), set()
     if role == "operator":
         everywhere = cells(OPERATOR_EVERYWHERE)
-        here, at_home = by_name(OPERATOR_BY_NAME), by_name(OPERATOR_AT_HOME_BY_NAME)
+        here, at_home = by_name(OPERATOR_BY_NAME), cells(OPERATOR_AT_HOME) | by_name(OPERATOR_AT_HOME_BY_NAME)
     assert rules_of(admin, accounts[role], SANDBOX) == cells(ROLES[role]) | here
     assert rules_of(admin, accounts[role], SYSTEM) == everywhere | at_home
     assert rules_of(admin, accounts[role], "kube-system") == everywhere

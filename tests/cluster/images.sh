@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Builds the operator and the sandbox image, pushes them and writes their references
-# by digest to .codeexec/images.env. Builds only what has changed.
+# Builds the operator and the sandbox image, pushes them, signs them, attests what is in
+# them and what they were made of, and writes their references by digest to
+# .codeexec/images.env. Builds only what has changed.
 #
 #   usage: images.sh                              to the test cluster's registry
 #          images.sh --push-to REGISTRY/PREFIX    to a registry of yours
 #          images.sh --build-only                 pushes nothing: for who has no cluster yet
+#
+# CODEEXEC_SIGNING_KEY names the private key (docs/images.md); without it one is made in
+# .codeexec/signatures, for the test cluster.
 set -euo pipefail
 # shellcheck source=tests/cluster/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -86,10 +90,24 @@ build() { # NAME IMAGE
   fi
 }
 
-# publish NAME PATH...: builds unless that has been done for the same files, and pushes;
-# sets "reference" to the image by digest.
+# The base image by digest, for the record of what an image was made of.
+base_reference() { # DOCKERFILE
+  if [[ $way == none ]]; then
+    printf '%s@%s\n' "$PYTHON_BASE" "$(docker image inspect --format '{{.Id}}' "$PYTHON_BASE")"
+  else
+    sed -n 's/^ARG BASE_IMAGE=//p' "$1"
+  fi
+}
+
+attest() { # REFERENCE NAME IMAGE DOCKERFILE PATH...
+  PYTHONPATH=$ROOT/tests/support "$VENV/python" -m image_release attest --name "$2" --sources "${3##*:}" \
+    --base "$(base_reference "$4")" "$1" "${@:5}"
+}
+
+# publish NAME DOCKERFILE PATH...: builds unless that has been done for the same files, and pushes and signs;
+# sets "reference" to the image by digest, and "signature" to the file with its signature.
 publish() {
-  local name=$1 image
+  local name=$1 dockerfile=$2 image
   shift
   image=$prefix/$name:$(hash_of "$@")
   if ! docker image inspect "$image" >/dev/null 2>&1; then
@@ -101,6 +119,8 @@ publish() {
   reference=$(sed -n 's/.*digest: \(sha256:[0-9a-f]*\).*/\1/p' "$CACHE/logs/$name-push.log")
   [[ -n $reference ]] || die "docker push told no digest for $image: see $CACHE/logs/$name-push.log"
   reference=$prefix/$name@$reference
+  run "$name-signature" attest "$reference" "$name" "$image" "$ROOT/$dockerfile" tests/cluster/images.sh "$@"
+  signature=$(tail -n 1 "$CACHE/logs/$name-signature.log")
 }
 
 ensure_docker
@@ -118,10 +138,11 @@ if [[ $way == none ]]; then
   base=$(stamp python_base)
 fi
 
-publish operator operator/Dockerfile operator/codeexec_operator crds/codeexec_api executor_client pyproject.toml requirements/operator.txt
+publish operator operator/Dockerfile operator/Dockerfile operator/codeexec_operator crds/codeexec_api executor_client pyproject.toml requirements/operator.txt
 operator=$reference
-publish sandbox operator/sandbox requirements/sandbox.txt
+publish sandbox operator/sandbox/Dockerfile operator/sandbox requirements/sandbox.txt
 sandbox=$reference
 if [[ -n $build_only ]]; then say "The images are built after $SECONDS s" && exit; fi
-printf 'OPERATOR_IMAGE=%s\nSANDBOX_IMAGE=%s\n' "$operator" "$sandbox" >"$STATE/images.env"
+printf '%s\n' "OPERATOR_IMAGE=$operator" "SANDBOX_IMAGE=$sandbox" "SANDBOX_SIGNATURE=$signature" \
+  "IMAGE_KEYS=$STATE/signatures/signing.pub" >"$STATE/images.env"
 say "The images are ready after $SECONDS s: $STATE/images.env"

@@ -2,7 +2,7 @@
 # Makes sure that command-line tools are there. kind, kubectl and helm are taken from
 # PATH where it has them; everything else is built from Go modules, once.
 #
-#   usage: tools.sh TOOL...     TOOL: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas vale syft chromium faketime
+#   usage: tools.sh TOOL...     TOOL: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas vale syft cosign chromium faketime
 #          tools.sh --bin       prints the folder to put in front of PATH
 #          tools.sh --schemas   prints the folder of the Kubernetes JSON schemas
 #          tools.sh --sbom-schemas   prints the folder of the CycloneDX JSON schemas
@@ -59,6 +59,8 @@ syft_tool() {
   install -D -m 644 -t "$SBOM_SCHEMAS" "$(module_dir "github.com/anchore/syft@$SYFT_VERSION")"/schema/cyclonedx/*.json
 }
 
+cosign_tool() { go install -ldflags '-s -w' "github.com/sigstore/cosign/v3/cmd/cosign@$COSIGN_VERSION"; }
+
 # Debian's, of course: it is no Go program.
 chromium_tool() {
   for name in chromium chromium-browser google-chrome; do
@@ -83,8 +85,8 @@ needs_build() { # TOOL
     # Where the node image is built, kubectl is a part of it.
     kubectl) [[ ! -f $CACHE/stamps/kubernetes ]] && ! on_path kubectl ;;
     helm) ! on_path helm ;;
-    hyperkube | helm-unittest | kubeconform | k8s-schemas | vale | syft) true ;;
-    *) die "tools.sh knows no tool '$1', only: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas vale syft chromium faketime" ;;
+    hyperkube | helm-unittest | kubeconform | k8s-schemas | vale | syft | cosign) true ;;
+    *) die "tools.sh knows no tool '$1', only: kind kubectl hyperkube helm helm-unittest kubeconform k8s-schemas vale syft cosign chromium faketime" ;;
   esac
 }
 
@@ -118,5 +120,6 @@ for tool in "${needed[@]}"; do
       step vale_tool "$VALE_VERSION"
       ;;
     syft) step syft_tool "$SYFT_VERSION" ;;
+    cosign) step cosign_tool "$COSIGN_VERSION" ;;
   esac
 done

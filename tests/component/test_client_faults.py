@@ -73,6 +73,13 @@ async def test_a_call_before_the_code_that_fails_is_an_error_with_a_name_and_not
     assert (await through.execute(HELLO, asking())).output == "hello\n"
 
 
+async def test_a_busy_api_server_is_asked_again_after_the_time_that_it_says(operator, stage, through, asking, agent):
+    with stage.client_proxy.fault(LIST, Answer(429, retry_after=1), times=2) as rule:
+        assert (await through.execute(HELLO, asking())).output == "hello\n"
+    assert rule.met == 2
+    stage.ran_once(stage.record(agent))
+
+
 async def test_a_race_for_the_quota_is_run_again(operator, stage, through, asking, agent):
     race = Answer(409, message='Operation cannot be fulfilled on resourcequotas "codeexec": the object was modified')
     with stage.client_proxy.fault(CREATE, race, times=3) as rule:

@@ -1,16 +1,17 @@
 """What takes minutes, by an operator whose clock runs ten times as fast, its timers with it, and is ahead."""
 
+import asyncio
 import base64
 import json
 
 import pytest
 from api_calls import Match
 from cluster_tools import OPERATOR, SANDBOX, SYSTEM, a_secret, wait_for
-from component_stage import LIMITS, in_thread
-from faults import Answer, Cut, Stall
+from component_stage import LEASE_SECONDS, LIMITS, in_thread
+from faults import Answer, Cut, Stall, WatchError
 
-from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
-from executor_client import PreparedBlock
+from codeexec_api.names import EXECUTION_PLURAL, GROUP, POOL_PLURAL, VERSION
+from executor_client import CodeExecError, PreparedBlock
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 EXECUTIONS = Match("watch", EXECUTION_PLURAL)
@@ -18,16 +19,16 @@ EXECUTIONS = Match("watch", EXECUTION_PLURAL)
 
 @pytest.fixture(scope="module")
 def fast(stage):
-    operator = stage.operator(clock="+11m x10")
+    operator = stage.operator(clock="+11m x10", lease_seconds=10 * LEASE_SECONDS)
     yield operator
     operator.end()
 
 
 @pytest.fixture
-async def hurried(operator, fast):
+async def hurried(_one_operator, fast):
     """The operator whose clock runs fast; the other one rests."""
-    if operator.running:
-        await in_thread(operator.stop)
+    if _one_operator.running:
+        await in_thread(_one_operator.stop)
     if not fast.running:
         await in_thread(fast.start)
     return fast
@@ -113,9 +114,73 @@ async def test_the_sealing_key_is_replaced_when_it_is_a_day_old(hurried, stage, 
     await in_thread(hurried.restart)
     newest = (await in_thread(keys))[-1]["name"]
     assert newest not in {one["name"] for one in before}
-    published = await in_thread(admin.get, "configmap", "codeexec-sealing-key")
-    assert newest in published["data"].values()
+    published = lambda: admin.get("configmap", "codeexec-sealing-key")["data"].values()  # noqa: E731
+    await in_thread(wait_for, "it to be published", lambda: newest in published())
     assert (await client.execute(HELLO, asking())).output == "hello\n"
+
+
+# --- what was missed, or is left over ---
+
+
+@pytest.fixture
+def missing(stage):
+    """Does something while the watch on a kind is away; then the API server says that it is too late to hear of it."""
+
+    async def miss(resource, do, *arguments):
+        watch = Match("watch", resource, namespace=SANDBOX)
+        with stage.proxy.fault(watch, Answer(503)) as away:
+            stage.proxy.cut_open(watch)
+            await away.hit()
+            await in_thread(do, *arguments)
+            with stage.proxy.fault(watch, WatchError(410), times=1) as gone:
+                await gone.hit()
+
+    return miss
+
+
+def gauge(operator, start):
+    [line] = [one for one in operator.metrics().splitlines() if one.startswith(start)]
+    return float(line.rpartition(" ")[2])
+
+
+async def test_a_request_whose_deletion_was_missed_is_forgotten(hurried, stage, client, asking, agent, admin, missing):
+    waits = f'codeexec_current_executions{{phase="AwaitingApproval",sandbox_namespace="{SANDBOX}"}}'
+    await in_thread(lambda: put_policy(admin, stage, languages=["bash"], withApproval={"languages": ["python"]}))
+    waiting = asyncio.create_task(client.execute(HELLO, asking()))
+    try:
+        await in_thread(wait_for, "it to wait for approval", lambda: gauge(hurried, waits) == 1)
+        name = stage.record(agent)["metadata"]["name"]
+        await missing(EXECUTION_PLURAL, admin.kubectl, "-n", SANDBOX, "delete", "codeexecution", name)
+        await in_thread(wait_for, "it to be forgotten", lambda: gauge(hurried, waits) == 0)
+    finally:
+        await in_thread(drop_policy, admin)
+    with pytest.raises(CodeExecError):
+        await waiting
+
+
+async def test_a_pool_whose_deletion_was_missed_is_forgotten(hurried, agent, admin, missing):
+    wanted = f'codeexec_pool_wanted_pods{{sandbox_namespace="{SANDBOX}"}}'
+    meta = {"name": agent, "namespace": SANDBOX}
+    pool = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "SandboxPool", "metadata": meta}
+    await in_thread(lambda: admin.apply({**pool, "spec": {"replicas": 1, "limits": LIMITS}}))
+    await in_thread(wait_for, "it to be heard of", lambda: gauge(hurried, wanted) == 1)
+    await missing(POOL_PLURAL, admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", agent)
+    await in_thread(wait_for, "it to be forgotten", lambda: gauge(hurried, wanted) == 0)
+
+
+async def test_what_was_opened_and_not_closed_again_is_closed_later(hurried, stage, client, asking, agent, admin):
+    await in_thread(
+        lambda: put_policy(admin, stage, egress=[{"cidr": "203.0.113.7/32", "port": 443, "protocol": "TCP"}])
+    )
+    try:
+        with stage.proxy.fault(Match("delete", "networkpolicies"), Answer(500), times=5) as rule:
+            result = await client.execute(HELLO, asking(egress=("203.0.113.7/32:443",)))
+            assert result.output == "hello\n"
+            await rule.hit(5)
+        name = stage.record(agent)["status"]["podName"]
+        await in_thread(wait_for, "it to be closed", lambda: not admin.exists("networkpolicy", name))
+    finally:
+        await in_thread(drop_policy, admin)
 
 
 def ended_session(admin, name):

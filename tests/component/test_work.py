@@ -181,8 +181,11 @@ async def test_executions_wait_for_a_pod_of_the_pool_in_their_order(operator, st
         assert (await submitted[0].result()).output == "hello\n"
         await rule.hit(2)
     assert [(await one.result()).output for one in submitted] == ["hello\n"] * 4
-    assert {one["status"]["poolName"] for one in stage.records(agent=agent)} == {pool.name}
-    for record in stage.records(agent=agent):
+    records = {one["metadata"]["name"]: one for one in stage.records(agent=agent)}
+    started = [records[one.name]["status"]["startedAt"] for one in submitted]
+    assert started == sorted(started)
+    assert {one["status"]["poolName"] for one in records.values()} == {pool.name}
+    for record in records.values():
         stage.ran_once(record)
 
 
@@ -204,14 +207,47 @@ async def test_a_pool_finds_out_that_a_waiting_pod_is_silent(operator, stage, ma
     await in_thread(pool.ready, 1)
 
 
-async def test_a_pool_replaces_its_pods_after_a_restart_of_the_operator(operator, stage, client, asking, make_pool):
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_a_pool_keeps_its_pods_when_the_operator_went(operator, stage, client, asking, make_pool, how):
     pool = await make_pool(2)
     before = pool.pods()
-    await in_thread(operator.stop)
+    await in_thread(getattr(operator, how))
+    await in_thread(stage.free_lease)
+    connections = len(stage.proxy.seen(ATTACH))
     await in_thread(operator.start)
-    await in_thread(wait_for, "other pods", lambda: pool.pods() and not pool.pods() & before)
+    await in_thread(wait_for, "both to be asked again", lambda: len(stage.proxy.seen(ATTACH)) >= connections + 2)
     await in_thread(pool.ready, 2)
+    assert pool.pods() == before
     assert (await client.execute(HELLO, asking())).output == "hello\n"
+
+
+async def test_a_pool_keeps_its_pods_when_its_connections_break(operator, stage, make_pool):
+    pool = await make_pool(2)
+    before = pool.pods()
+    with stage.proxy.fault(ATTACH, Answer(503), times=2) as rule:
+        assert stage.proxy.cut_open(ATTACH) >= 2
+        await rule.hit(2)
+    await in_thread(pool.ready, 2)
+    assert pool.pods() == before
+
+
+async def test_code_in_a_pod_of_a_pool_goes_on_when_the_operator_went_before_it_was_adopted(
+    operator, stage, client, asking, agent, make_pool
+):
+    pool = await make_pool(1)
+    with stage.proxy.fault(Match("patch", "pods"), Stall()) as rule:
+        running = asyncio.create_task(client.execute(python(f'wait("{agent}")\nprint("done")'), asking()))
+        await stage.script.reached(agent)
+        await rule.hit()
+        await in_thread(operator.kill)
+        await in_thread(stage.free_lease)
+    await in_thread(operator.start)
+    await in_thread(pool.ready, 1)
+    stage.script.open(agent)
+    assert (await running).output == "done\n"
+    record = stage.record(agent)
+    stage.ran_once(record)
+    await in_thread(wait_for, "the pod that was used to go", lambda: record["status"]["podName"] not in stage.pods())
 
 
 async def test_a_pod_of_a_pool_that_goes_is_replaced(operator, stage, admin, make_pool):

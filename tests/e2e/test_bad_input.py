@@ -7,7 +7,7 @@ namespace that no operator serves, tests/api those that need no node.
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, a_name, a_secret, image
+from cluster_tools import SANDBOX, a_name, a_secret, image, signatures
 
 from executor_client import (
     ExecutionNotStarted,
@@ -46,7 +46,7 @@ def test_secret_that_is_not_its_payload_is_left_alone(admin):
 
 def test_sandbox_image_without_a_runner(admin, policy):
     operator = image("OPERATOR_IMAGE")
-    policy(images=[operator])
+    policy(images=[operator], imageSignatures=signatures(operator))
     name = a_name("norunner")
     admin.submit(name, "print(1)", limits=SMALL)
     status = admin.wait_for_phase(name, "Failed")["status"]

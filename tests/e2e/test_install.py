@@ -37,6 +37,8 @@ def _install(kubeconfig: str, *arguments: str) -> None:
         "sandbox.image.digest": sandbox[1],
     }
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    for key, which in (("imageVerification.publicKeys", "IMAGE_KEYS"), ("image.signature", "SANDBOX_SIGNATURE")):
+        settings += ["--set-file", f"sandbox.{key}={image(which)}"]
     chart = str(ROOT / "charts" / "codeexec")
     ours = ("--values", str(ROOT / "tests" / "e2e" / "values.yaml"), *settings, *arguments)
     helm(kubeconfig, "upgrade", "--install", "codeexec", chart, "--wait", "--timeout", "2m", *ours)

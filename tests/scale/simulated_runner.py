@@ -41,14 +41,17 @@ class SimulatedRunner:
         Raises:
             ValueError: a line is too long, or no JSON.
         """
-        for line in self._lines.feed(data):
+        for line in filter(None, self._lines.feed(data)):
             async for frame in self._answer(json.loads(line)):
                 yield frame
 
     async def _answer(self, message: Mapping[str, Any]) -> AsyncIterator[Frame]:
         if "report" in message:
             egress = [{**target, "answered": False} for target in self._targets]
-            yield {"ready": True, "layers": sorted(LAYERS), "egress": egress, "kernel": False}
+            used = {"job": None, "used": self.jobs > 0}
+            yield {"ready": True, "layers": sorted(LAYERS), "egress": egress, "kernel": False, **used}
+        elif "resume" in message:
+            yield {"resumed": message["resume"], "missing": "Forgotten" if self.jobs else "NeverBegun"}
         elif "blocks" in message:
             self.jobs += 1
             async for frame in self._run(message):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from image_release.signing import signing_key, statement
 from kube import DEFAULT_SANDBOX as DEFAULT_SANDBOX
 from kube import SANDBOX, Kube, Object, Wait
 from waits import TERMINAL, Waits, phase_of
@@ -32,6 +33,12 @@ def image(which: str = "SANDBOX_IMAGE") -> str:
     """Reference by digest of an image that `make images` has pushed."""
     lines = (ROOT / ".codeexec" / "images.env").read_text().split()
     return dict(line.split("=", 1) for line in lines)[which]
+
+
+def signatures(*references: str) -> list[str]:
+    """Signatures of images by the key of `make images`, which the release trusts, for a policy."""
+    key = signing_key()
+    return [key.sign(statement(one)) for one in references]
 
 
 def wait_for(what: str, probe: Callable[[], T], seconds: float = 60) -> T:

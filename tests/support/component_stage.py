@@ -7,16 +7,18 @@ import asyncio
 import functools
 import json
 import os
+import socketserver
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 import yaml
 from api_calls import Match
 from chart.helm import render, tool
-from chart.install import wait_until_served
+from chart.install import IMAGE, wait_until_served
 from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, wait_for
 from control_plane import (
     API_SERVER,
@@ -26,7 +28,9 @@ from control_plane import (
     SCHEDULER,
     ControlPlane,
 )
+from factories import A_SIGNING_KEY
 from fault_proxy import FaultProxy
+from image_release.signing import statement
 from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNodes
 from scripted_runner import Script
@@ -34,8 +38,11 @@ from scripted_runner import Script
 from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
 
 T = TypeVar("T")
+_Key: TypeAlias = tuple[str, str, str]
+"""Kind, namespace and name of an object."""
 
 OPERATOR: Final = "codeexec-operator"
+LEASE_SECONDS: Final = 30
 LIMITS: Final = {"cpu": "100m", "memory": "96Mi"}
 RUNTIME_CLASS: Final = "simulated"
 PRETENDED: Final = "pretended"
@@ -99,23 +106,29 @@ class Stage:
         """What the runners share."""
         return self.nodes.script
 
-    def operator(self, *, direct: bool = False, **options: Any) -> OperatorProcess:
-        """One that has not been started; it talks to the API server through the stage's proxy, or directly."""
+    def operator(self, *, direct: bool = False, through: FaultProxy | None = None, **options: Any) -> OperatorProcess:
+        """One that has not been started; it talks to the API server through a proxy, the stage's own, or directly."""
         self._operators += 1
         folder = self.folder / f"operator-{self._operators}"
         folder.mkdir()
         token = self.token(SYSTEM, OPERATOR)
-        through = self.proxy.write_kubeconfig(folder / "kubeconfig", token=token)
-        path = self.plane.kubeconfig_with_token(token) if direct else through
+        proxied = (through or self.proxy).write_kubeconfig(folder / "kubeconfig", token=token)
+        path = self.plane.kubeconfig_with_token(token) if direct else proxied
         return OperatorProcess(
             folder,
             environment=self._environment,
-            files=self._files,
             kubeconfig=path,
             api_server=self.plane.url,
-            address=self.plane.address,
             **options,
         )
+
+    def lease(self) -> dict[str, Any]:
+        """What the Lease says that the leading operator holds."""
+        return dict(self.admin.get("lease", OPERATOR, SYSTEM)["spec"])
+
+    def free_lease(self) -> None:
+        """After the leader was killed: the next one need not wait until its Lease has run out."""
+        self.admin.kubectl("delete", "lease", OPERATOR, "--namespace", SYSTEM)
 
     def token(self, namespace: str, account: str) -> str:
         """Of a service account."""
@@ -155,7 +168,7 @@ class Stage:
 
     def a_policy(self, namespace: str = SANDBOX, **spec: Any) -> dict[str, Any]:
         """An ExecutionPolicy of a namespace: the default one with these changes."""
-        default = yaml.safe_load(self._files["policy.yaml"])
+        default = yaml.safe_load(self.configuration["data"]["policy.yaml"])
         meta = {"name": "default", "namespace": namespace}
         kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ExecutionPolicy"}
         return {**kind, "metadata": meta, "spec": {**default, **spec}}
@@ -165,30 +178,51 @@ class Stage:
         rows = self.admin.kubectl("-n", namespace, "get", "pods", "-o", "name").split()
         return {row.removeprefix("pod/") for row in rows}
 
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What the operator watches, as the chart makes it."""
+        return self._objects["ConfigMap", SYSTEM, OPERATOR]
+
+    def upgrade(self, *, namespaces: tuple[str, ...] | None = None, **values: Any) -> None:
+        """What `helm upgrade` does with other values, but for the Deployment: operators that run go on."""
+        before, self.namespaces = self._objects, namespaces or self.namespaces
+        self._values |= {"sandbox": _sandbox(self.namespaces), **values}
+        self._objects = self._render()
+        self._put({key: one for key, one in self._objects.items() if before.get(key) != one})
+        for kind, namespace, name in before.keys() - self._objects.keys():
+            annotations = before[kind, namespace, name]["metadata"].get("annotations", {})
+            if annotations.get("helm.sh/resource-policy") != "keep":
+                self.admin.kubectl("-n", namespace, "delete", kind.lower(), name, "--ignore-not-found")
+
     def _install(self) -> None:
         os.environ["PATH"] = f"{Path(tool('helm')).parent}:{Path(tool('kubectl')).parent}:{os.environ['PATH']}"
-        values = self.folder / "values.yaml"
-        values.write_text(yaml.safe_dump(self._values))
-        objects = render("--values", str(values))
-        for namespace in (SYSTEM, *self.namespaces):
-            self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        custom = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
+        self._objects = self._render()
+        custom = [one for (kind, *_), one in self._objects.items() if kind == "CustomResourceDefinition"]
         classes = _runtime_class(RUNTIME_CLASS, "runc"), _runtime_class(PRETENDED, "runsc")
         self.admin.apply(*classes, _api_server_endpoints(), *custom)
         wait_until_served(self.admin, custom)
+        self._put(self._objects)
+        self._stack.enter_context(_Canary(self.admin.get("service", "codeexec-canary", SYSTEM)["spec"]["clusterIP"]))
+        deployment = self._objects["Deployment", SYSTEM, OPERATOR]
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        self._environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+
+    def _render(self) -> dict[_Key, dict[str, Any]]:
+        values = self.folder / f"{a_name('values')}.yaml"
+        values.write_text(yaml.safe_dump(self._values))
+        objects = render("--values", str(values))
+        return {(one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in objects}
+
+    def _put(self, objects: Mapping[_Key, dict[str, Any]]) -> None:
+        for namespace in (SYSTEM, *self.namespaces):
+            self.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         left_out = ("CustomResourceDefinition", "Deployment", "Pod")
-        self.admin.apply(*(one for one in objects if one["kind"] not in left_out))
+        self.admin.apply(*(one for (kind, *_), one in objects.items() if kind not in left_out))
         for namespace in self.namespaces:
             wait_for(
                 f"the quota of {namespace} to be counted",
                 lambda namespace=namespace: "used" in self._quota(namespace),
             )
-        [deployment] = [one for one in objects if one["kind"] == "Deployment"]
-        [container] = deployment["spec"]["template"]["spec"]["containers"]
-        self._environment = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-        self._files: Mapping[str, str] = next(
-            one["data"] for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"] == OPERATOR
-        )
 
     def _quota(self, namespace: str) -> str:
         return self.admin.kubectl("-n", namespace, "get", "resourcequotas", "-o", "jsonpath={.items[*].status}")
@@ -196,6 +230,25 @@ class Stage:
 
 RUNNING: Final = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Running")
 """The write that has to come before code is handed over."""
+
+
+class _Canary(socketserver.TCPServer):
+    """Answers at the address of the canary's Service, as a replica of the operator does."""
+
+    allow_reuse_address = True
+
+    def __init__(self, address: str) -> None:
+        super().__init__((address, 8081), socketserver.BaseRequestHandler)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.serve_forever, name="canary", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
 
 def _over(record: Mapping[str, Any]) -> bool:
@@ -218,11 +271,21 @@ def _runtime_class(name: str, handler: str) -> dict[str, Any]:
     return {**kind, "metadata": {"name": name}, "handler": handler, "scheduling": scheduling}
 
 
+def _sandbox(namespaces: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "namespaces": list(namespaces),
+        "createNamespaces": False,
+        "imageVerification": {"publicKeys": A_SIGNING_KEY.public_pem},
+        "image": {"signature": A_SIGNING_KEY.sign(statement(IMAGE))},
+    }
+
+
 def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:
     return {
-        "sandbox": {"namespaces": list(namespaces), "createNamespaces": False},
+        "sandbox": _sandbox(namespaces),
         "policy": {"runtimeClassName": RUNTIME_CLASS, "runtimeClassNames": [PRETENDED], "podTTLSeconds": 0},
         "defaultPool": {"enabled": False},
         "resourceQuota": {**_QUOTA, "configMaps": 20000},
-        "operator": {"logLevel": "INFO"},
+        # Nobody restarts an operator here that has ended because its API server was away for too long.
+        "operator": {"logLevel": "INFO", "leaseSeconds": LEASE_SECONDS},
     }

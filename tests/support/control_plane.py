@@ -286,7 +286,7 @@ class ControlPlane:
             "--enable-admission-plugins=NodeRestriction",  # beside those that Kubernetes enables by default
             "--enable-bootstrap-token-auth=true",
             "--allow-privileged=true",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            "--service-cluster-ip-range=127.128.0.0/12",  # a Service is what listens at its address on this machine
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={self.folder}/sa.pub",
             f"--service-account-signing-key-file={self.folder}/sa.key",

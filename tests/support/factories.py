@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from image_release.signing import SigningKey
+
 from codeexec_api import (
     CodeExecution,
     CodeExecutionSpec,
@@ -31,6 +34,9 @@ from codeexec_operator.core.transcript import Transcript, readiness
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 IMAGE = "registry.example/sandbox@sha256:" + "a" * 64
 OTHER_IMAGE = "registry.example/other@sha256:" + "b" * 64
+A_SIGNING_KEY = SigningKey(ec.derive_private_key(1, ec.SECP256R1()))
+"""For images. Signatures are the same each time."""
+ANOTHER_SIGNING_KEY = SigningKey(ec.derive_private_key(2, ec.SECP256R1()))
 UID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 SESSION_UID = "3f333df6-90a4-4fda-8dd3-9485d27cee36"
 SECRET_UID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"

@@ -267,28 +267,43 @@ class FaultProxy:
         }
         url = f"{self._upstream.server}{request.raw_path}"
         try:
-            far = await self._session.ws_connect(url, protocols=asked, headers=headers, max_msg_size=0)
+            far = await self._session.ws_connect(url, protocols=asked, headers=headers, max_msg_size=0, autoping=False)
         except aiohttp.WSServerHandshakeError as error:
             return stream.answers(answered(Answer(error.status, message=error.message)))
         async with far:
-            near = stream.answers(web.WebSocketResponse(protocols=asked, max_msg_size=0, compress=False, timeout=0.1))
+            options: dict[str, Any] = {"max_msg_size": 0, "compress": False, "timeout": 0.1, "autoping": False}
+            near = stream.answers(web.WebSocketResponse(protocols=asked, **options))
             await near.prepare(request)
 
             async def to_client() -> None:
                 async for message in far:
-                    await pieces.another()
-                    await near.send_bytes(message.data)
+                    if message.type is aiohttp.WSMsgType.BINARY:
+                        await pieces.another()
+                    await _forward(message, near, stream)
                 await stream.passes()
                 await near.close()
 
             async def to_server() -> None:
                 async for message in near:
-                    await stream.passes()
-                    await far.send_bytes(message.data)
+                    await _forward(message, far, stream)
                 await stream.passes()
 
             await _first_of(to_client(), to_server())
         return near
+
+
+async def _forward(
+    message: aiohttp.WSMessage, to: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, stream: _Stream
+) -> None:
+    """Pass a message on, also a ping and its answer: the proxy itself answers none."""
+    await stream.passes()
+    match message.type:
+        case aiohttp.WSMsgType.PING:
+            await to.ping(message.data)
+        case aiohttp.WSMsgType.PONG:
+            await to.pong(message.data)
+        case _:
+            await to.send_bytes(message.data)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The operator as a process of this machine: as its Deployment starts it, but for the container around it.
 
-It gets the environment and the files that the chart gives it. What differs: it finds the API server by a kubeconfig,
+It gets the environment that the chart gives it. What differs: it finds the API server by a kubeconfig,
 and `/etc/resolv.conf` names nobody, in a mount namespace of its own, because a name server of the machine that runs the
 tests is none of the cluster's. So the targets of its egress proof are the API server, the canary and the kubelets, and
 all three are there.
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from cluster_tools import wait_for
 
-_START_SECONDS = 30
+_START_SECONDS = 60
 _STOP_SECONDS = 15
 _LOG_LINES = 60
 
@@ -28,13 +28,12 @@ class OperatorProcess:
     """One operator, with ports and a log of its own.
 
     Args:
-        folder: for its log; policy and pool are files in `files`.
+        folder: for its log.
         environment: what the chart gives it.
-        files: what the chart mounts at /etc/codeexec.
         kubeconfig: with the rights of its service account.
         api_server: address and port, a target of its egress proofs.
-        address: of its pod.
         clock: see `_shifted`.
+        lease_seconds: how long others wait for it when it has gone silent; as the chart says, if none are given.
     """
 
     def __init__(
@@ -42,17 +41,14 @@ class OperatorProcess:
         folder: Path,
         *,
         environment: Mapping[str, str],
-        files: Mapping[str, str],
         kubeconfig: str | Path,
         api_server: str,
-        address: str,
         clock: str | None = None,
+        lease_seconds: int | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.log, self.address = folder / "operator.log", address
+        self.log = folder / "operator.log"
         self.health_port, canary_port, self.metrics_port = free_ports(3)
-        for name, content in files.items():
-            (folder / name).write_text(content)
         (folder / "resolv.conf").write_text("")
         self._folder = folder
         target = urlsplit(api_server)
@@ -60,15 +56,13 @@ class OperatorProcess:
         self._environment = {
             **passed,
             **environment,
-            **({"CODEEXEC_POOL_FILE": str(folder / "pool.yaml")} if "CODEEXEC_POOL_FILE" in environment else {}),
-            "CODEEXEC_POLICY_FILE": str(folder / "policy.yaml"),
-            "CODEEXEC_POD_IPS": address,
             "CODEEXEC_HEALTH_PORT": str(self.health_port),
             "CODEEXEC_CANARY_PORT": str(canary_port),
             "CODEEXEC_METRICS_PORT": str(self.metrics_port),
             "KUBERNETES_SERVICE_HOST": str(target.hostname),
             "KUBERNETES_SERVICE_PORT": str(target.port),
             "KUBECONFIG": str(kubeconfig),
+            **({"CODEEXEC_LEASE_SECONDS": str(lease_seconds)} if lease_seconds else {}),
             **_shifted(clock),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,8 +83,11 @@ class OperatorProcess:
         assert self._process, "the operator was not started"
         return self._process.pid
 
-    def start(self, *, ready: bool = True) -> None:
-        """Start it; unless it isn't asked for, wait until it is ready."""
+    def start(self, *, ready: bool = True, leads: bool = True) -> None:
+        """Start it, and wait until it is ready and leads, unless that isn't asked for.
+
+        Where another one leads, or was killed and held its Lease, this one stands by.
+        """
         assert not self.running, "the operator runs already"
         script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
         unshare = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",))]
@@ -108,6 +105,8 @@ class OperatorProcess:
             )
         if ready:
             self.wait_until_ready()
+        if ready and leads:
+            self.wait_until_it_leads()
 
     def wait_until_ready(self, seconds: float = _START_SECONDS) -> None:
         """Until its readiness probe would succeed; ends at once if it has ended."""
@@ -118,6 +117,20 @@ class OperatorProcess:
             return self.answers("readyz")
 
         wait_for("the operator to be ready", probe, seconds)
+
+    def wait_until_it_leads(self) -> None:
+        """Until it works; ends at once if it has ended."""
+
+        def leads() -> bool:
+            assert self.running, f"the operator has ended:\n{self.tail()}"
+            return self.leads
+
+        wait_for("the operator to lead", leads, _START_SECONDS)
+
+    @property
+    def leads(self) -> bool:
+        """True if it works, and does not stand by."""
+        return "\ncodeexec_leader 1.0" in self.metrics()
 
     def answers(self, path: str) -> bool:
         """True if one of its health endpoints says that all is well."""
@@ -150,6 +163,11 @@ class OperatorProcess:
         assert self._process, "the operator was not started"
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(_STOP_SECONDS)
+
+    def ended(self) -> int:
+        """Wait until it has ended by itself; its exit code."""
+        assert self._process, "the operator was not started"
+        return self._process.wait(_START_SECONDS)
 
     def kill(self) -> None:
         """Without a warning, as when its node is gone."""

@@ -55,6 +55,9 @@ class PlayedCluster:
         self.heard.append(f"create pod {pod['metadata']['name']}")
         return None
 
+    async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
+        return []
+
     async def delete_pod(self, namespace: str, name: str) -> None:
         self.heard.append(f"delete pod {name}")
 

@@ -101,10 +101,15 @@ def the_one(spans: Spans, name: str) -> dict[str, Any]:
 
 
 def operator_pod(admin: Admin) -> dict[str, Any]:
-    """The one that is not going."""
-    pods = admin.list("pod", SYSTEM, labels="app.kubernetes.io/component=operator")
-    [pod] = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
-    return pod
+    """The one that leads, once there is one that is not going."""
+
+    def leader() -> dict[str, Any] | None:
+        holder = admin.get("lease", "codeexec-operator", SYSTEM)["spec"].get("holderIdentity") or ""
+        pods = admin.list("pod", SYSTEM, labels="app.kubernetes.io/component=operator")
+        staying = (one for one in pods if "deletionTimestamp" not in one["metadata"])
+        return next((one for one in staying if holder.startswith(f"{one['metadata']['name']}_")), None)
+
+    return wait_for("an operator to lead", leader)
 
 
 def operator_log(admin: Admin) -> str:

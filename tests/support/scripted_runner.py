@@ -5,6 +5,7 @@ No code is run. It is a list of these calls, with literals:
     print("words")     what comes out
     fill(800_000)      so many bytes of output
     wait("gate")       until the test opens this gate, the job is cancelled, or its time is over
+    wait(3)            the same, but for so many seconds
     exit(3)            ends with this code
     stuck()            never ends, and doesn't hear of a cancellation
 
@@ -40,6 +41,8 @@ class Script:
     """Of those that are for one job only."""
     boot_id: str = ""
     """Of the kernel that runners see."""
+    refused: int = 0
+    """Messages of an older epoch than the one that counted."""
     _gates: dict[str, threading.Event] = field(default_factory=dict)
     _arrived: Counter[str] = field(default_factory=Counter)
     _lock: threading.Condition = field(default_factory=threading.Condition)
@@ -118,11 +121,15 @@ class ScriptedRunner:
         self._targets, self._script = targets, script
         self._lines = Lines()
         self._running: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._frames: dict[str, list[Frame]] = {}
+        """What was said of each job that was begun."""
+        self._epoch: list[int] = []
 
     def take(self, data: bytes) -> None:
         """What comes on its stdin, in pieces of any size."""
         for line in self._lines.feed(data):
-            self._answer(json.loads(line))
+            if line.strip():
+                self._take(json.loads(line))
 
     def stop(self) -> None:
         """Its container is gone."""
@@ -130,12 +137,23 @@ class ScriptedRunner:
             task.cancel()
         self.log.end()
 
+    def _take(self, message: Mapping[str, Any]) -> None:
+        if message["epoch"] < self._epoch:
+            self._script.refused += 1
+            self._send({"refused": message["epoch"]})
+            return
+        self._epoch = message["epoch"]
+        self._answer(message)
+
     def _answer(self, message: Mapping[str, Any]) -> None:
         if "report" in message:
             egress = [{**target, "answered": False} for target in self._targets]
             facts = {"layers": sorted(LAYERS), "egress": egress, "userNamespace": True}
             facts["bootId"] = self._script.boot_id
+            facts |= {"job": next(iter(self._running), None), "used": bool(self._frames)}
             self._send({"ready": True, **facts, "kernel": bool(message["kernel"])})
+        elif "resume" in message:
+            self._resume(message["resume"], message["from"])
         elif "blocks" in message:
             self._begin(message)
         elif "ping" in message:
@@ -148,13 +166,30 @@ class ScriptedRunner:
             self.exited = True
             self.log.end()
 
+    def _resume(self, uid: str, start: int) -> None:
+        if uid not in self._frames:
+            self._send({"resumed": uid, "missing": "NeverBegun"})
+            return
+        self._send({"resumed": uid})
+        for frame in self._frames[uid][start:]:
+            self._send(frame)
+
     def _begin(self, job: Mapping[str, Any]) -> None:
+        if job["id"] in self._frames:
+            self._send({"repeated": job["id"]})
+            return
+        frames = self._frames[job["id"]] = []
+
+        def tell(frame: Frame) -> None:
+            frames.append(frame)
+            self._send(frame)
+
         self.jobs += 1
         self._script.handed_over(job["id"])
         if self.jobs == 2 and not job["session"]:
             self._script.pods_used_twice += 1
         cancelled = asyncio.Event()
-        task = asyncio.create_task(_Job(job, self._script, self._send, cancelled).run())
+        task = asyncio.create_task(_Job(job, self._script, tell, cancelled).run())
         self._running[job["id"]] = task, cancelled
         task.add_done_callback(lambda _: self._running.pop(job["id"], None))
 
@@ -197,7 +232,7 @@ class _Job:
                         case "fill":
                             self._fill(int(argument))
                         case "wait":
-                            if not await self._wait(str(argument)):
+                            if not await self._wait(argument):
                                 return 130, "Cancelled"
                         case "exit":
                             return int(argument), "NonZeroExit" if argument else "Completed"
@@ -210,11 +245,11 @@ class _Job:
             return 1, "NonZeroExit"
         return 0, "Completed"
 
-    async def _wait(self, gate: str) -> bool:
+    async def _wait(self, gate: str | int) -> bool:
         """False if it is cancelled before."""
-        self._script.arrive(gate)
-        opened = self._script.gate(gate)
-        while not opened.is_set():
+        begun, opened = time.monotonic(), self._script.gate(str(gate))
+        self._script.arrive(str(gate))
+        while not (opened.is_set() or (isinstance(gate, int) and time.monotonic() >= begun + gate)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.02):
                     await self._cancelled.wait()

@@ -12,7 +12,9 @@ from codeexec_operator.manifests.pod import build_pod
 Pod = dict[str, Any]
 Change = Callable[[Pod], None]
 
-AN_IMAGE = "registry.example/sandbox@sha256:" + "a" * 64
+REPOSITORY = "registry.example:5000/codeexec/sandbox"
+"""That of the chart's least values, which releases of tests allow."""
+AN_IMAGE = f"{REPOSITORY}@sha256:{'b' * 64}"
 AGENT = "codeexec-agent"
 
 
@@ -48,6 +50,10 @@ def metadata(**changes: Any) -> Change:
 
 def spec(**changes: Any) -> Change:
     return lambda pod: _change(pod["spec"], changes)
+
+
+def _from(repository: str) -> str:
+    return f"{repository}@sha256:{'b' * 64}"
 
 
 def context(**changes: Any) -> Change:
@@ -212,7 +218,15 @@ WEAKER: dict[str, tuple[str, Change]] = {
         context(sysctls=[{"name": "kernel.shm_rmid_forced", "value": "0"}]),
     ),
     # what it runs
-    "image by tag": ("spec.containers[0].image", container(image="registry.example/sandbox:1")),
+    "image by tag": ("spec.containers[0].image", container(image="registry.example:5000/codeexec/sandbox:1")),
+    "image of another registry": (
+        "spec.containers[0].image",
+        container(image=_from("elsewhere.example/codeexec/sandbox")),
+    ),
+    "image below its repository": ("spec.containers[0].image", container(image=_from(f"{REPOSITORY}/more"))),
+    "image of a longer name": ("spec.containers[0].image", container(image=_from(f"{REPOSITORY}es"))),
+    "image with a port for a tag": ("spec.containers[0].image", container(image=_from(f"{REPOSITORY}:5000/more"))),
+    "image of a shorter name": ("spec.containers[0].image", container(image=_from("registry.example:5000/codeexec"))),
     "image by nothing": ("spec.containers[0].image", container(image="sandbox")),
     "another program": ("spec.containers[0].command", container(command=["sleep", "600"])),
     "arguments": ("spec.containers[0].args", container(args=["--open"])),

@@ -18,6 +18,10 @@
 {{- include "codeexec.fullname" . }}-operator
 {{- end }}
 
+{{- define "codeexec.canaryName" -}}
+{{- include "codeexec.fullname" . }}-canary
+{{- end }}
+
 {{- define "codeexec.sealingSecret" -}}
 {{- include "codeexec.fullname" . }}-sealing
 {{- end }}
@@ -120,8 +124,28 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "codeexec.operatorName
 {{/* The cluster's default policy: the spec of an ExecutionPolicy. */}}
 {{- define "codeexec.policy" -}}
 {{- $images := prepend .Values.policy.extraImages (include "codeexec.sandboxImage" .) }}
-{{- $policy := omit .Values.policy "extraImages" "runtimeClassName" }}
-{{- $policy | merge (dict "images" $images "runtimeClassName" (include "codeexec.runtimeClassName" .)) | toYaml }}
+{{- $signatures := prepend .Values.policy.imageSignatures .Values.sandbox.image.signature | compact }}
+{{- if and .Values.sandbox.imageVerification.publicKeys (not $signatures) }}
+{{- fail "sandbox.imageVerification.publicKeys is set, but no image has a signature, so that no code could run: set sandbox.image.signature to the Sigstore bundle of sandbox.image (docs/images.md)" }}
+{{- end }}
+{{- $policy := omit .Values.policy "extraImages" "imageSignatures" "runtimeClassName" }}
+{{- $policy | merge (dict "images" $images "imageSignatures" $signatures "runtimeClassName" (include "codeexec.runtimeClassName" .)) | toYaml }}
+{{- end }}
+
+{{/*
+Repositories of sandbox images, as a JSON list: those of all images in the values, and those that the values add. An
+image reference is name@digest or name:tag@digest.
+*/}}
+{{- define "codeexec.repositories" -}}
+{{- $images := prepend .Values.policy.extraImages (include "codeexec.sandboxImage" .) }}
+{{- range append .Values.policy.agentRules .Values.policy }}
+{{- $images = concat $images (.images | default list) ((.withApproval | default dict).images | default list) }}
+{{- end }}
+{{- $repositories := list }}
+{{- range $images }}
+{{- $repositories = append $repositories (regexReplaceAll "(:[^/]*)?@.*$" . "") }}
+{{- end }}
+{{- concat $repositories .Values.sandbox.allowedRepositories | uniq | toJson }}
 {{- end }}
 
 {{/*
@@ -153,12 +177,12 @@ a RuntimeClass has: a virtual machine comes before gVisor. The operator knows th
 {{- end }}
 {{- end }}
 
-{{/* Namespaces that the operator serves, checked. */}}
+{{/* Namespaces that the operator serves, checked, as a JSON list. */}}
 {{- define "codeexec.namespaces" -}}
 {{- if has .Release.Namespace .Values.sandbox.namespaces }}
 {{- fail (printf "sandbox.namespaces contains %q, the release's own namespace: sandbox namespaces have no network, and the operator needs one. Install the release in another namespace, such as codeexec-system" .Release.Namespace) }}
 {{- end }}
-{{- join "," .Values.sandbox.namespaces }}
+{{- .Values.sandbox.namespaces | toJson }}
 {{- end }}
 
 {{/* Subjects of a RoleBinding, from values such as agents.subjects. */}}

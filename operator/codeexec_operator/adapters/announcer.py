@@ -56,8 +56,6 @@ class Announcer:
                 self._metrics.events(EVENTS_POSTED)
             except (ApiException, *NETWORK_ERRORS) as error:
                 self._failed(error)
-            except Exception:  # a bug must not end the announcing for good
-                logger.exception("unexpected; going on with the next Event")
 
     def _failed(self, error: Exception) -> None:
         self._metrics.events(EVENTS_FAILED)

@@ -4,10 +4,9 @@ What a line holds and how lines are chained is said by `codeexec_api.audit`. A l
 that is not written, and code that does not start: nothing happens without its line.
 """
 
-import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -29,66 +28,73 @@ from codeexec_api.audit import (
 from codeexec_api.audit_file import LogFile
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.metrics import AUDIT_FAILED, AUDIT_WRITTEN, Metrics
+from codeexec_operator.adapters.supervision import JobFailure
 
 logger = logging.getLogger(__name__)
 
-_LISTED_SECONDS: Final = 60
-"""By then the records that were there before this process have been listed."""
 _STANDARD_OUTPUT: Final = 1
 
 Record = TypeVar("Record", CodeExecution, CodeSession)
 Status = CodeExecutionStatus | CodeSessionStatus
 
 
-class AuditFailure(Exception):
+class AuditFailure(JobFailure):
     """A line could not be written, so what it tells of did not happen."""
 
 
 class AuditLog:
-    """One chain for each sandbox namespace, from when this process starts until it ends.
+    """One chain for each sandbox namespace, from when this process begins to serve it until the process ends.
 
     Args:
-        namespaces: that the operator serves.
         version: of the operator.
         metrics: counts lines.
         write: takes one line of text, or raises OSError.
     """
 
-    def __init__(
-        self, namespaces: Sequence[str], version: str, metrics: Metrics, write: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, version: str, metrics: Metrics, write: Callable[[str], None] | None = None) -> None:
         self._write = write or LogFile(_STANDARD_OUTPUT)
-        self._metrics = metrics
-        self._segments = {one: Segment(secrets.token_hex(16), one, version) for one in namespaces}
+        self._version, self._metrics = version, metrics
+        self._segments: dict[str, Segment] = {}
+        self._begun: set[str] = set()
         self._earlier: dict[str, AuditAnchor] = {}
         self._fault = ""
 
-    def open(self) -> None:
-        """Begin each chain.
+    def begin(self, namespace: str) -> None:
+        """Begin the chain of a namespace. One that is served again goes on with its chain.
 
         Raises:
-            AuditFailure: the first lines can't be written.
+            AuditFailure: the first line can't be written.
         """
-        for namespace in self._segments:
+        if namespace not in self._begun:
             self._append(namespace, AuditEvent.OPERATOR_STARTED, {})
+            self._begun.add(namespace)
 
-    async def run(self) -> None:
-        """Tell, once, how far the chains before these went, as records say."""
-        await asyncio.sleep(_LISTED_SECONDS)
-        self.close()
+    def tell_of_earlier(self, namespace: str) -> None:
+        """Tell, once, how far the chain before this one went, as records say.
+
+        Raises:
+            AuditFailure: the line can't be written.
+        """
+        if earlier := self._earlier.get(namespace):
+            self._append(namespace, AuditEvent.CONTINUES, of_the_last_one(earlier))
+            del self._earlier[namespace]
 
     def close(self) -> None:
-        """The same, now, if it was not told yet. That it could not be is logged and nothing more: it's an extra."""
+        """The same for all namespaces. That it could not be is logged and nothing more: it's an extra."""
         try:
             for namespace in tuple(self._earlier):
-                self._append(namespace, AuditEvent.CONTINUES, of_the_last_one(self._earlier[namespace]))
-                del self._earlier[namespace]
+                self.tell_of_earlier(namespace)
         except AuditFailure as error:
             logger.error("could not log which chain of the audit log came before: %s", error)
 
+    def _segment(self, namespace: str) -> Segment:
+        if namespace not in self._segments:
+            self._segments[namespace] = Segment(secrets.token_hex(16), namespace, self._version)
+        return self._segments[namespace]
+
     def heard(self, namespace: str, anchor: AuditAnchor | None) -> bool:
         """A record names this line. True if another process wrote it."""
-        if anchor is None or anchor.chain == self._segments[namespace].chain:
+        if anchor is None or anchor.chain == self._segment(namespace).chain:
             return False
         newest = self._earlier.get(namespace)
         if newest is None or anchor.time > newest.time:
@@ -148,7 +154,7 @@ class AuditLog:
             )
 
     def _append(self, namespace: str, event: AuditEvent, more: Mapping[str, Any]) -> Line:
-        segment, line = self._segments[namespace].append(event, datetime.now(UTC), more)
+        segment, line = self._segment(namespace).append(event, datetime.now(UTC), more)
         try:
             self._write(log_entry(line))
         except OSError as error:

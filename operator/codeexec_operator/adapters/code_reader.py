@@ -7,33 +7,39 @@ the interpreter. The child limits itself before it reads anything (`codeexec_api
 import asyncio
 import logging
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
 from codeexec_api.code_rules import WALL_SECONDS, Inquiry, Reading
+from codeexec_operator.adapters.byte_budget import ByteBudget
 
 logger = logging.getLogger(__name__)
 
 _END_SECONDS: Final = 0.2
+_HELD_BYTES: Final = 32 * 1024 * 1024
+"""Code that is fetched and not read yet, of all namespaces; that of one execution is 16 MB at most."""
 
 
 class CodeReader:
     """Reads code of one execution after the other, so that no more memory is taken than that of one child.
 
-    Whoever wants code read takes a `turn` before it has the code, so that no more of it waits in memory, either.
-    Namespaces take turns.
+    Whoever wants code read takes a `turn` of its namespace before it fetches the code. In each namespace one execution
+    has a turn at a time, and all that have one hold at most so many bytes (`_HELD_BYTES`). The child is waited for in
+    `read`, with the code at hand: a namespace whose code can't be fetched keeps no other from having its code read, and
+    a namespace with many executions stands in the line only once.
     """
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._child = asyncio.Lock()
+        self._room = ByteBudget(_HELD_BYTES)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def turn(self, namespace: str) -> AsyncIterator[None]:
-        """The time in which code of this namespace can be read."""
-        async with self._turns[namespace], self._turn:  # so each namespace has one in the line that all stand in
+    async def turn(self, namespace: str, size: int) -> AsyncIterator[None]:
+        """The time in which code of this namespace, of so many bytes, can be fetched and read."""
+        async with self._turns.setdefault(namespace, asyncio.Lock()), self._room.holding(size):
             yield
 
     async def read(self, inquiry: Inquiry) -> Reading:
@@ -42,18 +48,23 @@ class CodeReader:
         Raises:
             OSError: no child could be started.
         """
-        process = await asyncio.create_subprocess_exec(
-            *inquiry.command(), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}, cwd="/"
-        )
-        try:
-            answer = await _ask(process, inquiry)
-            await _end_by_itself(process)
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-            await process.communicate()  # to the end of its pipes, which asyncio waits for
-        return inquiry.reading(answer)
+        async with self._child:
+            return await _read(inquiry)
+
+
+async def _read(inquiry: Inquiry) -> Reading:
+    process = await asyncio.create_subprocess_exec(
+        *inquiry.command(), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}, cwd="/"
+    )
+    try:
+        answer = await _ask(process, inquiry)
+        await _end_by_itself(process)
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await process.communicate()  # to the end of its pipes, which asyncio waits for
+    return inquiry.reading(answer)
 
 
 async def _end_by_itself(process: Process) -> None:

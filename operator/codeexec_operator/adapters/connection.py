@@ -1,17 +1,19 @@
-"""The connection to the runner of one pod, for whoever's code runs there at the moment."""
+"""The connection to the runner of one pod, for whoever's code runs there."""
 
 import asyncio
+import itertools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import PodLink, RunnerView
@@ -19,7 +21,8 @@ from codeexec_operator.core.transcript import Lines, Transcript, readiness
 
 logger = logging.getLogger(__name__)
 
-NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
+_numbers = itertools.count(1)
+"""Each connection of this process has a higher number than those before: what these still send is refused."""
 
 
 class Job(Protocol):
@@ -40,6 +43,20 @@ class Job(Protocol):
     def cut_off(self) -> None:
         """The connection has ended before that."""
 
+    def resumed(self, missing: str) -> None:
+        """The runner goes on telling of it; or it can't, for this reason."""
+
+
+class _GarbledError(ConnectionError):
+    """The runner did not understand something that was sent, so it is not known what it has taken."""
+
+
+@dataclass
+class _Followed:
+    job: Job
+    tells: bool
+    """True if frames that come are the next. Those that come before a runner has said that it resumes are not."""
+
 
 class Connection:
     """Asks the runner what it has found out, hands it jobs, and takes in what it says.
@@ -48,8 +65,10 @@ class Connection:
         cluster: where the pod is.
         namespace: namespace of the pod.
         pod: its name.
+        epoch: of the leader that this process is.
         greeting: what makes the runner report.
         reusable: the runner takes one job after the other; otherwise it exits after the first.
+        refused_since: when the first of the attempts before this one was refused, if all were.
         changed: called when `view` has changed.
     """
 
@@ -59,24 +78,26 @@ class Connection:
         namespace: str,
         pod: str,
         *,
+        epoch: int,
         greeting: Mapping[str, Any],
         reusable: bool,
+        refused_since: datetime | None = None,
         changed: Callable[[], None],
     ) -> None:
-        self.view = RunnerView()
+        self.view = RunnerView(refused_since=refused_since)
         self.changed = changed
         self._cluster = cluster
         self._namespace, self._pod = namespace, pod
+        self._epoch = [epoch, next(_numbers)]
         self._greeting, self._reusable = greeting, reusable
         self._link: RunnerLink | None = None
-        self._job: Job | None = None
-        self._abandoned: set[str] = set()
+        self._followed: dict[str, _Followed] = {}
         self._first_line = True
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Connect, in the background."""
-        self.view = RunnerView(link=PodLink.OPEN, asked_at=datetime.now(UTC))
+        self.view = replace(self.view, link=PodLink.OPEN, asked_at=datetime.now(UTC))
         self._task = asyncio.create_task(self._run(), name=f"connection to {self._pod}")
 
     def close(self) -> None:
@@ -89,43 +110,58 @@ class Connection:
         if self._link is None:
             job.cut_off()
             return
-        self._job = job
+        self._followed[job.uid] = _Followed(job, tells=True)
         for message in messages:
-            await self._link.send(message)
+            await self._send(message)
+
+    async def resume(self, job: Job) -> None:
+        """Have a job told again, from where its transcript ends. `job` hears whether that is so."""
+        if self._link is None:
+            job.cut_off()
+            return
+        self._followed[job.uid] = _Followed(job, tells=False)
+        await self._send({"resume": job.uid, "from": job.transcript.next_frame})
 
     async def cancel(self, uid: str) -> bool:
         """Have a job stopped; False if there is no connection at the moment."""
         if self._link is None:
             return False
-        await self._link.send({"cancel": uid})
+        await self._send({"cancel": uid})
         return True
+
+    async def cancel_stray(self, uid: str) -> None:
+        """Have a job stopped of which nobody wants to hear."""
+        if await self.cancel(uid):
+            self._at_rest(uid)
 
     async def acknowledge(self, uid: str) -> None:
         """What came of a job is safe. A runner that takes one job only exits then."""
         if self._link and not self._reusable:
             with suppress(*NETWORK_ERRORS):  # it exits all the same, after a while
-                await self._link.send({"ack": uid})
+                await self._send({"ack": uid})
 
     async def ping(self) -> None:
         """Ask the runner whether it is still there; `view` tells when it was last heard."""
         if self._link:
             self.view = replace(self.view, pinged_at=datetime.now(UTC))
-            await self._link.send({"ping": True})
+            await self._send({"ping": True})
 
     def abandon(self, uid: str) -> None:
         """Nobody wants to hear of this job any more."""
-        if self._job and self._job.uid == uid:
-            self._abandoned.add(uid)
-            self._job = None
+        self._followed.pop(uid, None)
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        if self._link:
+            await self._link.send({**message, "epoch": self._epoch})
 
     async def _run(self) -> None:
         lines = Lines()
         try:
             async with self._cluster.attach(self._namespace, self._pod) as link:
-                if self._reusable:  # stops what a predecessor of this connection has left running
-                    await link.send({"cancel": True})
-                await link.send(self._greeting)
                 self._link = link
+                self.view = replace(self.view, refused_since=None)
+                await link.end_line()
+                await self._send(self._greeting)
                 async for data in link.received():
                     for line in self._complete(lines, data):
                         await self._take(line)
@@ -133,11 +169,14 @@ class Connection:
                         break
         except (ApiException, *NETWORK_ERRORS) as error:
             logger.warning("%s: the connection to the pod failed (%s)", self._pod, type(error).__name__)
+            answered = isinstance(error, ApiException | aiohttp.ClientResponseError)
+            since = self.view.refused_since or datetime.now(UTC)
+            self.view = replace(self.view, refused_since=since if answered else None)
         finally:
             self._link = None
-            if self._job:
-                self._job.cut_off()
-                self._job = None
+            followed, self._followed = self._followed, {}
+            for one in followed.values():
+                one.job.cut_off()
             self._see(link=PodLink.CLOSED, closed_at=datetime.now(UTC), ready=None)
 
     def _complete(self, lines: Lines, data: bytes) -> list[bytes]:
@@ -152,36 +191,65 @@ class Connection:
         self.view = replace(self.view, heard_at=datetime.now(UTC))
         try:
             frame = json.loads(line)
-            if "pong" in frame:
+            if "ready" in frame:
+                self._see(ready=readiness(frame))
                 return
-            if self.view.ready is None:
-                if "ready" in frame:
-                    self._see(ready=readiness(frame))
-                elif "id" not in frame:  # else of a job that was running when this connection was made
-                    self._fail("a line that is not a valid frame")
-                return
-            abandoned = frame.get("id") in self._abandoned
+            followed = self._of(frame)
+        except _GarbledError:
+            raise
         except Exception as error:  # whatever a pod sends must not get any further
-            if first and self._reusable:  # the rest of a line whose start went to a predecessor
+            if first and self.view.ready is None:  # the rest of a line whose start went to whoever was connected then
                 return
             self._fail(f"a line that is not a valid frame ({type(error).__name__})")
             return
-        job = self._job
-        if job is None or abandoned:
+        if followed is None:
             return
-        transcript = job.transcript
-        transcript.take(frame, job.uid)
+        job = followed.job
+        job.transcript.take(frame, job.uid)
         await job.store_parts()
-        if transcript.over:
-            if self._job is job:
-                self._job = None
+        if job.transcript.over:
+            self._followed.pop(job.uid, None)
+            self._at_rest(job.uid)
             job.progressed()
 
+    def _of(self, frame: Mapping[str, Any]) -> _Followed | None:
+        """Whose frame this is, if it is to be taken.
+
+        Raises:
+            Exception: it is no frame, of whatever type; the caller treats all alike.
+        """
+        if "pong" in frame or "refused" in frame or "repeated" in frame:
+            return None
+        if "resumed" in frame:
+            self._resumed(frame["resumed"], str(frame.get("missing", "")))
+            return None
+        uid = frame["id"]
+        if uid is None and self.view.ready:  # else it is the rest of what somebody else has said
+            raise _GarbledError
+        if "done" in frame or "fault" in frame or "error" in frame:
+            self._at_rest(uid)
+        followed = self._followed.get(uid)
+        return followed if followed and followed.tells else None
+
+    def _resumed(self, uid: str, missing: str) -> None:
+        followed = self._followed.get(uid)
+        if followed is None:
+            return
+        if missing:
+            del self._followed[uid]
+        followed.tells = True
+        followed.job.resumed(missing)
+
+    def _at_rest(self, uid: str) -> None:
+        ready = self.view.ready
+        if ready and ready.job == uid:
+            self._see(ready=replace(ready, job=None))
+
     def _fail(self, problem: str) -> None:
-        if self._job:
-            self._job.transcript.fail(problem)
-            self._job.progressed()
-            self._job = None
+        followed, self._followed = self._followed, {}
+        for one in followed.values():
+            one.job.transcript.fail(problem)
+            one.job.progressed()
         self._see(problem=f"the runner sent {problem}")
 
     def _see(self, **changes: Any) -> None:

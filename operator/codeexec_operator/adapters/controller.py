@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, PodLimits, SandboxPool, Verdict
+from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Phase, PodLimits, SandboxPool, Verdict
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL, payload_name
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
@@ -25,6 +26,14 @@ _REMEMBERED: Final = 10_000
 """Objects that were let go of, of which something may be heard that is older than their end."""
 _Owner = TypeVar("_Owner", CodeExecution, CodeSession)
 _Worker = TypeVar("_Worker", ExecutionWorker, SessionWorker)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Objects of a namespace that are not over, by UID, and pods, by name."""
+
+    objects: frozenset[str]
+    pods: frozenset[str]
 
 
 class Controller:
@@ -124,6 +133,44 @@ class Controller:
             worker = self._worker(owners[0])
         if worker:  # else the garbage collector takes the pod
             worker.observe_pod(raw, deleted=deleted)
+
+    def known(self, namespace: str) -> Known:
+        """What is known of a namespace at this moment."""
+        workers = self._of(namespace)
+        live = (one.meta.uid for one in workers if isinstance(one, PoolWorker) or not one.phase.terminal)
+        return Known(frozenset(live), frozenset(pod for one in workers for pod in one.pods()))
+
+    def missed(self, namespace: str, known: Known) -> None:
+        """These objects and pods aren't listed any more: their deletion, or their end, was missed."""
+        for worker in self._of(namespace):
+            if worker.meta.uid in known.objects:
+                worker.recheck()
+            if gone := worker.pods() & known.pods:
+                worker.lose_pods(gone)
+
+    async def release(self, namespace: str) -> None:
+        """Begin nothing more in a namespace. What runs there is left to end; other records stay as they are.
+
+        Returns when nobody looks after anything there any more. When cancelled, what is left is looked after as before.
+        """
+        here = self._of(namespace)
+        running = [one for one in here if isinstance(one, ExecutionWorker) and one.phase is Phase.RUNNING]
+        await _stop([one for one in here if one not in running and not isinstance(one, SessionWorker)])
+        await _stop([one for one in here if isinstance(one, SessionWorker) and not one.busy])
+        left = self._of(namespace)
+        try:
+            for worker in left:
+                worker.released = True
+            await asyncio.gather(*(asyncio.wait([one.task]) for one in running))
+        finally:
+            for worker in left:
+                worker.released = False
+        await _stop(self._of(namespace))
+
+    def _of(self, namespace: str) -> "list[ExecutionWorker | SessionWorker | PoolWorker]":
+        every: list[ExecutionWorker | SessionWorker | PoolWorker] = [*self._executions.values()]
+        every += [*self._sessions.values(), *self._pools.values()]
+        return [one for one in every if one.meta.namespace == namespace]
 
     def _worker(self, uid: str) -> ExecutionWorker | SessionWorker | PoolWorker | None:
         return self._executions.get(uid) or self._sessions.get(uid) or self._pools.get(uid)
@@ -236,13 +283,15 @@ class Controller:
         )
 
     async def stop(self) -> None:
-        """End all work; what was running is marked as lost when the operator starts again."""
-        every = (*self._executions.values(), *self._sessions.values(), *self._pools.values())
-        workers = [worker.task for worker in every]
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        await self._context.cluster.close()
+        """End all work. Code that runs goes on; the next operator takes it up."""
+        await _stop([*self._executions.values(), *self._sessions.values(), *self._pools.values()])
+
+
+async def _stop(workers: "Sequence[ExecutionWorker | SessionWorker | PoolWorker]") -> None:
+    tasks = [worker.task for worker in workers]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _forget_name(by_name: dict[tuple[str, str], _Worker], worker: _Worker) -> None:

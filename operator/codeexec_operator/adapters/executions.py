@@ -26,19 +26,21 @@ from codeexec_api import (
 from codeexec_api.code_rules import Inquiry, Reading
 from codeexec_api.names import pod_name, review_name
 from codeexec_api.policy import policy_for
-from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.pools import ClaimedPod, PoolWorker
+from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now, understood
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.approving import to_be_read
-from codeexec_operator.core.observed import Observed, PolicyProblem, PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, Sandbox, SessionView
 from codeexec_operator.core.payload import (
     HeldPayload,
     Payload,
     PayloadProblem,
     build_report_request,
+    code_size,
     hold,
     is_new,
     open_payload,
@@ -51,8 +53,7 @@ from codeexec_operator.core.transcript import OutputPart, Transcript
 
 logger = logging.getLogger(__name__)
 
-_TRIES: Final = 5
-_TRY_AGAIN_SECONDS: Final = 1
+_TRIES: Final = 7
 _CHORES_SECONDS: Final = 0.1
 """How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
 _RESULT_SECONDS: Final = 0.1
@@ -102,9 +103,9 @@ class ExecutionWorker(PodWorker):
 
     @property
     def awaited_payload(self) -> str | None:
-        """Name of the payload, as long as the code has not started."""
-        ref, started = self._seen.execution.spec.payload_ref, self._seen.execution.status.started_at
-        return ref.name if ref and not started else None
+        """Name of the payload, as long as the code may have to be handed over."""
+        ref = self._seen.execution.spec.payload_ref
+        return ref.name if ref and not self._is_with_runner else None
 
     @property
     def awaited_review(self) -> str | None:
@@ -114,9 +115,18 @@ class ExecutionWorker(PodWorker):
 
     @property
     def awaited_key(self) -> str | None:
-        """Name of the key that its payload is sealed with, as long as the code has not started."""
-        sealed, started = self._seen.execution.spec.sealed_payload, self._seen.execution.status.started_at
-        return sealed.key_name if sealed and not started else None
+        """Name of the key that its payload is sealed with, as long as the code may have to be handed over."""
+        sealed = self._seen.execution.spec.sealed_payload
+        return sealed.key_name if sealed and not self._is_with_runner else None
+
+    @property
+    def _is_with_runner(self) -> bool:
+        return self.phase.terminal or self._seen.frames is FrameStream.OPEN
+
+    @property
+    def started(self) -> bool:
+        """True if its record says that its code was started."""
+        return self._seen.execution.status.started_at is not None
 
     @property
     def phase(self) -> Phase:
@@ -211,7 +221,16 @@ class ExecutionWorker(PodWorker):
 
     def cut_off(self) -> None:
         """The connection to the runner has ended."""
-        self._seen = replace(self._seen, cut_off_at=now())
+        self._frames_are(FrameStream.CLOSED)
+
+    def resumed(self, missing: str) -> None:
+        """The runner goes on telling of it; or it can't, for this reason."""
+        self._frames_are(FrameStream.CLOSED if missing else FrameStream.OPEN, missing)
+
+    def _frames_are(self, frames: FrameStream, missing: str = "") -> None:
+        payload = None if frames is FrameStream.OPEN else self._seen.payload
+        seen = replace(self._seen, frames=frames, frames_since=now(), missing=missing, payload=payload)
+        self._seen = replace(seen, cancel_sent_at=None)  # it may have gone the way of the connection
         self.wake()
 
     # --- Worker ---
@@ -308,7 +327,8 @@ class ExecutionWorker(PodWorker):
         others = [action for action in plan.actions if action is not start]
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
-        self._seen = replace(self._seen, handed_over=True, transcript=Transcript(), payload=None)
+        self._seen = replace(self._seen, transcript=Transcript())
+        self._frames_are(FrameStream.OPEN)
         self.aside(self._tidy_up(others))
         if self._runner:
             await self._runner.start(self, start.messages)
@@ -377,15 +397,38 @@ class ExecutionWorker(PodWorker):
                 self._ask_pool(Verdict(image, runtime_class_name))
             case actions.AdoptPod(patch):
                 await self._adopt(self.pod_name, patch)
+            case actions.CancelCode() | actions.ResumeCode() | actions.GiveUpSession():
+                await self._act_on_code(action)
+            case actions.ReadPod():
+                await self._read_pod()
+            case _:
+                await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
+
+    async def _act_on_code(self, action: actions.CancelCode | actions.ResumeCode | actions.GiveUpSession) -> None:
+        match action:
             case actions.CancelCode():
                 if self._runner and await self._runner.cancel(self.uid):
                     self._seen = replace(self._seen, cancel_sent_at=now())
                     self.wake()
+            case actions.ResumeCode():
+                self._frames_are(FrameStream.REQUESTED)
+                if self._runner:
+                    await self._runner.resume(self)
+                else:
+                    self.cut_off()
             case actions.GiveUpSession(why):
                 if self._session:
                     self._session.give_up(why)
-            case _:
-                await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
+
+    async def _read_pod(self) -> None:
+        """It is told of by its owner, which may be a pool that does not know whose it is."""
+        named = f"metadata.name={self.pod_name}"
+        found = await self.context.cluster.list_pods(self.meta.namespace, fields=named)
+        if found:
+            self.observe_pod(found[0], deleted=False)
+        else:
+            self.sandbox = replace(self.sandbox, gone=True, over_at=now())
+            self.wake()
 
     async def _put_away(self, action: actions.DeletePayload | actions.CloseEgress) -> None:
         """What doesn't succeed here is left to the sweeper and to the garbage collector."""
@@ -403,7 +446,7 @@ class ExecutionWorker(PodWorker):
         policy, reading = await self.context.policies.of(namespace), self._seen.reading
         payload: Payload | HeldPayload | PayloadProblem
         if to_be_read(self._seen, policy):
-            async with self.context.reader.turn(namespace):
+            async with self.context.reader.turn(namespace, code_size(spec)):
                 if self.deleted:
                     return
                 payload = await self._open_payload(spec)
@@ -413,7 +456,7 @@ class ExecutionWorker(PodWorker):
             payload = await self._open_payload(spec)
         status = self._seen.execution.status
         asks = status.phase is Phase.AWAITING_APPROVAL and spec.payload_ref is not None
-        queued = bool(status.pool_name) and not self._claimed
+        queued = bool(status.pool_name) and not self._claimed and not status.started_at
         if (asks or queued) and isinstance(payload, Payload):  # after a restart of the operator: there may be many
             payload = hold(payload, waits=True)
         if spec.session_ref and self._session is None:
@@ -507,16 +550,8 @@ class ExecutionWorker(PodWorker):
         await self._try("the payload was not deleted", delete, self.meta.namespace, name, uid)
 
     async def _try(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
-        for _ in range(_TRIES):
-            try:
-                await call(*arguments)
-            except (ApiException, *NETWORK_ERRORS) as error:
-                self.context.telemetry.metrics.retried(getattr(error, "status", None))
-                logger.warning("%s: %s (%s); trying again", self.name, failure, type(error).__name__)
-                await asyncio.sleep(_TRY_AGAIN_SECONDS)
-            else:
-                return True
-        return False
+        retries = Retries(self.name, self.context.telemetry.metrics)
+        return await retries.insist(failure, _TRIES, call, *arguments)
 
     async def _refresh(self) -> None:
         current = await self.context.cluster.get_execution(self.meta.namespace, self.meta.name)
@@ -528,18 +563,20 @@ class ExecutionWorker(PodWorker):
 
     def _leave(self) -> None:
         if self._session:
-            self._session.leave(self, ran=self._seen.handed_over)
-        if self._pool and self._claimed and not self._seen.handed_over:
+            self._session.leave(self, ran=self.started)
+        if self._pool and self._claimed and not self.started:
             self._give_back(self._pool, self._claimed)
         elif self._pool:
             self._pool.leave(self, self._claimed)
 
     async def _end(self) -> None:
-        if self.deleted and self._session and self._session.connection and self._seen.handed_over:
+        if self.deleted and self._session and self._session.connection and self.started:
             self._session.connection.abandon(self.uid)
             await self._session.connection.cancel(self.uid)
         self._leave()
-        if self.deleted and self._claimed:  # it may not be adopted yet, so nobody else would
+        if (
+            self.deleted and self._seen.execution.status.pool_name and self.started
+        ):  # it may not be adopted yet, so nobody else would
             delete = self.context.cluster.delete_pod
             await self._try("its pod was not deleted", delete, self.meta.namespace, self.pod_name)
         self._register.forget(self)

@@ -3,21 +3,15 @@
 Lists of them are columns, in pages: the API server leaves the rest out.
 """
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
-
-from kubernetes.aio import client
-from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
 from codeexec_api.names import EXECUTION_PLURAL, EXPORT_CURSOR, GROUP, SESSION_PLURAL, VERSION
+from codeexec_operator.adapters.api_server import ONLY_COLUMNS, ApiServer, Resource, found
 
-_ANSWER_SECONDS: Final = 15
-_ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
-"""What to accept, so that the API server sends what `kubectl get` prints (Kubernetes API concepts)."""
+_CONFIG_MAPS: Final = Resource("api/v1", "configmaps")
 _ROWS: Final = 50
 """Rows that are listed at a time: the API server reads the objects for them, and they may be large."""
 _FINISHED: Final = {
@@ -33,9 +27,8 @@ class Page:
     """A page of a list."""
 
     def __init__(self, body: Mapping[str, Any], date: datetime) -> None:
-        columns = [one["name"] for one in body["columnDefinitions"]]
+        columns = [column["name"] for column in body["columnDefinitions"]]
         self.rows: list[Cells] = [dict(zip(columns, row["cells"], strict=True)) for row in body["rows"] or ()]
-        self.following: str = body["metadata"].get("continue", "")
         self.date = date
         """The time by the API server's clock."""
 
@@ -43,10 +36,8 @@ class Page:
 class FinishedRecords:
     """Those of all sandbox namespaces."""
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(self, api: ApiServer) -> None:
         self._api = api
-        self._custom = client.CustomObjectsApi(api)
-        self._core = client.CoreV1Api(api)
 
     async def pages(self, plural: str, namespace: str, *, finished: bool = True) -> AsyncGenerator[Page, None]:
         """codeexecutions, codesessions: list. Columns of the finished records, or of all.
@@ -54,36 +45,10 @@ class FinishedRecords:
         Raises:
             ApiException: it was refused.
         """
-        token: str | None = None
-        while token != "":
-            try:
-                page = await self._page(plural, namespace, token, finished=finished)
-            except ApiException as error:
-                token = _another_token(error) if token else ""
-                if not token:
-                    raise
-                continue
-            yield page
-            token = page.following
-
-    async def _page(self, plural: str, namespace: str, token: str | None, *, finished: bool) -> Page:
-        # The generated methods have no includeObject, so rows would bring metadata.
-        query = [("limit", str(_ROWS)), ("includeObject", "None")]
-        query += [("fieldSelector", _FINISHED[plural])] if finished else []
-        query += [("continue", token)] if token else []
-        request = await self._api.param_serialize(
-            "GET",
-            f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{plural}",
-            path_params={"namespace": namespace},
-            query_params=query,
-            header_params={"Accept": _ONLY_COLUMNS},
-            auth_settings=["BearerToken"],
-        )
-        asked = await self._api.call_api(*request, _request_timeout=_ANSWER_SECONDS)
-        body = await asked.response.read()
-        if asked.status != 200:
-            raise ApiException(status=asked.status, reason=body.decode(errors="replace"))
-        return Page(json.loads(body), parsedate_to_datetime(asked.headers["Date"]))
+        query = {"includeObject": "None"} | ({"fieldSelector": _FINISHED[plural]} if finished else {})
+        path = _of(plural).path(namespace)
+        async for body in self._api.pages(path, _ROWS, query=query, accept=ONLY_COLUMNS):
+            yield Page(body, self._api.date)
 
     async def delete(self, plural: str, record: CodeExecution | CodeSession) -> None:
         """codeexecutions, codesessions: delete. Only the record as it was seen.
@@ -92,34 +57,14 @@ class FinishedRecords:
             ApiException: 409 it has changed; 404 it is gone.
         """
         meta = record.metadata
-        preconditions = client.V1Preconditions(uid=meta.uid, resource_version=meta.resource_version)
-        await self._custom.delete_namespaced_custom_object(
-            GROUP,
-            VERSION,
-            meta.namespace,
-            plural,
-            meta.name,
-            body=client.V1DeleteOptions(preconditions=preconditions),
-            _request_timeout=_ANSWER_SECONDS,
-        )
+        seen = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
+        await self._api.request("DELETE", _of(plural).path(meta.namespace, meta.name), seen)
 
     async def export_cursor(self, namespace: str) -> Mapping[str, str]:
         """configmaps: get. How far the export of records got; empty if there is none."""
-        try:
-            found = await self._core.read_namespaced_config_map(
-                EXPORT_CURSOR, namespace, _request_timeout=_ANSWER_SECONDS
-            )
-        except ApiException as error:
-            if error.status == 404:
-                return {}
-            raise
-        return found.data or {}
+        cursor = await found(self._api.request("GET", _CONFIG_MAPS.path(namespace, EXPORT_CURSOR)))
+        return (cursor.get("data") or {}) if cursor else {}
 
 
-def _another_token(error: ApiException) -> str:
-    """After some minutes the API server can't continue a list as it began. It sends a token for what is there now."""
-    try:
-        status = json.loads(str(error.reason))
-        return str(status["metadata"]["continue"]) if error.status == 410 else ""
-    except (ValueError, KeyError, TypeError):
-        return ""
+def _of(plural: str) -> Resource:
+    return Resource(f"apis/{GROUP}/{VERSION}", plural)

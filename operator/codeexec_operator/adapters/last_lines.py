@@ -2,41 +2,20 @@
 
 import asyncio
 import heapq
-import logging
-from collections.abc import Sequence
 from typing import Final
-
-from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
 
-logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 1
 _PAUSE_SECONDS: Final = 0.02
 """After each page: there may be thousands, and at the start the API server has other work for this operator."""
 _NEWEST: Final = 100
 """Records that are looked at, at most: the first few may be this process's own."""
 
 
-async def hear_of_finished(cluster: Cluster, namespaces: Sequence[str], audit: AuditLog) -> None:
-    """Tell the audit log of the newest line of an earlier chain in each namespace, once."""
-    for namespace in namespaces:
-        while True:
-            try:
-                await _hear(cluster, namespace, audit)
-                break
-            except (ApiException, *NETWORK_ERRORS) as error:
-                logger.warning(
-                    "%s: could not look for the last audit line (%s); trying again", namespace, type(error).__name__
-                )
-                await asyncio.sleep(_RETRY_SECONDS)
-
-
-async def _hear(cluster: Cluster, namespace: str, audit: AuditLog) -> None:
+async def hear_of_finished(cluster: Cluster, namespace: str, audit: AuditLog) -> None:
+    """Tell the audit log of the newest line of an earlier chain in a namespace."""
     for plural, get in ((EXECUTION_PLURAL, cluster.get_execution), (SESSION_PLURAL, cluster.get_session)):
         newest: list[tuple[str, str]] = []
         async for page in cluster.finished.pages(plural, namespace, finished=False):

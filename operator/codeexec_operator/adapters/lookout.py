@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import struct
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,15 +19,17 @@ from typing import Any, Final
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.core.egress import Target
+from codeexec_operator.core.egress import FRESH, Target
 from codeexec_operator.core.observed import PodView
 from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
 
 logger = logging.getLogger(__name__)
 
-_TARGETS_SECONDS: Final = 10
+TARGETS_SECONDS: Final = 10
+"""Between two looks, and for each of them."""
 _NODES_EVERY: Final = 30
 """How many looks there are to one at the nodes and runtime classes, which are many and change slowly."""
 _ANSWER_SECONDS: Final = 2
@@ -42,50 +45,67 @@ class Lookout:
     """`view` is what was seen last."""
 
     def __init__(
-        self, cluster: Cluster, *, pod_ips: Sequence[str], canary_port: int, never_permit: Sequence[Network]
+        self, cluster: Cluster, *, canary_service: tuple[str, str], canary_port: int, never_permit: Sequence[Network]
     ) -> None:
         self._cluster = cluster
-        required = (
-            *_api_server(),
-            *_name_servers(Path("/etc/resolv.conf")),
-            *(Target("canary", address, canary_port) for address in pod_ips),
-        )
-        self.view = Surroundings(required=required, never_permit=tuple(never_permit))
-        self._canary_port = canary_port
+        self._fixed = (*_api_server(), *_name_servers(Path("/etc/resolv.conf")))
+        self.view = Surroundings(required=self._fixed, never_permit=tuple(never_permit))
+        self._canary_service, self._canary_port = canary_service, canary_port
+        self._canary: asyncio.Server | None = None
         self._unreached: frozenset[Target] = frozenset()
+        self._named: dict[Target, float] = {}
+        """What pods were told to try, and when one of them was last looked at here."""
         self._looks_until_nodes = 0
+
+    def trust(self, image_keys: Sequence[ImageKey]) -> None:
+        """From now on one of these keys has to have signed an image; none: images need no signature."""
+        self.view = replace(self.view, image_keys=tuple(image_keys))
 
     def view_from(self, *pods: PodView | None) -> Surroundings:
         """What was seen last. If it says nothing of a node of these pods, the next look is at the nodes, too."""
+        now = time.monotonic()
+        for targets in {pod.egress_targets for pod in pods if pod}:
+            self._named |= dict.fromkeys(targets, now)
         known = {node.name for node in self.view.nodes}
         if any(pod and pod.node_name and pod.node_name not in known for pod in pods):
             self._looks_until_nodes = 0
         return self.view
 
     async def open(self) -> None:
-        """Serve the canary, and look for the first time.
+        """Serve the canary.
 
         Raises:
             OSError: the canary's port is in use.
         """
         self._canary = await asyncio.start_server(_hang_up, port=self._canary_port)
-        await self._look()
 
-    async def run(self) -> None:
-        """Look again and again, until cancelled."""
-        while True:
-            await asyncio.sleep(_TARGETS_SECONDS)
-            try:
-                await self._look()
-            except Exception:  # without a lookout no execution would ever be shown to be closed again
-                logger.exception("unexpected; looking again")
+    async def know(self) -> None:
+        """Look, so that pods can be made: each has to try the canary.
+
+        Raises:
+            ApiException: the canary's Service could not be read.
+            LookupError: it has no address.
+        """
+        await self._find_canary()
+        await self.look()
 
     async def close(self) -> None:
         """End the canary."""
-        self._canary.close()
-        await self._canary.wait_closed()
+        if self._canary:
+            self._canary.close()
+            await self._canary.wait_closed()
 
-    async def _look(self) -> None:
+    async def _find_canary(self) -> None:
+        """Its Service keeps its address for as long as it is there, whichever replicas are behind it."""
+        found = await self._cluster.get_service_targets(*self._canary_service)
+        if not found:
+            namespace, name = self._canary_service
+            raise LookupError(f"Service {name!r} in namespace {namespace!r} has no clusterIP; the chart makes it")
+        canary = tuple(Target("canary", address, port) for address, port in found)
+        self.view = replace(self.view, required=(*self._fixed, *canary))
+
+    async def look(self) -> None:
+        """Look once. Without it no execution would ever be shown to be closed again."""
         if self._looks_until_nodes == 0 and await self._look_at_nodes():
             self._looks_until_nodes = _NODES_EVERY
         await self._look_at_api_servers()
@@ -94,7 +114,7 @@ class Lookout:
 
     async def _look_at_nodes(self) -> bool:
         try:
-            async with asyncio.timeout(_TARGETS_SECONDS):  # targets have to be looked at, whatever becomes of this
+            async with asyncio.timeout(TARGETS_SECONDS):  # targets have to be looked at, whatever becomes of this
                 nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
         except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
             logger.warning("nodes and runtime classes could not be listed (%s)", error)
@@ -105,7 +125,7 @@ class Lookout:
     async def _look_at_api_servers(self) -> None:
         """They are few, and may change at any time: with each look. What was seen last counts while none can be had."""
         try:
-            async with asyncio.timeout(_TARGETS_SECONDS):
+            async with asyncio.timeout(TARGETS_SECONDS):
                 api_servers = await self._cluster.list_api_servers()
         except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
             logger.warning("the API server's EndpointSlices could not be listed (%s)", error)
@@ -113,7 +133,10 @@ class Lookout:
         self.view = replace(self.view, api_servers=api_servers)
 
     async def _look_at_targets(self) -> None:
-        targets = [*self.view.required, *kubelet_targets(self.view.nodes)]
+        # A pod that starts keeps the targets that it was given, also when others are given by now.
+        oldest = time.monotonic() - FRESH.total_seconds()
+        self._named = {target: when for target, when in self._named.items() if when >= oldest}
+        targets = list({*self.view.required, *kubelet_targets(self.view.nodes), *self._named})
         answers = await asyncio.gather(*(_answers(target) for target in targets))
         now = datetime.now(UTC)
         reached = {target: now for target, answered in zip(targets, answers, strict=True) if answered}

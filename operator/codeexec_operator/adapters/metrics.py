@@ -3,13 +3,14 @@
 Counters are moved when an execution is over, so that code never waits for them; the rest is counted when asked.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     Info,
     Metric,
@@ -38,10 +39,9 @@ EVENTS_POSTED, EVENTS_FAILED, EVENTS_DROPPED = "posted", "failed", "dropped"
 class Metrics:
     """All metrics, in a registry of their own."""
 
-    def __init__(self, namespaces: Sequence[str], version: str) -> None:
+    def __init__(self, version: str) -> None:
         disable_created_metrics()
         self.registry = CollectorRegistry()
-        self._namespaces = namespaces
         Info("codeexec_operator", "The operator.", registry=self.registry).info({"version": version})
         ProcessCollector(registry=self.registry)
         self._executions = Counter(
@@ -74,6 +74,11 @@ class Metrics:
         self._unexpected = Counter(
             "codeexec_unexpected_errors", "Errors of the operator itself; see its log.", registry=self.registry
         )
+        self._configuration = Gauge(
+            "codeexec_configuration_valid",
+            "1 if the operator's ConfigMap is in force, 0 if it isn't valid and the one before it still is.",
+            registry=self.registry,
+        )
         self._spans = Counter("codeexec_spans", "Spans, by what became of them.", ["result"], registry=self.registry)
         for result in (SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED):
             self._spans.labels(result)
@@ -85,6 +90,9 @@ class Metrics:
         )
         for result in (AUDIT_WRITTEN, AUDIT_FAILED):
             self._audit.labels(result)
+        self._leader = Gauge(
+            "codeexec_leader", "1 on the replica that leads, 0 on those that stand by.", registry=self.registry
+        )
         self._events = Counter(
             "codeexec_events", "Kubernetes Events, by what became of them.", ["result"], registry=self.registry
         )
@@ -131,39 +139,50 @@ class Metrics:
         """Count an Event."""
         self._events.labels(result).inc()
 
-    def show(self, census: Callable[[], Census]) -> None:
-        """From now on tell what there is, too, as this says whenever Prometheus asks."""
-        self.registry.register(_Now(self._namespaces, census))
+    def configured(self, *, valid: bool) -> None:
+        """Show whether the ConfigMap that was seen last is in force."""
+        self._configuration.set(valid)
+
+    def leads(self, census: Callable[[], Census], served: Callable[[], Mapping[str, bool]]) -> None:
+        """This replica works now. From now on tell what there is, too, as these say whenever Prometheus asks."""
+        self._leader.set(1)
+        self.registry.register(_Now(census, served))
 
 
 class _Now(Collector):
     """Gauges of what there is. Zeros are told, so that a series doesn't end when nothing waits."""
 
-    def __init__(self, namespaces: Sequence[str], census: Callable[[], Census]) -> None:
-        self._namespaces, self._census = namespaces, census
+    def __init__(self, census: Callable[[], Census], served: Callable[[], Mapping[str, bool]]) -> None:
+        self._census, self._served = census, served
 
     def describe(self) -> Iterator[Metric]:
         """Their names, without looking."""
-        return self._metrics(Census({}, {}, ()))
+        return self._metrics(Census({}, {}, ()), {})
 
     def collect(self) -> Iterator[Metric]:
         """Look."""
-        return self._metrics(self._census())
+        return self._metrics(self._census(), self._served())
 
-    def _metrics(self, census: Census) -> Iterator[Metric]:
+    def _metrics(self, census: Census, served: Mapping[str, bool]) -> Iterator[Metric]:
+        serving = GaugeMetricFamily(
+            "codeexec_namespace_served",
+            "1 if the operator serves this sandbox namespace, 0 if it is to and can't.",
+            labels=[_NAMESPACE],
+        )
         executions = GaugeMetricFamily(
             "codeexec_current_executions", "Executions that are not over, by phase.", labels=[_NAMESPACE, "phase"]
         )
         sessions = GaugeMetricFamily(
             "codeexec_current_sessions", "Sessions that are not over, by phase.", labels=[_NAMESPACE, "phase"]
         )
-        for namespace in self._namespaces:
+        for namespace, well in served.items():
+            serving.add_metric([namespace], well)
             for phase in (one for one in Phase if not one.terminal):
                 executions.add_metric([namespace, phase.value], census.executions.get((namespace, phase), 0))
             for state in (one for one in SessionPhase if not one.terminal):
                 sessions.add_metric([namespace, state.value], census.sessions.get((namespace, state), 0))
-        yield from (executions, sessions)
-        pools = pools_by_namespace(census.pools, self._namespaces)
+        yield from (serving, executions, sessions)
+        pools = pools_by_namespace(census.pools, list(served))
         for name, text, value in _POOL_GAUGES:
             gauge = GaugeMetricFamily(f"codeexec_pool_{name}", text, labels=[_NAMESPACE])
             for namespace, pool in pools.items():

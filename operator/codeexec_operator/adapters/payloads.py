@@ -3,21 +3,14 @@
 What is held here is only ever a short cut. A payload that isn't here is read from the API server.
 """
 
-import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kubernetes.aio.client.exceptions import ApiException
-
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.supervision import JobFailure
 
-logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 1
 _HELD_BYTES: Final = 16 * 1024 * 1024
 """All of them together, as they came; the oldest is let go of first."""
 _LARGE_BYTES: Final = 512 * 1024
@@ -33,24 +26,20 @@ class Payloads:
         self._held: OrderedDict[tuple[str, str], tuple[Mapping[str, Any] | None, int]] = OrderedDict()
         self._bytes = 0
 
-    async def run(self, namespace: str, arrived: Callable[[str, str], None]) -> None:
-        """Watch one namespace, until cancelled.
+    async def watch(self, namespace: str, arrived: Callable[[str, str], None]) -> None:
+        """Watch one namespace, until the API server ends that, or it fails.
 
         Args:
             namespace: a sandbox namespace.
             arrived: called with it and the name of the execution whose payload has just been created.
         """
-        while True:
-            try:
-                async for kind, secret, size in self._cluster.watch_payloads(namespace):
-                    self._observe(namespace, secret, size, deleted=kind == "DELETED")
-                    if kind == "ADDED":
-                        arrived(namespace, (secret["metadata"].get("labels") or {}).get(EXECUTION_LABEL, ""))
-            except (ApiException, *NETWORK_ERRORS, ValueError) as error:
-                logger.warning(
-                    "%s: the watch on payload Secrets broke off (%s); trying again", namespace, type(error).__name__
-                )
-                await asyncio.sleep(_RETRY_SECONDS)
+        try:
+            async for kind, secret, size in self._cluster.watch_payloads(namespace):
+                self._observe(namespace, secret, size, deleted=kind == "DELETED")
+                if kind == "ADDED":
+                    arrived(namespace, (secret["metadata"].get("labels") or {}).get(EXECUTION_LABEL, ""))
+        except ValueError as error:
+            raise JobFailure("the API server sent what is no event") from error
 
     def seen(self, namespace: str, name: str) -> bool:
         """True if this Secret was created, as far as is known here."""

@@ -1,29 +1,20 @@
 """The policies of the sandbox namespaces, as they were seen last, so that no execution waits for them to be read."""
 
-import asyncio
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-from kubernetes.aio.client.exceptions import ApiException
+from typing import Any
 
 from codeexec_api import ExecutionPolicySpec
 from codeexec_api.policy import inheriting, namespace_policy
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.core.observed import PolicyProblem, parse_policy
-
-logger = logging.getLogger(__name__)
-
-_READ_AGAIN_SECONDS: Final = 60
 
 
 @dataclass(frozen=True)
 class _Known:
     version: int
     policy: ExecutionPolicySpec | PolicyProblem | None
-    """None: the namespace has none of its own."""
+    """As it is written; None: the namespace has none of its own."""
 
 
 class Policies:
@@ -33,7 +24,10 @@ class Policies:
     """
 
     def __init__(self, cluster: Cluster, default: ExecutionPolicySpec, default_source: str) -> None:
-        """`default` is the policy of namespaces that have none of their own, `default_source` where it is kept."""
+        """`default` is the policy of namespaces that have none of their own; it may be replaced at any time.
+
+        `default_source` says where it is kept.
+        """
         self._cluster = cluster
         self.default = default
         self._default_source = default_source
@@ -48,7 +42,10 @@ class Policies:
 
     def known(self, namespace: str) -> ExecutionPolicySpec | PolicyProblem | None:
         """The same, if it is known already."""
-        return (self._known[namespace].policy or self.default) if namespace in self._known else None
+        if namespace not in self._known:
+            return None
+        own = self._known[namespace].policy
+        return inheriting(own, self.default) if isinstance(own, ExecutionPolicySpec) else own or self.default
 
     def source(self, namespace: str) -> str:
         """Where the policy is kept that governs this namespace, as far as is known."""
@@ -59,32 +56,25 @@ class Policies:
         """A policy was listed, created, changed or deleted."""
         self._learn(raw["metadata"]["namespace"], None if deleted else raw, _version(raw))
 
-    async def run(self, changed: Callable[[str], None]) -> None:
-        """Read what is known once a minute: a watch that had to begin anew doesn't tell what went meanwhile.
+    async def read_again(self, namespace: str) -> bool:
+        """Read what is known already: a watch that had to begin anew doesn't tell what went meanwhile.
 
-        Args:
-            changed: called with the namespace whose policy turned out to be another one.
+        Returns:
+            True if it turned out to be another one.
         """
-        while True:
-            await asyncio.sleep(_READ_AGAIN_SECONDS)
-            for namespace, before in list(self._known.items()):
-                try:
-                    raw = await self._cluster.get_policy(namespace)
-                except (ApiException, *NETWORK_ERRORS) as error:
-                    logger.warning("%s: could not read the policy again (%s)", namespace, type(error).__name__)
-                    continue
-                if self._known[namespace] is before and self._parse(raw) != before.policy:
-                    self._known[namespace] = _Known(_version(raw) or before.version, self._parse(raw))
-                    changed(namespace)
+        before = self._known.get(namespace)
+        if before is None:
+            return False
+        raw = await self._cluster.get_policy(namespace)
+        if self._known.get(namespace) is not before or parse_policy(raw) == before.policy:
+            return False
+        self._known[namespace] = _Known(_version(raw) or before.version, parse_policy(raw))
+        return True
 
     def _learn(self, namespace: str, raw: Mapping[str, Any] | None, version: int) -> None:
         known = self._known.get(namespace)
         if known is None or version >= known.version:
-            self._known[namespace] = _Known(version, self._parse(raw))
-
-    def _parse(self, raw: Mapping[str, Any] | None) -> ExecutionPolicySpec | PolicyProblem | None:
-        policy = parse_policy(raw)
-        return inheriting(policy, self.default) if isinstance(policy, ExecutionPolicySpec) else policy
+            self._known[namespace] = _Known(version, parse_policy(raw))
 
 
 def _version(raw: Mapping[str, Any] | None) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
@@ -160,6 +160,19 @@ class PoolWorker(Worker):
         pod = parse_pod(raw, member.sandbox.pod)
         sandbox = replace(member.sandbox, pod=pod, gone=deleted, requested=True)
         self._members[name] = replace(member, sandbox=sandbox)
+
+    def pods(self) -> set[str]:
+        """Names of the pods that were seen, are nobody else's, and are not known to be gone."""
+        members = {name for name, one in self._members.items() if one.sandbox.pod and not one.sandbox.gone}
+        return members | (self._done.keys() - self._discarded)
+
+    def lose_pods(self, names: Collection[str]) -> None:
+        """These pods are gone without a word."""
+        for name in names:
+            if member := self._members.get(name):
+                self._members[name] = replace(member, sandbox=replace(member.sandbox, gone=True))
+            self._done.pop(name, None)
+        self.wake()
 
     def _wake_all(self) -> None:
         """Those who wait have to see whether it is still worth it."""
@@ -353,17 +366,24 @@ class PoolWorker(Worker):
     async def _read(self) -> None:
         await self.context.policies.of(self.meta.namespace)
         if not self._listed:
-            selector = f"{POOL_LABEL}={self.meta.name}"
-            # Of an operator before this one: nobody knows what was in them, and their proof names what is gone.
-            for raw in await self.context.cluster.list_pods(self.meta.namespace, selector):
-                if raw["metadata"]["name"] not in self._members:
-                    self._done[raw["metadata"]["name"]] = None
-                    self._discarded.add(raw["metadata"]["name"])
+            await self._take_over()
             self._listed = True
         self._know_policy()
         self._opened()
         self._wake_all()
         self.wake()
+
+    async def _take_over(self) -> None:
+        """Pods that an operator before this one has made are proven anew. Those in which code runs have an owner."""
+        cluster, namespace = self.context.cluster, self.meta.namespace
+        in_use = await cluster.pods_of_running_executions(namespace)
+        for raw in await cluster.list_pods(namespace, f"{POOL_LABEL}={self.meta.name}"):
+            name = raw["metadata"]["name"]
+            if name in in_use:
+                self._done[name] = None
+            elif name not in self._members:
+                self._take_in(raw, deleted=False)
+                self._members[name] = replace(self._members[name], since=now())
 
     async def _create(self, name: str, manifest: Mapping[str, Any]) -> None:
         self._members[name] = Member(now(), template_label(manifest), Sandbox(requested=True))
@@ -384,12 +404,15 @@ class PoolWorker(Worker):
     def _attach(self, name: str) -> None:
         if name not in self._members:
             return
+        before = self._connections.get(name)
         self._connections[name] = Connection(
             self.context.cluster,
             self.meta.namespace,
             name,
+            epoch=self.context.epoch,
             greeting=build_warm_up(self._seen.pool.spec.limits),
             reusable=False,
+            refused_since=before.view.refused_since if before else None,
             changed=self.wake,
         )
         self._connections[name].open()

@@ -11,20 +11,16 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, RecordRetention
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
-from codeexec_operator.adapters.audit import AuditFailure, AuditLog
+from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.supervision import JobFailure
 from codeexec_operator.core.record_retention import Census, Choice, Obstacle, Row, obstacle, parse_cursor
 
 logger = logging.getLogger(__name__)
 
-_FIRST_SECONDS: Final = 30
-"""After a start the operator has other things to do."""
-_REST_SECONDS: Final = 60
 _REST_SHARE: Final = 10
 """A rest is at least so many times as long as the look before it, so that a look may take its time."""
-_RETRY_SECONDS: Final = 5
 _STEP_SECONDS: Final = 0.05
 """Between two requests about records, for all namespaces together. So 20 a second, at most."""
 _MOST: Final = 10_000
@@ -47,29 +43,25 @@ class RecordKeeper:
         self._turn = asyncio.Lock()
 
     async def run(self, namespace: str) -> None:
-        """Look again and again, until cancelled."""
-        await asyncio.sleep(_FIRST_SECONDS)
-        retry = _RETRY_SECONDS
+        """Look once, and again at once while there is more. Then rest.
+
+        Raises:
+            ApiException: the API server refused.
+            AuditFailure: a deletion could not be told of, so nothing is deleted.
+            JobFailure: the operator may not delete records.
+        """
         while True:
             begun = time.monotonic()
             try:
-                again = await self._look(namespace)
-                retry = _RETRY_SECONDS
-            except (ApiException, AuditFailure, *NETWORK_ERRORS) as error:
-                again = False
-                told = f"HTTP {error.status}" if isinstance(error, ApiException) else type(error).__name__
-                right = "; set the Helm value operator.deleteRecords to true" if told == "HTTP 403" else ""
-                logger.warning(
-                    "%s: could not delete old records (%s%s); trying again in %d s", namespace, told, right, retry
-                )
-                await asyncio.sleep(retry)
-                retry = min(2 * retry, _REST_SECONDS * _REST_SHARE)
-                continue
-            except Exception:  # a bug must not end this for good
-                again = False
-                logger.exception("%s: unexpected; looking again", namespace)
-            if not again:
-                await asyncio.sleep(max(_REST_SECONDS, _REST_SHARE * (time.monotonic() - begun)))
+                more = await self._look(namespace)
+            except ApiException as error:
+                if error.status != 403:
+                    raise
+                why = "old records may not be deleted: set the Helm value operator.deleteRecords to true"
+                raise JobFailure(why) from error
+            if not more:
+                await asyncio.sleep(_REST_SHARE * (time.monotonic() - begun))
+                return
 
     async def _look(self, namespace: str) -> bool:
         """True if another look will find more."""

@@ -23,6 +23,10 @@ class RunnerLink:
         for start in range(0, len(line), _CHUNK):
             await self._socket.send_bytes(_STDIN + line[start : start + _CHUNK])
 
+    async def end_line(self) -> None:
+        """End a line that somebody else may have begun. The runner ignores empty ones."""
+        await self._socket.send_bytes(_STDIN + b"\n")
+
     async def received(self) -> AsyncIterator[bytes]:
         """What the runner writes, in pieces of any size, until the connection ends."""
         async for message in self._socket:

@@ -4,12 +4,14 @@ import logging
 from bisect import insort_right
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
+from codeexec_api.v1alpha1 import ObjectMeta
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
-from codeexec_operator.adapters.worker import Context, PodWorker, Worker, all_of, now
+from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
@@ -20,8 +22,21 @@ from codeexec_operator.core.session import decide_session
 logger = logging.getLogger(__name__)
 
 
-def _created(guest: Worker) -> str:
-    return str(guest.meta.creation_timestamp)
+class Guest(Protocol):
+    """An execution that wants to run in a session."""
+
+    meta: ObjectMeta
+
+    @property
+    def started(self) -> bool:
+        """True if its record says that its code was started."""
+
+    def wake(self) -> None:
+        """Its place has changed."""
+
+
+def _order(guest: Guest) -> tuple[bool, str]:
+    return not guest.started, str(guest.meta.creation_timestamp)
 
 
 class SessionWorker(PodWorker):
@@ -35,7 +50,7 @@ class SessionWorker(PodWorker):
             since=now(),
             executions=session.status.executions,
         )
-        self._queue: list[Worker] = []
+        self._queue: list[Guest] = []
         self._forget = forget
         super().__init__(context, session.metadata)
 
@@ -50,17 +65,17 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, session=session)
             self.wake()
 
-    def join(self, guest: Worker) -> None:
+    def join(self, guest: Guest) -> None:
         """An execution wants to run in this session; its turn comes when those before it have left.
 
-        The first may run already. The others keep the order in which they were created, which is not the one in which
-        an operator that has just started hears of them.
+        What runs already is the first. The others keep the order in which they were created, which is not the one in
+        which an operator that has just started hears of them.
         """
         if guest not in self._queue:
-            insort_right(self._queue, guest, lo=min(1, len(self._queue)), key=_created)
+            insort_right(self._queue, guest, key=_order)
             self.wake()
 
-    def leave(self, guest: Worker, *, ran: bool) -> None:
+    def leave(self, guest: Guest, *, ran: bool) -> None:
         """An execution is over."""
         if guest not in self._queue:
             return
@@ -69,10 +84,12 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, used_at=now(), executions=self._seen.executions + 1)
         self.wake()
 
-    def view_for(self, guest: Worker) -> SessionView:
+    def view_for(self, guest: Guest) -> SessionView:
         """What an execution sees of the session."""
-        turn = bool(self._queue) and self._queue[0] is guest and not self._seen.unresponsive
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
+        runs = sandbox.runner.ready.job if sandbox.runner.ready else None
+        turn = bool(self._queue) and self._queue[0] is guest and not self._seen.unresponsive
+        turn = turn and runs in (None, guest.meta.uid)
         return SessionView(self._seen.session, sandbox, turn)
 
     @property
@@ -84,6 +101,11 @@ class SessionWorker(PodWorker):
     def over(self) -> bool:
         """True when nothing can run in it any more."""
         return self.deleted or self._seen.session.status.phase.terminal
+
+    @property
+    def busy(self) -> bool:
+        """True if executions run or wait in it."""
+        return bool(self._queue)
 
     def give_up(self, why: str) -> None:
         """Its runner can't be trusted to do anything more."""
@@ -101,7 +123,7 @@ class SessionWorker(PodWorker):
             self._seen,
             sandbox=self.sandbox,
             surroundings=self.context.lookout.view_from(self.sandbox.pod),
-            busy=bool(self._queue),
+            guests=frozenset(guest.meta.uid for guest in self._queue),
         )
         return decide_session(self._seen, now(), self.context.timing)
 
@@ -131,6 +153,10 @@ class SessionWorker(PodWorker):
             source = self.context.policies.source(self.meta.namespace)
             self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
             self.wake()
+        elif isinstance(action, actions.CancelStray):
+            logger.warning("%s: ended job %s, which no execution claims", self.name, action.uid)
+            if self.connection:
+                await self.connection.cancel_stray(action.uid)
         elif isinstance(action, actions.ReadLease):
             self._seen = replace(self._seen, lease=await self._read_lease(action.name))
             self.wake()

@@ -1,52 +1,36 @@
-"""Deletes what nobody uses any more: payloads without an execution, expired output, Leases that nobody renews."""
+"""Deletes what nobody uses any more: payloads, expired output, Leases, and NetworkPolicies of executions."""
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
-
-from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
-from codeexec_operator.adapters.worker import now
-from codeexec_operator.core.retention import abandoned_leases, expired_outputs, orphaned_payloads
+from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.worker import all_of, now
+from codeexec_operator.core.retention import abandoned_leases, expired_outputs, orphaned_payloads, owners
 
 logger = logging.getLogger(__name__)
 
-_SECONDS: Final = 60
 
-
-async def sweep(cluster: Cluster, namespaces: Sequence[str], awaited_payloads: Callable[[str], set[str]]) -> None:
-    """Look again and again, until cancelled.
+async def sweep(cluster: Cluster, namespace: str, controller: Controller) -> None:
+    """Look once through a namespace. One kind that can't be looked at holds up no other.
 
     Args:
         cluster: where to look.
-        namespaces: sandbox namespaces.
-        awaited_payloads: names of the payloads that executions of a namespace still need.
+        namespace: a sandbox namespace.
+        controller: knows the executions that are not over, once they were listed.
     """
-    while True:
-        await asyncio.sleep(_SECONDS)  # first of all: what executions await is known once they were listed
-        for namespace in namespaces:
-            await _quietly(namespace, _sweep_payloads(cluster, namespace, awaited_payloads))
-            await _quietly(namespace, _sweep_outputs(cluster, namespace))
-            await _quietly(namespace, _sweep_leases(cluster, namespace))
+    await all_of(
+        [
+            _sweep_payloads(cluster, namespace, controller),
+            _sweep_outputs(cluster, namespace),
+            _sweep_leases(cluster, namespace),
+            _sweep_network_policies(cluster, namespace, controller),
+        ]
+    )
 
 
-async def _quietly(namespace: str, work: Awaitable[None]) -> None:
-    try:
-        await work
-    except (ApiException, *NETWORK_ERRORS) as error:
-        logger.warning(
-            "%s: could not look for unused payloads, expired output and Leases (%s)", namespace, type(error).__name__
-        )
-    except Exception:  # a bug must not end the sweeping for good
-        logger.exception("%s: unexpected; looking again", namespace)
-
-
-async def _sweep_payloads(cluster: Cluster, namespace: str, awaited: Callable[[str], set[str]]) -> None:
+async def _sweep_payloads(cluster: Cluster, namespace: str, controller: Controller) -> None:
     found = await cluster.list_payloads(namespace)
-    for name, uid, owner in orphaned_payloads(found, awaited(namespace), now()):
+    for name, uid, owner in orphaned_payloads(found, controller.awaited_payloads(namespace), now()):
         execution = await cluster.get_execution(namespace, owner) if owner else None
         if execution and not execution.status.phase.terminal and not execution.status.started_at:
             continue  # it waits, and was not heard of here yet
@@ -64,3 +48,14 @@ async def _sweep_leases(cluster: Cluster, namespace: str) -> None:
     for name, uid in abandoned_leases(await cluster.list_leases(namespace), now()):
         await cluster.delete_lease(namespace, name, uid)
         logger.info("%s/%s: deleted the Lease of a client that is gone", namespace, name)
+
+
+async def _sweep_network_policies(cluster: Cluster, namespace: str, controller: Controller) -> None:
+    """The worker deletes it when its execution is over; this is for when that did not succeed."""
+    for name, uid, execution, owner in owners(await cluster.list_network_policies(namespace)):
+        if owner in controller.known(namespace).objects:
+            continue
+        record = await cluster.get_execution(namespace, execution)
+        if record is None or record.metadata.uid != owner or record.status.phase.terminal:
+            await cluster.delete_network_policy(namespace, name, uid)
+            logger.info("%s/%s: deleted the NetworkPolicy of an execution that is over", namespace, name)

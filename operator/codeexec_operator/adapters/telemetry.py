@@ -1,14 +1,13 @@
 """Who is told what becomes of executions: metrics, and traces if the owner has named a collector for them."""
 
 import logging
-from collections.abc import Callable
 from datetime import datetime
 
 from aiohttp import web
 
 from codeexec_api import CodeExecution, CodeSession
 from codeexec_operator.adapters.metrics import Metrics, serve_metrics
-from codeexec_operator.core.measures import Census, measure
+from codeexec_operator.core.measures import measure
 from codeexec_operator.core.stages import known_reason, stages_of
 from codeexec_operator.settings import Settings
 
@@ -19,7 +18,7 @@ class Telemetry:
     """Told once of each end. Nothing here waits for anything or raises: it must not hurt an execution."""
 
     def __init__(self, settings: Settings, version: str) -> None:
-        self.metrics = Metrics(settings.namespaces, version)
+        self.metrics = Metrics(version)
         self._port = settings.metrics_port
         self._server: web.AppRunner | None = None
         self._traces = None
@@ -29,13 +28,12 @@ class Telemetry:
 
             self._traces = Traces(version, self.metrics)
 
-    async def open(self, census: Callable[[], Census]) -> None:
-        """Serve /metrics, if that was asked for. `census` says what there is.
+    async def open(self) -> None:
+        """Serve /metrics, if that was asked for.
 
         Raises:
             OSError: the port is in use.
         """
-        self.metrics.show(census)
         if self._port:
             self._server = await serve_metrics(self._port, self.metrics)
 

@@ -7,13 +7,12 @@ holds no policy of its own.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
-from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
 
 from codeexec_api.names import pod_name
@@ -22,10 +21,11 @@ from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
-from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core import actions
@@ -36,8 +36,6 @@ from codeexec_operator.core.startup import Timing
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_RETRY: Final = timedelta(seconds=1)
 
 
 def now() -> datetime:
@@ -65,6 +63,8 @@ class Context:
     timing: Timing
     version: str
     """Of the operator."""
+    epoch: int
+    """Of this leader; see `core.leadership`. A runner refuses what a leader before it says."""
     telemetry: Telemetry
     audit: AuditLog
     announcer: Announcer
@@ -90,9 +90,12 @@ class Worker(ABC):
         self.meta = meta
         """Name, namespace and UID, which never change."""
         self.deleted = False
+        self.released = False
+        """True: its namespace isn't served any more, so a request that is forbidden is not made again."""
         self._wake = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
         self._stale = False
+        self._retries = Retries(self.name, context.telemetry.metrics)
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
 
     @abstractmethod
@@ -118,6 +121,19 @@ class Worker(ABC):
     def wake(self) -> None:
         """Something new is known; decide again."""
         self._wake.set()
+
+    def recheck(self) -> None:
+        """The object may have changed, or be gone, without a word: look at it before anything else is done."""
+        self._stale = True
+        self.wake()
+
+    @abstractmethod
+    def pods(self) -> set[str]:
+        """Names of the pods that there were and that are not known to be gone."""
+
+    @abstractmethod
+    def lose_pods(self, names: Collection[str]) -> None:
+        """These pods are gone without a word."""
 
     def observe_deletion(self) -> None:
         """The object is gone, and the garbage collector takes its pod: nothing can be recorded any more."""
@@ -154,25 +170,33 @@ class Worker(ABC):
             self._look()
             plan = self._decide()
             await self._apply(plan)
-        except ApiException as error:
-            self.context.telemetry.metrics.retried(error.status)
-            if error.status in (404, 409):
-                self._stale = True
-                return Plan(wake_at=now())
-            logger.warning("%s: the API server answered %s; trying again", self.name, error.status)
-            return Plan(wake_at=now() + _RETRY)
-        except NETWORK_ERRORS as error:
-            self.context.telemetry.metrics.retried(None)
-            logger.warning("%s: no answer from the API server (%s); trying again", self.name, type(error).__name__)
-            return Plan(wake_at=now() + _RETRY)
+        except REQUEST_ERRORS as error:
+            status = getattr(error, "status", None)
+            if self.released and status == 403:
+                logger.warning("%s: given up, because its namespace is not served any more", self.name)
+                return Plan(actions=(actions.Forget(),))
+            self._stale = self._stale or status in (404, 409)
+            await self._rest(error)
+            return Plan(wake_at=now())
         except AuditFailure as error:
-            logger.error("%s: %s; until it can be, nothing is recorded or started; trying again", self.name, error)
-            return Plan(wake_at=now() + _RETRY)
-        except Exception:  # a bug must not leave an object without anybody who looks after it
+            await self._rest(error, f"{error}; until it can be, nothing is recorded or started")
+            return Plan(wake_at=now())
+        except Exception as error:  # a bug must not leave an object without anybody who looks after it
             self.context.telemetry.metrics.unexpected()
             logger.exception("%s: unexpected; trying again", self.name)
-            return Plan(wake_at=now() + _RETRY)
+            await self._rest(error)
+            return Plan(wake_at=now())
+        if plan.status or plan.actions:  # that nothing was to be done is no sign that it would succeed
+            self._retries.succeeded()
         return plan
+
+    async def _rest(self, error: Exception, what: str = "") -> None:
+        """Back off. What happens meanwhile is looked at afterwards; only a deletion ends the pause."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._retries.failed(error, what)):
+                while not self.deleted:
+                    self._wake.clear()
+                    await self._wake.wait()
 
     async def _sleep(self, wake_at: datetime | None) -> None:
         seconds = None if wake_at is None else max(0.0, (wake_at - now()).total_seconds())
@@ -215,8 +239,21 @@ class PodWorker(Worker):
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """The pod was seen, changed or deleted."""
-        self.sandbox = replace(self.sandbox, pod=parse_pod(raw, self.sandbox.pod), gone=deleted)
+        pod = parse_pod(raw, self.sandbox.pod)
+        over_at = (self.sandbox.over_at or now()) if deleted or pod.terminated else None
+        self.sandbox = replace(self.sandbox, pod=pod, gone=deleted, over_at=over_at)
         self.wake()
+
+    def pods(self) -> set[str]:
+        """Its pod, if there was one and it is not known to be gone."""
+        there = self.sandbox.pod or (self.sandbox.requested and not self.sandbox.fault)
+        return {self.pod_name} if there and not self.sandbox.gone else set()
+
+    def lose_pods(self, names: Collection[str]) -> None:
+        """These pods are gone without a word."""
+        if self.pod_name in names:
+            self.sandbox = replace(self.sandbox, gone=True)
+            self.wake()
 
     def _look(self) -> None:
         if self.connection:
@@ -236,12 +273,15 @@ class PodWorker(Worker):
                 self.sandbox = replace(self.sandbox, requested=True, fault=fault)
                 self.wake()
             case actions.Attach():
+                refused_since = self.connection.view.refused_since if self.connection else None
                 self.connection = Connection(
                     self.context.cluster,
                     self.meta.namespace,
                     self.pod_name,
+                    epoch=self.context.epoch,
                     greeting=greeting,
                     reusable=reusable,
+                    refused_since=refused_since,
                     changed=self.wake,
                 )
                 self.connection.open()

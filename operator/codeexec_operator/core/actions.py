@@ -74,6 +74,23 @@ class StartCode:
 
 
 @dataclass(frozen=True)
+class ReadPod:
+    """Look for the pod of an execution, which may still belong to the pool that it comes from."""
+
+
+@dataclass(frozen=True)
+class ResumeCode:
+    """Ask the runner to tell of the code again, from where the transcript ends."""
+
+
+@dataclass(frozen=True)
+class CancelStray:
+    """Tell the runner of a session to end a job that no execution claims."""
+
+    uid: str
+
+
+@dataclass(frozen=True)
 class CancelCode:
     """Tell the runner to end the code now."""
 
@@ -170,6 +187,9 @@ Action = (
     | DeletePayload
     | Attach
     | StartCode
+    | ReadPod
+    | ResumeCode
+    | CancelStray
     | CancelCode
     | DeletePod
     | CloseEgress

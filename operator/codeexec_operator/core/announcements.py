@@ -24,6 +24,7 @@ _FROM_THE_CONTRACT: Final = frozenset(
         Reason.SESSION_NOT_FOUND,
         Reason.SESSION_MISMATCH,
         Reason.QUEUE_TIMEOUT,
+        Reason.IMAGE_NOT_VERIFIED,
         Reason.IMAGE_PULL_FAILED,
         Reason.QUOTA_EXCEEDED,
         Reason.POD_REFUSED,

@@ -136,25 +136,33 @@ def lapse(seen: Observed, now: datetime) -> Plan | None:
         return None
     if seen.approvals is None:
         return Plan(actions=(ReadApprovals(),))
-    denied = judge(seen.approvals, seen.execution, approval.grants, now)
+    lapsed = lapsed_approval(seen, approval, seen.approvals, now)
+    return _end(_knowing(seen, lapsed[0]), now, lapsed[1]) if lapsed else None
+
+
+def lapsed_approval(
+    seen: Observed, approval: ApprovalStatus, approvals: Sequence[ExecutionApproval], now: datetime
+) -> tuple[ApprovalStatus, Ending] | None:
+    """Why the approval doesn't count any more, with what the record says of it then; None if it counts."""
+    denied = judge(approvals, seen.execution, approval.grants, now)
     if denied.denied and denied.counts:
         heard = decided(approval, denied.counts)
         message = f"denied {by_whom(heard)}. It had been approved before. Nothing was run"
-        return _end(_knowing(seen, heard), now, Ending(Event.REFUSED, Reason.APPROVAL_DENIED, message))
+        return heard, Ending(Event.REFUSED, Reason.APPROVAL_DENIED, message)
     if approval.decision != "Approve":  # the policy was changed, and nobody had to decide any more
         return None
-    named = [one for one in seen.approvals if (one.metadata.name, one.metadata.uid) == (approval.name, approval.uid)]
+    named = [one for one in approvals if (one.metadata.name, one.metadata.uid) == (approval.name, approval.uid)]
     ruling = judge(named, seen.execution, approval.grants, now)
     expired = approval.expires_at is not None and now >= approval.expires_at
     if ruling.approved and not expired:
         return None
     if ruling.approved or any(one.reason == EXPIRED for one in ruling.unused):
         message = f"the approval {approval.name} expired before the code could start. Nothing was run"
-        return _end(seen, now, Ending(Event.EXPIRED, Reason.APPROVAL_EXPIRED, message))
+        return approval, Ending(Event.EXPIRED, Reason.APPROVAL_EXPIRED, message)
     revoked = next((one.spec for one in named if one.spec.revoked), None)
     who = f"revoked by {revoked.revoked_by}" if revoked else "deleted"  # or made anew, as another one
     message = f"the approval {approval.name} of {approval.approver} was {who}. Nothing was run"
-    return _end(seen, now, Ending(Event.REFUSED, Reason.APPROVAL_REVOKED, message))
+    return approval, Ending(Event.REFUSED, Reason.APPROVAL_REVOKED, message)
 
 
 def awake_at_expiry(seen: Observed, plan: Plan) -> Plan:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -70,6 +71,8 @@ class PodView:
     """True if it was to have one of its own."""
     started_at: datetime | None = None
     """When the kubelet has taken it up; its deadline counts from there."""
+    owner: str = ""
+    """UID of the object that it belongs to."""
     unwell: bool = False
     """True if it is being deleted, is to be evicted, or its node is lost."""
     egress_targets: frozenset[Target] = frozenset()
@@ -106,9 +109,16 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         runtime_class_name=spec.get("runtimeClassName"),
         user_namespace=has_user_namespace(spec),
         started_at=_time(status.get("startTime")),
+        owner=next((one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")), ""),
         unwell=_is_unwell(raw, state),
-        egress_targets=frozenset(Target(**one) for one in egress_targets_of(spec)),
+        egress_targets=_shared(frozenset(Target(**one) for one in egress_targets_of(spec))),
     )
+
+
+@lru_cache(maxsize=1024)
+def _shared(targets: frozenset[Target]) -> frozenset[Target]:
+    """The same object for all pods with the same targets: thousands are compared each time a pool is decided on."""
+    return targets
 
 
 def _is_unwell(raw: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
@@ -148,6 +158,8 @@ class RunnerView:
     """When it was last asked whether it is still there."""
     problem: str = ""
     """What came was not what a runner sends."""
+    refused_since: datetime | None = None
+    """Since when each attempt to connect was answered with a refusal, as it is when the node does not answer."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +177,8 @@ class Sandbox:
     pod: PodView | None = None
     requested: bool = False
     gone: bool = False
+    over_at: datetime | None = None
+    """When its end was first seen."""
     fault: Fault | None = None
     runner: RunnerView = field(default_factory=RunnerView)
 
@@ -202,6 +216,16 @@ class PoolView:
     """What was shown of that pod."""
 
 
+class FrameStream(Enum):
+    """Whether what the runner tells of code that runs arrives in this process."""
+
+    CLOSED = "closed"
+    """Not: the process started after the code, or the connection has ended."""
+    REQUESTED = "requested"
+    """The runner was asked to tell it again."""
+    OPEN = "open"
+
+
 @dataclass(frozen=True)
 class Observed:
     """Everything known about one execution at one moment."""
@@ -229,10 +253,11 @@ class Observed:
     """True if it was looked for a pool that has pods such as this execution needs."""
     recorded_at: datetime | None = None
     """When this process last wrote its record."""
-    handed_over: bool = False
-    """True if this process has handed the code to the runner."""
-    cut_off_at: datetime | None = None
-    """When the connection ended over which that was done."""
+    frames: FrameStream = FrameStream.CLOSED
+    frames_since: datetime | None = None
+    """When it became what it is."""
+    missing: str = ""
+    """Why the runner does not tell of the code again, in its words."""
     cancel_sent_at: datetime | None = None
     egress_closed: bool = False
     """True if this process has closed again what was opened for it."""
@@ -257,8 +282,8 @@ class ObservedSession:
     """Where the policy is kept, for messages."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     sandbox: Sandbox = field(default_factory=Sandbox)
-    busy: bool = False
-    """True while an execution runs in it or waits for it."""
+    guests: frozenset[str] = frozenset()
+    """UIDs of the executions that run in it or wait for it."""
     used_at: datetime | None = None
     """When this process last saw an execution of it end."""
     lease: LeaseView | None = None

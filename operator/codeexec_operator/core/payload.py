@@ -59,6 +59,11 @@ class HeldPayload:
     secrets: Secrets
 
 
+def code_size(spec: CodeExecutionSpec) -> int:
+    """Bytes of all blocks and files, as the request says; a payload of another size is refused."""
+    return sum(block.size_bytes for block in spec.blocks) + sum(file.size_bytes for file in spec.files or ())
+
+
 def is_new(execution: CodeExecution, now: datetime) -> bool:
     """True if its payload may be created at this moment, at the same time as the execution itself."""
     created = execution.metadata.creation_timestamp

@@ -40,6 +40,7 @@ from codeexec_operator.core.actions import (
     ReadPool,
 )
 from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
@@ -60,6 +61,8 @@ class Member:
     sandbox: Sandbox = field(default_factory=Sandbox)
     proven: Proven | None = None
     """What was shown when it was admitted."""
+    since: datetime | None = None
+    """When this process found it; None if this process has made it."""
 
     @property
     def starting(self) -> bool:
@@ -131,6 +134,8 @@ def template_of(seen: ObservedPool) -> Template | Ending:
     if not verdict.allowed:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
     if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+        return ending
+    if ending := unverified(verdict.image, seen.policy, seen.surroundings.image_keys, seen.policy_source):
         return ending
     return Template(
         verdict.image,
@@ -272,19 +277,25 @@ def _look_at(
         return DropMember(name, ending)
     # What was let in under a policy that only warns is no good under one that enforces.
     refused = member.proven and startup.refuses(member.proven, seen.policy)
-    lost = member.proven and sandbox.runner.link is not PodLink.OPEN
+    refused_since = sandbox.runner.refused_since
+    lost = refused_since and now >= refused_since + timedelta(seconds=timing.unreachable)
     if refused or lost or (sandbox.pod and sandbox.pod.unwell):
         return DropMember(name)
     give_up_at = _give_up_at(member, timing)
-    if give_up_at and now >= give_up_at:
-        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
+    late = give_up_at is not None and now >= give_up_at
     connected = startup.connect(sandbox, now, timing, give_up_at, seen.surroundings)
+    if late and isinstance(connected, Plan):
+        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
     if isinstance(connected, Plan):
         act = AttachMember(name) if connected.actions else None
         return act, min(connected.wake_at or old_at, old_at)
+    if connected[1].used:  # by an execution that is gone
+        return DropMember(name)
     if member.proven:
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
     proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
+    if startup.undecided(proven, seen.policy) and not late:
+        return None, min(now + timedelta(seconds=timing.proof_retry), give_up_at or old_at, old_at)
     if ending := startup.refuses(proven, seen.policy):
         return DropMember(name, ending)
     return AdmitMember(name, proven), old_at
@@ -321,7 +332,7 @@ def _give_up_at(member: Member, timing: Timing) -> datetime | None:
     if member.proven or (pod and not pod.node_name):
         return None
     begun = (pod.started_at or pod.scheduled_at) if pod else None
-    return max(begun or member.created_at, member.created_at) + timedelta(seconds=timing.start_timeout)
+    return max(begun or member.created_at, member.since or member.created_at) + timedelta(seconds=timing.start_timeout)
 
 
 def _surplus(members: Mapping[str, Member], wanted: int) -> list[str]:

@@ -37,10 +37,11 @@ from codeexec_operator.core.approving import (
     wait_for_decision,
 )
 from codeexec_operator.core.findings import Ending
-from codeexec_operator.core.observed import Observed, PolicyProblem, SessionView
+from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, SessionView
 from codeexec_operator.core.payload import PayloadProblem
 from codeexec_operator.core.pool import MAX_RUN_SECONDS
 from codeexec_operator.core.record import finish, knowing, moved, with_status
+from codeexec_operator.core.resuming import awake_for_pod, pod_ended, resume, with_pod
 from codeexec_operator.core.starting import (
     is_stateful,
     needs_own_pod,
@@ -54,7 +55,6 @@ from codeexec_operator.core.starting import (
 )
 from codeexec_operator.core.startup import Timing, out_of_memory
 
-_KILLED: Final = range(129, 160)
 _BLOCK_EVENTS: Final = {
     "Completed": Event.EXITED_ZERO,
     "NonZeroExit": Event.EXITED_NONZERO,
@@ -103,7 +103,7 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
     allowed = permits(seen, verdict)
     if not allowed and seen.execution.status.phase is Phase.APPROVED:
         return finish(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    if never := not_to_be_had(seen, verdict.runtime_class_name):  # before anybody is asked to approve it
+    if never := not_to_be_had(seen, verdict):  # before anybody is asked to approve it
         return finish(seen, now, never)
     if ending := _missing(seen):
         created = seen.execution.metadata.creation_timestamp or now
@@ -175,15 +175,20 @@ def _mismatch(seen: Observed, view: SessionView) -> Ending | None:
 def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if ending := _ended(seen):
         return finish(seen, now, ending)
+    if seen.frames is not FrameStream.OPEN:
+        return awake_for_pod(seen, resume(seen, now, timing), timing)
+    if ending := pod_ended(seen, now, timing):
+        return finish(seen, now, ending)
     spec = seen.execution.spec
     started = seen.execution.status.started_at or now
     seconds = seconds_to_run(spec, timing) + (timing.kernel_start if is_stateful(seen) else 0)
-    stop_at = started + timedelta(seconds=seconds)
+    # What the runner has said meanwhile takes a moment to arrive.
+    stop_at = max(
+        started + timedelta(seconds=seconds), (seen.frames_since or started) + timedelta(seconds=timing.grace)
+    )
     if now >= stop_at:
         message = f"the code did not end within {seconds:g} s and the runner did not stop it, so the pod was deleted"
         return finish(seen, now, Ending(Event.DEADLINE, None, message))
-    if seen.cut_off_at:
-        return _after_disconnect(seen, now, seen.cut_off_at + timedelta(seconds=timing.grace))
     if spec.cancelled:
         if seen.cancel_sent_at is None:
             return Plan(actions=(CancelCode(),), wake_at=now + timedelta(seconds=timing.grace))
@@ -191,11 +196,11 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
             message = "cancelled; the runner did not answer, so the pod was deleted"
             return finish(seen, now, Ending(Event.CANCEL, None, message))
         stop_at = min(stop_at, seen.cancel_sent_at + timedelta(seconds=timing.grace))
-    return Plan(wake_at=stop_at)
+    return awake_for_pod(seen, Plan(wake_at=stop_at), timing)
 
 
 def _ended(seen: Observed) -> Ending | None:
-    """The end that was reported, or that follows from who knows of the code."""
+    """The end that was reported, or that follows from what holds the code."""
     transcript = seen.transcript
     if transcript.done:
         return _how(seen)
@@ -203,12 +208,6 @@ def _ended(seen: Observed) -> Ending | None:
         return Ending(Event.FAULT, Reason.FILE_REFUSED, transcript.fault.message)
     if transcript.problem:
         return Ending(Event.FAULT, None, f"{transcript.problem}; there is no result")
-    if not seen.handed_over:
-        message = (
-            "the operator was restarted, or lost its connection, while the code ran. The code was stopped and is not "
-            "run again"
-        )
-        return Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message)
     return _without_session(seen)
 
 
@@ -224,7 +223,7 @@ def _without_session(seen: Observed) -> Ending | None:
     why = f"the session ended while the code ran: {session.status.message}"
     if session.status.reason == Reason.LIFETIME_EXCEEDED.value:
         return Ending(Event.DEADLINE, None, why)
-    return _with_pod(seen) or Ending(Event.VANISHED, None, why)
+    return with_pod(seen) or Ending(Event.VANISHED, None, why)
 
 
 def _how(seen: Observed) -> Ending:
@@ -244,33 +243,6 @@ def _how(seen: Observed) -> Ending:
             return Ending(Event.FAULT, None, message)
         event = Event.CANCEL  # it arrived between two blocks
     return Ending(event, None, _how_it_ended(event, last.exit_code, spec))
-
-
-def _after_disconnect(seen: Observed, now: datetime, give_up_at: datetime) -> Plan:
-    """The connection ended without a result: the pod's status, which may come a little later, tells why."""
-    if ending := _with_pod(seen):
-        return finish(seen, now, ending)
-    if now >= give_up_at:
-        message = "the connection to the pod was lost; the code was stopped"
-        return finish(seen, now, Ending(Event.VANISHED, None, message))
-    return Plan(wake_at=give_up_at)
-
-
-def _with_pod(seen: Observed) -> Ending | None:
-    """The end of the code that follows from that of its pod."""
-    pod = seen.place.pod
-    if seen.place.gone or pod is None:
-        return Ending(Event.VANISHED, None, "the pod was deleted while the code ran")
-    if pod.terminated == "OOMKilled":
-        return Ending(Event.OUT_OF_MEMORY, None, out_of_memory("the code", seen.execution.spec.limits))
-    if pod.terminated == "DeadlineExceeded":
-        return Ending(Event.DEADLINE, None, "the kubelet stopped the pod at its deadline (activeDeadlineSeconds)")
-    if pod.terminated:
-        message = f"the pod ended without a result ({pod.terminated}, exit code {pod.exit_code})"
-        if pod.exit_code in _KILLED:
-            message += "; the runner was killed, perhaps by the code"
-        return Ending(Event.FAULT, None, message)
-    return None
 
 
 def _how_it_ended(event: Event, exit_code: int, spec: CodeExecutionSpec) -> str:

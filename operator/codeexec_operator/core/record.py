@@ -20,13 +20,14 @@ from codeexec_api import (
 from codeexec_api.names import output_name
 from codeexec_operator.core.actions import (
     Action,
+    CancelCode,
     DeletePayload,
     DeletePod,
     GiveUpSession,
     Plan,
 )
 from codeexec_operator.core.findings import Ending
-from codeexec_operator.core.observed import Observed
+from codeexec_operator.core.observed import FrameStream, Observed
 from codeexec_operator.core.startup import MESSAGE_LENGTH
 
 _WARNING: Final = (
@@ -121,9 +122,10 @@ def _cleanup(seen: Observed) -> list[Action]:
     if transcript.done or transcript.fault:
         return actions  # the runner exits by itself once that is acknowledged, or waits for the next job
     if seen.execution.spec.session_ref:
-        # When the session connects again, it stops whatever runs.
-        if seen.handed_over and seen.cut_off_at is None:
+        if seen.frames is FrameStream.OPEN:
             actions.append(GiveUpSession("its runner did not stop an execution when asked to"))
+        elif started:
+            actions.append(CancelCode())
     elif seen.sandbox.pod or seen.sandbox.requested or started:
         actions.append(DeletePod())
     return actions

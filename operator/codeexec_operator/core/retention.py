@@ -1,4 +1,4 @@
-"""What nobody uses any more: payload Secrets, expired output, Leases of clients that are gone."""
+"""What nobody uses any more: payload Secrets, expired output, Leases of clients that are gone, what was opened."""
 
 from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -45,6 +45,16 @@ def abandoned_leases(leases: Iterable[Mapping[str, Any]], now: datetime) -> list
         for meta, spec in ((one["metadata"], one.get("spec") or {}) for one in leases)
         if meta["name"].startswith(LEASE_PREFIX)
         and _over(spec.get("renewTime") or meta["creationTimestamp"], now - LEASE_MAX_AGE)
+    ]
+
+
+def owners(policies: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """Name and UID of each NetworkPolicy of an execution, and name and UID of that execution."""
+    return [
+        (meta["name"], meta["uid"], meta["labels"][EXECUTION_LABEL], owner["uid"])
+        for meta in (policy["metadata"] for policy in policies)
+        for owner in meta.get("ownerReferences") or ()
+        if owner.get("controller")
     ]
 
 

@@ -16,9 +16,10 @@ from codeexec_api import (
 )
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
-from codeexec_operator.core.actions import CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
+from codeexec_operator.core.actions import CancelStray, CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
 from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
@@ -48,7 +49,9 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     verdict = evaluate(seen.session.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name) or _unverified(
+        seen, verdict.image
+    ):
         return _end(seen, now, ending)
     manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
     status = _moved(seen, now, Ending(Event.ACCEPTED, None, verdict.message), ConditionType.ACCEPTED)
@@ -58,6 +61,10 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         "runtime_class_name": verdict.runtime_class_name or "",
     }
     return Plan(status=status.model_copy(update=facts), actions=(CreatePod(manifest),))
+
+
+def _unverified(seen: ObservedSession, image: str) -> Ending | None:
+    return unverified(image, seen.policy, seen.surroundings.image_keys, seen.policy_source)
 
 
 def _manifest(
@@ -80,20 +87,25 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return _end(seen, now, ending)
     status = seen.session.status
     give_up_at = startup.give_up_at(status.conditions, now, timing)
-    if now >= give_up_at:
+    late = now >= give_up_at
+    if late and not startup.has_reported(seen.sandbox):
         return _end(seen, now, startup.late(seen.sandbox, timing))
+    if not seen.policy_read:
+        return Plan(actions=(ReadPolicy(),))
+    if ending := _unverified(seen, status.image):  # an operator before this one may have had other keys
+        return _end(seen, now, ending)
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         manifest = _manifest(
             seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None
         )
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
-    if not seen.policy_read:
-        return Plan(actions=(ReadPolicy(),))
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
-        return connected
+        return _end(seen, now, startup.late(seen.sandbox, timing)) if late else connected
     pod, ready = connected
     proven = startup.prove(pod, ready, seen.surroundings, now, seen.session.metadata.generation)
+    if startup.undecided(proven, seen.policy) and not late:
+        return Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
     known = status.model_copy(update=proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     seen = replace(seen, session=seen.session.model_copy(update={"status": known}))
     if ending := startup.refuses(proven, seen.policy):
@@ -103,7 +115,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
 
 
 def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
-    """Hold the connection, and look at the clock."""
+    """FrameStream the connection, and look at the clock."""
     if ending := _loss(seen, now, timing):
         return _end(seen, now, ending)
     spec, status = seen.session.spec, seen.session.status
@@ -112,7 +124,7 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         message = f"the session reached spec.maxLifetimeSeconds ({spec.max_lifetime_seconds} s)"
         return _end(seen, now, Ending(Event.DEADLINE, None, message))
     used_at = seen.used_at or status.last_used_at or now
-    if not seen.busy:
+    if not seen.guests:
         # Code that ran when the operator was restarted is not in the record as a use.
         idle = _idle(seen, max(used_at, seen.since), now)
         if isinstance(idle, Ending):
@@ -125,12 +137,26 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     connected = startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at))
     if isinstance(connected, Plan):
         return connected
-    record_at = (status.last_used_at or now) + timedelta(seconds=timing.use_recorded)
+    if (stray := connected[1].job) and stray not in seen.guests:
+        return _end_stray(stray, seen, now, timing)
     if used_at > (status.last_used_at or used_at):
-        if now >= record_at:
-            return Plan(status=status.model_copy(update=_use(seen)))
-        end_at = min(end_at, record_at)
+        return _record_use(seen, now, timing, end_at)
     return Plan(wake_at=end_at)
+
+
+def _record_use(seen: ObservedSession, now: datetime, timing: Timing, end_at: datetime) -> Plan:
+    """Now and then."""
+    status = seen.session.status
+    record_at = (status.last_used_at or now) + timedelta(seconds=timing.use_recorded)
+    if now >= record_at:
+        return Plan(status=status.model_copy(update=_use(seen)))
+    return Plan(wake_at=min(end_at, record_at))
+
+
+def _end_stray(uid: str, seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
+    """A job that no execution claims, once all executions were heard of."""
+    listed_at = seen.since + timedelta(seconds=timing.list_grace)
+    return Plan(wake_at=listed_at) if now < listed_at else Plan(actions=(CancelStray(uid),))
 
 
 def _idle(seen: ObservedSession, since: datetime, now: datetime) -> Ending | ReadLease | datetime:
@@ -160,6 +186,9 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
         return Ending(Event.FAULT, None, f"the runner did not answer within {timing.start_timeout:g} s")
     if seen.sandbox.gone:
         return Ending(Event.VANISHED, None, "the pod was deleted")
+    refused_since = seen.sandbox.runner.refused_since
+    if refused_since and now >= refused_since + timedelta(seconds=timing.unreachable):
+        return Ending(Event.VANISHED, None, startup.unreachable(timing))
     if pod and pod.terminated == "OOMKilled":
         message = startup.out_of_memory("the code in the session", seen.session.spec.limits)
         return Ending(Event.FAULT, Reason.OUT_OF_MEMORY, message)

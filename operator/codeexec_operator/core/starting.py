@@ -30,6 +30,7 @@ from codeexec_operator.core.actions import (
 )
 from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
@@ -63,7 +64,12 @@ def needs_own_pod(spec: CodeExecutionSpec) -> bool:
     return bool(spec.egress or spec.mounts)
 
 
-def not_to_be_had(seen: Observed, runtime_class_name: str | None) -> Ending | None:
+def distrusted(seen: Observed, image: str) -> Ending | None:
+    """The refusal, if the image has to be signed and is not."""
+    return unverified(image, seen.policy, seen.surroundings.image_keys, seen.policy_source)
+
+
+def not_to_be_had(seen: Observed, verdict: Verdict) -> Ending | None:
     """The refusal, if something is asked for that nobody can permit here, or that no pod of this class would have."""
     spec = seen.execution.spec
     if spec.session_ref and needs_own_pod(spec):  # the CRD says so, too; the pod of a session would not hold to it
@@ -72,7 +78,10 @@ def not_to_be_had(seen: Observed, runtime_class_name: str | None) -> Ending | No
             "session. Nothing was run"
         )
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, message)
-    if not spec.session_ref and (refusal := unobtainable(seen.policy, seen.surroundings, runtime_class_name)):
+    if not spec.session_ref and (
+        refusal := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name)
+        or distrusted(seen, verdict.image)
+    ):
         return refusal
     asked = spec.egress
     if not asked:
@@ -127,19 +136,24 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if ending := startup.failure(seen.sandbox):
         return finish(seen, now, ending)
     give_up_at = startup.give_up_at(seen.execution.status.conditions, now, timing)
-    if now >= give_up_at:
+    late = now >= give_up_at
+    if late and not startup.has_reported(seen.sandbox):
         return finish(seen, now, _late(seen, timing))
     if plan := _without_payload(seen, now):
         return plan
+    if ending := distrusted(seen, seen.execution.status.image):  # an operator before this one may have had other keys
+        return finish(seen, now, ending)
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
-        return connected
+        return finish(seen, now, _late(seen, timing)) if late else connected
     pod, ready = connected
     status = seen.execution.status
     generation = seen.execution.metadata.generation
     proven = startup.prove(pod, ready, seen.surroundings, now, generation, status.egress)
+    if startup.undecided(proven, seen.policy) and not late:
+        return Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
     seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     if ending := startup.refuses(proven, seen.policy):
         return finish(seen, now, ending)
@@ -163,9 +177,11 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if plan := _without_payload(seen, now):
         return plan
     # The policy may be another one than when it got in line.
-    verdict = _verdict(seen)
+    verdict = verdict_now(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
+    if ending := distrusted(seen, verdict.image):
+        return finish(seen, now, ending)
     if not seen.pool_asked:  # after a restart of the operator, or when the pool serves it no more
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
     facts = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
@@ -237,15 +253,15 @@ def _start_claimed(seen: Observed, pool: PoolView, proven: Proven, now: datetime
     plan = _hand_over(seen, now)
     if not any(isinstance(action, StartCode) for action in plan.actions):
         return plan
-    adoption = AdoptPod(build_adoption(seen.execution, deadline_seconds=_deadline(seen, now, timing)))
+    adoption = AdoptPod(build_adoption(seen.execution, deadline_seconds=deadline_of(seen, now, timing)))
     return replace(plan, actions=(adoption, *plan.actions))
 
 
-def _deadline(seen: Observed, now: datetime, timing: Timing) -> int | None:
-    """Of the pod, counted from its start: behind those of the runner and of this operator."""
+def deadline_of(seen: Observed, began: datetime, timing: Timing) -> int | None:
+    """Of a pod whose code began then, counted from the pod's start: behind those of the runner and of this operator."""
     if seen.sandbox.pod is None or seen.sandbox.pod.started_at is None:
         return None
-    age = (now - seen.sandbox.pod.started_at).total_seconds()
+    age = (began - seen.sandbox.pod.started_at).total_seconds()
     return int(age + seconds_to_run(seen.execution.spec, timing) + timing.grace)
 
 
@@ -298,7 +314,7 @@ def _without_payload(seen: Observed, now: datetime) -> Plan | None:
     return None
 
 
-def _verdict(seen: Observed) -> Verdict | Ending:
+def verdict_now(seen: Observed) -> Verdict | Ending:
     """What the policy says now, together with the approval if there is one; or why it must not run any more."""
     verdict = consult(seen)
     if isinstance(verdict, Verdict) and not permits(seen, verdict):
@@ -310,9 +326,11 @@ def _hand_over(seen: Observed, now: datetime) -> Plan:
     """The sandbox is ready: record that the code goes in, then hand it over, if the policy still lets it."""
     if not isinstance(seen.payload, Payload):  # it was let go of meanwhile
         return Plan(actions=(ReadRequest(),))
-    verdict = _verdict(seen)
+    verdict = verdict_now(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
+    if ending := distrusted(seen, seen.execution.status.image):  # in a session, that of its pod
+        return finish(seen, now, ending)
     try:
         messages = build_messages(seen.execution, seen.payload, stateful=is_stateful(seen))
     except UnicodeDecodeError as error:

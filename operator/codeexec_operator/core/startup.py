@@ -9,6 +9,7 @@ from codeexec_api import (
     Condition,
     ConditionType,
     EgressMode,
+    EgressVerdict,
     Event,
     ExecutionPolicySpec,
     OpenedEgress,
@@ -40,8 +41,12 @@ class Timing:
     attach_retry: float = 1
     node_retry: float = 1
     """How often it is looked whether a node is known that has just joined."""
+    proof_retry: float = 1
+    """How often a proof is made again that could not be made for want of an answer to the operator."""
     exit_grace: float = 15
     """How long a runner that has reported its end may take to exit, before its pod is deleted."""
+    unreachable: float = 60
+    """How long connections to a pod in which code runs may be refused, before the code counts as lost."""
     grace: float = 5
     """What the runner gets beyond its own limits before the pod is deleted under it."""
     kernel_start: float = 30
@@ -125,6 +130,16 @@ def out_of_memory(what: str, limits: PodLimits) -> str:
     """How something ended that needed more memory than it had."""
     limit = f"spec.limits.memory ({limits.memory})"
     return f"{what} used more memory than {limit}; files in /workspace and /tmp count as memory"
+
+
+def unreachable(timing: Timing) -> str:
+    """Why a pod counts as lost that may be there."""
+    return f"no connection to the pod could be made for {timing.unreachable:g} s; its node may be lost"
+
+
+def has_reported(sandbox: Sandbox) -> bool:
+    """True if the runner is ready, and can be given code at this moment."""
+    return sandbox.runner.ready is not None and sandbox.runner.link is PodLink.OPEN
 
 
 def late(sandbox: Sandbox, timing: Timing) -> Ending:
@@ -211,6 +226,14 @@ def prove(
         "egress_proof": proof,
     }
     return Proven(shown, proof, facts, isolation.problem)
+
+
+def undecided(proven: Proven, policy: ExecutionPolicySpec | PolicyProblem | None) -> bool:
+    """True if the proof has to be made again: nothing answered inside, but the operator did not reach all targets.
+
+    After a restart, or when the API server was away, it reaches them some seconds later.
+    """
+    return proven.proof.verdict is EgressVerdict.UNPROVEN and not warns(policy)
 
 
 def warns(policy: ExecutionPolicySpec | PolicyProblem | None) -> bool:

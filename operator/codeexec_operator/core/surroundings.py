@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
+from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network, Reserved
 from codeexec_api.v1alpha1 import MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import FRESH, Target
@@ -111,6 +112,8 @@ class Surroundings:
     """Name of each RuntimeClass to its handler."""
     api_servers: frozenset[str] = frozenset()
     """Addresses behind the Service of the API server; empty until they are known."""
+    image_keys: tuple[ImageKey, ...] = ()
+    """Public keys of the owner's, of which one must have signed an image; if there are none, nobody need have."""
     never_permit: tuple[Network, ...] = ()
     """What the platform owner has named besides."""
 

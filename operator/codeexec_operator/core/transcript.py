@@ -82,6 +82,10 @@ class Readiness:
     """Of the kernel that it runs on."""
     user_namespace: bool = False
     """True if users of its pod are others elsewhere."""
+    job: str | None = None
+    """The job that runs there, or that was not acknowledged yet."""
+    used: bool = False
+    """True if any job was begun there."""
 
 
 def readiness(frame: Mapping[str, Any]) -> Readiness:
@@ -97,7 +101,15 @@ def readiness(frame: Mapping[str, Any]) -> Readiness:
     for one in frame["egress"]:
         answered[Target.of(EgressTarget.model_validate(one))] = one["answered"] is not False
     boot_id = _BOOT_ID.fullmatch(frame.get("bootId", ""))  # a runner of an older image says nothing of it
-    return Readiness(tuple(layers), answered, boot_id[0] if boot_id else "", frame.get("userNamespace") is True)
+    job = frame.get("job")
+    return Readiness(
+        tuple(layers),
+        answered,
+        boot_id[0] if boot_id else "",
+        frame.get("userNamespace") is True,
+        str(job) if job else None,
+        frame.get("used") is True,
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,6 +199,11 @@ class Transcript:
     def over(self) -> bool:
         """True when nothing more is to be expected."""
         return self.done or bool(self.problem) or self.fault is not None
+
+    @property
+    def next_frame(self) -> int:
+        """Number of the frame that comes next."""
+        return self._next
 
     @property
     def part_count(self) -> int:

@@ -1,14 +1,20 @@
-"""What kopf watches: all kinds of codeexec.dev, and pods. Raw events only.
+"""What kopf starts, stops and watches: the process, its configuration, and the namespaces that are served.
 
-Raw event handlers need no finalizers and no annotations on the objects, so kopf writes nothing by itself.
+Each namespace, and the configuration, is watched by a kopf operator of its own, within the one process. One that fails
+ends alone and is started again. Its handlers are for raw events: these need no finalizers and no annotations on the
+objects, so kopf writes nothing by itself.
 """
 
 import asyncio
-from collections.abc import Mapping
+import signal
+from collections.abc import Collection, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 import kopf
+from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.names import (
     APPROVAL_PLURAL,
@@ -22,26 +28,120 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
-from codeexec_api.phases import Phase, SessionPhase
-from codeexec_api.policy import cluster_policy
-from codeexec_operator.adapters.announcer import Announcer
-from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.code_reader import CodeReader
-from codeexec_operator.adapters.controller import Controller
-from codeexec_operator.adapters.default_pool import make_default_pools
+from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.health import serve_health
-from codeexec_operator.adapters.last_lines import hear_of_finished
+from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.adapters.lookout import Lookout
-from codeexec_operator.adapters.payloads import Payloads
-from codeexec_operator.adapters.policies import Policies
-from codeexec_operator.adapters.record_retention import RecordKeeper
-from codeexec_operator.adapters.sealing import SealingKeys
-from codeexec_operator.adapters.sweeper import sweep
+from codeexec_operator.adapters.operation import Operation
+from codeexec_operator.adapters.records import UNFINISHED
+from codeexec_operator.adapters.supervision import JobFailure, explain
 from codeexec_operator.adapters.telemetry import Telemetry
-from codeexec_operator.adapters.worker import Context
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.configuration import ConfigurationError
+from codeexec_operator.core.leadership import LeaseTiming
 from codeexec_operator.settings import Settings
+
+PROCESS: Final = kopf.OperatorRegistry()
+NAMESPACE: Final = kopf.OperatorRegistry()
+CONFIGURATION: Final = kopf.OperatorRegistry()
+for _registry in (PROCESS, NAMESPACE, CONFIGURATION):
+    kopf.on.login(registry=_registry)(kopf.login_via_client)
+
+
+@kopf.on.startup(registry=PROCESS, backoff=1)
+async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    """Stand by until this replica leads, then begin to work."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    _keep_signals(memo.stop)
+    if "stack" not in memo:
+        memo.stack, memo.operation = AsyncExitStack(), None
+    try:
+        await _lead(memo)
+    except kopf.TemporaryError:
+        raise
+    except BaseException:  # kopf cleans up only what has started
+        await memo.stack.aclose()
+        raise
+
+
+async def _lead(memo: kopf.Memo) -> None:
+    ours: Settings = memo.settings
+    if "leader" not in memo:
+        await _stand_by(memo, ours)
+    if not memo.leader.epoch:
+        await memo.leader.lead()
+        memo.stack.push_async_callback(memo.leader.release)
+        memo.cluster.ask_first(memo.leader.check)
+    try:
+        memo.operation = await Operation.start(
+            ours,
+            memo.cluster,
+            lookout=memo.lookout,
+            telemetry=memo.telemetry,
+            epoch=memo.leader.epoch,
+            watch=partial(_watch_namespace, memo.stop),
+            watch_configuration=partial(_watch_configuration, memo.stop, ours.config_map),
+        )
+    except (ConfigurationError, JobFailure, LookupError, ApiException, *NETWORK_ERRORS) as error:
+        place = "/".join(ours.config_map)
+        why = f"the ConfigMap {place}: {error}" if isinstance(error, ConfigurationError) else explain(error)
+        raise kopf.TemporaryError(f"nothing is served yet: {why}; trying again", delay=1) from error
+
+    memo.stack.push_async_callback(memo.operation.stop)
+
+
+async def _stand_by(memo: kopf.Memo, ours: Settings) -> None:
+    """Serve all that a replica serves which does not lead: health, metrics and the canary."""
+    memo.cluster = await Cluster.connect()
+    memo.stack.push_async_callback(memo.cluster.close)
+    memo.telemetry = Telemetry(ours, version("codeexec"))
+    await memo.telemetry.open()
+    memo.stack.push_async_callback(memo.telemetry.close)
+    memo.lookout = Lookout(
+        memo.cluster,
+        canary_service=ours.canary_service,
+        canary_port=ours.canary_port,
+        never_permit=ours.never_permit,
+    )
+    await memo.lookout.open()
+    memo.stack.push_async_callback(memo.lookout.close)
+    memo.leader = Leader(memo.cluster, *ours.leader_lease, timing=LeaseTiming(ours.lease_seconds))
+    health = await serve_health(ours.health_port, partial(_ready, memo))
+    memo.stack.push_async_callback(health.cleanup)
+
+
+async def _ready(memo: kopf.Memo) -> None:
+    """Raises what hinders this replica from working, or from taking over."""
+    if memo.operation:
+        await memo.operation.ready()
+    elif memo.leader.epoch:
+        raise JobFailure("not started yet")
+    else:
+        await memo.cluster.get_configuration(*memo.settings.config_map)
+
+
+@kopf.on.cleanup(registry=PROCESS)
+async def stop(memo: kopf.Memo, **_: Any) -> None:
+    """End all work, give the Lease back and close all connections."""
+    await memo.stack.aclose()
+
+
+# --- a kopf operator for each namespace ---
+
+
+async def _watch_namespace(stop: asyncio.Event, operation: Operation, namespace: str) -> None:
+    settings = _settings()
+    for plural, selector in UNFINISHED.items():  # what one of the others ends with comes as its deletion
+        settings.watching.field_selectors[GROUP, VERSION, plural] = selector
+    await _watch(NAMESPACE, settings, namespace, stop, controller=operation.controller)
+
+
+async def _watch_configuration(stop: asyncio.Event, config_map: tuple[str, str], operation: Operation) -> None:
+    namespace, name = config_map
+    settings = _settings()
+    settings.watching.field_selectors["v1", "configmaps"] = f"metadata.name={name}"
+    await _watch(CONFIGURATION, settings, namespace, stop, operation=operation)
 
 
 class _NoDifferences(kopf.DiffBaseStorage):
@@ -57,105 +157,95 @@ class _NoDifferences(kopf.DiffBaseStorage):
         """Nothing is kept."""
 
 
-@kopf.on.startup(backoff=1)
-async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
-    """Connect, and serve the health endpoints."""
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.persistence.diffbase_storage = _NoDifferences()
     settings.queueing.idle_timeout = 1  # until then the last event of each object is held
     settings.scanning.disabled = True
     settings.watching.server_timeout = 300
     settings.watching.chunk_size = 20  # a list comes in pages
-    for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase)):
-        # Records that are over are many, and some are large. What one of them ends with comes as its deletion.
-        over = (f"status.phase!={phase.value}" for phase in phases if phase.terminal)
-        settings.watching.field_selectors[GROUP, VERSION, plural] = ",".join(over)
-    ours: Settings = memo.settings
-    cluster = await Cluster.connect()
-    lookout = Lookout(cluster, pod_ips=ours.pod_ips, canary_port=ours.canary_port, never_permit=ours.never_permit)
-    policies = Policies(cluster, ours.default_policy(), cluster_policy(ours.policy_config_map))
-    payloads = Payloads(cluster)
-    keys = SealingKeys(cluster, *ours.sealing_secret, ours.namespaces)
-    memo.telemetry = Telemetry(ours, version("codeexec"))
-    metrics = memo.telemetry.metrics
-    memo.audit, announcer = AuditLog(ours.namespaces, version("codeexec"), metrics), Announcer(cluster, metrics)
-    context = Context(
-        cluster=cluster,
-        lookout=lookout,
-        policies=policies,
-        payloads=payloads,
-        sealing=keys,
-        reader=CodeReader(),
-        timing=Timing(),
-        version=version("codeexec"),
-        telemetry=memo.telemetry,
-        audit=memo.audit,
-        announcer=announcer,
-    )
-    keeper = RecordKeeper(cluster, policies, memo.audit)
-    memo.audit.open()
-    memo.controller = Controller(context)
-    await keys.open()
-    await lookout.open()
-    await memo.telemetry.open(memo.controller.census)
-    memo.lookout = lookout
-    memo.background = [
-        asyncio.create_task(lookout.run()),
-        asyncio.create_task(memo.audit.run()),
-        asyncio.create_task(hear_of_finished(cluster, ours.namespaces, memo.audit)),
-        asyncio.create_task(announcer.run()),
-        asyncio.create_task(make_default_pools(cluster, ours.namespaces, ours.default_pool())),
-        asyncio.create_task(policies.run(memo.controller.policy_changed)),
-        *(asyncio.create_task(payloads.run(one, memo.controller.on_payload)) for one in ours.namespaces),
-        asyncio.create_task(keys.run(memo.controller.awaited_keys)),
-        asyncio.create_task(sweep(cluster, ours.namespaces, memo.controller.awaited_payloads)),
-        *(asyncio.create_task(keeper.run(one)) for one in ours.namespaces),
-    ]
-
-    async def ready() -> None:
-        memo.audit.check()
-        await cluster.ready(ours.namespaces[0])
-
-    memo.health = await serve_health(ours.health_port, ready)
+    settings.networking.error_backoffs = (0.5, 1, 2)  # what lasts longer is the supervisor's
+    settings.process.ultimate_exiting_timeout = None  # it is not the process that ends
+    return settings
 
 
-@kopf.on.cleanup()
-async def stop(memo: kopf.Memo, **_: Any) -> None:
-    """End all work and close all connections."""
-    for task in memo.background:
-        task.cancel()
-    await memo.lookout.close()
-    await memo.controller.stop()
-    memo.audit.close()
-    await memo.telemetry.close()
-    await memo.health.cleanup()
+async def _watch(
+    registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, namespace: str, stop: asyncio.Event, **memo: Any
+) -> None:
+    """Run a kopf operator until it fails, or until cancelled.
+
+    Not `kopf.operator`: when that ends it cancels every task that was begun since, whoever has begun it.
+
+    Raises:
+        JobFailure: what it has failed with.
+    """
+
+    async def spawn() -> Collection[asyncio.Task[None]]:
+        tasks = await kopf.spawn_tasks(
+            registry=registry, settings=settings, namespaces=[namespace], standalone=True, memo=kopf.Memo(**memo)
+        )
+        _keep_signals(stop)
+        return tasks
+
+    spawning = asyncio.create_task(spawn())
+    try:
+        done, _ = await asyncio.wait(await asyncio.shield(spawning), return_when=asyncio.FIRST_COMPLETED)
+        errors = [task.exception() for task in done if not task.cancelled()]
+        raise JobFailure(_what(next(filter(None, errors), None)))
+    finally:
+        tasks = await spawning
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL)
+def _what(error: BaseException | None) -> str:
+    """What a kopf operator has ended with; the errors of its API client have a status."""
+    status = getattr(error, "status", None)
+    return f"the API server answered {status}" if status else f"the watch has ended ({error or 'no reason given'})"
+
+
+def _keep_signals(stop: asyncio.Event) -> None:
+    """They end the process; each kopf operator would have them end itself alone."""
+    for one in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+
+
+# --- what they are told ---
+
+
+@kopf.on.event("v1", "configmaps", registry=CONFIGURATION)
+async def on_configuration(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """The operator's own ConfigMap was listed, created, changed or deleted."""
+    await memo.operation.reconfigure(None if event["type"] == "DELETED" else event["object"].get("data") or {})
+
+
+@kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL, registry=NAMESPACE)
 async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A CodeExecution that isn't over was listed, created or changed, or one is over or deleted."""
     memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
 
 
-@kopf.on.event(GROUP, VERSION, APPROVAL_PLURAL)
+@kopf.on.event(GROUP, VERSION, APPROVAL_PLURAL, registry=NAMESPACE)
 async def on_approval(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """An ExecutionApproval was listed, created, changed or deleted."""
     memo.controller.on_approval(event["object"], deleted=event["type"] == "DELETED")
 
 
-@kopf.on.event(GROUP, VERSION, SESSION_PLURAL)
+@kopf.on.event(GROUP, VERSION, SESSION_PLURAL, registry=NAMESPACE)
 async def on_session(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A CodeSession that isn't over was listed, created or changed, or one is over or deleted."""
     memo.controller.on_session(event["object"], deleted=event["type"] == "DELETED")
 
 
-@kopf.on.event(GROUP, VERSION, POLICY_PLURAL)
+@kopf.on.event(GROUP, VERSION, POLICY_PLURAL, registry=NAMESPACE)
 async def on_policy(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """An ExecutionPolicy was listed, created, changed or deleted."""
     memo.controller.on_policy(event["object"], deleted=event["type"] == "DELETED")
 
 
-@kopf.on.event(GROUP, VERSION, POOL_PLURAL)
+@kopf.on.event(GROUP, VERSION, POOL_PLURAL, registry=NAMESPACE)
 async def on_pool(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A SandboxPool was listed, created, changed or deleted."""
     memo.controller.on_pool(event["object"], deleted=event["type"] == "DELETED")
@@ -165,7 +255,7 @@ def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:
     return any(one in labels for one in (EXECUTION_LABEL, SESSION_LABEL, POOL_LABEL))
 
 
-@kopf.on.event("v1", "pods", when=_is_sandbox)
+@kopf.on.event("v1", "pods", when=_is_sandbox, registry=NAMESPACE)
 async def on_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A sandbox pod was listed, created, changed or deleted."""
     await memo.controller.on_pod(event["object"], deleted=event["type"] == "DELETED")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster_tools import SANDBOX, image
+from cluster_tools import SANDBOX, image, signatures
 
 from executor_client import (
     ClusterUnreachable,
@@ -50,7 +50,7 @@ async def test_failures_around_the_code_are_errors(works, sandbox, kubeconfig_of
 async def test_failures_of_the_sandbox_are_errors(works, sandbox, policy):
     """An image or a RuntimeClass that is not there: an error that names it."""
     absent = f"{image().split('@')[0]}@sha256:{'0' * 64}"
-    policy(images=[image(), absent], runtimeClassNames=["no-such-class"])
+    policy(images=[image(), absent], imageSignatures=signatures(absent), runtimeClassNames=["no-such-class"])
     with pytest.raises(ExecutionNotStarted, match=r"ImagePullFailed.*check that the image exists"):
         await sandbox.run(RUN, image=absent)
     policy(runtimeClassName="no-such-class")

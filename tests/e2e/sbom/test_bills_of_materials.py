@@ -34,7 +34,11 @@ def sbom(name: str) -> dict[str, Any]:
 
 def listed(name: str, kind: str) -> set[tuple[str, str]]:
     """Names and versions of one kind of package (pypi, deb) in the bill of materials."""
-    ours = [one for one in sbom(name)["components"] if one.get("purl", "").startswith(f"pkg:{kind}/")]
+    return listed_in(sbom(name), kind)
+
+
+def listed_in(document: dict[str, Any], kind: str) -> set[tuple[str, str]]:
+    ours = [one for one in document["components"] if one.get("purl", "").startswith(f"pkg:{kind}/")]
     return {(one["name"] if kind == "deb" else canonical(one["name"]), one["version"]) for one in ours}
 
 
@@ -78,6 +82,14 @@ def test_the_bill_of_materials_names_what_is_locked_and_nothing_else(name, known
 @pytest.mark.parametrize("name", IMAGES)
 def test_the_bill_of_materials_names_the_packages_of_debian(name):
     assert {"base-files", "bash", "libc6", "zlib1g"} <= names(listed(name, "deb"))
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_what_make_images_attests_names_the_same_packages(name):
+    digest = image(f"{name.upper()}_IMAGE").partition("@")[2].replace(":", "-")
+    attested = json.loads((ROOT / ".codeexec" / "signatures" / f"{digest}.cdx.json").read_text())
+    assert listed(name, "deb") == listed_in(attested, "deb")
+    assert listed(name, "pypi") == listed_in(attested, "pypi")
 
 
 async def output(executor, code: str, language: str = "python") -> str:

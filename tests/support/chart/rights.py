@@ -60,7 +60,7 @@ OPERATOR: Rights = {
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
     ("codeexec.dev", "executionapprovals"): {"list", "watch"},
     ("", "pods"): {"list", "watch", "create", "patch", "delete"},
-    ("networking.k8s.io", "networkpolicies"): {"create", "delete"},
+    ("networking.k8s.io", "networkpolicies"): {"list", "create", "delete"},
     ("", "pods/attach"): {"get", "create"},
     ("", "secrets"): {"get", "list", "watch", "create", "delete"},
     ("", "configmaps"): {"create", "list", "delete"},
@@ -70,10 +70,18 @@ OPERATOR: Rights = {
 OPERATOR_BY_NAME: NamedRights = {
     ("", "configmaps", "codeexec-sealing-key"): {"patch"},
 }
+OPERATOR_AT_HOME: Rights = {
+    ("coordination.k8s.io", "leases"): {"create"},
+}
+"""No rule limits "create" to a name: the Lease below."""
 OPERATOR_AT_HOME_BY_NAME: NamedRights = {
     ("", "secrets", "codeexec-sealing"): {"get", "patch"},
+    ("", "configmaps", "codeexec-operator"): {"get", "list", "watch"},
+    ("coordination.k8s.io", "leases", "codeexec-operator"): {"get", "patch"},
+    ("", "services", "codeexec-canary"): {"get"},
 }
-"""The keys that small payloads are sealed with. It has no other right in its own namespace."""
+"""The keys that small payloads are sealed with, its configuration, the Lease that one replica leads by, and the address
+of the canary. It has no other right in its own namespace."""
 OPERATOR_IN_DEFAULT: Rights = {
     ("discovery.k8s.io", "endpointslices"): {"list"},
 }

@@ -18,8 +18,8 @@ NAME = re.compile(r"\b(?:codeexec|process)_[a-z_]+\b")
 @pytest.fixture(scope="module")
 def families() -> dict[str, Any]:
     """What the operator exposes: each family with the names of its labels."""
-    metrics = Metrics(["box"], "1")
-    metrics.show(lambda: Census({}, {}, [PoolCount("box", 1, 1, 1, 1, 1, last_refill_ms=1)]))
+    metrics = Metrics("1")
+    metrics.leads(lambda: Census({}, {}, [PoolCount("box", 1, 1, 1, 1, 1, last_refill_ms=1)]), lambda: {"box": True})
     return {family.name: family for family in metrics.registry.collect()}
 
 
@@ -61,7 +61,7 @@ def test_labels_are_those_that_the_operator_gives(families) -> None:
 def test_no_label_is_a_name_of_an_execution_or_of_a_person(families) -> None:
     """The labels are closed sets, so that their number is bounded whatever agents do."""
     known = {"sandbox_namespace", "phase", "reason", "languages", "origin", "status", "result", "version", "le"}
-    metrics = Metrics(["box"], "1")
+    metrics = Metrics("1")
     for collector in vars(metrics).values():
         assert set(getattr(collector, "_labelnames", ())) <= known
     used = {label for family in families.values() for sample in family.samples for label in sample.labels}
@@ -89,5 +89,5 @@ def test_the_chart_ships_the_dashboard_as_it_is() -> None:
 
 def test_the_registry_is_not_the_one_that_all_share() -> None:
     """Two of them in one process don't get in each other's way."""
-    assert isinstance(Metrics(["box"], "1").registry, CollectorRegistry)
-    assert Metrics(["box"], "1").registry is not Metrics(["box"], "1").registry
+    assert isinstance(Metrics("1").registry, CollectorRegistry)
+    assert Metrics("1").registry is not Metrics("1").registry

@@ -10,7 +10,7 @@ SHA256 = "sha256:" + "0" * 64
 
 REFUSED = {
     "unknown value": (["--set", "replicas=2"], "additional properties 'replicas' not allowed"),
-    "unknown value below": (["--set", "operator.replicas=2"], "/operator': additional properties 'replicas'"),
+    "unknown value below": (["--set", "operator.replica=2"], "/operator': additional properties 'replica'"),
     "tag instead of a digest": (["--set", "image.tag=latest"], "/image': additional properties 'tag' not allowed"),
     "tag in the repository": (["--set", "image.repository=registry.example/operator:1.0"], "/image/repository'"),
     "digest in the repository": (["--set", f"sandbox.image.repository=box@{SHA256}"], "/sandbox/image/repository'"),
@@ -20,6 +20,28 @@ REFUSED = {
     "no operator digest": (["--set", "image.digest="], "image.digest is empty: set it"),
     "no sandbox image": (["--set", "sandbox.image.repository="], "sandbox.image.repository is empty: set it"),
     "no sandbox digest": (["--set", "sandbox.image.digest="], "sandbox.image.digest is empty: set it"),
+    "no PEM for a key": (
+        ["--set", "sandbox.imageVerification.publicKeys=abc"],
+        "/sandbox/imageVerification/publicKeys'",
+    ),
+    "a private key": (
+        ["--set", "sandbox.imageVerification.publicKeys=-----BEGIN PRIVATE KEY-----"],
+        "/sandbox/imageVerification/publicKeys'",
+    ),
+    "a key and no signature": (
+        ["--set", "sandbox.imageVerification.publicKeys=-----BEGIN PUBLIC KEY-----"],
+        "sandbox.imageVerification.publicKeys is set, but no image has a signature",
+    ),
+    "a signature that is no bundle": (["--set", "sandbox.image.signature=MEUCIQ"], "/sandbox/image/signature'"),
+    "a repository with a digest": (
+        ["--set", f"sandbox.allowedRepositories={{box@{SHA256}}}"],
+        "/sandbox/allowedRepositories/0'",
+    ),
+    "all repositories": (["--set", "sandbox.allowedRepositories={/}"], "/sandbox/allowedRepositories/0'"),
+    "a repository that ends an expression": (
+        ["--set-json", """sandbox.allowedRepositories=["x'] || true || '' in ['"]"""],
+        "/sandbox/allowedRepositories/0'",
+    ),
     "unknown pull policy": (["--set", "image.pullPolicy=Sometimes"], "/image/pullPolicy'"),
     "checkpoints without a key": (
         ["--set", "audit.checkpoints.enabled=true,audit.checkpoints.claimName=x"],
@@ -67,6 +89,8 @@ REFUSED = {
     ),
     "annotators as a switch": (["--set", "sandbox.annotators=true"], "/sandbox/annotators'"),
     "an address without a prefix": (["--set", "sandbox.neverPermit={203.0.113.4}"], "/sandbox/neverPermit/0'"),
+    "no replica": (["--set", "operator.replicas=0"], "/operator/replicas'"),
+    "a Lease that any hiccup ends": (["--set", "operator.leaseSeconds=1"], "/operator/leaseSeconds'"),
     "unknown language": (["--set", "policy.languages={python,perl}"], "/policy/languages/1'"),
     "no language": (["--set-json", "policy.languages=[]"], "/policy/languages'"),
     "egress as a switch": (["--set", "policy.egress=true"], "/policy/egress'"),

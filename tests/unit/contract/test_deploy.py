@@ -10,7 +10,7 @@ DIGEST = "sha256:" + "a" * 64
 NOTES = "WARNING: this is open.\nClose it.\n\ncodeexec is installed."
 
 
-def deploy(folder: Path) -> tuple[list[str], str]:
+def deploy(folder: Path, **more: str) -> tuple[list[str], str]:
     """The arguments of Helm, and what `make deploy` printed; helm and kubectl are played."""
     programs = folder / "bin"
     programs.mkdir()
@@ -28,6 +28,7 @@ def deploy(folder: Path) -> tuple[list[str], str]:
         "OPERATOR_IMAGE": f"registry.example/operator@{DIGEST}",
         "SANDBOX_IMAGE": f"registry.example/sandbox@{DIGEST}",
         "HELM_ARGS": "--values mine.yaml",
+        **more,
     }
     for inherited in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
         environment.pop(inherited, None)
@@ -45,3 +46,13 @@ def test_helm_gets_the_images_and_what_the_user_adds(tmp_path) -> None:
     assert arguments[-2:] == ["--values", "mine.yaml"]
     assert "WARNING: this is open.\nClose it." in printed
     assert "codeexec is installed" not in printed
+
+
+def test_helm_gets_the_keys_and_the_signature_of_images_that_are_signed(tmp_path) -> None:
+    arguments, _ = deploy(tmp_path, IMAGE_KEYS="keys.pem", SANDBOX_SIGNATURE="sandbox.json")
+    files = [arguments[index + 1] for index, one in enumerate(arguments) if one == "--set-file"]
+    assert files == ["sandbox.imageVerification.publicKeys=keys.pem", "sandbox.image.signature=sandbox.json"]
+
+
+def test_images_that_are_not_signed_are_deployed_without_keys(tmp_path) -> None:
+    assert "--set-file" not in deploy(tmp_path)[0]

@@ -170,7 +170,7 @@ async def until(what: Any) -> None:
 
 
 async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    played, metrics = Played(), Metrics([], "1")
+    played, metrics = Played(), Metrics("1")
     cluster: Any = played
     announcer = Announcer(cluster, metrics)
     task = asyncio.create_task(announcer.run())
@@ -189,7 +189,7 @@ async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogC
 
 
 async def test_what_is_too_much_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = Metrics([], "1")
+    metrics = Metrics("1")
     nobody: Any = SimpleNamespace()
     announcer = Announcer(nobody, metrics)
     denied = an_execution(phase=Phase.DENIED)

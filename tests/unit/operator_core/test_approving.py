@@ -39,7 +39,7 @@ from codeexec_operator.core.actions import (
     StartCode,
     WithdrawCode,
 )
-from codeexec_operator.core.observed import Observed, PolicyProblem, PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, Sandbox, SessionView
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing, prove
@@ -530,7 +530,7 @@ class TestLapse:
     @pytest.mark.parametrize("approvals", [None, (), (REVOKED,), (an_approval(), LATER_DENIAL)])
     def test_once_the_code_runs_it_has_no_effect(self, approvals: Any) -> None:
         observed = starting()
-        runs = after(observed, plan(observed), approvals=approvals, handed_over=True)
+        runs = after(observed, plan(observed), approvals=approvals, frames=FrameStream.OPEN)
         assert runs.execution.status.phase is Phase.RUNNING
         result = plan(runs, 2)
         assert (result.status, result.actions) == (None, ())

@@ -53,8 +53,8 @@ def log() -> Log:
 
 @pytest.fixture
 def audit(log: Log) -> AuditLog:
-    audit = AuditLog([BOX], "1.2.3", Metrics([BOX], "1.2.3"), log)
-    audit.open()
+    audit = AuditLog("1.2.3", Metrics("1.2.3"), log)
+    audit.begin(BOX)
     return audit
 
 
@@ -163,7 +163,7 @@ def test_a_line_is_there_as_soon_as_it_is_written() -> None:
 def test_a_line_that_was_torn_is_none_and_the_next_one_is_whole(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     """The disk is full after some bytes; the line is written again when there is room."""
     there, here = os.pipe()
-    audit = AuditLog([BOX], "1", Metrics([], "1"), LogFile(here))
+    audit = AuditLog("1", Metrics("1"), LogFile(here))
     real, room = os.write, [60]
 
     def write(descriptor: int, data: bytes) -> int:
@@ -177,9 +177,10 @@ def test_a_line_that_was_torn_is_none_and_the_next_one_is_whole(monkeypatch: pyt
 
     monkeypatch.setattr(os, "write", write)
     with pytest.raises(AuditFailure):
-        audit.open()
+        audit.begin(BOX)
     room[0] = 10**6
-    audit.open()
+    audit.begin(BOX)
+    audit.begin(BOX)  # served again: the chain goes on
     os.close(here)
     text = os.read(there, 10**6).decode()
     os.close(there)
@@ -202,6 +203,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
         version="1.2.3",
         audit=audit,
         announcer=SimpleNamespace(written=lambda *_: None),
+        telemetry=SimpleNamespace(metrics=None),
     )
     register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)
     worker = ExecutionWorker(context, an_execution(phase=Phase.STARTING), register)

@@ -277,25 +277,62 @@ async def test_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_reader, "_ask", counted)
     reader = CodeReader()
 
-    async def in_turn() -> None:
-        async with reader.turn("here"):
+    async def in_turn(namespace: str) -> None:
+        async with reader.turn(namespace, 1):
             await reader.read(inquiry(IMPORTS_OS))
 
-    await asyncio.gather(*(in_turn() for _ in range(4)))
+    await asyncio.gather(*(in_turn(namespace) for namespace in ("one", "two", "two", "three")))
     assert most == 1
 
 
-async def test_namespaces_take_turns() -> None:
+async def test_namespaces_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, order = CodeReader(), []
 
-    async def take(namespace: str) -> None:
-        async with reader.turn(namespace):
-            order.append(namespace)
-            await asyncio.sleep(0)
+    async def no_child(namespace: Any) -> None:
+        await asyncio.sleep(0)
+        order.append(namespace)
+
+    monkeypatch.setattr(code_reader, "_read", no_child)
+
+    async def take(namespace: Any) -> None:
+        async with reader.turn(namespace, 1):
+            await reader.read(namespace)
 
     await asyncio.gather(*(take("many") for _ in range(5)), take("one"))
     assert order[:2] == ["many", "one"]
     assert len(order) == 6
+
+
+async def test_a_namespace_whose_code_does_not_come_keeps_no_other_waiting() -> None:
+    reader, fetched = CodeReader(), asyncio.Event()
+
+    async def hang() -> None:
+        async with reader.turn("hangs", 1000):
+            await fetched.wait()
+
+    hanging = asyncio.create_task(hang())
+    async with asyncio.timeout(20):  # of a child; a lock would be held for ever
+        async with reader.turn("other", 1000):
+            assert hits(await reader.read(inquiry(IMPORTS_OS)))
+    assert not hanging.done()
+    fetched.set()
+    await hanging
+
+
+async def test_no_more_code_is_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_reader, "_HELD_BYTES", 1000)
+    reader, held, most = CodeReader(), 0, 0
+
+    async def hold(namespace: str) -> None:
+        nonlocal held, most
+        async with reader.turn(namespace, 400):
+            held += 400
+            most = max(most, held)
+            await asyncio.sleep(0)
+            held -= 400
+
+    await asyncio.gather(*(hold(str(number)) for number in range(10)))
+    assert most == 800
 
 
 async def test_a_child_that_takes_too_long_is_killed_and_what_it_has_not_told_is_unreadable(

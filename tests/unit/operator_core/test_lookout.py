@@ -1,11 +1,18 @@
-"""When the operator looks at the nodes: seldom, and at once for a pod whose node it doesn't know."""
+"""What the operator looks at, and when: nodes seldom, and at once for a pod whose node it doesn't know."""
 
+import asyncio
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 from factories import a_pod
 
 from codeexec_operator.adapters import lookout
+from codeexec_operator.core.egress import FRESH, Target
 from codeexec_operator.core.surroundings import NodeView
+
+SERVICE = ("codeexec-system", "codeexec-canary")
 
 
 class Played:
@@ -13,6 +20,9 @@ class Played:
 
     def __init__(self) -> None:
         self.names = ["node-1"]
+
+    async def get_service_targets(self, namespace: str, name: str) -> list[tuple[str, int]]:
+        return [("127.0.0.1", 1)] if (namespace, name) == SERVICE else []
 
     async def list_nodes(self) -> list[NodeView]:
         return [NodeView(name, "", 0, True, frozenset()) for name in self.names]
@@ -24,20 +34,62 @@ class Played:
         return {}
 
 
-async def test_a_node_that_has_joined_is_looked_at_when_a_pod_is_there(monkeypatch: Any) -> None:
+@pytest.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """Makes lookouts whose canary is not open yet, in a cluster without a name server and an API server."""
     monkeypatch.setattr(lookout, "_name_servers", lambda _: [])
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    cluster: Any = Played()
-    ours = lookout.Lookout(cluster, pod_ips=(), canary_port=0, never_permit=())
-    await ours.open()
+    made = []
+
+    async def make(service: tuple[str, str] = SERVICE) -> tuple[Any, Played]:
+        cluster: Any = Played()
+        made.append(lookout.Lookout(cluster, canary_service=service, canary_port=0, never_permit=()))
+        await made[-1].open()
+        return made[-1], cluster
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+async def test_a_node_that_has_joined_is_looked_at_when_a_pod_is_there(make: Any) -> None:
+    ours, cluster = await make()
+    await ours.know()
     cluster.names.append("node-2")
 
     async def known() -> set[str]:
-        await ours._look()
+        await ours.look()
         return {node.name for node in ours.view.nodes}
 
     ours.view_from(None, a_pod(node_name=""), a_pod(node_name="node-1"))
     assert await known() == {"node-1"}
     ours.view_from(a_pod(node_name="node-2"))
     assert await known() == {"node-1", "node-2"}
-    await ours.close()
+
+
+async def test_the_canary_is_tried_at_the_address_of_its_service(make: Any) -> None:
+    ours, _ = await make()
+    await ours.know()
+    assert ours.view.required == (Target("canary", "127.0.0.1", 1),)
+
+
+async def test_without_an_address_of_the_canary_nothing_begins(make: Any) -> None:
+    ours, _ = await make(("codeexec-system", "other"))
+    with pytest.raises(LookupError, match="Service 'other' in namespace 'codeexec-system' has no clusterIP"):
+        await ours.know()
+
+
+async def test_what_a_pod_was_told_to_try_is_looked_at_whatever_others_are_told(make: Any) -> None:
+    """Finding B3: a node that joins changes which kubelets are chosen, and pods in flight name the others."""
+    ours, _ = await make()
+    await ours.know()
+    listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    named = Target("kubelet", *listener.sockets[0].getsockname()[:2])
+    ours.view_from(a_pod(egress_targets=frozenset({named})))
+    await ours.look()
+    assert named in ours.view.reached_at
+    ours._named = {named: time.monotonic() - FRESH.total_seconds() - 1}
+    await ours.look()
+    assert named not in ours.view.reached_at, "no pod names it any more"
+    listener.close()
+    await listener.wait_closed()

@@ -76,7 +76,7 @@ class Played(PlayedCluster):
             version="1",
             telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
             sealing=SimpleNamespace(ring=()),
-            audit=AuditLog([self.execution.metadata.namespace], "1", Metrics([], "1"), lambda _: None),
+            audit=AuditLog("1", Metrics("1"), lambda _: None),
             announcer=SimpleNamespace(written=lambda *_: None),
         )
         register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: self.ended.set())
@@ -137,8 +137,7 @@ async def test_without_a_policy_there_is_no_pod() -> None:
     assert played.execution.status.started_at is None
 
 
-async def test_a_policy_that_can_not_be_deleted_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("codeexec_operator.adapters.executions._TRY_AGAIN_SECONDS", 0.01)
+async def test_a_policy_that_can_not_be_deleted_is_tried_again() -> None:
     played = Played(an_execution(egress=[PERMIT]), failures=2)
     worker = played.begin()
     await played.until("create pod run-1-0f8fad5b")

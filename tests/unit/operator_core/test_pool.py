@@ -314,6 +314,18 @@ class TestEachPod:
         assert drop.problem
         assert drop.problem.reason is Reason.EGRESS_NOT_ENFORCED
 
+    def test_while_the_operator_does_not_reach_all_targets_it_waits(self) -> None:
+        observed = seen({"a": starting(a_sandbox())}, surroundings=replace(SURROUNDINGS, reached_at={}))
+        result = plan(observed)
+        assert dropped(result) == []
+        assert not any(isinstance(one, AdmitMember) for one in result.actions)
+        assert result.wake_at == NOW + seconds(TIMING.proof_retry)
+        late = plan(observed, TIMING.start_timeout)
+        [drop] = [one for one in late.actions if isinstance(one, DropMember)]
+        assert drop.problem
+        assert drop.problem.reason is Reason.EGRESS_NOT_ENFORCED
+        assert drop.problem.message.startswith("it can't be shown that the network of the sandbox is closed")
+
     def test_where_the_policy_only_warns_it_is_let_in(self) -> None:
         observed = seen({"a": starting(a_sandbox(runner=a_runner(answered=True)))}, policy=a_policy(egressProof="Warn"))
         assert any(isinstance(one, AdmitMember) for one in plan(observed).actions)
@@ -333,9 +345,19 @@ class TestEachPod:
         assert ready().ready
         assert not replace(ready(), **changes).ready
 
-    def test_one_whose_connection_was_lost_goes(self) -> None:
+    def test_one_whose_connection_was_lost_is_connected_again(self) -> None:
         lost = ready(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW)))
-        assert dropped(plan(seen({"a": lost}))) == ["a"]
+        assert not lost.ready
+        assert AttachMember("a") not in plan(seen({"a": lost}), 0.5).actions
+        assert AttachMember("a") in plan(seen({"a": lost}), 1).actions
+
+    def test_one_that_nobody_can_connect_to_goes_after_a_minute(self) -> None:
+        runner = RunnerView(PodLink.CLOSED, closed_at=NOW + seconds(59), refused_since=NOW)
+        assert dropped(plan(seen({"a": ready(sandbox=a_sandbox(runner=runner))}), 59)) == []
+        assert dropped(plan(seen({"a": ready(sandbox=a_sandbox(runner=runner))}), 60)) == ["a"]
+
+    def test_one_in_which_code_has_run_goes(self) -> None:
+        assert dropped(plan(seen({"a": starting(a_sandbox(runner=a_runner(used=True)))}))) == ["a"]
 
     def test_one_that_is_not_let_in_yet_is_connected_again(self) -> None:
         closed = starting(a_sandbox(runner=RunnerView(PodLink.CLOSED, closed_at=NOW)))

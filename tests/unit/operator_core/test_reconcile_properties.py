@@ -55,6 +55,7 @@ from codeexec_api.v1alpha1 import UnusedApproval
 from codeexec_operator.core.actions import CreatePod, DeletePayload, DeletePod, Forget, GiveUpSession, Plan, StartCode
 from codeexec_operator.core.observed import (
     Fault,
+    FrameStream,
     Observed,
     ObservedSession,
     PodLink,
@@ -229,8 +230,9 @@ def observations(draw: st.DrawFn, phases: st.SearchStrategy[Phase] = st.sampled_
         payload_read_at=draw(st.none() | moments),
         sandbox=Sandbox() if in_session else draw(sandboxes),
         session=draw(st.none() | views) if in_session else None,
-        handed_over=execution.status.phase is Phase.RUNNING and draw(st.booleans()),
-        cut_off_at=draw(st.none() | moments),
+        frames=draw(st.sampled_from(FrameStream)) if execution.status.phase is Phase.RUNNING else FrameStream.CLOSED,
+        frames_since=draw(st.none() | moments),
+        missing=draw(st.sampled_from(["", "", "NeverBegun", "Overflowed", "?"])),
         cancel_sent_at=draw(st.none() | moments),
         transcript=draw(transcripts),
     )
@@ -246,7 +248,7 @@ def sessions(draw: st.DrawFn) -> ObservedSession:
         policy_read=draw(st.booleans()),
         surroundings=draw(st.sampled_from([SURROUNDINGS, Surroundings()])),
         sandbox=view.sandbox,
-        busy=draw(st.booleans()),
+        guests=draw(st.sampled_from([frozenset(), frozenset({UID})])),
         used_at=draw(st.none() | moments),
         executions=draw(st.integers(0, 3)),
         unresponsive=draw(st.sampled_from(["", "", "it did not end the code"])),
@@ -254,9 +256,11 @@ def sessions(draw: st.DrawFn) -> ObservedSession:
 
 
 def holds_code_back(observed: Observed) -> bool:
-    """Waits for nothing but the session, which wakes it."""
-    waits = observed.session is not None and observed.execution.status.phase is Phase.STARTING
-    return waits and not observed.execution.spec.cancelled
+    """Waits for nothing but the session, or for what becomes of its pod, which wake it."""
+    phase, spec = observed.execution.status.phase, observed.execution.spec
+    if phase is Phase.RUNNING and observed.frames is FrameStream.CLOSED:
+        return observed.session is not None or observed.sandbox.pod is not None
+    return observed.session is not None and phase is Phase.STARTING and not spec.cancelled
 
 
 @settings(max_examples=250)
@@ -291,7 +295,12 @@ def test_nothing_is_left_waiting_for_ever(observed: Observed, now: Any) -> None:
 @given(observed=observations(), now=moments)
 def test_code_starts_only_with_a_record_and_after_the_payload_has_gone(observed: Observed, now: Any) -> None:
     plan = decide(observed, now, Timing())
-    if any(isinstance(action, StartCode) for action in plan.actions):
+    again = observed.execution.status.phase is Phase.RUNNING
+    if any(isinstance(action, StartCode) for action in plan.actions) and again:
+        assert (observed.missing, observed.frames) == ("NeverBegun", FrameStream.CLOSED)
+        assert plan.status is None
+        assert observed.session is None or observed.session.turn
+    elif any(isinstance(action, StartCode) for action in plan.actions):
         assert plan.status
         assert plan.status.phase is Phase.RUNNING
         assert (observed.execution.status.phase, Phase.RUNNING) in MOVES
@@ -360,7 +369,7 @@ def test_an_execution_acts_on_its_own_pod_or_gives_up_its_session_but_never_both
         assert not any(isinstance(action, GiveUpSession) for action in actions)
     if any(isinstance(action, GiveUpSession) for action in actions):
         assert observed.execution.status.phase is Phase.RUNNING
-        assert observed.handed_over
+        assert observed.frames is FrameStream.OPEN
 
 
 @settings(max_examples=250)

@@ -5,12 +5,11 @@ import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from factories import IMAGE, NOW, SESSION_REF, an_execution, seconds
+from factories import NOW, SESSION_REF, an_execution, seconds
 from opentelemetry.sdk.trace import TracerProvider
 from otlp_receiver import Receiver
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,12 +34,11 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(f"images: ['{IMAGE}']\n")
-    monkeypatch.setenv("CODEEXEC_NAMESPACES", "codeexec-sandbox,other")
-    monkeypatch.setenv("CODEEXEC_POLICY_FILE", str(policy))
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("CODEEXEC_CONFIG_MAP", "codeexec-system/codeexec-operator")
     monkeypatch.setenv("CODEEXEC_SEALING_SECRET", "codeexec-system/codeexec-sealing")
+    monkeypatch.setenv("CODEEXEC_CANARY_SERVICE", "codeexec-system/codeexec-canary")
+    monkeypatch.setenv("CODEEXEC_LEADER_LEASE", "codeexec-system/codeexec-operator")
     monkeypatch.setenv("CODEEXEC_METRICS_PORT", str(free_port()))
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     return monkeypatch
@@ -51,9 +49,11 @@ async def make(environment: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
     """Telemetry as the operator begins and ends it."""
     made: list[Telemetry] = []
 
-    async def make(census: Census = NOTHING) -> Telemetry:
+    async def make(census: Census = NOTHING, *, leads: bool = True) -> Telemetry:
         made.append(Telemetry(Settings(), "1.2.3"))
-        await made[-1].open(lambda: census)
+        await made[-1].open()
+        if leads:
+            made[-1].metrics.leads(lambda: census, lambda: {"codeexec-sandbox": True, "other": False})
         return made[-1]
 
     yield make
@@ -138,6 +138,7 @@ async def test_what_there_is_is_counted_when_it_is_asked_for(make: Callable[...,
     here, there = {"sandbox_namespace": "codeexec-sandbox"}, {"sandbox_namespace": "other"}
     assert get(found, "codeexec_current_executions", **here, phase="Running") == 7
     assert get(found, "codeexec_current_executions", **there, phase="Running") == 0
+    assert (get(found, "codeexec_namespace_served", **here), get(found, "codeexec_namespace_served", **there)) == (1, 0)
     phases = {dict(labels)["phase"] for name, labels in found if name == "codeexec_current_executions"}
     assert phases == {phase.value for phase in Phase if not phase.terminal}
     assert get(found, "codeexec_current_sessions", **here, phase="Ready") == 2
@@ -161,6 +162,17 @@ async def test_the_operator_counts_its_own_troubles(make: Callable[..., Any]) ->
     assert get(found, "codeexec_sessions_total", sandbox_namespace="other", phase="Ended", reason="IdleTimeout") == 1
     assert get(found, "codeexec_operator_info", version="1.2.3") == 1
     assert get(found, "codeexec_spans_total", result="failed") == 0
+
+
+async def test_a_replica_that_stands_by_says_so_and_counts_nothing(make: Callable[..., Any]) -> None:
+    telemetry = await make(leads=False)
+    found = await samples()
+    assert get(found, "codeexec_leader") == 0
+    assert not [name for name, _ in found if name.startswith(("codeexec_current_", "codeexec_pool_"))]
+    telemetry.metrics.leads(lambda: NOTHING, lambda: {"codeexec-sandbox": True})
+    found = await samples()
+    assert get(found, "codeexec_leader") == 1
+    assert [name for name, _ in found if name.startswith("codeexec_current_")]
 
 
 async def test_no_label_is_made_of_what_anybody_writes(make: Callable[..., Any]) -> None:

@@ -1,14 +1,20 @@
 """A worker ends when it is told to, whatever it hears at that moment: else the operator would not stop."""
 
 import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from factories import an_execution
+from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.worker import Worker
 from codeexec_operator.core.actions import Plan
+
+CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics("0")))
 
 
 class Idle(Worker):
@@ -33,10 +39,15 @@ class Idle(Worker):
     async def _end(self) -> None:
         self.ended = True
 
+    def pods(self) -> set[str]:
+        return set()
+
+    def lose_pods(self, names: Collection[str]) -> None:
+        pass
+
 
 async def test_a_worker_that_is_woken_and_stopped_at_once_ends() -> None:
-    context: Any = SimpleNamespace()
-    worker = Idle(context, an_execution().metadata)
+    worker = Idle(CONTEXT, an_execution().metadata)
     await asyncio.sleep(0.01)
     worker.wake()
     await asyncio.sleep(0.01)
@@ -45,3 +56,66 @@ async def test_a_worker_that_is_woken_and_stopped_at_once_ends() -> None:
     worker.task.cancel()
     await asyncio.wait([worker.task], timeout=1)
     assert (worker.task.done(), worker.decided, worker.ended) == (True, 2, True)
+
+
+class Refused(Idle):
+    """The API server asks it to come back in an hour, which counts as a minute."""
+
+    def _decide(self) -> Plan:
+        super()._decide()
+        error = ApiException(status=429)
+        error.headers = {"Retry-After": "3600"}
+        raise error
+
+
+async def test_an_event_does_not_cut_a_pause_short_and_a_deletion_does() -> None:
+    worker = Refused(CONTEXT, an_execution().metadata)
+    for _ in range(3):
+        worker.wake()
+        await asyncio.sleep(0.01)
+    assert worker.decided == 1
+    worker.observe_deletion()
+    await asyncio.wait([worker.task], timeout=5)
+    assert (worker.task.done(), worker.decided, worker.ended) == (True, 1, True)
+
+
+class Conflicting(Idle):
+    """What it wants to write is refused, the first few times."""
+
+    conflicts = 1
+    looked = 0
+
+    async def _refresh(self) -> None:
+        self.looked += 1
+
+    async def _apply(self, plan: Plan) -> None:
+        if self.decided <= self.conflicts:
+            raise ApiException(status=409)
+
+
+async def decided_twice(worker: Conflicting) -> None:
+    async with asyncio.timeout(20):
+        while worker.decided < 2:  # noqa: ASYNC110 - each pass of the loop
+            await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+
+
+async def test_a_first_conflict_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("codeexec_operator.core.backoff.FIRST_SECONDS", 1000)
+    monkeypatch.setattr("codeexec_operator.core.backoff.LONGEST_SECONDS", 1000)
+    worker = Conflicting(CONTEXT, an_execution().metadata)
+    await decided_twice(worker)
+    assert (worker.decided, worker.looked) == (2, 1)
+    worker.task.cancel()
+    await asyncio.wait([worker.task], timeout=5)
+
+
+async def test_a_second_conflict_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Conflicting, "conflicts", 2)
+    monkeypatch.setattr("codeexec_operator.core.backoff.FIRST_SECONDS", 1000)
+    monkeypatch.setattr("codeexec_operator.core.backoff.LONGEST_SECONDS", 1000)
+    worker = Conflicting(CONTEXT, an_execution().metadata)
+    await decided_twice(worker)
+    assert (worker.decided, worker.looked) == (2, 1)
+    worker.task.cancel()
+    await asyncio.wait([worker.task], timeout=5)

@@ -6,6 +6,7 @@ The runner kills every process that it can see, so it must never be started in a
 import base64
 import functools
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -31,7 +32,7 @@ assert os.getpid() == 1, "not in a PID namespace of its own"
 sys.path.insert(0, sys.argv[1])
 import workspace
 workspace.WORKSPACE = sys.argv[2]
-import kernel, runner
+import job, kernel, runner
 kernel.FOLDERS = sys.argv[3]
 exec(sys.argv[4])
 runner.main()
@@ -39,6 +40,7 @@ runner.main()
 # Not the interpreter of the virtual environment: the sandbox user may not be able to reach it.
 PATH = "/usr/local/bin:/usr/bin:/bin"
 PYTHON = shutil.which("python3", path=PATH) or sys.executable
+_NUMBERS = itertools.count()
 ENVIRONMENT = {"PATH": PATH, "PLANTED": "the runner's own environment is not passed on"}
 
 
@@ -202,7 +204,7 @@ def a_job(*blocks: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
         return {"path": f"block{index}.py", "command": ["python3"], "language": "python", "sha256": digest, **given}
 
     return {
-        "id": "job",
+        "id": f"job-{next(_NUMBERS)}",
         "session": False,
         "stateful": False,
         "blocks": [a_block(index, block) for index, block in enumerate(blocks)],

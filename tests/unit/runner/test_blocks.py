@@ -9,7 +9,7 @@ import pytest
 
 def test_one_block(run: Any) -> None:
     before = time.time()
-    report = run("print('hello')")
+    report = run("print('hello')", id="job")
     assert (report.text(), report.text("stderr")) == ("hello\n", "")
     [block] = report.blocks
     assert (block["exitCode"], block["reason"], block["stdoutBytes"], block["stderrBytes"]) == (0, "Completed", 6, 0)

@@ -176,6 +176,8 @@ def test_a_runner_says_what_it_has_found_out(sandbox: Any, job: Any) -> None:
         "bootId": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "userNamespace": own_users,
         "kernel": False,
+        "job": None,
+        "used": False,
     }
     runner.stdin.close()
     assert runner.wait(20) == 1

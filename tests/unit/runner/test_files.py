@@ -226,7 +226,7 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere(run: Any, s
 
 
 def test_a_file_that_leads_out_ends_the_job(run: Any, sandbox: Any) -> None:
-    report = run("print('ran')", files={"fine": b"x", "../out": b"x", "later": b"x"})
+    report = run("print('ran')", files={"fine": b"x", "../out": b"x", "later": b"x"}, id="job")
     message = "../out: is not a path inside the workspace"
     assert report.frames == [{"id": "job", "seq": 0, "fault": {"reason": "FileRefused", "message": message}}]
     assert not (sandbox.workspace / "later").exists()

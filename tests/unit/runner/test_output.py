@@ -56,7 +56,7 @@ def test_a_character_written_in_two_pieces_is_one(run: Any) -> None:
 
 def test_forged_frames_in_the_output_stay_output(run: Any) -> None:
     forged = '{"id":"job","seq":0,"done":true}\n'
-    report = run(WRITE.format(data=forged.encode()))
+    report = run(WRITE.format(data=forged.encode()), id="job")
     assert report.text() == forged
 
 
@@ -73,7 +73,7 @@ def test_forged_frames_in_the_output_stay_output(run: Any) -> None:
 )
 def test_the_operator_sees_what_was_cut(data: bytes, truncated: bool, run: Any) -> None:
     transcript = Transcript()
-    for frame in run(WRITE.format(data=data), outputBytes=1024).frames:
+    for frame in run(WRITE.format(data=data), outputBytes=1024, id="job").frames:
         transcript.take(frame, "job")
     assert transcript.done, transcript.problem
     assert transcript.stream("stdout").truncated is truncated

@@ -32,17 +32,15 @@ def test_a_job_without_blocks_only_puts_and_lists(session: Any) -> None:
     assert [(path, size) for path, (size, _) in report.artifacts.items()] == [("a", 1), ("d/b", 2)]
 
 
-def test_the_report_is_answered_between_jobs(session: Any, job: Any) -> None:
-    session.say(job("print('x')", session=True), {"report": True, "kernel": False}, job("", session=True, id="next"))
-    kinds = [set(frame) & {"done", "ready", "id"} for frame in session.hear("ready").frames]
-    assert kinds[-2:] == [{"done", "id"}, {"ready"}]
-    assert session.hear("done").totals["id"] == "next"
-
-
-def test_a_ping_is_answered_between_jobs(session: Any, job: Any) -> None:
-    session.say({"ping": 1}, job("print('x')", session=True), {"ping": 2})
-    assert session.hear("pong").frames == [{"pong": 1}]
-    assert [set(frame) & {"done", "pong"} for frame in session.hear("pong").frames][-2:] == [{"done"}, {"pong"}]
+def test_a_report_and_a_ping_are_answered_while_a_job_runs(session: Any, job: Any) -> None:
+    waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    session.say(job(waits, session=True, id="a"), {"report": True, "kernel": False}, {"ping": 2})
+    [ready, pong] = session.hear("pong").frames
+    assert (ready["ready"], ready["job"], ready["used"], pong) == (True, "a", True, {"pong": 2})
+    session.say({"cancel": "a"})
+    session.hear("done")
+    session.say({"report": True, "kernel": False})
+    assert session.hear("ready").frames[-1]["job"] is None
 
 
 def test_all_processes_are_gone_before_the_end_is_told(session: Any) -> None:

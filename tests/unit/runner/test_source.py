@@ -18,7 +18,7 @@ def bash(code: str, path: str = "block.sh") -> dict[str, Any]:
     return {"path": path, "command": ["bash"], "language": "bash", "code": code}
 
 
-WITHOUT_KILLING = "runner.Job._end_processes = lambda self: None"
+WITHOUT_KILLING = "job.Job._end_processes = lambda self: None"
 RACE = f"""
 import os, time
 ready, told = os.pipe()

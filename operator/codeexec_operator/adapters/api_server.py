@@ -1,0 +1,327 @@
+"""The one way to the API server: every request that the operator makes itself passes through this file.
+
+(kopf's own requests are lists and watches of the kinds of codeexec.dev and of pods.) A request is a verb of HTTP, a
+path and a dictionary. It is made once: a worker decides anew before it makes a request again, after the pause that
+`adapters.retries` gives it.
+"""
+
+import json
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import aiohttp
+from kubernetes.aio import client, config
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_operator.core.observed import Fault
+
+NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
+"""What is raised if no answer of the API server came, or only a part of an answer."""
+ANSWER_SECONDS: Final = 15
+"""How long the whole answer to a request may take, with the wait for a connection."""
+ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""What to accept, so that the API server leaves out what the objects hold (Kubernetes API concepts)."""
+ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
+"""The same, for what `kubectl get` prints."""
+
+_FOR_GOOD: Final = (400, 403, 413, 422)
+"""Answers that another try would get again, unless Kubernetes hasn't counted yet what a quota is for."""
+_JSON: Final = "application/json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_ATTACH: Final = "v4.channel.k8s.io"
+_CONNECT_SECONDS: Final = 5
+_CONNECTIONS: Final = 100
+"""Requests that are under way at the same time; further requests wait for a connection, up to ANSWER_SECONDS."""
+_WATCH_SECONDS: Final = 300
+_LONGEST_EVENT: Final = 2 * 1024 * 1024
+_PING_SECONDS: Final = 30
+"""After so much silence a websocket is pinged; half of that later it counts as dead (aiohttp)."""
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+)
+"""A peer that is gone without a word is noticed within 30 s, whether it is sent something meanwhile or not."""
+
+Verb = Literal["GET", "POST", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of objects, as the paths of the API name it."""
+
+    api: str
+    """`api/v1`, or `apis/` with group and version."""
+    plural: str
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Of all objects, of those of a namespace, or of one of them."""
+        within = ("namespaces", namespace) if namespace else ()
+        parts = (*within, self.plural, name, subresource)
+        return "/".join(("", self.api, *(quote(part, safe="") for part in parts if part)))
+
+
+class ApiServer:
+    """Requests with the operator's own service account.
+
+    Requests share a bounded pool of connections. Watches and websockets last, so they have connections of their own:
+    however many namespaces and pods there are, no request waits for their connections.
+    """
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._host = configuration.host
+        self._credentials = client.ApiClient(configuration)
+        self._route: dict[str, Any] = {"proxy": configuration.proxy, "server_hostname": configuration.tls_server_name}
+        self._requests, self._streams = self._session(_CONNECTIONS), self._session(0)
+        self.date = datetime.min.replace(tzinfo=UTC)
+        """The time by the API server's clock, as the last answer told it."""
+        self.may_send: Callable[[], object] = lambda: None
+        """Called before each request; it must not return if the request may not be sent."""
+
+    @classmethod
+    async def connect(cls) -> "ApiServer":
+        """With the service account of the pod; outside a cluster, with the kubeconfig.
+
+        Raises:
+            kubernetes.aio.config.ConfigException: there is neither.
+        """
+        configuration = client.Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            await config.load_kube_config(client_configuration=configuration)
+        return cls(configuration)
+
+    def _session(self, connections: int) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=connections, ssl=self._credentials.rest_client.ssl_context, socket_factory=_socket
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers={"User-Agent": f"codeexec-operator/{version('codeexec')}"},
+            timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS),
+            trust_env=False,  # else proxies and their passwords are looked for with each request
+            read_bufsize=_LONGEST_EVENT,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for one in (self._requests, self._streams, self._credentials):
+            await one.close()
+
+    async def request(
+        self,
+        verb: Verb,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        accept: str = _JSON,
+    ) -> Any:
+        """Make one request, and return the JSON of the answer. A PATCH is a merge patch.
+
+        Raises:
+            ApiException: the API server refused; `status`, `body` and `headers` are those of its answer.
+            aiohttp.ClientError: no answer came, or no JSON.
+            OSError: there is no connection.
+            TimeoutError: the answer did not come in time.
+        """
+        headers = await self._headers(accept)
+        data = None
+        if body is not None:
+            headers["Content-Type"] = _MERGE_PATCH if verb == "PATCH" else _JSON
+            data = json.dumps(body).encode()
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS)
+        async with self._requests.request(
+            verb,
+            self._host + path,
+            params=query,
+            data=data,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+            **self._route,
+        ) as response:
+            self.date = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else self.date
+            return _parse(await _checked(response))
+
+    async def pages(
+        self, path: str, limit: int, *, query: Mapping[str, str] | None = None, accept: str = _JSON
+    ) -> AsyncGenerator[Any, None]:
+        """A list, one page of at most `limit` objects after the other."""
+        asked: dict[str, str | int] = {**(query or {}), "limit": limit}
+        while True:
+            try:
+                page = await self.request("GET", path, query=asked, accept=accept)
+            except ApiException as error:
+                token = _another_token(error) if "continue" in asked else ""
+                if not token:
+                    raise
+                asked["continue"] = token
+                continue
+            yield page
+            token = page["metadata"].get("continue")
+            if not token:
+                return
+            asked["continue"] = token
+
+    async def list(
+        self, path: str, limit: int, *, query: Mapping[str, str] | None = None, accept: str = _JSON
+    ) -> list[Mapping[str, Any]]:
+        """All objects of a list; it is read page by page."""
+        pages = self.pages(path, limit, query=query, accept=accept)
+        return [item async for page in pages for item in page["items"] or ()]  # null where there is none
+
+    async def watch(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[tuple[str, Any, int], None]:
+        """What becomes of these objects from now on, until the server ends the watch.
+
+        Yields the kind of each change, the object, and how large the event is as it came.
+
+        Raises:
+            ValueError: the server sent what is no event.
+        """
+        listed = await self.request("GET", path, query={**query, "limit": 1}, accept=ONLY_METADATA)
+        asked = {"resourceVersion": listed["metadata"]["resourceVersion"], "timeoutSeconds": _WATCH_SECONDS}
+        async with self._streams.request(
+            "GET",
+            self._host + path,
+            params={**query, **asked, "watch": "true"},
+            headers=await self._headers(_JSON),
+            timeout=aiohttp.ClientTimeout(total=_WATCH_SECONDS + ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS),
+            allow_redirects=False,
+            **self._route,
+        ) as response:
+            if response.status != 200:
+                await _checked(response)
+            while line := await response.content.readline():
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise ApiException(status=event["object"].get("code"), reason=event["object"].get("message"))
+                yield event["type"], event["object"], len(line)
+
+    @asynccontextmanager
+    async def attach(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A websocket to a container. If the other side is gone without a word, that is noticed (`_PING_SECONDS`).
+
+        The API server passes what is sent to the kubelet as it is. The container runtime's end answers the pings.
+        """
+        async with self._streams.ws_connect(
+            self._host + path,
+            params=query,
+            headers=await self._headers("*/*"),
+            protocols=(_ATTACH,),
+            heartbeat=_PING_SECONDS,
+            **self._route,
+        ) as websocket:
+            yield websocket
+
+    async def _headers(self, accept: str) -> dict[str, str]:
+        """With the token, which is read again when it is old."""
+        self.may_send()
+        headers = {"Accept": accept}
+        await self._credentials.update_params_for_auth(headers, None, ["BearerToken"], "", "", None)
+        return headers
+
+
+def _another_token(error: ApiException) -> str:
+    """After some minutes the API server can't continue a list as it began. It sends a token for what is there now."""
+    try:
+        return str(json.loads(str(error.body))["metadata"]["continue"]) if error.status == 410 else ""
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(*address[:3])
+    for option in _KEEPALIVE:
+        made.setsockopt(*option)
+    return made
+
+
+async def _checked(response: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer that is no refusal."""
+    body = await response.read()
+    if not 200 <= response.status <= 299:
+        error = ApiException(status=response.status, reason=response.reason, body=body.decode(errors="replace"))
+        error.headers = response.headers
+        raise error
+    return body
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:  # from something between here and the API server
+        raise aiohttp.ClientPayloadError("the answer is no JSON") from error
+
+
+async def found(request: Awaitable[Any]) -> Any:
+    """What was asked for, or None if it isn't there."""
+    try:
+        return await request
+    except ApiException as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+async def unless_there(request: Awaitable[Any]) -> None:
+    """Create an object, if none of its name is there. Any other conflict is a race for the quota, and raised."""
+    try:
+        await request
+    except ApiException as error:
+        if error.status != 409 or "AlreadyExists" not in str(error.body):
+            raise
+
+
+async def delete(
+    api: ApiServer, resource: Resource, namespace: str, name: str, *, uid: str = "", grace: int | None = None
+) -> None:
+    """Delete one object, only that with this UID if one is given; an object that is gone already is fine."""
+    if not name:
+        raise ValueError("without a name this would delete all of them")
+    options: dict[str, Any] = {} if grace is None else {"gracePeriodSeconds": grace}
+    try:
+        await api.request(
+            "DELETE", resource.path(namespace, name), options | ({"preconditions": {"uid": uid}} if uid else {})
+        )
+    except ApiException as error:
+        if error.status not in (404, 409):  # 409: the UID is another object's
+            raise
+
+
+async def create(api: ApiServer, path: str, body: Mapping[str, Any], fault: Callable[[str], Fault]) -> Fault | None:
+    """Create an object, if none of its name is there.
+
+    Args:
+        api: where.
+        path: of the collection.
+        body: the object.
+        fault: what a refusal for good means, by the words of the API server.
+    """
+    try:
+        await unless_there(api.request("POST", path, body))
+    except ApiException as error:
+        if error.status in _FOR_GOOD and "status unknown for quota" not in str(error.body):
+            return fault(message_of(error))
+        raise
+    return None
+
+
+def message_of(error: ApiException) -> str:
+    """What the API server says: the message of its Status object."""
+    body = str(error.body or error.reason)
+    try:
+        status = json.loads(body)
+    except ValueError:
+        return body
+    return str(status.get("message") or body) if isinstance(status, dict) else body

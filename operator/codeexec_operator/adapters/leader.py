@@ -1,0 +1,149 @@
+"""Holds the Lease that one replica leads by, and ends the process as soon as it may no longer lead."""
+
+import asyncio
+import logging
+import os
+import platform
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final, NoReturn
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.core.leadership import Candidate, LeaseRecord, LeaseTiming
+
+logger = logging.getLogger(__name__)
+
+_REFUSED: Final = (404, 409)
+"""The Lease has changed since it was read, or is gone."""
+
+
+def exit_at_once(why: str) -> NoReturn:
+    """End the process without another step: whatever it would still do may contradict the next leader."""
+    logger.critical("this replica leads no more: %s. It ends, and will be restarted to stand by", why)
+    os._exit(1)
+
+
+class Leader:
+    """This process as a candidate.
+
+    Args:
+        cluster: where the Lease is.
+        namespace: of the Lease.
+        name: of the Lease.
+        timing: of the Lease.
+        lost: ends the process; called when it may no longer act.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        name: str,
+        *,
+        timing: LeaseTiming,
+        lost: Callable[[str], NoReturn] = exit_at_once,
+    ) -> None:
+        self._cluster, self._namespace, self._name, self._lost = cluster, namespace, name, lost
+        # A container that is restarted has the name of the one before it, and must not go on as that one.
+        self._timing, self._candidate = timing, Candidate(f"{platform.node()}_{uuid.uuid4()}", timing)
+        self._renewing: asyncio.Task[None] | None = None
+        self._problem = ""
+
+    @property
+    def epoch(self) -> int:
+        """Of this leader: higher than that of each before it. 0 while it doesn't lead."""
+        return self._candidate.epoch
+
+    def check(self) -> None:
+        """End the process if it has led for too long without a renewal, as after it stood still."""
+        if self._renewing and not self._candidate.leads(_now()):
+            self._lost(f"its Lease was not renewed within {self._timing.renew_deadline:g} s")
+
+    async def lead(self) -> int:
+        """Wait until this process leads, for as long as it takes. From then on the Lease is renewed.
+
+        Returns:
+            The epoch.
+        """
+        await self._try(self._take)
+        while not self._candidate.leads(_now()):
+            left = self._candidate.take_at() - _now()
+            await asyncio.sleep(min(self._timing.look_every, left) if left > 0 else self._timing.look_every)
+            await self._try(self._take)
+        self._renewing = asyncio.create_task(self._renew())
+        logger.info("this replica leads, with epoch %s", self.epoch)
+        return self.epoch
+
+    async def release(self) -> None:
+        """Give the Lease back, so that another replica leads at once. Nothing may be done after that."""
+        renewing, self._renewing = self._renewing, None
+        if renewing is None:
+            return
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        if record := self._candidate.given_back(datetime.now(UTC)):
+            await self._try(lambda: self._write(record))
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.renew_every)
+            while not await self._try(self._renew_once):
+                if not self.epoch:
+                    held = self._candidate.record
+                    self._lost(f"the Lease is held by {held.holder!r}" if held else "the Lease was deleted")
+                self.check()
+                await asyncio.sleep(min(self._timing.look_every, max(0.0, self._candidate.acts_until - _now())))
+                self.check()
+
+    async def _take(self) -> None:
+        await self._look()
+        if _now() >= self._candidate.take_at():
+            await self._write(self._candidate.taken(datetime.now(UTC)))
+
+    async def _renew_once(self) -> None:
+        record = self._candidate.renewed(datetime.now(UTC))
+        try:
+            if record:
+                await self._write(record)
+        except ApiException as error:
+            if error.status in _REFUSED:
+                await self._look()
+            raise
+
+    async def _look(self) -> None:
+        record = await self._cluster.get_leadership(self._namespace, self._name)
+        self._candidate = self._candidate.saw(record, _now())
+
+    async def _write(self, record: LeaseRecord) -> None:
+        sent_at = _now()
+        stored = await self._cluster.write_leadership(self._namespace, self._name, record)
+        self._candidate = self._candidate.wrote(stored, sent_at, _now())
+
+    async def _try(self, step: Callable[[], Awaitable[None]]) -> bool:
+        """True if it went well. Why it didn't is logged when it changes, not with each attempt."""
+        left = self._candidate.acts_until - _now() if self._renewing else self._timing.answer
+        try:
+            async with asyncio.timeout(min(self._timing.answer, left)):
+                await step()
+        except (ApiException, *NETWORK_ERRORS) as error:
+            problem = str(error.status) if isinstance(error, ApiException) else type(error).__name__
+        except Exception:  # a leader whose renewals end without a word would be ended by that
+            logger.exception("unexpected; trying again")
+            problem = "unexpected"
+        else:
+            problem = ""
+        if problem and problem != self._problem:
+            where = f"{self._namespace}/{self._name}"
+            logger.warning("Lease %s: could not be read or written (%s); trying again", where, problem)
+        self._problem = problem
+        return not problem
+
+
+def _now() -> float:
+    """Goes on while the machine sleeps, and is never set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,223 @@
+"""All that the operator does besides telling how it is: started as a whole, and stopped as a whole."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from importlib.metadata import version
+from typing import Final, Self
+
+from codeexec_api.names import DEFAULT_POOL
+from codeexec_api.policy import cluster_policy
+from codeexec_operator.adapters.announcer import Announcer
+from codeexec_operator.adapters.audit import AuditLog
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.code_reader import CodeReader
+from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.last_lines import hear_of_finished
+from codeexec_operator.adapters.lookout import TARGETS_SECONDS, Lookout
+from codeexec_operator.adapters.payloads import Payloads
+from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.record_retention import RecordKeeper
+from codeexec_operator.adapters.resync import resync
+from codeexec_operator.adapters.sealing import SealingKeys
+from codeexec_operator.adapters.supervision import Supervisor
+from codeexec_operator.adapters.sweeper import sweep
+from codeexec_operator.adapters.telemetry import Telemetry
+from codeexec_operator.adapters.tenants import Tenant, Tenants
+from codeexec_operator.adapters.worker import Context
+from codeexec_operator.core.configuration import Configuration, ConfigurationError, parse_configuration
+from codeexec_operator.core.startup import Timing
+from codeexec_operator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 60
+"""Between two looks for what is left over, or was missed. By the first one, what was there before has been listed."""
+_KEYS_SECONDS: Final = 600
+_RECORDS_SECONDS: Final = 30
+"""After a start the operator has other things to do than to delete records."""
+
+Watch = Callable[["Operation", str], Awaitable[None]]
+
+
+class Operation:
+    """The work of an operator that leads. One that stands by makes none of these.
+
+    Args:
+        settings: of this process.
+        configuration: what is in force to begin with.
+        cluster: the API server.
+        lookout: serves the canary already.
+        telemetry: serves metrics already.
+        epoch: of this leader.
+        watch: passes on to the controller what happens in a namespace, until that fails.
+        watch_configuration: calls `reconfigure` with each version of the ConfigMap, until that fails.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        configuration: Configuration,
+        cluster: Cluster,
+        *,
+        lookout: Lookout,
+        telemetry: Telemetry,
+        epoch: int,
+        watch: Watch,
+        watch_configuration: Callable[["Operation"], Awaitable[None]],
+    ) -> None:
+        self._settings, self._configuration, self._cluster = settings, configuration, cluster
+        self._watch, self._watch_configuration = watch, watch_configuration
+        release = version("codeexec")
+        self._lookout, self._telemetry = lookout, telemetry
+        lookout.trust(configuration.image_keys)
+        self._policies = Policies(cluster, configuration.policy, cluster_policy(settings.config_map))
+        self._payloads = Payloads(cluster)
+        self._keys = SealingKeys(cluster, *settings.sealing_secret)
+        metrics = telemetry.metrics
+        self._audit = AuditLog(release, metrics)
+        self._announcer = Announcer(cluster, metrics)
+        context = Context(
+            cluster=cluster,
+            lookout=self._lookout,
+            policies=self._policies,
+            payloads=self._payloads,
+            sealing=self._keys,
+            reader=CodeReader(),
+            timing=Timing(),
+            version=release,
+            epoch=epoch,
+            telemetry=telemetry,
+            audit=self._audit,
+            announcer=self._announcer,
+        )
+        self._keeper = RecordKeeper(cluster, self._policies, self._audit)
+        self.controller = Controller(context)
+        self._jobs = Supervisor(metrics.unexpected)
+        self._tenants = Tenants(self._begin, self.controller.release, metrics.unexpected)
+
+    @classmethod
+    async def start(
+        cls,
+        settings: Settings,
+        cluster: Cluster,
+        *,
+        lookout: Lookout,
+        telemetry: Telemetry,
+        epoch: int,
+        watch: Watch,
+        watch_configuration: Callable[["Operation"], Awaitable[None]],
+    ) -> Self:
+        """Begin to work; for the arguments see `Operation`.
+
+        Raises:
+            ConfigurationError: the ConfigMap isn't valid, so nothing may be started.
+            ApiException: the ConfigMap, the Secret of the sealing keys or the Service of the canary isn't there or may
+                not be used.
+            JobFailure: the Secret holds something else.
+            LookupError: the Service has no address.
+        """
+        configuration = parse_configuration(await cluster.get_configuration(*settings.config_map))
+        operation = cls(
+            settings,
+            configuration,
+            cluster,
+            lookout=lookout,
+            telemetry=telemetry,
+            epoch=epoch,
+            watch=watch,
+            watch_configuration=watch_configuration,
+        )
+        try:
+            await operation._open()
+        except BaseException:
+            await operation.stop()
+            raise
+        return operation
+
+    async def _open(self) -> None:
+        await self._keys.renew(None)
+        await self._lookout.know()
+        self._telemetry.metrics.configured(valid=True)
+        self._jobs.add("lookout", self._lookout.look, every=TARGETS_SECONDS, after=TARGETS_SECONDS)
+        self._jobs.add("events", self._announcer.run)
+        self._jobs.add("sealing keys", self._renew_keys, every=_KEYS_SECONDS, after=_KEYS_SECONDS)
+        self._jobs.add("configuration", partial(self._watch_configuration, self), every=0)
+        await self._tenants.serve(self._configuration.namespaces)
+        self._telemetry.metrics.leads(self.controller.census, self._tenants.served)
+
+    async def stop(self) -> None:
+        """End all work; what is written afterwards is written by whoever leads then."""
+        await self._jobs.stop()
+        await self._tenants.stop()
+        await self.controller.stop()
+        self._audit.close()
+
+    async def ready(self) -> None:
+        """Raises what keeps the operator from working at all. What keeps it from serving one namespace doesn't."""
+        self._audit.check()
+        await self._cluster.get_configuration(*self._settings.config_map)
+
+    async def reconfigure(self, data: Mapping[str, str] | None) -> None:
+        """The ConfigMap was seen, changed or deleted. What isn't valid is reported, and what was in force stays so."""
+        try:
+            if data is None:
+                raise ConfigurationError("it was deleted: run `helm upgrade` again")
+            new = parse_configuration(data)
+        except ConfigurationError as error:
+            place = "/".join(self._settings.config_map)
+            logger.error("the ConfigMap %s is not valid, and what it said before stays in force: %s", place, error)
+            self._telemetry.metrics.configured(valid=False)
+            return
+        self._telemetry.metrics.configured(valid=True)
+        before, self._configuration = self._configuration, new
+        if new == before:
+            return
+        changed = [one.name for one in fields(new) if getattr(new, one.name) != getattr(before, one.name)]
+        logger.warning("the configuration has changed, and is in force from now on: %s", ", ".join(changed))
+        self._lookout.trust(new.image_keys)
+        if (new.policy, new.image_keys) != (before.policy, before.image_keys):
+            self._policies.default = new.policy
+            for namespace in new.namespaces:
+                self.controller.policy_changed(namespace)
+        await self._tenants.serve(new.namespaces)
+        if new.pool != before.pool:
+            self._tenants.each(self._add_pool)
+
+    def _begin(self, tenant: Tenant) -> None:
+        """The jobs of one namespace."""
+        cluster, controller, namespace = self._cluster, self.controller, tenant.namespace
+        add = tenant.jobs.add
+        add("watch", partial(self._serve, tenant), tell=tenant.tell("watch"), every=0)
+        add("payloads", partial(self._payloads.watch, namespace, controller.on_payload), every=0.1)
+        keep = partial(self._keeper.run, namespace)
+        add("old records", keep, every=_LOOK_SECONDS, after=_RECORDS_SECONDS)
+        add("last audit line", partial(hear_of_finished, cluster, namespace, self._audit))
+        add("chain before", partial(self._tell_of_earlier, namespace), after=_LOOK_SECONDS)
+        add("sealing key", partial(self._keys.publish, namespace))
+        again = partial(resync, cluster, namespace, controller, self._policies)
+        add("look again", again, every=_LOOK_SECONDS, after=_LOOK_SECONDS, tell=tenant.tell("look again"))
+        add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_LOOK_SECONDS)
+        self._add_pool(tenant)
+
+    async def _serve(self, tenant: Tenant) -> None:
+        """Until it fails. It is asked first, because that costs less than a watch where there are no rights."""
+        self._audit.begin(tenant.namespace)
+        await self._cluster.ready(tenant.namespace)
+        tenant.tell("watch")(None)
+        await self._watch(self, tenant.namespace)
+
+    def _add_pool(self, tenant: Tenant) -> None:
+        """The pool that it has to begin with. What becomes of it then is its owner's affair."""
+        if spec := self._configuration.pool:
+            tenant.jobs.add("default pool", partial(self._cluster.ensure_pool, tenant.namespace, DEFAULT_POOL, spec))
+
+    async def _tell_of_earlier(self, namespace: str) -> None:
+        self._audit.tell_of_earlier(namespace)
+
+    async def _renew_keys(self) -> None:
+        if await self._keys.renew(self.controller.awaited_keys()):
+            self._tenants.each(
+                lambda tenant: tenant.jobs.add("sealing key", partial(self._keys.publish, tenant.namespace))
+            )

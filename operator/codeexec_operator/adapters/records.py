@@ -1,0 +1,164 @@
+"""Requests for the kinds of codeexec.dev. Each method names the RBAC verb that it needs."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionStatus,
+    CodeSession,
+    CodeSessionStatus,
+    Phase,
+    SandboxPool,
+    SandboxPoolSpec,
+    SandboxPoolStatus,
+    SessionPhase,
+    manifest,
+)
+from codeexec_api.names import (
+    APPROVAL_PLURAL,
+    EXECUTION_LABEL,
+    EXECUTION_PLURAL,
+    GROUP,
+    POLICY_NAME,
+    POLICY_PLURAL,
+    POOL_PLURAL,
+    SESSION_PLURAL,
+    VERSION,
+)
+from codeexec_operator.adapters.api_server import ONLY_METADATA, ApiServer, Resource, found, unless_there
+
+_API: Final = f"apis/{GROUP}/{VERSION}"
+EXECUTIONS: Final = Resource(_API, EXECUTION_PLURAL)
+SESSIONS: Final = Resource(_API, SESSION_PLURAL)
+_POOLS: Final = Resource(_API, POOL_PLURAL)
+_POLICIES: Final = Resource(_API, POLICY_PLURAL)
+_APPROVALS: Final = Resource(_API, APPROVAL_PLURAL)
+UNFINISHED: Final = {
+    plural: ",".join(f"status.phase!={phase.value}" for phase in phases if phase.terminal)
+    for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase))
+}
+"""Field selectors: records that are over are many, and some are large."""
+_METADATA: Final = 200
+"""Objects whose metadata is listed at a time."""
+_AT_A_TIME: Final = 20
+"""Unfinished executions that are listed at a time."""
+_APPROVALS_OF_ONE: Final = 500
+"""Approvals that are listed at a time; they are small."""
+
+
+class Records:
+    """Executions and sessions with their status, pools, policies and approvals."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+
+    async def ready(self, namespace: str) -> None:
+        """codeexecutions: list. Raises what the API server answers if the operator could not work."""
+        await self._api.request("GET", EXECUTIONS.path(namespace), query={"limit": 1}, accept=ONLY_METADATA)
+
+    async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:
+        """codeexecutions: get."""
+        raw = await self._get(EXECUTIONS, namespace, name)
+        return CodeExecution.parse(raw) if raw else None
+
+    async def get_session(self, namespace: str, name: str) -> CodeSession | None:
+        """codesessions: get."""
+        raw = await self._get(SESSIONS, namespace, name)
+        return CodeSession.parse(raw) if raw else None
+
+    async def get_policy(self, namespace: str) -> Mapping[str, Any] | None:
+        """executionpolicies: get."""
+        return await self._get(_POLICIES, namespace, POLICY_NAME)
+
+    async def pods_of_running_executions(self, namespace: str) -> set[str]:
+        """codeexecutions: list. Names of the pods in which code runs."""
+        query = {"fieldSelector": f"status.phase={Phase.RUNNING.value}"}
+        running = await self._api.list(EXECUTIONS.path(namespace), _AT_A_TIME, query=query)
+        return {one["status"].get("podName", "") for one in running}
+
+    async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
+        """codeexecutions, codesessions, sandboxpools: list. The metadata of all that isn't over."""
+        lists = [
+            self._api.list(
+                resource.path(namespace),
+                _METADATA,
+                query={"fieldSelector": UNFINISHED.get(resource.plural, "")},
+                accept=ONLY_METADATA,
+            )
+            for resource in (EXECUTIONS, SESSIONS, _POOLS)
+        ]
+        return [one for listed in await asyncio.gather(*lists) for one in listed]
+
+    async def _get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        raw: Mapping[str, Any] | None = await found(self._api.request("GET", resource.path(namespace, name)))
+        return raw
+
+    async def ensure_pool(self, namespace: str, name: str, spec: SandboxPoolSpec) -> None:
+        """sandboxpools: create. A pool of that name that is there already is left as it is.
+
+        Raises:
+            ApiException: it was refused.
+        """
+        body = manifest(name=name, namespace=namespace, spec=spec)
+        await unless_there(self._api.request("POST", _POOLS.path(namespace), body))
+
+    async def find_pool(self, namespace: str, name: str) -> SandboxPool | None:
+        """sandboxpools: list."""
+        pools = await self._api.list(_POOLS.path(namespace), 1, query={"fieldSelector": f"metadata.name={name}"})
+        return SandboxPool.parse(pools[0]) if pools else None
+
+    async def list_approvals(self, namespace: str, execution: str) -> list[Mapping[str, Any]]:
+        """executionapprovals: list. Those that name this execution."""
+        query = {"labelSelector": f"{EXECUTION_LABEL}={execution}"}
+        return await self._api.list(_APPROVALS.path(namespace), _APPROVALS_OF_ONE, query=query)
+
+    async def write_execution(self, execution: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        """codeexecutions/status: patch. Refused with 409 if the object has changed since it was seen.
+
+        Raises:
+            ApiException: 409 the object has changed; 404 it is gone.
+        """
+        return CodeExecution.parse(await self._write_status(EXECUTIONS, execution, status))
+
+    async def write_session(self, session: CodeSession, status: CodeSessionStatus) -> CodeSession:
+        """codesessions/status: patch. Refused with 409 if the object has changed since it was seen.
+
+        Raises:
+            ApiException: 409 the object has changed; 404 it is gone.
+        """
+        return CodeSession.parse(await self._write_status(SESSIONS, session, status))
+
+    async def write_pool(self, pool: SandboxPool, status: SandboxPoolStatus) -> SandboxPool:
+        """sandboxpools/status: patch. Whatever has become of its spec meanwhile: nobody else writes this.
+
+        Raises:
+            ApiException: 404 it is gone.
+        """
+        return SandboxPool.parse(await self._write_status(_POOLS, pool, status, unless_changed=False))
+
+    async def _write_status(
+        self,
+        resource: Resource,
+        owner: CodeExecution | CodeSession | SandboxPool,
+        status: CodeExecutionStatus | CodeSessionStatus | SandboxPoolStatus,
+        *,
+        unless_changed: bool = True,
+    ) -> Any:
+        meta = owner.metadata
+        precondition = {"uid": meta.uid} | ({"resourceVersion": meta.resource_version} if unless_changed else {})
+        body = {"metadata": precondition, "status": _merge_patch(owner.status.dump(), status.dump())}
+        return await self._api.request("PATCH", resource.path(meta.namespace, meta.name, "status"), body)
+
+
+def _merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes new of old, by RFC 7396: what is no longer so has to be taken back by name, else a merge leaves it."""
+    patch: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            patch[key] = _merge_patch(before, value)
+        else:
+            patch[key] = value
+    return patch

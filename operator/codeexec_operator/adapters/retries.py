@@ -1,0 +1,84 @@
+"""Pauses between the tries of what fails. A run of failures is logged when it begins and when it ends."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.utils.retry import retry_after_seconds  # type: ignore[attr-defined]
+
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS
+from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.core import backoff
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ERRORS: Final = (ApiException, *NETWORK_ERRORS)
+"""What a request may raise that another try may heal."""
+
+
+class Retries:
+    """The failures in a row of one thing that is tried again and again.
+
+    Args:
+        name: what log lines begin with.
+        metrics: counts the tries that failed.
+    """
+
+    def __init__(self, name: str, metrics: Metrics) -> None:
+        self._name, self._metrics = name, metrics
+        self._failures = 0
+        self._since = 0.0
+        self._told = ""
+
+    def failed(self, error: Exception, what: str = "") -> float:
+        """A try has failed. Returns for how many seconds to wait before the next.
+
+        Args:
+            error: what it has failed with.
+            what: what could not be done, for the log.
+        """
+        self._failures += 1
+        if self._failures == 1:
+            self._since = time.monotonic()
+        status = error.status if isinstance(error, ApiException) else None
+        if isinstance(error, REQUEST_ERRORS):
+            self._metrics.retried(status)
+        pause = backoff.pause(self._failures, random.random(), status, retry_after_seconds(error))  # noqa: S311 - jitter
+        told = f"the API server answered {status}" if status else f"{type(error).__name__}"
+        if pause and told != self._told:
+            self._told = told
+            logger.warning("%s: %s%s; trying again with growing pauses", self._name, what and f"{what}: ", told)
+        return pause
+
+    def succeeded(self) -> None:
+        """A try has succeeded, so the next failure is the first of its run."""
+        if self._told:
+            seconds = time.monotonic() - self._since
+            logger.info("%s: succeeded after %d failed tries in %.1f s", self._name, self._failures, seconds)
+        self._failures, self._told = 0, ""
+
+    async def insist(self, what: str, tries: int, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
+        """Try something at most so often; False if it has failed each time.
+
+        Args:
+            what: what could not be done, for the log.
+            tries: the number of them.
+            call: what to try.
+            arguments: for the call.
+        """
+        for left in reversed(range(tries)):
+            try:
+                await call(*arguments)
+            except REQUEST_ERRORS as error:
+                pause = self.failed(error, what)
+                if left:
+                    await asyncio.sleep(pause)
+            else:
+                self.succeeded()
+                return True
+        logger.warning("%s: %s, also not by %d tries", self._name, what, tries)
+        return False

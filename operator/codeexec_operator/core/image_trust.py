@@ -1,0 +1,39 @@
+"""Whether an image may be named in a pod: if the cluster's owner has given public keys, one of them must have signed.
+
+Signatures come with the policy, so nothing is fetched, and the answer is the same each time.
+"""
+
+from collections.abc import Sequence
+
+from codeexec_api import Event, ExecutionPolicySpec, Reason
+from codeexec_api.image_signatures import ImageKey, examine
+from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.observed import PolicyProblem
+
+
+def unverified(
+    image: str, policy: ExecutionPolicySpec | PolicyProblem | None, keys: Sequence[ImageKey], source: str = ""
+) -> Ending | None:
+    """The refusal, if there are keys and none of them signed this image.
+
+    Args:
+        image: reference by digest.
+        policy: the policy of the namespace, which has the signatures.
+        keys: those of the cluster's owner. If there are none, every image will do.
+        source: where the policy is kept, for the message.
+    """
+    if not keys or not isinstance(policy, ExecutionPolicySpec):
+        return None
+    wanted = image.rpartition("@sha256:")[2]
+    found = [examine(bundle, tuple(keys)) for bundle in policy.image_signatures]
+    about = [one for one in found if one.digest == wanted]
+    if any(not one.problem for one in about):
+        return None
+    problems = dict.fromkeys(one.problem for one in about or found if one.problem and one.digest in ("", wanted))
+    why = "; ".join(("imageSignatures has no signature of this digest",) * (not about) + tuple(problems))
+    message = (
+        f"image {image} is not verified: {why}. Trusted keys: {', '.join(map(str, keys))} (chart value "
+        "sandbox.imageVerification.publicKeys). Sign the image with one of them, and add the signature to "
+        f"imageSignatures of {source or 'the policy'} (docs/images.md). Nothing was run"
+    )
+    return Ending(Event.REFUSED, Reason.IMAGE_NOT_VERIFIED, message)

@@ -1,0 +1,159 @@
+"""How the operator makes requests: each has a bound, and watches take nothing away from them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_calls import Match
+from cluster_tools import SANDBOX, SYSTEM, wait_for
+from factories import an_execution
+from fault_proxy import FaultProxy
+from faults import Answer, Cut, Lose, Stall
+from kubernetes.aio import client, config
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import SandboxPoolSpec
+from codeexec_operator.adapters import api_server
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS, ApiServer, Resource
+from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.core.leadership import LeaseRecord
+
+OBJECT = {"metadata": {"name": "run-1", "namespace": SANDBOX}}
+WATCHES = 120
+"""More than requests have connections."""
+
+
+async def attached(cluster: Cluster) -> None:
+    async with cluster.attach(SANDBOX, "run-1"):
+        pass
+
+
+REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
+    "ready": lambda cluster: cluster.ready(SANDBOX),
+    "get_execution": lambda cluster: cluster.get_execution(SANDBOX, "run-1"),
+    "get_session": lambda cluster: cluster.get_session(SANDBOX, "one"),
+    "get_policy": lambda cluster: cluster.get_policy(SANDBOX),
+    "audited_executions": lambda cluster: cluster.audited_executions(SANDBOX),
+    "audited_sessions": lambda cluster: cluster.audited_sessions(SANDBOX),
+    "ensure_pool": lambda cluster: cluster.ensure_pool(SANDBOX, "default", SandboxPoolSpec(replicas=1)),
+    "find_pool": lambda cluster: cluster.find_pool(SANDBOX, "default"),
+    "list_approvals": lambda cluster: cluster.list_approvals(SANDBOX, "run-1"),
+    "write_execution": lambda cluster: cluster.write_execution(an_execution(), an_execution().status),
+    "get_payload": lambda cluster: cluster.get_payload(SANDBOX, "run-1", 1),
+    "watch_payloads": lambda cluster: anext(cluster.watch_payloads(SANDBOX)),
+    "delete_payload": lambda cluster: cluster.delete_payload(SANDBOX, "run-1", "uid"),
+    "list_payloads": lambda cluster: cluster.list_payloads(SANDBOX),
+    "get_keys": lambda cluster: cluster.get_keys(SYSTEM, "keys"),
+    "write_keys": lambda cluster: cluster.write_keys(SYSTEM, "keys", "{}", "1"),
+    "publish_key": lambda cluster: cluster.publish_key(SANDBOX, {}),
+    "list_outputs": lambda cluster: cluster.list_outputs(SANDBOX),
+    "delete_output": lambda cluster: cluster.delete_output(SANDBOX, "run-1", "uid"),
+    "create_pod": lambda cluster: cluster.create_pod(OBJECT),
+    "list_pods": lambda cluster: cluster.list_pods(SANDBOX, "a=b"),
+    "patch_pod": lambda cluster: cluster.patch_pod(SANDBOX, "run-1", {}),
+    "delete_pod": lambda cluster: cluster.delete_pod(SANDBOX, "run-1"),
+    "attach": attached,
+    "create_network_policy": lambda cluster: cluster.create_network_policy(OBJECT),
+    "delete_network_policy": lambda cluster: cluster.delete_network_policy(SANDBOX, "run-1"),
+    "get_lease": lambda cluster: cluster.get_lease(SANDBOX, "one"),
+    "list_leases": lambda cluster: cluster.list_leases(SANDBOX),
+    "delete_lease": lambda cluster: cluster.delete_lease(SANDBOX, "one", "uid"),
+    "list_nodes": lambda cluster: cluster.list_nodes(),
+    "list_runtime_handlers": lambda cluster: cluster.list_runtime_handlers(),
+    "list_api_servers": lambda cluster: cluster.list_api_servers(),
+    "create_event": lambda cluster: cluster.create_event(OBJECT),
+    "get_configuration": lambda cluster: cluster.get_configuration(SYSTEM, "codeexec-operator"),
+    "get_leadership": lambda cluster: cluster.get_leadership(SYSTEM, "codeexec-operator"),
+    "write_leadership": lambda cluster: cluster.write_leadership(SYSTEM, "one", LeaseRecord("me", 1, 15, "", "")),
+    "get_service_targets": lambda cluster: cluster.get_service_targets(SYSTEM, "codeexec-canary"),
+    "list_unfinished": lambda cluster: cluster.list_unfinished(SANDBOX),
+    "pods_of_running_executions": lambda cluster: cluster.pods_of_running_executions(SANDBOX),
+    "list_pod_names": lambda cluster: cluster.list_pod_names(SANDBOX),
+    "list_network_policies": lambda cluster: cluster.list_network_policies(SANDBOX),
+}
+ALIKE = {
+    "write_session": "write_execution",
+    "write_pool": "write_execution",
+    "publish_code": "create_pod",
+    "withdraw_code": "delete_payload",
+    "create_output": "create_pod",
+}
+"""What is made by the same function as another request."""
+
+
+@pytest.fixture(scope="module")
+def proxy(kubeconfig_of) -> Iterator[FaultProxy]:
+    with FaultProxy(kubeconfig_of(SYSTEM, "codeexec-operator")) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
+    configuration = client.Configuration()
+    path = proxy.write_kubeconfig(tmp_path / "kubeconfig")
+    await config.load_kube_config(str(path), client_configuration=configuration)
+    cluster = Cluster(ApiServer(configuration))
+    yield cluster
+    await cluster.close()
+
+
+def test_all_requests_are_tried_here() -> None:
+    public = {name for name in dir(Cluster) if not name.startswith("_")} - {"connect", "close", "ask_first"}
+    assert public == REQUESTS.keys() | ALIKE.keys()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_server, "ANSWER_SECONDS", 0.2)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_no_request_waits_for_ever(impatient, proxy: FaultProxy, cluster: Cluster, name: str) -> None:
+    with proxy.fault(Match(), Stall()), pytest.raises(TimeoutError):
+        await REQUESTS[name](cluster)
+
+
+async def test_a_body_that_does_not_end_is_a_timeout(impatient, proxy: FaultProxy, cluster: Cluster) -> None:
+    with proxy.fault(Match("list", "nodes"), Lose("stall")), pytest.raises(TimeoutError):
+        await cluster.list_nodes()
+
+
+async def test_a_cut_connection_is_a_network_error(proxy: FaultProxy, cluster: Cluster) -> None:
+    with proxy.fault(Match(), Cut()), pytest.raises(NETWORK_ERRORS):
+        await cluster.list_nodes()
+
+
+async def test_a_refusal_says_what_the_api_server_said(proxy: FaultProxy, cluster: Cluster) -> None:
+    with proxy.fault(Match(), Answer(429, retry_after=7, message="too much")), pytest.raises(ApiException) as refused:
+        await cluster.list_nodes()
+    assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "7")
+    assert api_server.message_of(refused.value) == "too much"
+
+
+async def test_nothing_is_deleted_without_a_name(cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match="would delete all"):
+        await cluster.delete_pod(SANDBOX, "")
+
+
+def test_a_name_can_lead_to_no_other_path() -> None:
+    path = Resource("api/v1", "pods").path(SANDBOX, "../secrets?watch=1", "attach")
+    assert path == f"/api/v1/namespaces/{SANDBOX}/pods/..%2Fsecrets%3Fwatch%3D1/attach"
+
+
+async def test_any_number_of_watches_leaves_requests_their_connections(proxy: FaultProxy, cluster: Cluster) -> None:
+    watches = [asyncio.create_task(anext(cluster.watch_payloads(SANDBOX))) for _ in range(WATCHES)]
+    opened = lambda: proxy.open_streams(Match("watch", "secrets")) == WATCHES  # noqa: E731
+    await asyncio.to_thread(wait_for, "the watches to be open", opened)
+    assert await cluster.get_execution(SANDBOX, "none") is None
+    for watch in watches:
+        watch.cancel()
+    await asyncio.gather(*watches, return_exceptions=True)
+
+
+def test_the_kernel_notices_a_peer_that_is_gone_without_a_word() -> None:
+    with api_server._socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ())) as made:
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

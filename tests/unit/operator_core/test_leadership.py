@@ -1,0 +1,215 @@
+"""Which replica leads: the decision by table, and by any order of what can happen to replicas and their requests."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from codeexec_operator.core.leadership import Candidate, LeaseRecord, LeaseTiming
+
+CLOCK = datetime(2026, 1, 1, tzinfo=UTC)
+SECONDS = 31_536_000
+"""From 2025 to 2026."""
+ME, OTHER = "me", "other"
+HELD = LeaseRecord(OTHER, 7, 15, "a", "r", "1")
+OURS = replace(HELD, holder=ME)
+
+
+def test_the_proportions_are_those_of_client_go() -> None:
+    timing = LeaseTiming()
+    assert (timing.duration, timing.renew_deadline, timing.renew_every, timing.look_every) == (15, 10, 2, 1)
+    assert LeaseTiming(30).renew_deadline == 20
+    assert 3 * timing.answer < timing.renew_deadline, "one request that is lost costs no leader its Lease"
+
+
+@pytest.mark.parametrize(
+    ("record", "take_at"),
+    [
+        (None, 0),
+        (replace(HELD, holder=""), 0),
+        (OURS, 0),
+        (HELD, 100 + 15),
+        (replace(HELD, duration=60), 100 + 60),
+    ],
+    ids=["there is none", "given back", "our own write, whose answer was lost", "held", "the holder asks for longer"],
+)
+def test_when_the_lease_may_be_taken(record: LeaseRecord | None, take_at: float) -> None:
+    seen = Candidate(ME, LeaseTiming()).saw(record, 100)
+    assert max(0, seen.take_at()) == take_at
+
+
+def test_a_lease_that_is_renewed_is_never_free() -> None:
+    candidate = Candidate(ME, LeaseTiming())
+    for now in range(0, 100, 14):
+        candidate = candidate.saw(replace(HELD, renewed=str(now), version=str(now)), now)
+        assert candidate.take_at() == now + 15
+    assert candidate.saw(candidate.record, 110).take_at() == candidate.take_at(), "it has not changed since"
+
+
+@pytest.mark.parametrize("offset", [timedelta(), timedelta(minutes=5), timedelta(minutes=-5)])
+def test_no_clock_that_another_replica_believes_in_counts(offset: timedelta) -> None:
+    told = (CLOCK + offset).isoformat()
+    assert Candidate(ME, LeaseTiming()).saw(replace(HELD, renewed=told, acquired=told), 100).take_at() == 115
+
+
+@pytest.mark.parametrize(
+    ("before", "clock", "epoch"),
+    [
+        (HELD, CLOCK, SECONDS),
+        (replace(HELD, epoch=SECONDS), CLOCK, SECONDS + 1),
+        (None, CLOCK, SECONDS),
+        (replace(HELD, epoch=SECONDS + 9), CLOCK - timedelta(minutes=5), SECONDS + 10),
+    ],
+    ids=["counts of less than the seconds", "goes on", "the Lease was deleted", "of a clock that is behind"],
+)
+def test_the_epoch_grows(before: LeaseRecord | None, clock: datetime, epoch: int) -> None:
+    taken = Candidate(ME, LeaseTiming()).saw(before, 0).taken(clock)
+    assert (taken.holder, taken.epoch, taken.duration) == (ME, epoch, 15)
+    assert taken.version == (before.version if before else "")
+
+
+def test_a_leader_counts_from_before_it_asked() -> None:
+    leader = Candidate(ME, LeaseTiming()).wrote(OURS, sent_at=100, now=103)
+    assert leader.epoch == 7
+    assert leader.leads(109.9)
+    assert not leader.leads(110)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [None, HELD, replace(OURS, holder=""), replace(OURS, epoch=8)],
+    ids=["gone", "held", "free", "another epoch"],
+)
+def test_a_leader_that_sees_another_record_leads_no_more(seen: LeaseRecord | None) -> None:
+    leader = Candidate(ME, LeaseTiming()).wrote(OURS, 100, 100)
+    after = leader.saw(seen, 101)
+    assert (after.epoch, after.leads(101), after.renewed(CLOCK), after.given_back(CLOCK)) == (0, False, None, None)
+
+
+def test_a_leader_whose_renewal_was_stored_without_an_answer_goes_on() -> None:
+    leader = Candidate(ME, LeaseTiming()).wrote(OURS, 100, 100).saw(replace(OURS, version="2"), 105)
+    assert leader.leads(109.9)
+    assert not leader.leads(110), "that is no confirmation of when it was sent"
+    renewed = leader.renewed(CLOCK)
+    assert renewed
+    assert (renewed.epoch, renewed.version) == (7, "2")
+
+
+def test_what_is_given_back_is_free_at_once_and_keeps_its_epoch() -> None:
+    leader = Candidate(ME, LeaseTiming()).wrote(OURS, 100, 100)
+    back = leader.given_back(CLOCK)
+    assert back == replace(OURS, holder="", duration=1, renewed="2026-01-01T00:00:00.000000Z")
+    assert not leader.wrote(back, 101, 101).leads(101)
+    assert Candidate(OTHER, LeaseTiming()).saw(back, 0).take_at() < 0
+
+
+def test_the_record_is_that_of_the_api_server_and_may_be_empty() -> None:
+    raw = {"metadata": {"resourceVersion": "1"}, "spec": HELD.dump()["spec"]}
+    assert LeaseRecord.parse(raw) == HELD
+    assert LeaseRecord.parse({"metadata": {"resourceVersion": "3"}}) == LeaseRecord("", 0, 15, "", "", "3")
+
+
+# --- any order of events ---
+
+
+@dataclass
+class Server:
+    """One Lease, with resource versions."""
+
+    record: LeaseRecord | None = None
+    writes: int = 0
+    epochs: list[tuple[int, str]] = field(default_factory=list)
+
+    def write(self, record: LeaseRecord) -> LeaseRecord | None:
+        if record.version != (self.record.version if self.record else ""):
+            return None
+        self.writes += 1
+        if record.holder and (self.record is None or self.record.epoch != record.epoch):
+            self.epochs.append((record.epoch, record.holder))
+        self.record = replace(record, version=str(self.writes))
+        return self.record
+
+
+@dataclass
+class Replica:
+    """A candidate whose clocks are wrong: the time of day by minutes, the monotonic one by anything."""
+
+    name: str
+    monotonic: float
+    day: timedelta
+    candidate: Candidate = field(init=False)
+    starts: int = 0
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.starts += 1
+        self.candidate = Candidate(f"{self.name}_{self.starts}", LeaseTiming())
+
+    def leads(self, now: float) -> bool:
+        return self.candidate.leads(now + self.monotonic)
+
+
+STEP = st.tuples(
+    st.integers(0, 2),
+    st.sampled_from(["look", "look", "renew", "release", "restart"]),
+    st.floats(0, 8),
+    st.sampled_from(["ok", "ok", "ok", "lost", "answer lost", "slow"]),
+)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    offsets=st.tuples(*[st.tuples(st.floats(0, 1e6), st.integers(-300, 300))] * 3),
+    steps=st.lists(STEP, min_size=20, max_size=60),
+)
+def test_never_do_two_lead_and_no_epoch_is_given_twice(offsets, steps) -> None:
+    server = Server()
+    replicas = [
+        Replica(str(index), monotonic, timedelta(seconds=day)) for index, (monotonic, day) in enumerate(offsets)
+    ]
+    now, leaders = 0.0, 0
+    for index, what, pause, network in steps:
+        now += pause
+        replica = replicas[index]
+        if what == "restart":
+            replica.restart()
+        elif network != "lost":
+            now = take_part(server, replica, what, now, network)
+        leading = [one for one in replicas if one.leads(now)]
+        assert len(leading) <= 1
+        leaders += len(leading)
+        if leading:
+            assert server.record
+            assert leading[0].candidate.epoch == server.record.epoch
+    epochs = [epoch for epoch, _ in server.epochs]
+    assert epochs == sorted(set(epochs))
+
+
+def take_part(server: Server, replica: Replica, what: str, now: float, network: str) -> float:
+    """One step of a replica; the time after it. An answer that is slow takes 3 s, and the write is stored before."""
+    day = CLOCK + timedelta(seconds=now) + replica.day
+    candidate = replica.candidate
+    if what == "look" and not candidate.epoch:
+        candidate = candidate.saw(server.record, now + replica.monotonic)
+        wanted = candidate.taken(day) if now + replica.monotonic >= candidate.take_at() else None
+    elif what == "release" and candidate.leads(now + replica.monotonic):
+        wanted = candidate.given_back(day)
+        # It acts no more, whatever becomes of the write.
+        candidate = replace(candidate, acts_until=float("-inf"), epoch=0)
+    elif candidate.leads(now + replica.monotonic):
+        wanted = candidate.renewed(day)
+    else:
+        wanted = None
+    sent_at = now
+    stored = server.write(wanted) if wanted else None
+    now += 3 if network == "slow" else 0
+    if stored and network != "answer lost" and (candidate.epoch or what == "look"):
+        candidate = candidate.wrote(stored, sent_at + replica.monotonic, now + replica.monotonic)
+    elif wanted and not stored:
+        candidate = candidate.saw(server.record, now + replica.monotonic)
+    replica.candidate = candidate
+    return now
