@@ -96,7 +96,7 @@ for log in logs:
         decision = event.get("annotations", {{}}).get("authorization.k8s.io/decision")
         target = event.get("objectRef", {{}})
         resource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
-        if target.get("name") in {names!r}:
+        if target.get("name") in {names!r} and event["verb"] != "create":  # no rule limits that to a name
             resource += ":" + target["name"]
         if decision:  # none: turned away before, as when there are too many requests
             calls.add((event["user"]["username"], decision, target.get("apiGroup", ""), resource, event["verb"]))

@@ -179,7 +179,8 @@ def _pod_refused(message: str) -> Fault:
             "install it"
         )
         return Fault(Reason.RUNTIME_CLASS_NOT_FOUND, f"{hint}. {message}")
-    return Fault(Reason.POD_REFUSED, f"the API server refused the pod: {message}")
+    admission = "ValidatingAdmissionPolicy 'codeexec-" in message
+    return Fault(Reason.POD_REFUSED, f"the API server refused the pod: {message}", admission)
 
 
 def _network_policy_refused(message: str) -> Fault:

@@ -178,7 +178,7 @@ class Operation:
         logger.warning("the configuration has changed, and is in force from now on: %s", ", ".join(changed))
         self._lookout.trust(new.image_keys)
         if (new.policy, new.image_keys) != (before.policy, before.image_keys):
-            self._policies.default = new.policy
+            self._policies.change(new.policy)
             for namespace in new.namespaces:
                 self.controller.policy_changed(namespace)
         await self._tenants.serve(new.namespaces)

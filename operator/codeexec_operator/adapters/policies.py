@@ -1,13 +1,17 @@
 """The policies of the sandbox namespaces, as they were seen last, so that no execution waits for them to be read."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from codeexec_api import ExecutionPolicySpec
 from codeexec_api.policy import inheriting, namespace_policy
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.observed import PolicyProblem, parse_policy
+
+_ADMISSION_SECONDS: Final = 30
+"""How long the API server may take until it applies changed admission policies; usually about one."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +28,20 @@ class Policies:
     """
 
     def __init__(self, cluster: Cluster, default: ExecutionPolicySpec, default_source: str) -> None:
-        """`default` is the policy of namespaces that have none of their own; it may be replaced at any time.
-
-        `default_source` says where it is kept.
-        """
+        """`default` is the policy of namespaces that have none of their own. `default_source` says where it is kept."""
         self._cluster = cluster
-        self.default = default
+        self.change(default)
         self._default_source = default_source
         self._known: dict[str, _Known] = {}
+
+    def change(self, default: ExecutionPolicySpec) -> None:
+        """From now on this is the default."""
+        self.default, self._changed_at = default, time.monotonic()
+
+    @property
+    def just_changed(self) -> bool:
+        """True if admission may not know the default yet, which changes together with the admission policies."""
+        return time.monotonic() < self._changed_at + _ADMISSION_SECONDS
 
     async def of(self, namespace: str) -> ExecutionPolicySpec | PolicyProblem:
         """What governs this namespace now."""

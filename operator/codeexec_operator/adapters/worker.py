@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
 
 from codeexec_api.names import pod_name
@@ -155,6 +156,10 @@ class Worker(ABC):
                     return
                 if plan.status is None:
                     await self._sleep(plan.wake_at)
+        except asyncio.CancelledError:
+            for job in self._aside:  # the next operator finds what is left
+                job.cancel()
+            raise
         finally:
             await asyncio.gather(*self._aside, return_exceptions=True)
             await self._end()
@@ -270,6 +275,8 @@ class PodWorker(Worker):
                 cluster = self.context.cluster
                 fault = await cluster.create_network_policy(network_policy) if network_policy else None
                 fault = fault or await cluster.create_pod(manifest)
+                if fault and fault.admission and self.context.policies.just_changed:
+                    raise ApiException(status=403, reason="admission does not know the changed configuration yet")
                 self.sandbox = replace(self.sandbox, requested=True, fault=fault)
                 self.wake()
             case actions.Attach():

@@ -168,6 +168,8 @@ class Fault:
 
     reason: Reason
     message: str
+    admission: bool = False
+    """True if an admission policy of the chart refused it, which may be older than what the operator knows."""
 
 
 @dataclass(frozen=True)

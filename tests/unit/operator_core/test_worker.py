@@ -119,3 +119,12 @@ async def test_a_second_conflict_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     assert (worker.decided, worker.looked) == (2, 1)
     worker.task.cancel()
     await asyncio.wait([worker.task], timeout=5)
+
+
+async def test_a_worker_that_is_stopped_does_not_wait_for_what_it_does_aside() -> None:
+    worker = Idle(CONTEXT, an_execution().metadata)
+    worker.aside(asyncio.sleep(3600))
+    await asyncio.sleep(0.01)
+    worker.task.cancel()
+    await asyncio.wait([worker.task], timeout=1)
+    assert (worker.task.done(), worker.ended) == (True, True)
