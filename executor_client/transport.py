@@ -203,7 +203,6 @@ class Transport:
     def __init__(self, configuration: client.Configuration, namespace: str) -> None:
         self.namespace = namespace
         self._host = configuration.host
-        configuration.client_go_retries = True  # what is read is read again after the time that a Retry-After says
         self._api = client.ApiClient(configuration)
         self._core = client.CoreV1Api(self._api)
         self._authentication = client.AuthenticationV1Api(self._api)
@@ -230,6 +229,7 @@ class Transport:
         """
         # Not bounded: each call that is waited for holds a connection, and what it waits for may need another.
         configuration = client.Configuration(connection_pool_maxsize=0)
+        configuration.client_go_retries = True  # what is read is read again after the time that a Retry-After says
         if uses_service_account(kubeconfig, context):
             try:
                 config.load_incluster_config(client_configuration=configuration)
