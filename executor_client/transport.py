@@ -10,7 +10,7 @@ import os
 import random
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -54,6 +54,7 @@ from codeexec_api.names import (
 )
 from codeexec_api.sealing import is_sealable, seal
 from executor_client.blocks import split_payload
+from executor_client.connections import Connections
 from executor_client.exceptions import (
     ClusterUnreachable,
     CodeExecError,
@@ -70,8 +71,6 @@ from executor_client.words import option
 _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240
 _RECONNECT_SECONDS: Final = 0.5
-_HANG_UP_SECONDS: Final = 1
-"""How long a caller who goes away waits for an answer that is just being opened, to drop its connection."""
 _PASSING: Final = (429, 500, 503, 504)
 """What the API server answers while it, or a CRD that is being replaced, is not ready."""
 _INVALID: Final = (400, 422)
@@ -203,8 +202,8 @@ class Transport:
     def __init__(self, configuration: client.Configuration, namespace: str) -> None:
         self.namespace = namespace
         self._host = configuration.host
-        configuration.client_go_retries = True  # what is read is read again after the time that a Retry-After says
         self._api = client.ApiClient(configuration)
+        self._api.rest_client = Connections(configuration)
         self._core = client.CoreV1Api(self._api)
         self._authentication = client.AuthenticationV1Api(self._api)
         self._leases = client.CoordinationV1Api(self._api)
@@ -230,6 +229,7 @@ class Transport:
         """
         # Not bounded: each call that is waited for holds a connection, and what it waits for may need another.
         configuration = client.Configuration(connection_pool_maxsize=0)
+        configuration.client_go_retries = True  # what is read is read again after the time that a Retry-After says
         if uses_service_account(kubeconfig, context):
             try:
                 config.load_incluster_config(client_configuration=configuration)
@@ -568,14 +568,14 @@ class Transport:
         )
         unlimited = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS)
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            response = await _opened(self._ask(method, url, headers, body, form, _request_timeout=unlimited))
+            response = await self._ask(method, url, headers, body, form, _request_timeout=unlimited)
             try:
                 if response.status == 200:
                     async with aclosing(_lines(response.content)) as lines:
                         async for line in lines:
                             yield line
             finally:
-                _drop(response)
+                response.close()
 
     async def _ask(self, *request: Any, **options: Any) -> aiohttp.ClientResponse:
         response: aiohttp.ClientResponse = (await self._api.call_api(*request, **options)).response
@@ -735,24 +735,23 @@ class Transport:
                         raise ApiException(status=event["object"].get("code"), reason=event["object"].get("message"))
                     yield event["type"], event["object"]
             finally:
-                _drop(response)
+                response.close()
 
     async def _open_watch(
         self, plural: str, version: str | None, selector: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
         options: dict[str, Any] = {**selector, **({"resource_version": version} if version else {})}
-        return await _opened(
-            self._custom.list_namespaced_custom_object_without_preload_content(
-                GROUP,
-                VERSION,
-                self.namespace,
-                plural,
-                watch=True,
-                timeout_seconds=_WATCH_SECONDS,
-                allow_watch_bookmarks=True,
-                **options,
-            )
+        response: aiohttp.ClientResponse = await self._custom.list_namespaced_custom_object_without_preload_content(
+            GROUP,
+            VERSION,
+            self.namespace,
+            plural,
+            watch=True,
+            timeout_seconds=_WATCH_SECONDS,
+            allow_watch_bookmarks=True,
+            **options,
         )
+        return response
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
@@ -918,23 +917,3 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
         if len(rest) > _MAX_LINE_BYTES:
             rest.clear()
             too_long = True
-
-
-async def _opened(asking: Coroutine[Any, Any, Any]) -> aiohttp.ClientResponse:
-    """An answer to read from. A caller who goes away meanwhile leaves no connection behind."""
-    opening = asyncio.ensure_future(asking)
-    try:
-        response: aiohttp.ClientResponse = await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        with suppress(Exception):  # also that there is no answer: the other side may be gone without a word
-            async with asyncio.timeout(_HANG_UP_SECONDS):
-                _drop(await opening)
-        raise
-    return response
-
-
-def _drop(response: aiohttp.ClientResponse) -> None:
-    """Drop the connection of an answer that isn't wanted any more: an orderly end of TLS would outlive the loop."""
-    if response.connection and response.connection.transport:
-        response.connection.transport.abort()
-    response.close()

@@ -16,7 +16,8 @@ kubeconfig=$(realpath --canonicalize-missing "$kubeconfig")
 
 # --- the checks that make a cluster usable -----------------------------------------
 
-# Each is made again until it passes: an API server that has just started leaves some requests without an answer.
+# Each is made again until it passes, so none may wait long for an answer: an API server that has just started leaves
+# some requests without one.
 k() { kubectl --kubeconfig "$kubeconfig" --request-timeout=5s "$@"; }
 
 api_server() { k get --raw /readyz; }
@@ -43,15 +44,16 @@ cluster_dns() { k get --raw /api/v1/namespaces/kube-system/services/kube-dns:met
 
 service_account() { k -n default get serviceaccount default; }
 
-# Neither with the time limit of the other checks nor by "apply", which first asks for the whole API's description: that
-# takes a new API server seconds of CPU.
+RUNTIME_CLASSES=/apis/node.k8s.io/v1/runtimeclasses
+
+# It is created neither with the time limit of the checks nor by "apply", which first asks for the whole API's
+# description: that takes a new API server seconds of CPU.
 runtime_class() {
   [[ $way != none ]] || k get --raw $RUNTIME_CLASSES/gvisor ||
     kubectl --kubeconfig "$kubeconfig" create --raw $RUNTIME_CLASSES -f - <<JSON
 {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}
 JSON
 }
-RUNTIME_CLASSES=/apis/node.k8s.io/v1/runtimeclasses
 
 # usable_within SECONDS: waits for each of the above in turn.
 usable_within() {

@@ -23,11 +23,7 @@ pytestmark = pytest.mark.e2e
 # Rights that the operator needs only where this cluster isn't.
 UNUSED_HERE: dict[Cell, str] = {
     ("", "pods/attach", "create"): "the verb of an attachment from Kubernetes 1.35 on; it is `get` before",
-    (
-        "coordination.k8s.io",
-        "leases",
-        "get",
-    ): "of a session that is idle for nine seconds: component/test_client_gone.py",
+    ("coordination.k8s.io", "leases", "get"): "of a session that is idle for 9 s: component/test_client_gone.py",
     ("coordination.k8s.io", "leases", "delete"): "of a client that is gone for an hour",
 }
 
