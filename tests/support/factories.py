@@ -28,8 +28,9 @@ from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, 
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.observed import PodLink, PodView, RunnerView, Sandbox, SessionView
 from codeexec_operator.core.payload import Payload
+from codeexec_operator.core.readiness import readiness
 from codeexec_operator.core.surroundings import Surroundings
-from codeexec_operator.core.transcript import Transcript, readiness
+from codeexec_operator.core.transcript import Transcript
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 IMAGE = "registry.example/sandbox@sha256:" + "a" * 64

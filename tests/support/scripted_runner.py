@@ -25,7 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from codeexec_operator.core.transcript import LAYERS, Lines
+from codeexec_operator.core.readiness import LAYERS
+from codeexec_operator.core.transcript import Lines
 
 Frame = dict[str, Any]
 _PIECE: Final = 64 * 1024

@@ -17,7 +17,8 @@ from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRO
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import PodLink, RunnerView
-from codeexec_operator.core.transcript import Lines, Transcript, readiness
+from codeexec_operator.core.readiness import readiness
+from codeexec_operator.core.transcript import Lines, Transcript
 
 logger = logging.getLogger(__name__)
 

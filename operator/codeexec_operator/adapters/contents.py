@@ -32,8 +32,8 @@ from codeexec_operator.adapters.api_server import (
     unless_there,
 )
 from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.payload import Payload
-from codeexec_operator.core.transcript import OutputPart
 
 _SECRETS: Final = Resource("api/v1", "secrets")
 _CONFIG_MAPS: Final = Resource("api/v1", "configmaps")

@@ -35,6 +35,7 @@ from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.approving import to_be_read
 from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, Sandbox, SessionView
+from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.payload import (
     HeldPayload,
     Payload,
@@ -49,7 +50,7 @@ from codeexec_operator.core.payload import (
 from codeexec_operator.core.pool import Template, fits, is_usable
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.results import without_output
-from codeexec_operator.core.transcript import OutputPart, Transcript
+from codeexec_operator.core.transcript import Transcript
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Final
 from codeexec_api import Boundary, Event, ExecutionPolicySpec, Reason
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import PodView, PolicyProblem
+from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.surroundings import Surroundings
-from codeexec_operator.core.transcript import Readiness
 
 USER_NAMESPACE: Final = "UserNamespace"
 """The layer, as records name it."""

@@ -17,8 +17,9 @@ from codeexec_operator.core.client_lease import LeaseView
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
+from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.surroundings import Surroundings
-from codeexec_operator.core.transcript import Readiness, Transcript
+from codeexec_operator.core.transcript import Transcript
 from codeexec_operator.manifests.hardening import has_user_namespace
 from codeexec_operator.manifests.pod import egress_targets_of
 

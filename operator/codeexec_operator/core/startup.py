@@ -23,8 +23,8 @@ from codeexec_operator.core.egress import explain, judge
 from codeexec_operator.core.findings import Ending, Proven
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
 from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, Sandbox
+from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.surroundings import Surroundings
-from codeexec_operator.core.transcript import Readiness
 
 MESSAGE_LENGTH: Final = 4096
 

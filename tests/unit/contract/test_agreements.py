@@ -22,7 +22,7 @@ from codeexec_api.languages import LANGUAGES
 from codeexec_api.names import MAX_EXECUTION_NAME, PAYLOAD_SECRET_TYPE
 from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.schema import custom_resource_definitions
-from codeexec_operator.core.transcript import PART_BYTES
+from codeexec_operator.core.output_parts import PART_BYTES
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
 
 NESTED = {"limits", "maxLimits", "withApproval", "artifacts", "source", "payloadRef", "executionRef"}

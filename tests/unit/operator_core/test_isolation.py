@@ -27,11 +27,11 @@ from codeexec_operator.core.actions import AdmitMember, CreateMember, CreatePod,
 from codeexec_operator.core.isolation import awaits_node, look_at, promised
 from codeexec_operator.core.observed import Observed, ObservedSession, PodView, Sandbox
 from codeexec_operator.core.pool import Member, ObservedPool, Template, decide_pool, template_of
+from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import NodeView, Surroundings
-from codeexec_operator.core.transcript import Readiness
 
 NODE_BOOT_ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
 TIMING = Timing()

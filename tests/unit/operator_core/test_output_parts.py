@@ -13,10 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeexec_api.names import artifact_key
-from codeexec_operator.core import transcript as core
-from codeexec_operator.core.transcript import STREAMS, OutputPart, StreamName, Transcript
+from codeexec_operator.core import output_parts as core
+from codeexec_operator.core.output_parts import STREAMS, OutputPart, StreamName
+from codeexec_operator.core.transcript import Transcript
 
-SMALL = {"PART_BYTES": 300, "MAX_INLINE_BYTES": 60, "_ESCAPED_BUDGET": 90, "_HEAD_BYTES": 16}
+SMALL = {"PART_BYTES": 300, "MAX_INLINE_BYTES": 60, "_ESCAPED_BUDGET": 90}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,6 +26,7 @@ def small_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SMALL.items():
             patch.setattr(core, name, value)
+        patch.setattr("codeexec_operator.core.transcript._HEAD_BYTES", 16)
         yield
 
 
@@ -260,8 +262,8 @@ def test_after_a_loss_nothing_more_is_held_in_memory(refused: int, most: int) ->
     """But for what stands in the record: the start of the first part, if that is the one that was lost."""
     transcript, store = Transcript(), Store(frozenset({refused}))
     store.take(transcript, numbered(*(output("x" * 200, STREAMS[index % 2]) for index in range(100))))
-    assert sum(map(len, transcript._buffer.values())) <= most
-    assert len(transcript._buffer_order.runs) <= 1
+    assert sum(map(len, transcript._parts.held.values())) <= most
+    assert len(transcript._parts._order.runs) <= 1
 
 
 def test_nothing_counts_after_what_there_was_has_been_cut_into_parts() -> None:

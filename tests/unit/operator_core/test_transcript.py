@@ -26,15 +26,9 @@ from hypothesis import strategies as st
 from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_BLOCKS, MAX_EGRESS_TARGETS
 from codeexec_operator.core import transcript as core
 from codeexec_operator.core.egress import Target
-from codeexec_operator.core.transcript import (
-    MAX_LINE_BYTES,
-    MAX_RUNS,
-    Lines,
-    Readiness,
-    Transcript,
-    fit,
-    readiness,
-)
+from codeexec_operator.core.output_parts import fit
+from codeexec_operator.core.readiness import Readiness, readiness
+from codeexec_operator.core.transcript import MAX_LINE_BYTES, MAX_RUNS, Lines, Transcript
 
 pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(min_size=1, max_size=20)), max_size=12)
 

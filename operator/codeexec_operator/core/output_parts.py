@@ -1,0 +1,155 @@
+"""Output that doesn't fit into the record: cut into parts while it arrives, so that only one of them is held here."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from codeexec_api.names import ORDER_KEY
+from codeexec_api.v1alpha1 import MAX_INLINE_BYTES, MAX_OUTPUT_PARTS
+
+PART_BYTES: Final = 640 * 1024
+"""A part is closed when it holds this much; one more frame fits on top into a ConfigMap of 1 MiB."""
+_ESCAPED_BUDGET: Final = 288 * 1024
+"""Of each stream, as JSON with Go's escaping: two of these and the rest have to fit into one object of etcd."""
+_RUN_BYTES: Final = 24
+"""What an entry of a part's order takes at most."""
+_SIX_BYTES: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f<>&]")
+_TWO_BYTES: Final = re.compile(r'[\t\n\r"\\]')
+_SEPARATORS: Final = re.compile(r"[\u2028\u2029]")
+
+StreamName = Literal["stdout", "stderr"]
+STREAMS: Final[tuple[StreamName, StreamName]] = ("stdout", "stderr")
+
+
+@dataclass(frozen=True, repr=False)
+class OutputPart:
+    """What goes into one ConfigMap. Has no repr, so that output can't slip into a log line."""
+
+    index: int
+    contents: Mapping[str, bytes]
+
+
+@dataclass
+class Order:
+    """How the streams are interleaved: runs of output on one of them, with the length of each."""
+
+    most: int | None = None
+    """Beyond this number of runs, nothing is added any more."""
+    runs: list[tuple[StreamName, int]] = field(default_factory=list)
+    full: bool = False
+
+    def add(self, name: StreamName, length: int) -> None:
+        """So much more has come on this stream."""
+        if self.full:
+            return
+        if self.runs and self.runs[-1][0] == name:
+            self.runs[-1] = (name, self.runs[-1][1] + length)
+        elif self.most is None or len(self.runs) < self.most:
+            self.runs.append((name, length))
+        else:
+            self.full = True
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is safe once a part is stored: bytes and digest of each stream, and the artifacts that are complete."""
+
+    streams: Mapping[StreamName, tuple[int, str]]
+    artifacts: int
+
+
+@dataclass(repr=False)
+class OutputParts:
+    """The parts of one execution. `take` hands them out to be stored; `lose` says that this was not possible."""
+
+    count: int = 0
+    """How many there are, without those that could not be stored."""
+    lost: str = ""
+    """Why a part could not be stored; empty if all could."""
+    kept: list[Kept] = field(default_factory=list)
+    """For each part, what is safe with it."""
+    held: dict[str, bytearray] = field(default_factory=dict)
+    """What is in no part yet."""
+    _order: Order = field(default_factory=Order)
+    _size: int = 0
+    _waiting: list[OutputPart] = field(default_factory=list)
+
+    def add(self, key: str, data: bytes) -> bool:
+        """Hold a piece. True if the part is full now."""
+        if self.lost:
+            return False
+        self.held.setdefault(key, bytearray()).extend(data)
+        self._size += len(data)
+        return self._size + _RUN_BYTES * len(self._order.runs) >= PART_BYTES
+
+    def add_output(self, name: StreamName, data: bytes) -> bool:
+        """Hold a piece of a stream. True if the part is full now."""
+        if not self.lost:
+            self._order.add(name, len(data))
+        return self.add(name, data)
+
+    def close(self, kept: Kept) -> None:
+        """What is held becomes a part, with which this much is safe."""
+        if not self.held:
+            return
+        contents = {key: bytes(data) for key, data in self.held.items()}
+        contents[ORDER_KEY] = json.dumps(self._order.runs, separators=(",", ":")).encode()
+        self._waiting.append(OutputPart(self.count, contents))
+        self.count += 1
+        self.kept.append(kept)
+        self.held, self._order, self._size = {}, Order(), 0
+        if self.count > MAX_OUTPUT_PARTS:
+            self.lose(self._waiting[-1], f"an execution can have at most {MAX_OUTPUT_PARTS} parts of output")
+
+    def finish(self, kept: Kept) -> None:
+        """Nothing more comes: what can't stand in the record becomes the last part."""
+        fetched = any(key not in STREAMS for key in self.held)
+        if not self.lost and (self.count or fetched or not self._fits()):
+            self.close(kept)
+
+    def _fits(self) -> bool:
+        return all(
+            len(data) <= MAX_INLINE_BYTES and _escaped_size(data.decode()) <= _ESCAPED_BUDGET
+            for data in (self.held.get(name, bytearray()) for name in STREAMS)
+        )
+
+    def inline(self, name: StreamName) -> str:
+        """As much of a stream as can stand in the record, if nothing of it is in a part."""
+        whole = bytes(self.held.get(name, b""))[:MAX_INLINE_BYTES]
+        return fit(whole.decode(errors="ignore"), _ESCAPED_BUDGET)
+
+    def take(self) -> OutputPart | None:
+        """The next part that has to be stored, in order."""
+        return self._waiting.pop(0) if self._waiting else None
+
+    def lose(self, part: OutputPart, why: str) -> None:
+        """This part could not be stored: it and all that comes after it is counted only."""
+        self.lost = self.lost or why
+        self.count = min(self.count, part.index)
+        del self.kept[part.index :]
+        self._waiting = [one for one in self._waiting if one.index < part.index]
+        first = part.contents.items() if part.index == 0 else ()  # its start can stand in the record
+        self.held = {key: bytearray(data) for key, data in first if key in STREAMS}
+        self._order = Order()
+
+
+def fit(text: str, budget: int) -> str:
+    """The longest start of a text whose JSON form, as the API server writes it, has at most `budget` bytes.
+
+    Go's encoder writes control characters, `<`, `>`, `&` and two line separators as six bytes, quotes and
+    backslashes as two.
+    """
+    if _escaped_size(text) <= budget:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _escaped_size(text[:middle]) <= budget else (low, middle - 1)
+    return text[:low]
+
+
+def _escaped_size(text: str) -> int:
+    six, two, separators = (len(kind.findall(text)) for kind in (_SIX_BYTES, _TWO_BYTES, _SEPARATORS))
+    return len(text.encode()) + 5 * six + two + 3 * separators
