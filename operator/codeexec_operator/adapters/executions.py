@@ -35,6 +35,7 @@ from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.approving import to_be_read
 from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed_pool import is_usable
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.payload import (
     HeldPayload,
@@ -47,7 +48,8 @@ from codeexec_operator.core.payload import (
     open_payload,
     verify_payload,
 )
-from codeexec_operator.core.pool import Template, fits, is_usable
+from codeexec_operator.core.placement import fits
+from codeexec_operator.core.pod_template import Template
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.results import without_output
 from codeexec_operator.core.transcript import Transcript

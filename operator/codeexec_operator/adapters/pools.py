@@ -20,20 +20,12 @@ from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView, Sandbox, parse_pod
+from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.payload import build_warm_up
-from codeexec_operator.core.pool import (
-    Member,
-    ObservedPool,
-    Template,
-    can_start,
-    decide_pool,
-    is_for_use,
-    pods,
-    serves,
-    template_label,
-    template_of,
-    trouble_of,
-)
+from codeexec_operator.core.placement import is_for_use, serves
+from codeexec_operator.core.pod_template import Template, template_label, template_of
+from codeexec_operator.core.pool import can_start, decide_pool
+from codeexec_operator.core.pool_status import pods, trouble_of
 
 logger = logging.getLogger(__name__)
 

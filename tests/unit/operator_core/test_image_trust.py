@@ -26,7 +26,9 @@ from codeexec_api.policy import inheriting
 from codeexec_operator.core.actions import AskPool, CreateMember, CreatePod, Plan, StartCode
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.observed import Observed, ObservedSession, PolicyProblem, Sandbox
-from codeexec_operator.core.pool import ObservedPool, Template, decide_pool, template_of
+from codeexec_operator.core.observed_pool import ObservedPool
+from codeexec_operator.core.pod_template import Template, template_of
+from codeexec_operator.core.pool import decide_pool
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing

@@ -26,7 +26,9 @@ from codeexec_api import Boundary, CodeExecution, ExecutionPolicySpec, Phase, Re
 from codeexec_operator.core.actions import AdmitMember, CreateMember, CreatePod, DropMember, Plan, StartCode
 from codeexec_operator.core.isolation import awaits_node, look_at, promised
 from codeexec_operator.core.observed import Observed, ObservedSession, PodView, Sandbox
-from codeexec_operator.core.pool import Member, ObservedPool, Template, decide_pool, template_of
+from codeexec_operator.core.observed_pool import Member, ObservedPool
+from codeexec_operator.core.pod_template import Template, template_of
+from codeexec_operator.core.pool import decide_pool
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session

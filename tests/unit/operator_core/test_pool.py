@@ -31,20 +31,11 @@ from codeexec_operator.core.actions import (
 )
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
-from codeexec_operator.core.pool import (
-    MAX_RUN_SECONDS,
-    Member,
-    ObservedPool,
-    Template,
-    can_start,
-    decide_pool,
-    fair_shares,
-    is_for_use,
-    serves,
-    template_label,
-    template_of,
-    trouble_of,
-)
+from codeexec_operator.core.observed_pool import Member, ObservedPool
+from codeexec_operator.core.placement import is_for_use, serves
+from codeexec_operator.core.pod_template import Template, template_label, template_of
+from codeexec_operator.core.pool import MAX_RUN_SECONDS, can_start, decide_pool, fair_shares
+from codeexec_operator.core.pool_status import trouble_of
 from codeexec_operator.core.startup import Timing, prove
 
 TIMING = Timing(

@@ -1,0 +1,80 @@
+"""What is known of a pool and of its pods, as small frozen values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from codeexec_api import ExecutionPolicySpec, SandboxPool
+from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.surroundings import Surroundings
+
+
+@dataclass(frozen=True)
+class Member:
+    """A pod of the pool that nobody has taken."""
+
+    created_at: datetime
+    template: str
+    """Digest of what it was made of."""
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    proven: Proven | None = None
+    """What was shown when it was admitted."""
+    since: datetime | None = None
+    """When this process found it; None if this process has made it."""
+
+    @property
+    def starting(self) -> bool:
+        """True while it takes the time of a node: not when it is ready, nor while no node has room for it."""
+        return self.proven is None and not (self.sandbox.pod and self.sandbox.pod.unschedulable)
+
+    @property
+    def ready(self) -> bool:
+        """True if it can be handed out at this moment."""
+        return self.proven is not None and is_usable(self.sandbox)
+
+
+def is_usable(sandbox: Sandbox) -> bool:
+    """True if code can be handed to this pod at this moment."""
+    pod, runner = sandbox.pod, sandbox.runner
+    here = pod is not None and pod.running and not pod.unwell and not sandbox.gone
+    return here and runner.link is PodLink.OPEN and runner.ready is not None and not runner.problem
+
+
+@dataclass(frozen=True)
+class ObservedPool:
+    """Everything known about one pool at one moment."""
+
+    pool: SandboxPool
+    policy: ExecutionPolicySpec | PolicyProblem | None = None
+    """None: not read yet."""
+    policy_source: str = ""
+    """Where the policy is kept, for messages."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    members: Mapping[str, Member] | None = None
+    """By name; None: not listed yet."""
+    claimed: int = 0
+    queued: int = 0
+    allowance: int = 0
+    """How many more may be starting, so that all namespaces get their share of what the nodes can start."""
+    names: tuple[str, ...] = ()
+    """Names for new pods."""
+    last_claim_at: datetime | None = None
+    last_refill_ms: int | None = None
+    problem: Ending | None = None
+    """Why the last pod that was given up was no good; gone as soon as one is."""
+    problem_at: datetime | None = None
+    problems: int = 0
+    """How many there were in a row."""
+
+
+def is_asked(runner: RunnerView) -> bool:
+    """True if it was asked whether it is still there and has said nothing since."""
+    return runner.pinged_at is not None and (runner.heard_at is None or runner.pinged_at > runner.heard_at)
+
+
+def is_silent(runner: RunnerView, now: datetime, timing: Timing) -> bool:
+    """True if it was asked whether it is still there and has not answered in time."""
+    asked_at = runner.pinged_at if is_asked(runner) else None
+    return asked_at is not None and now >= asked_at + timedelta(seconds=timing.ping_answer)

@@ -1,0 +1,56 @@
+"""What the pods of a pool are made of."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from codeexec_api import Event, PodLimits, Reason, evaluate
+from codeexec_api.names import TEMPLATE_LABEL
+from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.image_trust import unverified
+from codeexec_operator.core.isolation import unobtainable
+from codeexec_operator.core.observed import PolicyProblem
+from codeexec_operator.core.observed_pool import ObservedPool
+
+
+@dataclass(frozen=True)
+class Template:
+    """What pods of the pool are made of at the moment."""
+
+    image: str
+    runtime_class_name: str | None
+    limits: PodLimits
+    user_namespace: bool
+
+    @property
+    def digest(self) -> str:
+        """Changes when anything does that a pod can't change any more."""
+        parts = [self.image, self.runtime_class_name, self.limits.dump(), self.user_namespace]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def template_of(seen: ObservedPool) -> Template | Ending:
+    """What pods are to be made of now, or why there must be none."""
+    if seen.policy is None or isinstance(seen.policy, PolicyProblem):
+        message = seen.policy.message if seen.policy else "the policy has not been read yet"
+        return Ending(Event.REFUSED, Reason.POLICY_INVALID, message)
+    verdict = evaluate(seen.pool.spec, seen.policy, source=seen.policy_source)
+    if not verdict.allowed:
+        return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
+    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+        return ending
+    if ending := unverified(verdict.image, seen.policy, seen.surroundings.image_keys, seen.policy_source):
+        return ending
+    return Template(
+        verdict.image,
+        verdict.runtime_class_name,
+        seen.pool.spec.limits,
+        seen.surroundings.user_namespace(verdict.runtime_class_name),
+    )
+
+
+def template_label(pod: Mapping[str, Any]) -> str:
+    """The digest that a pod of a pool carries."""
+    return str((pod["metadata"].get("labels") or {}).get(TEMPLATE_LABEL, ""))

@@ -1,0 +1,71 @@
+"""What the record of a pool says of it."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from codeexec_api import Condition, ConditionType, Reason, SandboxPoolStatus, condition, set_condition
+from codeexec_api.names import POOL_LABEL
+from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.observed_pool import Member, ObservedPool
+from codeexec_operator.core.pod_template import Template
+from codeexec_operator.core.startup import MESSAGE_LENGTH
+
+
+def status_of(
+    seen: ObservedPool, members: Mapping[str, Member], template: Template | Ending, now: datetime
+) -> SandboxPoolStatus:
+    """The status, with these pods."""
+    pool, ready = seen.pool, sum(one.ready for one in members.values())
+    facts: dict[str, Any] = {}
+    if isinstance(template, Template):
+        facts = {"image": template.image, "runtime_class_name": template.runtime_class_name or ""}
+    return pool.status.model_copy(
+        update={
+            **facts,
+            "replicas": len(members),
+            "ready_replicas": ready,
+            "claimed_replicas": seen.claimed,
+            "queued": seen.queued,
+            "last_refill_ms": seen.last_refill_ms or pool.status.last_refill_ms,
+            "selector": f"{POOL_LABEL}={pool.metadata.name}",
+            "observed_generation": pool.metadata.generation,
+            "conditions": set_condition(pool.status.conditions, _ready_condition(seen, ready, template, now)),
+        }
+    )
+
+
+def _ready_condition(seen: ObservedPool, ready: int, template: Template | Ending, now: datetime) -> Condition:
+    replicas = seen.pool.spec.replicas
+    if isinstance(template, Ending):
+        holds, reason, message = False, template.reason or Reason.POLICY_INVALID, template.message
+    elif seen.problem:
+        holds, reason, message = False, seen.problem.reason or Reason.RUNNER_FAILED, seen.problem.message
+    elif replicas == 0:
+        holds, reason, message = False, Reason.POOL_EMPTY, "spec.replicas is 0: each execution gets its own pod"
+    elif ready >= replicas:
+        holds, reason, message = True, Reason.POOL_READY, "all pods are ready"
+    else:
+        holds, reason, message = False, Reason.POOL_FILLING, trouble_of(seen) or "pods are starting"
+    return condition(
+        ConditionType.READY,
+        holds=holds,
+        reason=reason.value,
+        message=message[:MESSAGE_LENGTH],
+        now=now,
+        generation=seen.pool.metadata.generation,
+    )
+
+
+def trouble_of(seen: ObservedPool) -> str:
+    """Why pods of the pool don't become ready; empty if nothing is known to be wrong."""
+    if seen.problem:
+        return seen.problem.message
+    placeless = [pod.unschedulable for one in (seen.members or {}).values() if (pod := one.sandbox.pod)]
+    blocked = [words for words in placeless if words]
+    return f"the scheduler found no node for {pods(len(blocked))}: {blocked[0]}" if blocked else ""
+
+
+def pods(count: int) -> str:
+    """So many pods, in words."""
+    return f"{count} pod" if count == 1 else f"{count} pods"
