@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from kubernetes.aio.client.exceptions import ApiException
-
 from codeexec_api import (
     CodeExecution,
     CodeExecutionSpec,
@@ -30,7 +28,7 @@ from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.pools import ClaimedPod, PoolWorker
 from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now, understood
+from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now, understood
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.approving import to_be_read
@@ -51,7 +49,6 @@ from codeexec_operator.core.payload import (
 from codeexec_operator.core.placement import fits
 from codeexec_operator.core.pod_template import Template
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.results import without_output
 from codeexec_operator.core.transcript import Transcript
 
 logger = logging.getLogger(__name__)
@@ -347,23 +344,15 @@ class ExecutionWorker(PodWorker):
         await all_of([self._act(action) for action in chores])
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
-        status = status.model_copy(update={"operator_version": self.context.version})
-        before = self._seen.execution.status.phase
-        try:
-            written = await self._record(status)
-        except ApiException as error:
-            if not status.stdout or error.status == 409 or "too large" not in str(error.body):
-                raise
-            written = await self._record(without_output(status))
+        written = await self.context.recorder.write_execution(self._seen.execution, status)
         payload = self._seen.payload
         if isinstance(payload, Payload):
             queued = bool(written.status.pool_name) and not written.status.pod_name
             waits = queued or written.status.phase is Phase.AWAITING_APPROVAL or written.spec.session_ref is not None
             payload = hold(payload, waits=waits)
-        newest = max(_lean(written), self._seen.execution, key=lambda one: int(one.metadata.resource_version))
-        self._seen = replace(self._seen, execution=newest, payload=payload, recorded_at=now())
+        execution = newer(_lean(written), self._seen.execution)
+        self._seen = replace(self._seen, execution=execution, payload=payload, recorded_at=now())
         self._tell(written)
-        self.context.announcer.written(before, written)
         if written.status.phase is Phase.APPROVED:  # its session may have ended meanwhile
             self._seen = replace(self._seen, payload=None, session=None)
         if written.status.phase.terminal:
@@ -372,12 +361,6 @@ class ExecutionWorker(PodWorker):
             self._over.set()
             if self._runner:
                 self.aside(self._acknowledge(self._runner))
-
-    async def _record(self, status: CodeExecutionStatus) -> CodeExecution:
-        """Write a status, and ahead of it the line that tells of it."""
-        before = self._seen.execution
-        after = before.model_copy(update={"status": status})
-        return await self.context.audit.record(before, after, self.context.cluster.write_execution)
 
     async def _acknowledge(self, runner: Connection) -> None:
         """A pod that ends takes the node's time."""

@@ -19,6 +19,7 @@ from codeexec_operator.adapters.lookout import TARGETS_SECONDS, Lookout
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.record_retention import RecordKeeper
+from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.resync import resync
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.supervision import Supervisor
@@ -86,11 +87,10 @@ class Operation:
             sealing=self._keys,
             reader=CodeReader(),
             timing=Timing(),
-            version=release,
             epoch=epoch,
             telemetry=telemetry,
             audit=self._audit,
-            announcer=self._announcer,
+            recorder=Recorder(cluster, self._audit, self._announcer, telemetry, release),
         )
         self._keeper = RecordKeeper(cluster, self._policies, self._audit)
         self.controller = Controller(context)

@@ -333,8 +333,7 @@ class PoolWorker(Worker):
         self._discarded.discard(name)
 
     async def _write_status(self, status: SandboxPoolStatus) -> None:
-        status = status.model_copy(update={"operator_version": self.context.version})
-        self.observe_pool(await self.context.cluster.write_pool(self._seen.pool, status))
+        self.observe_pool(await self.context.recorder.write_pool(self._seen.pool, status))
 
     async def _act(self, action: actions.Action) -> None:
         match action:

@@ -11,7 +11,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
 from codeexec_api.v1alpha1 import ObjectMeta
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
-from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now
+from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
@@ -137,15 +137,8 @@ class SessionWorker(PodWorker):
         await all_of([*map(self._act, plan.actions), *writes])
 
     async def _write_status(self, status: CodeSessionStatus) -> None:
-        status = status.model_copy(update={"operator_version": self.context.version})
-        before = self._seen.session
-        after = before.model_copy(update={"status": status})
-        written = await self.context.audit.record(before, after, self.context.cluster.write_session)
-        newest = max(written, self._seen.session, key=lambda one: int(one.metadata.resource_version))
-        self._seen = replace(self._seen, session=newest)
-        self.context.announcer.written(before.status.phase, written)
-        if written.status.phase is not before.status.phase and written.status.phase.terminal:
-            self.context.telemetry.session_over(written)
+        written = await self.context.recorder.write_session(self._seen.session, status)
+        self._seen = replace(self._seen, session=newer(written, self._seen.session))
 
     async def _act(self, action: actions.Action) -> None:
         if isinstance(action, actions.ReadPolicy):

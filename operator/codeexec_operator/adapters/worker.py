@@ -18,14 +18,14 @@ from pydantic import ValidationError
 
 from codeexec_api.names import pod_name
 from codeexec_api.v1alpha1 import ObjectMeta
-from codeexec_operator.adapters.announcer import Announcer
-from codeexec_operator.adapters.audit import AuditFailure, AuditLog
+from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.telemetry import Telemetry
@@ -42,6 +42,11 @@ T = TypeVar("T")
 def now() -> datetime:
     """The time."""
     return datetime.now(UTC)
+
+
+def newer(one: Record, other: Record) -> Record:
+    """The later of two versions of a record."""
+    return max(one, other, key=lambda record: int(record.metadata.resource_version))
 
 
 async def all_of(jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -62,13 +67,11 @@ class Context:
     sealing: SealingKeys
     reader: CodeReader
     timing: Timing
-    version: str
-    """Of the operator."""
     epoch: int
     """Of this leader; see `core.leadership`. A runner refuses what a leader before it says."""
     telemetry: Telemetry
     audit: AuditLog
-    announcer: Announcer
+    recorder: Recorder
 
 
 def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:

@@ -19,6 +19,7 @@ from codeexec_api.audit_file import LogFile
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.actions import Plan, StartCode
 from codeexec_operator.core.startup import Timing
 
@@ -195,15 +196,17 @@ def test_a_line_that_was_torn_is_none_and_the_next_one_is_whole(monkeypatch: pyt
 def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> ExecutionWorker:
     """Of an execution whose sandbox is ready; what is handed to the runner is noted."""
     policy = a_policy()
+    cluster: Any = SimpleNamespace(write_execution=write)
+    telemetry: Any = SimpleNamespace(metrics=None)
+    announcer: Any = SimpleNamespace(written=lambda *_: None)
     context: Any = SimpleNamespace(
-        cluster=SimpleNamespace(write_execution=write),
+        cluster=cluster,
         lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
         policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
         timing=Timing(),
-        version="1.2.3",
         audit=audit,
-        announcer=SimpleNamespace(written=lambda *_: None),
-        telemetry=SimpleNamespace(metrics=None),
+        recorder=Recorder(cluster, audit, announcer, telemetry, "1.2.3"),
+        telemetry=telemetry,
     )
     register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)
     worker = ExecutionWorker(context, an_execution(phase=Phase.STARTING), register)

@@ -17,6 +17,7 @@ from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.startup import Timing
@@ -62,6 +63,10 @@ class Played(PlayedCluster):
     def begin(self, policy: ExecutionPolicySpec | None = None) -> ExecutionWorker:
         metrics = SimpleNamespace(retried=lambda _: None, unexpected=lambda: self.heard.append("unexpected"))
         policy = policy or a_policy(egress=[PERMIT])
+        audit: Any = AuditLog("1", Metrics("1"), lambda _: None)
+        telemetry: Any = SimpleNamespace(execution_over=lambda *_: None, metrics=metrics)
+        announcer: Any = SimpleNamespace(written=lambda *_: None)
+        cluster: Any = self
 
         async def of(namespace: str) -> Any:
             return policy
@@ -73,11 +78,10 @@ class Played(PlayedCluster):
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
             reader=CodeReader(),
             timing=Timing(),
-            version="1",
-            telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
+            telemetry=telemetry,
             sealing=SimpleNamespace(ring=()),
-            audit=AuditLog("1", Metrics("1"), lambda _: None),
-            announcer=SimpleNamespace(written=lambda *_: None),
+            audit=audit,
+            recorder=Recorder(cluster, audit, announcer, telemetry, "1"),
         )
         register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: self.ended.set())
         return ExecutionWorker(context, self.execution, register)

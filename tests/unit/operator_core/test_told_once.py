@@ -20,6 +20,7 @@ from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.startup import Timing
 
 
@@ -63,16 +64,19 @@ class Played(PlayedCluster):
         async def of(namespace: str) -> Any:
             return policy
 
+        audit: Any = AuditLog("1", Metrics("1"), self.lines.append)
+        telemetry: Any = SimpleNamespace(execution_over=self.execution_over, metrics=metrics)
+        announcer: Any = SimpleNamespace(written=lambda *_: None)
+        cluster: Any = self
         return SimpleNamespace(
             cluster=self,
             lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
             timing=Timing(),
-            version="1",
-            telemetry=SimpleNamespace(execution_over=self.execution_over, metrics=metrics),
-            audit=AuditLog("1", Metrics("1"), self.lines.append),
-            announcer=SimpleNamespace(written=lambda *_: None),
+            telemetry=telemetry,
+            audit=audit,
+            recorder=Recorder(cluster, audit, announcer, telemetry, "1"),
         )
 
     def begin(self, ended: asyncio.Event) -> ExecutionWorker:

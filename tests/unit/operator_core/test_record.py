@@ -5,7 +5,7 @@ import hashlib
 from factories import NOW, a_finished_transcript
 
 from codeexec_api import CodeExecutionStatus, Phase
-from codeexec_operator.core.results import without_output
+from codeexec_operator.core.record import without_output
 
 
 def test_output_is_left_out_visibly_and_everything_else_is_kept() -> None:
