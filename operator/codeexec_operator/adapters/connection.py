@@ -29,7 +29,9 @@ _numbers = itertools.count(1)
 class Job(Protocol):
     """Code that was handed to a runner, and who is told what becomes of it."""
 
-    uid: str
+    @property
+    def uid(self) -> str:
+        """Of the execution."""
 
     @property
     def transcript(self) -> Transcript:

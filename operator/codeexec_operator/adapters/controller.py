@@ -10,11 +10,13 @@ from typing import Any, Final, TypeVar
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Phase, PodLimits, SandboxPool, Verdict
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL, payload_name
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
-from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.executions import ExecutionWorker
+from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Context, understood
 from codeexec_operator.core.measures import Census
+from codeexec_operator.core.placement import choose_pool
 from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
 
 _TURN_SECONDS: Final = 10
@@ -48,7 +50,7 @@ class Controller:
         self._pools: dict[str, PoolWorker] = {}
         self._ended: OrderedDict[str, int] = OrderedDict()
         """Resource versions, by UID, at which executions and sessions were let go of lately."""
-        self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._forget_execution)
+        self._register = Register(self._find_session, self._adopt_session, self._find_pool)
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""
@@ -70,7 +72,7 @@ class Controller:
         key = (raw["metadata"]["namespace"], raw["metadata"].get("labels", {}).get(EXECUTION_LABEL, ""))
         worker = self._by_name.get(key)
         if worker and (approval := understood(ExecutionApproval.parse, raw)):
-            worker.observe_approval(approval, deleted=deleted)
+            worker.approvals.observe(approval, deleted=deleted)
 
     def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeSession that isn't over was seen or changed, or it is over or deleted by now."""
@@ -203,7 +205,7 @@ class Controller:
             self._ended.popitem(last=False)
 
     def _start_execution(self, execution: CodeExecution) -> None:
-        worker = ExecutionWorker(self._context, execution, self._register)
+        worker = ExecutionWorker(self._context, execution, self._register, self._forget_execution)
         self._executions[worker.uid] = self._by_name[worker.meta.namespace, worker.meta.name] = worker
 
     def _start_session(self, session: CodeSession) -> None:
@@ -221,17 +223,16 @@ class Controller:
         return None if worker is None or worker.over else worker
 
     def _find_pool(self, namespace: str, verdict: Verdict, limits: PodLimits) -> PoolWorker | None:
-        here = sorted(
-            (one for one in self._pools.values() if one.meta.namespace == namespace), key=lambda one: one.meta.name
-        )
-        return next((one for one in here if one.serves(verdict, limits)), None)
+        here = [one for one in self._pools.values() if one.meta.namespace == namespace and not one.deleted]
+        name = choose_pool((one.seen for one in here), verdict, limits)
+        return next((one for one in here if one.meta.name == name), None)
 
     def _forget_pool(self, worker: PoolWorker) -> None:
         del self._pools[worker.meta.uid]
 
     def _pool_opened(self) -> None:
         for execution in self._executions.values():
-            execution.pool_opened()
+            execution.place.pool_opened()
 
     def _wake_pools(self) -> None:
         for pool in self._pools.values():

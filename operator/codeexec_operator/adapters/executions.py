@@ -1,59 +1,25 @@
 """Looks after one execution, in a pod of its own or in that of a session."""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from typing import Any, Final
 
-from codeexec_api import (
-    CodeExecution,
-    CodeExecutionSpec,
-    CodeExecutionStatus,
-    CodeSession,
-    ExecutionApproval,
-    ExecutionPolicySpec,
-    PayloadRef,
-    Phase,
-    PodLimits,
-    Reason,
-    Verdict,
-)
-from codeexec_api.code_rules import Inquiry, Reading
+from codeexec_api import CodeExecution, CodeExecutionStatus, Phase, Reason
 from codeexec_api.names import pod_name, review_name
-from codeexec_api.policy import policy_for
+from codeexec_operator.adapters.approvals import Approvals
+from codeexec_operator.adapters.code_run import CodeRun
 from codeexec_operator.adapters.connection import Connection
-from codeexec_operator.adapters.pools import ClaimedPod, PoolWorker
-from codeexec_operator.adapters.retries import Retries
-from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now, understood
+from codeexec_operator.adapters.placement import Placement, Register
+from codeexec_operator.adapters.request_reader import RequestReader
+from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.approving import to_be_read
-from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, Sandbox, SessionView
-from codeexec_operator.core.observed_pool import is_usable
-from codeexec_operator.core.output_parts import OutputPart
-from codeexec_operator.core.payload import (
-    HeldPayload,
-    Payload,
-    PayloadProblem,
-    build_report_request,
-    code_size,
-    hold,
-    is_new,
-    open_payload,
-    verify_payload,
-)
-from codeexec_operator.core.placement import fits
-from codeexec_operator.core.pod_template import Template
+from codeexec_operator.core.observed import Observed
+from codeexec_operator.core.payload import Payload, PayloadProblem, build_report_request, hold
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.transcript import Transcript
 
-logger = logging.getLogger(__name__)
-
-_TRIES: Final = 7
 _CHORES_SECONDS: Final = 0.1
 """How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
 _RESULT_SECONDS: Final = 0.1
@@ -69,37 +35,30 @@ def _lean(execution: CodeExecution) -> CodeExecution:
     return execution.model_copy(update={"spec": spec, "status": execution.status.model_copy(update=heavy)})
 
 
-@dataclass(frozen=True)
-class Register:
-    """Where a worker finds sessions, and says that it has ended."""
-
-    find_session: Callable[[str, str], SessionWorker | None]
-    """By namespace and name; None if none is known that is not over."""
-    adopt_session: Callable[[CodeSession], None]
-    find_pool: Callable[[str, Verdict, PodLimits], PoolWorker | None]
-    """By namespace, and what is asked for."""
-    forget: Callable[["ExecutionWorker"], None]
-
-
 class ExecutionWorker(PodWorker):
-    """One execution. For the connection to the runner it is a `Job`, for a pool a `Guest`."""
+    """One execution. Its parts: where it runs, what it refers to, who approves it, and what its code tells."""
 
-    def __init__(self, context: Context, execution: CodeExecution, register: Register) -> None:
+    def __init__(
+        self,
+        context: Context,
+        execution: CodeExecution,
+        register: Register,
+        forget: Callable[["ExecutionWorker"], None],
+    ) -> None:
         self.uid = execution.metadata.uid
-        self._register = register
-        self._session: SessionWorker | None = None
-        self._pool: PoolWorker | None = None
-        self._asked: Verdict | None = None
-        self._claimed: ClaimedPod | None = None
-        self._approvals: dict[str, tuple[int, ExecutionApproval | None]] = {}
-        """Decisions about executions of this name: the newest version that was heard of, None if it was deleted."""
+        self._forget = forget
         self._over = asyncio.Event()
-        self._storing = asyncio.Lock()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
         self._told = execution.status.phase.terminal  # then an operator before this one was
+        self.place = Placement(self, lambda: self._seen.execution, register)
+        self._request = RequestReader(self, lambda: self._seen)
+        self.approvals = Approvals(self)
+        self._code = CodeRun(self, lambda: self._seen)
         super().__init__(context, execution.metadata)
         if execution.status.pod_name:  # it may have come from a pool
             self.pod_name = execution.status.pod_name
+
+    # --- what others ask ---
 
     @property
     def awaited_payload(self) -> str | None:
@@ -110,7 +69,7 @@ class ExecutionWorker(PodWorker):
     @property
     def awaited_review(self) -> str | None:
         """Name of the Secret with its code, as long as somebody may want to read it before deciding."""
-        waits = self._seen.execution.status.phase is Phase.AWAITING_APPROVAL
+        waits = self.phase is Phase.AWAITING_APPROVAL
         return review_name(self.meta.name, self.meta.uid) if waits else None
 
     @property
@@ -121,12 +80,7 @@ class ExecutionWorker(PodWorker):
 
     @property
     def _is_with_runner(self) -> bool:
-        return self.phase.terminal or self._seen.frames is FrameStream.OPEN
-
-    @property
-    def started(self) -> bool:
-        """True if its record says that its code was started."""
-        return self._seen.execution.status.started_at is not None
+        return self.phase.terminal or self._code.told
 
     @property
     def phase(self) -> Phase:
@@ -138,25 +92,22 @@ class ExecutionWorker(PodWorker):
         """Resource version of what is known here."""
         return int(self._seen.execution.metadata.resource_version)
 
+    # --- what is observed ---
+
+    def _know(self, **facts: Any) -> None:
+        self._seen = replace(self._seen, **facts)
+        self.wake()
+
     def observe_execution(self, execution: CodeExecution) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
         if int(execution.metadata.resource_version) > self.version:
             self._tell(execution)
-            self._seen = replace(self._seen, execution=_lean(execution))
-            self.wake()
+            self._know(execution=_lean(execution))
 
-    def observe_approval(self, approval: ExecutionApproval, *, deleted: bool) -> None:
-        """A decision about an execution of this name was seen, changed or deleted."""
-        name, version = approval.metadata.name, int(approval.metadata.resource_version)
-        if version > self._approvals.get(name, (0, None))[0]:
-            self._approvals[name] = (version, None if deleted else approval)
-            if self._seen.approvals is not None:
-                self._know_approvals()
-
-    def _know_approvals(self) -> None:
-        known = tuple(one for _, one in self._approvals.values() if one)
-        self._seen = replace(self._seen, approvals=known)
-        self.wake()
+    def payload_arrived(self) -> None:
+        """Its payload was created."""
+        if isinstance(self._seen.payload, PayloadProblem) and self._seen.payload.reason is Reason.PAYLOAD_MISSING:
+            self._know(payload=None)
 
     def _tell(self, execution: CodeExecution) -> None:
         """Of its end, once, whether this process has just written it or has lost the answer to that."""
@@ -164,137 +115,32 @@ class ExecutionWorker(PodWorker):
             self._told = True
             self.context.telemetry.execution_over(execution, self._seen.since)
 
-    # --- Guest ---
-
-    def takes(self, template: Template) -> bool:
-        """True if a pod that was made so is what was asked for."""
-        return self._asked is not None and fits(template, self._asked, self._limits)
-
-    def receive(self, pod: ClaimedPod) -> None:
-        """A pod of the pool is this execution's now."""
-        self._claimed = pod
-        self.pod_name, self.sandbox, self.connection = pod.pod_name, pod.sandbox, pod.connection
-        self.connection.changed = self.wake
-        self.wake()
-
-    @property
-    def created(self) -> datetime:
-        """When it was created, by the API server's clock."""
-        return self.meta.creation_timestamp or self._seen.since
-
-    def pool_opened(self) -> None:
-        """There is a pool that wasn't there before."""
-        if self._pool is None and not self._seen.execution.status.pod_name:
-            self._seen = replace(self._seen, pool_asked=False)
-            self.wake()
-
-    # --- Job ---
-
-    @property
-    def transcript(self) -> Transcript:
-        """What the runner has said of this execution."""
-        return self._seen.transcript
-
-    async def store_parts(self) -> None:
-        """Keep the parts of the output that there are, one by one, whoever asks for it."""
-        transcript = self.transcript
-        async with self._storing:
-            while part := transcript.take_part():
-                await self._store(transcript, part)
-
-    async def _store(self, transcript: Transcript, part: OutputPart) -> None:
-        """Keep a part of the output; what can't be kept is counted, and the record says so."""
-        known = self._seen.policy
-        policy = known if isinstance(known, ExecutionPolicySpec) else self.context.policies.default
-        expires_at = now() + timedelta(seconds=policy.output_ttl_seconds)
-
-        async def create() -> None:
-            if fault := await self.context.cluster.create_output(self._seen.execution, part, expires_at):
-                transcript.lose(part, fault.message)
-
-        if not await self._try("a part of the output was not stored", create):
-            transcript.lose(part, "the API server did not accept it")
-
-    def progressed(self) -> None:
-        """The transcript is over."""
-        self.wake()
-
-    def cut_off(self) -> None:
-        """The connection to the runner has ended."""
-        self._frames_are(FrameStream.CLOSED)
-
-    def resumed(self, missing: str) -> None:
-        """The runner goes on telling of it; or it can't, for this reason."""
-        self._frames_are(FrameStream.CLOSED if missing else FrameStream.OPEN, missing)
-
-    def _frames_are(self, frames: FrameStream, missing: str = "") -> None:
-        payload = None if frames is FrameStream.OPEN else self._seen.payload
-        seen = replace(self._seen, frames=frames, frames_since=now(), missing=missing, payload=payload)
-        self._seen = replace(seen, cancel_sent_at=None)  # it may have gone the way of the connection
-        self.wake()
-
     # --- Worker ---
 
+    def _look(self) -> None:
+        super()._look()
+        self.place.move()
+
     def _decide(self) -> Plan:
-        session, pool = self._view_session(), self._view_pool()  # these may change what is seen
-        surroundings = self.context.lookout.view_from(self.sandbox.pod)
-        self._seen = replace(self._seen, sandbox=self.sandbox, session=session, pool=pool, surroundings=surroundings)
+        facts = self._code.facts
         if self._seen.payload is not None and (policy := self.context.policies.known(self.meta.namespace)):
-            source = self.context.policies.source(self.meta.namespace)
-            self._seen = replace(self._seen, policy=policy, policy_source=source)
+            facts |= {"policy": policy, "policy_source": self.context.policies.source(self.meta.namespace)}
+        self._seen = replace(
+            self._seen,
+            sandbox=self.sandbox,
+            session=self.place.view_session() or self._seen.session,
+            pool=self.place.view_pool(),
+            pool_asked=self.place.asked is not None,
+            approvals=self.approvals.known,
+            code_unreadable=self.approvals.unreadable,
+            surroundings=self.context.lookout.view_from(self.sandbox.pod),
+            **facts,
+        )
         return decide(self._seen, now(), self.context.timing)
 
-    def _view_session(self) -> SessionView | None:
-        ref = self._seen.execution.spec.session_ref
-        phase = self._seen.execution.status.phase
-        if ref is None or phase.terminal:
-            return self._seen.session
-        if phase is Phase.AWAITING_APPROVAL:  # others need not wait for what may never run
-            if self._session:
-                self._session.leave(self, ran=False)
-                self._session = None
-            return self._seen.session
-        if self._session is None and (found := self._register.find_session(self.meta.namespace, ref.name)):
-            self._session = found
-            found.join(self)
-        return self._session.view_for(self) if self._session else self._seen.session
-
-    def _view_pool(self) -> PoolView | None:
-        pool, status = self._pool, self._seen.execution.status
-        if pool is None or status.phase.terminal or status.started_at:
-            return None
-        if self._claimed and not is_usable(self.sandbox):  # lost before any code was in it: another one
-            self._give_back(pool, self._claimed)
-            pool.join(self)
-        elif self._claimed is None and not (self._asked and pool.serves(self._asked, self._limits)):
-            pool.leave(self, None)
-            self._pool = None
-            self._seen = replace(self._seen, pool_asked=False)
-            return None
-        view = pool.view_for(self)
-        if claimed := self._claimed:
-            of = claimed.template
-            return replace(
-                view,
-                image=of.image,
-                runtime_class_name=of.runtime_class_name,
-                pod_name=claimed.pod_name,
-                proven=claimed.proven,
-            )
-        asked = self._asked or Verdict("", None)
-        return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
-
-    def _give_back(self, pool: PoolWorker, claimed: ClaimedPod) -> None:
-        """It was not used, and nobody else may have it."""
-        claimed.connection.close()
-        self._claimed, self.connection, self.sandbox = None, None, Sandbox()
-        self.pod_name = pod_name(self.meta.name, self.meta.uid)
-        pool.leave(self, claimed)
-        pool.discard(claimed.pod_name)
-
-    @property
-    def _limits(self) -> PodLimits:
-        return self._seen.execution.spec.limits
+    def _decide_again(self) -> Plan:
+        self._look()
+        return self._decide()
 
     async def _apply(self, plan: Plan) -> None:
         """Write the status and act at the same time.
@@ -302,11 +148,12 @@ class ExecutionWorker(PodWorker):
         Two things have an order: code starts after the record of its start, and code that somebody is to approve can be
         read before the record says so.
         """
-        if isinstance(plan.status, CodeExecutionStatus) and plan.status.phase.terminal and not self.transcript.finished:
-            self.transcript.finish()
-            await self.store_parts()
-            plan = self._decide()
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
+        if status and status.phase.terminal and not self._code.transcript.finished:
+            self._code.transcript.finish()
+            await self._code.store_parts()
+            await self._apply(self._decide_again())
+            return
         if any(isinstance(action, actions.StartCode) for action in plan.actions):
             await self._start(plan)
             return
@@ -318,8 +165,8 @@ class ExecutionWorker(PodWorker):
 
     async def _start(self, plan: Plan) -> None:
         if self._seen.execution.status.approval:
-            await self._read_approvals()  # what is watched may be late, or have missed that one was deleted
-            plan = self._decide()
+            await self.approvals.read()  # what is watched may be late, or have missed that one was deleted
+            plan = self._decide_again()
         start = next((action for action in plan.actions if isinstance(action, actions.StartCode)), None)
         if start is None:
             await self._apply(plan)
@@ -327,13 +174,10 @@ class ExecutionWorker(PodWorker):
         others = [action for action in plan.actions if action is not start]
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
-        self._seen = replace(self._seen, transcript=Transcript())
-        self._frames_are(FrameStream.OPEN)
+        self._code.begin()
+        self._know(payload=None)
         self.aside(self._tidy_up(others))
-        if self._runner:
-            await self._runner.start(self, start.messages)
-        else:
-            self.cut_off()
+        await self._code.start(self.place.connection, start.messages)
 
     async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
         """What is to be done once code has started, but not beside code that takes no time, nor beside its result."""
@@ -356,55 +200,34 @@ class ExecutionWorker(PodWorker):
         if written.status.phase is Phase.APPROVED:  # its session may have ended meanwhile
             self._seen = replace(self._seen, payload=None, session=None)
         if written.status.phase.terminal:
-            self._seen = replace(self._seen, payload=None, transcript=Transcript())
-            self._leave()
+            self._seen = replace(self._seen, payload=None)
+            self._code.over()
+            self.place.leave()
             self._over.set()
-            if self._runner:
-                self.aside(self._acknowledge(self._runner))
+            if runner := self.place.connection:
+                self.aside(self._acknowledge(runner))
 
     async def _acknowledge(self, runner: Connection) -> None:
         """A pod that ends takes the node's time."""
         await asyncio.sleep(_RESULT_SECONDS)
         await runner.acknowledge(self.uid)
 
-    @property
-    def _runner(self) -> Connection | None:
-        return self._session.connection if self._session else self.connection
-
     async def _act(self, action: actions.Action) -> None:
         match action:
             case actions.ReadRequest():
                 await self._read_request()
-            case actions.ReadApprovals() | actions.PublishCode() | actions.WithdrawCode():
-                await self._act_on_approval(action)
-            case actions.DeletePayload() | actions.CloseEgress():
-                await self._put_away(action)
-            case actions.AskPool(image, runtime_class_name):
-                self._ask_pool(Verdict(image, runtime_class_name))
-            case actions.AdoptPod(patch):
-                await self._adopt(self.pod_name, patch)
-            case actions.CancelCode() | actions.ResumeCode() | actions.GiveUpSession():
-                await self._act_on_code(action)
             case actions.ReadPod():
                 await self._read_pod()
+            case actions.ReadApprovals() | actions.PublishCode() | actions.WithdrawCode():
+                await self.approvals.act(action, self._seen.execution)
+            case actions.DeletePayload() | actions.CloseEgress():
+                await self._put_away(action)
+            case actions.AskPool() | actions.AdoptPod() | actions.GiveUpSession():
+                await self.place.act(action)
+            case actions.CancelCode() | actions.ResumeCode():
+                await self._code.act(action, self.place.connection)
             case _:
                 await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
-
-    async def _act_on_code(self, action: actions.CancelCode | actions.ResumeCode | actions.GiveUpSession) -> None:
-        match action:
-            case actions.CancelCode():
-                if self._runner and await self._runner.cancel(self.uid):
-                    self._seen = replace(self._seen, cancel_sent_at=now())
-                    self.wake()
-            case actions.ResumeCode():
-                self._frames_are(FrameStream.REQUESTED)
-                if self._runner:
-                    await self._runner.resume(self)
-                else:
-                    self.cut_off()
-            case actions.GiveUpSession(why):
-                if self._session:
-                    self._session.give_up(why)
 
     async def _read_pod(self) -> None:
         """It is told of by its owner, which may be a pool that does not know whose it is."""
@@ -418,126 +241,27 @@ class ExecutionWorker(PodWorker):
 
     async def _put_away(self, action: actions.DeletePayload | actions.CloseEgress) -> None:
         """What doesn't succeed here is left to the sweeper and to the garbage collector."""
+        cluster, namespace = self.context.cluster, self.meta.namespace
         if isinstance(action, actions.DeletePayload):
-            await all_of([self._delete_payload(name, uid) for name, uid in action.secrets])
+            failure = "the payload was not deleted"
+            await asyncio.gather(
+                *(self.insist(failure, cluster.delete_payload, namespace, *secret) for secret in action.secrets)
+            )
             return
-        delete = self.context.cluster.delete_network_policy
         name = pod_name(self.meta.name, self.meta.uid)
-        await self._try("its NetworkPolicy was not deleted", delete, self.meta.namespace, name)
-        self._seen = replace(self._seen, egress_closed=True)
-        self.wake()
+        await self.insist("its NetworkPolicy was not deleted", cluster.delete_network_policy, namespace, name)
+        self._know(egress_closed=True)
 
     async def _read_request(self) -> None:
-        cluster, spec, namespace = self.context.cluster, self._seen.execution.spec, self.meta.namespace
-        policy, reading = await self.context.policies.of(namespace), self._seen.reading
-        payload: Payload | HeldPayload | PayloadProblem
-        if to_be_read(self._seen, policy):
-            async with self.context.reader.turn(namespace, code_size(spec)):
-                if self.deleted:
-                    return
-                payload = await self._open_payload(spec)
-                if isinstance(payload, Payload) and to_be_read(self._seen, policy):  # it may be cancelled by now
-                    reading = await self._read_code(payload, policy)
-        else:
-            payload = await self._open_payload(spec)
-        status = self._seen.execution.status
-        asks = status.phase is Phase.AWAITING_APPROVAL and spec.payload_ref is not None
-        queued = bool(status.pool_name) and not self._claimed and not status.started_at
-        if (asks or queued) and isinstance(payload, Payload):  # after a restart of the operator: there may be many
-            payload = hold(payload, waits=True)
-        if spec.session_ref and self._session is None:
-            session = await cluster.get_session(namespace, spec.session_ref.name)
-            if session:
-                self._register.adopt_session(session)
-                self._seen = replace(self._seen, session=SessionView(session))
-        self._seen = replace(self._seen, payload=payload, payload_read_at=now(), policy=policy, reading=reading)
-        self.wake()
-
-    async def _open_payload(self, spec: CodeExecutionSpec) -> Payload | PayloadProblem:
-        if spec.sealed_payload:
-            return open_payload(self._seen.execution, spec.sealed_payload, self.context.sealing.ring)
-        if spec.payload_ref:
-            return verify_payload(self._seen.execution, await self._read_payload(spec.payload_ref))
-        return Payload()
-
-    async def _read_code(self, payload: Payload, policy: ExecutionPolicySpec | PolicyProblem) -> Reading | None:
-        """What there is to say of the code for the rules that count."""
-        if isinstance(policy, PolicyProblem):
-            return self._seen.reading
-        spec = self._seen.execution.spec
-        rules = policy_for(spec, policy).code_rules
-        return await self.context.reader.read(Inquiry(spec, payload.blocks, payload.files, rules))
-
-    async def _act_on_approval(
-        self, action: actions.ReadApprovals | actions.PublishCode | actions.WithdrawCode
-    ) -> None:
-        cluster, execution = self.context.cluster, self._seen.execution
-        match action:
-            case actions.ReadApprovals():
-                await self._read_approvals()
-            case actions.PublishCode(payload):
-                failure = "the code could not be published for approvers"
-                if not await self._try(failure, cluster.publish_code, execution, payload):
-                    self._seen = replace(self._seen, code_unreadable=True)
-                    self.wake()
-            case actions.WithdrawCode():
-                await self._try("the code for approvers was not deleted", cluster.withdraw_code, execution)
-
-    async def _read_approvals(self) -> None:
-        """Anew. What is heard of meanwhile is newer than what is listed."""
-        self._approvals.clear()
-        for raw in await self.context.cluster.list_approvals(self.meta.namespace, self.meta.name):
-            if approval := understood(ExecutionApproval.parse, raw):
-                self.observe_approval(approval, deleted=False)
-        self._know_approvals()
-
-    async def _read_payload(self, ref: PayloadRef) -> Sequence[Mapping[str, Any] | None]:
-        """The Secrets of the payload. One that is just being created is not asked for: its arrival will be heard of."""
-        payloads = self.context.payloads
-        if ref.parts == 1:
-            seen = payloads.seen(self.meta.namespace, ref.name)
-            if secret := payloads.take(self.meta.namespace, ref.name):
-                return (secret,)
-            if not seen and self._seen.payload_read_at is None and is_new(self._seen.execution, now()):
-                return (None,)
-        return await self.context.cluster.get_payload(self.meta.namespace, ref.name, ref.parts)
-
-    def payload_arrived(self) -> None:
-        """Its payload was created."""
-        if isinstance(self._seen.payload, PayloadProblem) and self._seen.payload.reason is Reason.PAYLOAD_MISSING:
-            self._seen = replace(self._seen, payload=None)
-            self.wake()
-
-    def _ask_pool(self, asked: Verdict) -> None:
-        """Of what it was given before, if anything, it is rid then."""
-        if self._pool and self._claimed:
-            self._give_back(self._pool, self._claimed)
-        elif self._pool:
-            self._pool.leave(self, None)
-        self._asked = asked
-        self._pool = self._register.find_pool(self.meta.namespace, asked, self._limits)
-        self._seen = replace(self._seen, pool_asked=True)
-        if self._pool:
-            self._pool.join(self)
-        self.wake()
-
-    async def _adopt(self, pod: str, patch: Mapping[str, Any]) -> None:
-        """Until then the pod goes with its pool, or with this worker."""
-        pool = self._pool
-        adopted = await self._try(
-            "the pod was not adopted", self.context.cluster.patch_pod, self.meta.namespace, pod, patch
-        )
-        if pool and adopted:
-            pool.adopted(pod)
-
-    async def _delete_payload(self, name: str, uid: str) -> None:
-        """Delete one of its Secrets; the sweeper comes later for what this doesn't succeed with."""
-        delete = self.context.cluster.delete_payload
-        await self._try("the payload was not deleted", delete, self.meta.namespace, name, uid)
-
-    async def _try(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
-        retries = Retries(self.name, self.context.telemetry.metrics)
-        return await retries.insist(failure, _TRIES, call, *arguments)
+        if not (facts := await self._request.read()):
+            return
+        if session := await self.place.look_up_session():
+            facts["session"] = session
+        asks = self.phase is Phase.AWAITING_APPROVAL and self._seen.execution.spec.payload_ref is not None
+        if (asks or self.place.waits) and isinstance(facts["payload"], Payload):
+            # After a restart of the operator: there may be many.
+            facts["payload"] = hold(facts["payload"], waits=True)
+        self._know(**facts)
 
     async def _refresh(self) -> None:
         current = await self.context.cluster.get_execution(self.meta.namespace, self.meta.name)
@@ -547,23 +271,13 @@ class ExecutionWorker(PodWorker):
             self._tell(current)
             self._seen = replace(self._seen, execution=_lean(current))
 
-    def _leave(self) -> None:
-        if self._session:
-            self._session.leave(self, ran=self.started)
-        if self._pool and self._claimed and not self.started:
-            self._give_back(self._pool, self._claimed)
-        elif self._pool:
-            self._pool.leave(self, self._claimed)
-
     async def _end(self) -> None:
-        if self.deleted and self._session and self._session.connection and self.started:
-            self._session.connection.abandon(self.uid)
-            await self._session.connection.cancel(self.uid)
-        self._leave()
-        if (
-            self.deleted and self._seen.execution.status.pool_name and self.started
-        ):  # it may not be adopted yet, so nobody else would
+        if self.deleted and self.place.started:
+            await self.place.abandon_session()
+        self.place.leave()
+        if self.deleted and self.place.started and self._seen.execution.status.pool_name:
+            # It may not be adopted yet, so nobody else would.
             delete = self.context.cluster.delete_pod
-            await self._try("its pod was not deleted", delete, self.meta.namespace, self.pod_name)
-        self._register.forget(self)
+            await self.insist("its pod was not deleted", delete, self.meta.namespace, self.pod_name)
+        self._forget(self)
         await super()._end()

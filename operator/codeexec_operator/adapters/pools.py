@@ -5,25 +5,23 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
-
-from kubernetes.aio.client.exceptions import ApiException
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from codeexec_api import PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
-from codeexec_api.names import POOL_LABEL, POOL_SUFFIX_LENGTH
-from codeexec_operator.adapters.connection import Connection
+from codeexec_api.names import POOL_SUFFIX_LENGTH
+from codeexec_operator.adapters.pool_claims import Claims, Guest
+from codeexec_operator.adapters.pool_pods import ClaimedPod, PoolPods
 from codeexec_operator.adapters.worker import Context, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.measures import PoolCount
-from codeexec_operator.core.observed import PoolView, Sandbox, parse_pod
-from codeexec_operator.core.observed_pool import Member, ObservedPool
-from codeexec_operator.core.payload import build_warm_up
-from codeexec_operator.core.placement import is_for_use, serves
-from codeexec_operator.core.pod_template import Template, template_label, template_of
+from codeexec_operator.core.observed import PoolView
+from codeexec_operator.core.observed_pool import ObservedPool
+from codeexec_operator.core.placement import assign, serves
+from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import can_start, decide_pool
 from codeexec_operator.core.pool_status import pods, trouble_of
 
@@ -34,39 +32,6 @@ _NAMES: Final = 64
 _REST: Final = 9
 """How long a pool does nothing after it was decided about, as a multiple of how long that took."""
 _LONGEST_REST: Final = 0.5
-_RACE_SECONDS: Final = 0.2
-
-
-@dataclass(frozen=True)
-class ClaimedPod:
-    """A pod that was taken from a pool: whoever has it looks after it from now on."""
-
-    pod_name: str
-    sandbox: Sandbox
-    connection: Connection
-    proven: Proven
-    template: Template
-    """What it was made of."""
-
-
-class Guest(Protocol):
-    """An execution that wants a pod."""
-
-    @property
-    def created(self) -> datetime:
-        """When it was created."""
-
-    def takes(self, template: Template) -> bool:
-        """True if a pod that was made so is what it needs."""
-
-    def receive(self, pod: ClaimedPod) -> None:
-        """It is its turn."""
-
-    def wake(self) -> None:
-        """Its place has changed."""
-
-    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """The pod that it was given was seen, changed or deleted."""
 
 
 class PoolWorker(Worker):
@@ -86,21 +51,10 @@ class PoolWorker(Worker):
 
         `opened` is called when executions may ask for pods.
         """
-        self._seen = ObservedPool(pool)
-        self._members: dict[str, Member] = {}
-        self._proven: dict[str, None] = {}
-        """Names of those that were admitted, in that order."""
-        self._connections: dict[str, Connection] = {}
-        self._queue: dict[Guest, datetime] = {}
-        self._claimed: dict[str, Guest] = {}
-        self._done: dict[str, Guest | None] = {}
-        """Pods that were given up, or whose execution is over, and which still carry the label of the pool; whose."""
-        self._adopted: set[str] = set()
-        """Those that were taken and are the execution's own by now."""
-        self._discarded: set[str] = set()
+        self.seen = ObservedPool(pool)
+        self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
+        self.claims = Claims()
         self._looked_at = 0.0
-        self._latest = datetime.min.replace(tzinfo=UTC)
-        """When the latest execution was created that has got in line."""
         self._listed = False
         self._changed_at: datetime | None = None
         self._trouble = ""
@@ -111,192 +65,129 @@ class PoolWorker(Worker):
 
     def observe_pool(self, pool: SandboxPool) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
-        before = self._seen.pool
+        before = self.seen.pool
         if int(pool.metadata.resource_version) > int(before.metadata.resource_version):
-            self._seen = replace(self._seen, pool=pool)
+            self.seen = replace(self.seen, pool=pool)
             if pool.metadata.generation != before.metadata.generation:
                 self._forgive()
-                self._wake_all()
+                self.claims.wake()
             self.wake()
 
     def policy_changed(self) -> None:
         """The policy of the namespace is another one."""
         self._forgive()
         self._know_policy()
-        self._wake_all()
+        self.claims.wake()
         self.wake()
 
     def _know_policy(self) -> None:
         policies, namespace = self.context.policies, self.meta.namespace
         policy, source = policies.known(namespace), policies.source(namespace)
-        self._seen = replace(self._seen, policy=policy, policy_source=source)
+        self.seen = replace(self.seen, policy=policy, policy_source=source)
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A pod of the pool was seen, changed or deleted."""
-        name = raw["metadata"]["name"]
-        if name in self._claimed:
-            self._claimed[name].observe_pod(raw, deleted=deleted)
-        elif name in self._done:
-            if guest := self._done[name]:
-                guest.observe_pod(raw, deleted=deleted)
-            if deleted:
-                del self._done[name]
-        elif name in self._members:
-            self._take_in(raw, deleted=deleted)
+        if raw["metadata"]["name"] in self._pods.members:
+            self._pods.observe(raw, deleted=deleted)
             self.wake()
-
-    def _take_in(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        name = raw["metadata"]["name"]
-        created = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
-        member = self._members.get(name) or Member(created, template_label(raw))
-        pod = parse_pod(raw, member.sandbox.pod)
-        sandbox = replace(member.sandbox, pod=pod, gone=deleted, requested=True)
-        self._members[name] = replace(member, sandbox=sandbox)
+        else:
+            self.claims.observe_pod(raw, deleted=deleted)
 
     def pods(self) -> set[str]:
         """Names of the pods that were seen, are nobody else's, and are not known to be gone."""
-        members = {name for name, one in self._members.items() if one.sandbox.pod and not one.sandbox.gone}
-        return members | (self._done.keys() - self._discarded)
+        members = {name for name, one in self._pods.members.items() if one.sandbox.pod and not one.sandbox.gone}
+        return members | self.claims.pods()
 
     def lose_pods(self, names: Collection[str]) -> None:
         """These pods are gone without a word."""
         for name in names:
-            if member := self._members.get(name):
-                self._members[name] = replace(member, sandbox=replace(member.sandbox, gone=True))
-            self._done.pop(name, None)
+            self._pods.lose(name)
+            self.claims.lose(name)
         self.wake()
 
-    def _wake_all(self) -> None:
-        """Those who wait have to see whether it is still worth it."""
-        for guest in self._queue:
-            guest.wake()
-
     def _forgive(self) -> None:
-        self._seen = replace(self._seen, problem=None, problem_at=None, problems=0)
+        self.seen = replace(self.seen, problem=None, problem_at=None, problems=0)
 
     # --- executions ---
 
     def serves(self, verdict: Verdict, limits: PodLimits) -> bool:
         """True if executions with this verdict and these limits get their pods here."""
-        return not self.deleted and serves(self._seen, verdict, limits)
+        return not self.deleted and serves(self.seen, verdict, limits)
 
     def join(self, guest: Guest) -> None:
         """Get in line, behind those that were created earlier. May `receive` a pod at once."""
-        if guest in self._queue:
-            return
-        self._queue[guest] = now()
-        latest = self._latest
-        self._latest = max(latest, guest.created)
-        if guest.created < latest:  # after a restart of the operator, or its pod was lost before it was used
-            self._queue = dict(sorted(self._queue.items(), key=lambda one: one[0].created))
+        self.claims.join(guest)
         self._hand_out()
         self.wake()
 
     def leave(self, guest: Guest, pod: ClaimedPod | None) -> None:
         """An execution is over, or doesn't wait any more."""
-        self._queue.pop(guest, None)
-        if pod and self._claimed.pop(pod.pod_name, None):
-            if pod.pod_name in self._adopted:
-                self._adopted.discard(pod.pod_name)
-            else:
-                self._done[pod.pod_name] = guest
-            if self._seen.problem and self._seen.problem.reason is Reason.QUOTA_EXCEEDED:
-                self._seen = replace(self._seen, problem_at=now(), problems=1)  # soon there is room again
+        gave_up = self.claims.leave(guest, pod)
+        if gave_up and self.seen.problem and self.seen.problem.reason is Reason.QUOTA_EXCEEDED:
+            self.seen = replace(self.seen, problem_at=now(), problems=1)  # soon there is room again
         self.wake()
 
-    def adopted(self, pod: str) -> None:
-        """A pod that was taken is the execution's own now, for all to see."""
-        if pod in self._claimed:
-            self._adopted.add(pod)
-        self._done.pop(pod, None)
-
-    def discard(self, pod: str) -> None:
-        """A pod is of no use to anybody; it is deleted, whatever it takes."""
-        self._done[pod] = None
-        self._discarded.add(pod)
-        self.wake()
-
-    def view_for(self, guest: Guest) -> PoolView:
-        """What an execution that has no pod yet sees of the pool."""
-        position = list(self._queue).index(guest) if guest in self._queue else 0
-        since = self._queue.get(guest) or now()
-        return PoolView(self.meta.name, since, position, len(self._queue), self._trouble)
+    def view_for(self, guest: Guest, since: datetime) -> PoolView:
+        """What an execution sees of the pool that has waited since then."""
+        queue = self.claims.queue
+        position = queue.index(guest) if guest in queue else 0
+        return PoolView(self.meta.name, since, position, len(queue), self._trouble)
 
     def _hand_out(self) -> None:
-        """Give pods to those who wait: the first that was ready to the first. Nothing here awaits anything."""
-        template = template_of(self._seen)
-        while self._queue and isinstance(template, Template):
-            name = self._first_ready(template)
-            guest = next((one for one in self._queue if one.takes(template)), None)
-            if name is None or guest is None:
-                return
-            del self._queue[guest]
-            member = self._member(name)
-            del self._members[name], self._proven[name]
-            connection = self._connections.pop(name)
-            self._claimed[name] = guest
-            self._seen = replace(self._seen, last_claim_at=now())
-            if member.proven:
-                guest.receive(ClaimedPod(name, member.sandbox, connection, member.proven, template))
-
-    def _first_ready(self, template: Template) -> str | None:
-        moment, timing = now(), self.context.timing
-        ready = (one for one in self._proven if is_for_use(self._member(one), self._seen, template, moment, timing))
-        return next(ready, None)
-
-    def _member(self, name: str) -> Member:
-        """As it is at this moment."""
-        member, connection = self._members[name], self._connections.get(name)
-        if connection is None or connection.view is member.sandbox.runner:
-            return member
-        return replace(member, sandbox=replace(member.sandbox, runner=connection.view))
+        """Give pods to those who wait. Nothing here awaits anything."""
+        template = template_of(self.seen)
+        if not self.claims.queue or not isinstance(template, Template):
+            return
+        moment, admitted = now(), self._pods.in_order()
+        for guest, name in assign(self.claims.queue, admitted, template, self.seen, moment, self.context.timing):
+            self.seen = replace(self.seen, last_claim_at=moment)
+            self.claims.take(guest, self._pods.take(name, template))
 
     @property
     def count(self) -> PoolCount:
         """How it is at this moment."""
-        seen = self._seen
         return PoolCount(
             self.meta.namespace,
-            wanted=seen.pool.spec.replicas,
-            ready=len(self._proven),
+            wanted=self.seen.pool.spec.replicas,
+            ready=len(self._pods.admitted),
             starting=self.starting,
-            claimed=len(self._claimed),
-            queued=len(self._queue),
-            last_refill_ms=seen.last_refill_ms,
+            claimed=len(self.claims.taken),
+            queued=len(self.claims.queue),
+            last_refill_ms=self.seen.last_refill_ms,
         )
 
     @property
     def starting(self) -> int:
         """How many pods are being started."""
-        return sum(one.starting for one in self._members.values())
+        return self._pods.starting
 
     @property
     def wanted(self) -> int:
         """How many pods would be starting, if only this pool were there."""
-        if not can_start(self._seen, now(), self.context.timing):
+        if not can_start(self.seen, now(), self.context.timing):
             return self.starting
-        spare = len(self._members) - self.starting
-        return max(self.starting, self._seen.pool.spec.replicas + len(self._queue) - spare)
+        spare = len(self._pods.members) - self.starting
+        return max(self.starting, self.seen.pool.spec.replicas + len(self.claims.queue) - spare)
 
     # --- Worker ---
 
     def _look(self) -> None:
         self._looked_at = time.perf_counter()
-        self._members = {name: self._member(name) for name in self._members}
+        self._pods.look()
         self._hand_out()
 
     def _decide(self) -> Plan:
-        self._seen = replace(
-            self._seen,
-            surroundings=self.context.lookout.view_from(*(one.sandbox.pod for one in self._members.values())),
-            members=self._members if self._listed else None,
-            claimed=len(self._claimed),
-            queued=len(self._queue),
+        self.seen = replace(
+            self.seen,
+            surroundings=self.context.lookout.view_from(*(one.sandbox.pod for one in self._pods.members.values())),
+            members=self._pods.members if self._listed else None,
+            claimed=len(self.claims.taken),
+            queued=len(self.claims.queue),
             allowance=self._allowance(self),
             names=tuple(f"{self.meta.name}-{secrets.token_hex(POOL_SUFFIX_LENGTH // 2)}" for _ in range(_NAMES)),
         )
-        self._trouble = trouble_of(self._seen)
-        return self._not_at_once(decide_pool(self._seen, now(), self.context.timing))
+        self._trouble = trouble_of(self.seen)
+        return self._not_at_once(decide_pool(self.seen, now(), self.context.timing))
 
     def _not_at_once(self, plan: Plan) -> Plan:
         """A status is written a while after it has changed: it is not worth to slow down what has changed it."""
@@ -305,10 +196,10 @@ class PoolWorker(Worker):
             return plan
         self._changed_at = self._changed_at or now()
         write_at = self._changed_at + timedelta(seconds=self.context.timing.pool_status)
-        if now() >= write_at:
-            self._changed_at = None
-            return plan
-        return replace(plan, status=None, wake_at=min(plan.wake_at or write_at, write_at))
+        if now() < write_at:
+            return replace(plan, status=None, wake_at=min(plan.wake_at or write_at, write_at))
+        self._changed_at = None
+        return plan
 
     async def _apply(self, plan: Plan) -> None:
         took = time.perf_counter() - self._looked_at
@@ -319,118 +210,68 @@ class PoolWorker(Worker):
     async def _carry_out(self, plan: Plan) -> None:
         problems = [one.problem for one in plan.actions if isinstance(one, actions.DropMember) and one.problem]
         if problems:
-            self._seen = replace(self._seen, problem=problems[0], problem_at=now(), problems=self._seen.problems + 1)
+            self.seen = replace(self.seen, problem=problems[0], problem_at=now(), problems=self.seen.problems + 1)
             logger.warning("%s: gave up %s: %s", self.name, pods(len(problems)), problems[0].message)
-            self._wake_all()
+            self.claims.wake()
         jobs = [self._act(action) for action in plan.actions]
-        jobs += [self._delete(name) for name in self._discarded]
+        jobs += [self._delete(name) for name in self.claims.discarded]
         if isinstance(plan.status, SandboxPoolStatus):
             jobs.append(self._write_status(plan.status))
         await all_of(jobs)
 
     async def _delete(self, name: str) -> None:
         await self.context.cluster.delete_pod(self.meta.namespace, name)
-        self._discarded.discard(name)
+        self.claims.discarded.discard(name)
 
     async def _write_status(self, status: SandboxPoolStatus) -> None:
-        self.observe_pool(await self.context.recorder.write_pool(self._seen.pool, status))
+        self.observe_pool(await self.context.recorder.write_pool(self.seen.pool, status))
 
     async def _act(self, action: actions.Action) -> None:
         match action:
             case actions.ReadPool():
                 await self._read()
             case actions.CreateMember(name, manifest):
-                await self._create(name, manifest)
+                await self._pods.create(name, manifest)
             case actions.AttachMember(name):
-                self._attach(name)
+                self._pods.attach(name, self.seen.pool.spec.limits)
             case actions.AdmitMember(name, proven):
                 self._admit(name, proven)
             case actions.PingMember(name):
-                if name in self._connections:
-                    await self._connections[name].ping()
-                self.wake()
+                await self._pods.ping(name)
             case actions.DropMember(name):
-                if name in self._members:  # else somebody has just got it
-                    self._let_go(name)
-                    await self._delete(name)
+                await self._drop(name)
 
     async def _read(self) -> None:
         await self.context.policies.of(self.meta.namespace)
         if not self._listed:
-            await self._take_over()
+            for name in await self._pods.take_over(self.meta.name):
+                self.claims.leave_alone(name)
             self._listed = True
         self._know_policy()
         self._opened()
-        self._wake_all()
+        self.claims.wake()
         self.wake()
-
-    async def _take_over(self) -> None:
-        """Pods that an operator before this one has made are proven anew. Those in which code runs have an owner."""
-        cluster, namespace = self.context.cluster, self.meta.namespace
-        in_use = await cluster.pods_of_running_executions(namespace)
-        for raw in await cluster.list_pods(namespace, f"{POOL_LABEL}={self.meta.name}"):
-            name = raw["metadata"]["name"]
-            if name in in_use:
-                self._done[name] = None
-            elif name not in self._members:
-                self._take_in(raw, deleted=False)
-                self._members[name] = replace(self._members[name], since=now())
-
-    async def _create(self, name: str, manifest: Mapping[str, Any]) -> None:
-        self._members[name] = Member(now(), template_label(manifest), Sandbox(requested=True))
-        try:
-            fault = await self.context.cluster.create_pod(manifest)
-        except ApiException as error:
-            if error.status and error.status < 500:
-                self._members.pop(name, None)
-            if error.status == 409:  # somebody else was counted at the same moment
-                asyncio.get_running_loop().call_later(_RACE_SECONDS, self.wake)
-                return
-            # Else nobody knows whether it was made: it counts until it is seen, or until it is late.
-            raise
-        if fault and name in self._members:
-            self._members[name] = replace(self._members[name], sandbox=Sandbox(requested=True, fault=fault))
-        self.wake()
-
-    def _attach(self, name: str) -> None:
-        if name not in self._members:
-            return
-        before = self._connections.get(name)
-        self._connections[name] = Connection(
-            self.context.cluster,
-            self.meta.namespace,
-            name,
-            epoch=self.context.epoch,
-            greeting=build_warm_up(self._seen.pool.spec.limits),
-            reusable=False,
-            refused_since=before.view.refused_since if before else None,
-            changed=self.wake,
-        )
-        self._connections[name].open()
 
     def _admit(self, name: str, proven: Proven) -> None:
-        if name not in self._members:
+        if name not in self._pods.members:
             return
-        took = now() - self._members[name].created_at
-        self._members[name] = replace(self._members[name], proven=proven)
-        self._proven[name] = None
+        took = self._pods.admit(name, proven)
         self._forgive()
-        self._seen = replace(self._seen, last_refill_ms=round(took.total_seconds() * 1000))
+        self.seen = replace(self.seen, last_refill_ms=round(took.total_seconds() * 1000))
         self._hand_out()
         self._started()
         self.wake()
 
-    def _let_go(self, name: str) -> None:
-        member = self._members.pop(name, None)
-        self._proven.pop(name, None)
-        if member and not member.sandbox.gone and not member.sandbox.fault:
-            self._done[name] = None
-            self._discarded.add(name)
-        if connection := self._connections.pop(name, None):
-            connection.close()
-        if member and member.proven is None:
+    async def _drop(self, name: str) -> None:
+        member = self._pods.drop(name)
+        if member is None:  # somebody has just got it
+            return
+        if not member.sandbox.gone and not member.sandbox.fault:
+            self.claims.discard(name)
+        if member.proven is None:
             self._started()
         self.wake()
+        await self._delete(name)
 
     async def _refresh(self) -> None:
         """It is gone, or has changed: the watch tells of both, but for what went while there was none."""
@@ -441,7 +282,7 @@ class PoolWorker(Worker):
             self.observe_pool(current)
 
     async def _end(self) -> None:
-        for name in list(self._connections):
-            self._let_go(name)
+        self._pods.close()
         self._forget(self)
-        self._wake_all()
+        self._started()
+        self.claims.wake()

@@ -1,7 +1,6 @@
 """Looks after one session: its pod, the connection to it, and whose turn it is."""
 
 import logging
-from bisect import insort_right
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -9,7 +8,6 @@ from typing import Protocol
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
-from codeexec_api.v1alpha1 import ObjectMeta
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
@@ -17,26 +15,17 @@ from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
 from codeexec_operator.core.observed import ObservedSession, SessionView
 from codeexec_operator.core.payload import build_report_request
+from codeexec_operator.core.placement import Claimant, has_turn, index_in
 from codeexec_operator.core.session import decide_session
 
 logger = logging.getLogger(__name__)
 
 
-class Guest(Protocol):
+class Guest(Claimant, Protocol):
     """An execution that wants to run in a session."""
-
-    meta: ObjectMeta
-
-    @property
-    def started(self) -> bool:
-        """True if its record says that its code was started."""
 
     def wake(self) -> None:
         """Its place has changed."""
-
-
-def _order(guest: Guest) -> tuple[bool, str]:
-    return not guest.started, str(guest.meta.creation_timestamp)
 
 
 class SessionWorker(PodWorker):
@@ -66,13 +55,9 @@ class SessionWorker(PodWorker):
             self.wake()
 
     def join(self, guest: Guest) -> None:
-        """An execution wants to run in this session; its turn comes when those before it have left.
-
-        What runs already is the first. The others keep the order in which they were created, which is not the one in
-        which an operator that has just started hears of them.
-        """
+        """An execution wants to run in this session; its turn comes when those before it have left."""
         if guest not in self._queue:
-            insort_right(self._queue, guest, key=_order)
+            self._queue.insert(index_in(self._queue, guest), guest)
             self.wake()
 
     def leave(self, guest: Guest, *, ran: bool) -> None:
@@ -87,9 +72,7 @@ class SessionWorker(PodWorker):
     def view_for(self, guest: Guest) -> SessionView:
         """What an execution sees of the session."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
-        runs = sandbox.runner.ready.job if sandbox.runner.ready else None
-        turn = bool(self._queue) and self._queue[0] is guest and not self._seen.unresponsive
-        turn = turn and runs in (None, guest.meta.uid)
+        turn = has_turn(self._queue, guest, self._seen, sandbox.runner)
         return SessionView(self._seen.session, sandbox, turn)
 
     @property
@@ -123,7 +106,7 @@ class SessionWorker(PodWorker):
             self._seen,
             sandbox=self.sandbox,
             surroundings=self.context.lookout.view_from(self.sandbox.pod),
-            guests=frozenset(guest.meta.uid for guest in self._queue),
+            guests=frozenset(guest.claim.uid for guest in self._queue),
         )
         return decide_session(self._seen, now(), self.context.timing)
 

@@ -7,11 +7,11 @@ holds no policy of its own.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
@@ -37,6 +37,8 @@ from codeexec_operator.core.startup import Timing
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_TRIES: Final = 7
 
 
 def now() -> datetime:
@@ -149,6 +151,10 @@ class Worker(ABC):
         task = asyncio.create_task(job)
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
+
+    async def insist(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
+        """Try some times what nothing depends on. False, and `failure` in the log, if it does not succeed."""
+        return await Retries(self.name, self.context.telemetry.metrics).insist(failure, _TRIES, call, *arguments)
 
     async def _run(self) -> None:
         try:
@@ -272,7 +278,7 @@ class PodWorker(Worker):
             self.connection.close()
 
     async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
-        """Carry out one of the actions that concern the pod; another one is not for here."""
+        """Carry out one of the actions that concern the pod."""
         match action:
             case actions.CreatePod(manifest, network_policy):
                 cluster = self.context.cluster
@@ -297,3 +303,7 @@ class PodWorker(Worker):
                 self.connection.open()
             case actions.DeletePod():
                 await self.context.cluster.delete_pod(self.meta.namespace, self.pod_name)
+            case actions.Forget():
+                pass  # `_run` ends
+            case _:
+                raise TypeError(f"{type(action).__name__} is no action of {type(self).__name__}")

@@ -1,19 +1,83 @@
-"""Who gets which pod."""
+"""Who gets which pod: the order of a queue, the pool that is asked, the pod that is handed out, and whose turn it is.
 
+`adapters/placement.py`, `pools.py` and `sessions.py` carry out what is decided here.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from enum import Enum, auto
+from typing import Final, Protocol, TypeVar
 
-from codeexec_api import PodLimits, Reason, Verdict
+from codeexec_api import CodeExecution, Phase, PodLimits, Reason, Verdict
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core import startup
 from codeexec_operator.core.findings import Ending
-from codeexec_operator.core.observed_pool import Member, ObservedPool, is_silent
+from codeexec_operator.core.observed import ObservedSession, RunnerView, Sandbox
+from codeexec_operator.core.observed_pool import Member, ObservedPool, is_silent, is_usable
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.startup import Timing
 
 _PASSING: Final = frozenset({Reason.POD_LOST, Reason.RUNNER_FAILED, Reason.START_TIMEOUT})
 _TRIES: Final = 3
 """What may pass by itself and doesn't pass for so many pods in a row will not."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the place of an execution depends on."""
+
+    uid: str
+    created: datetime
+    """By the API server's clock."""
+    started: bool
+    """True if its record says that its code was started."""
+    asked: Verdict | None
+    """What a pod of a pool has to be made of; None if none was asked for."""
+    limits: PodLimits
+
+
+class Claimant(Protocol):
+    """Stands for an execution in a queue."""
+
+    @property
+    def claim(self) -> Claim:
+        """As it is now."""
+
+
+_Claimant = TypeVar("_Claimant", bound=Claimant)
+
+
+# --- queues ---
+
+
+def index_in(queue: Sequence[Claimant], claimant: Claimant) -> int:
+    """Where it gets in line. Who has started comes first, then who was created first, then who has come first.
+
+    An operator that has just started doesn't hear of executions in the order in which they were created.
+    """
+    return bisect_right(queue, _rank(claimant), key=_rank)
+
+
+def _rank(claimant: Claimant) -> tuple[bool, datetime]:
+    return not claimant.claim.started, claimant.claim.created
+
+
+def has_turn(queue: Sequence[Claimant], claimant: Claimant, session: ObservedSession, runner: RunnerView) -> bool:
+    """True if its code may be handed to the session: it is the first in line, and the runner has nothing else to do."""
+    runs = runner.ready.job if runner.ready else None
+    first = bool(queue) and queue[0] is claimant
+    return first and not session.unresponsive and runs in (None, claimant.claim.uid)
+
+
+# --- pools ---
+
+
+def choose_pool(pools: Iterable[ObservedPool], verdict: Verdict, limits: PodLimits) -> str | None:
+    """Name of the pool that is asked for a pod: the first by name of those that serve what is needed."""
+    by_name = sorted(pools, key=lambda seen: seen.pool.metadata.name)
+    return next((seen.pool.metadata.name for seen in by_name if serves(seen, verdict, limits)), None)
 
 
 def serves(seen: ObservedPool, verdict: Verdict, limits: PodLimits) -> bool:
@@ -43,6 +107,20 @@ def fits(template: Template, verdict: Verdict, limits: PodLimits) -> bool:
     return same and limits.pids <= template.limits.pids
 
 
+def assign(
+    queue: Iterable[_Claimant],
+    admitted: Iterable[tuple[str, Member]],
+    template: Template,
+    seen: ObservedPool,
+    now: datetime,
+    timing: Timing,
+) -> list[tuple[_Claimant, str]]:
+    """Who gets which pod: the pod that was admitted first goes to the first in line that it is for."""
+    takers = (one for one in queue if (claim := one.claim).asked and fits(template, claim.asked, claim.limits))
+    ready = (name for name, member in admitted if is_for_use(member, seen, template, now, timing))
+    return list(zip(takers, ready, strict=False))
+
+
 def is_for_use(member: Member, seen: ObservedPool, template: Template, now: datetime, timing: Timing) -> bool:
     """True if code may be handed to this pod at this moment: it is as one would be made now, not too old, and heard."""
     if not member.ready or member.proven is None or member.template != template.digest:
@@ -50,3 +128,49 @@ def is_for_use(member: Member, seen: ObservedPool, template: Template, now: date
     if now >= member.created_at + timedelta(seconds=seen.pool.spec.max_age_seconds):
         return False
     return not is_silent(member.sandbox.runner, now, timing) and not startup.refuses(member.proven, seen.policy)
+
+
+# --- an execution ---
+
+
+class Move(Enum):
+    """What an execution has to change about its place, before it is decided what else is to be done."""
+
+    JOIN_SESSION = auto()
+    """Get in line of its session."""
+    LEAVE_SESSION = auto()
+    """Let others go first: it may never run."""
+    RETURN_POD = auto()
+    """Give back a pod that was lost before any code was in it, and get in line again."""
+    LEAVE_POOL = auto()
+    """Look for another pool: this one has no pods for it any more."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What an execution has of sessions and pools."""
+
+    session: bool = False
+    """True if it is in line of its session."""
+    pool: bool = False
+    """True if it has asked a pool."""
+    served: bool = False
+    """True if that pool has pods for it."""
+    pod: Sandbox | None = None
+    """The pod that it was given by the pool."""
+
+
+def next_move(execution: CodeExecution, holding: Holding) -> Move | None:
+    """What to change about the place of an execution, if anything."""
+    phase = execution.status.phase
+    if phase.terminal:
+        return None
+    if execution.spec.session_ref:
+        if phase is Phase.AWAITING_APPROVAL:
+            return Move.LEAVE_SESSION if holding.session else None
+        return None if holding.session else Move.JOIN_SESSION
+    if not holding.pool or execution.status.started_at:
+        return None
+    if holding.pod:
+        return None if is_usable(holding.pod) else Move.RETURN_POD
+    return None if holding.served else Move.LEAVE_POOL

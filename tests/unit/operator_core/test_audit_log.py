@@ -17,8 +17,9 @@ from codeexec_api.audit import AuditEvent
 from codeexec_api.audit_check import Verification, read_log, verify
 from codeexec_api.audit_file import LogFile
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog
-from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.actions import Plan, StartCode
 from codeexec_operator.core.startup import Timing
@@ -208,8 +209,8 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
         recorder=Recorder(cluster, audit, announcer, telemetry, "1.2.3"),
         telemetry=telemetry,
     )
-    register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)
-    worker = ExecutionWorker(context, an_execution(phase=Phase.STARTING), register)
+    register = Register(lambda *_: None, lambda _: None, lambda *_: None)
+    worker = ExecutionWorker(context, an_execution(phase=Phase.STARTING), register, lambda _: None)
     worker.task.cancel()  # it is told what to do, and decides nothing
 
     async def start(job: Any, messages: Any) -> None:

@@ -15,8 +15,9 @@ from played_cluster import REFUSED, PlayedCluster
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.code_reader import CodeReader
-from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
@@ -83,8 +84,8 @@ class Played(PlayedCluster):
             audit=audit,
             recorder=Recorder(cluster, audit, announcer, telemetry, "1"),
         )
-        register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: self.ended.set())
-        return ExecutionWorker(context, self.execution, register)
+        register = Register(lambda *_: None, lambda _: None, lambda *_: None)
+        return ExecutionWorker(context, self.execution, register, lambda _: self.ended.set())
 
     async def until(self, words: str) -> None:
         async with asyncio.timeout(5):
@@ -181,7 +182,7 @@ async def test_code_can_be_read_when_the_record_says_that_it_is_to_be_approved(m
     """Who watches the record reads the code at once."""
     sealed = {"payloadRef": None, "sealedPayload": {"keyName": "key-1", "data": "AAAA"}}
     played = Approved(an_execution(limits={"memory": "3Gi"}, **sealed))
-    monkeypatch.setattr("codeexec_operator.adapters.executions.open_payload", lambda *_: Payload((b"print(1)",)))
+    monkeypatch.setattr("codeexec_operator.adapters.request_reader.open_payload", lambda *_: Payload((b"print(1)",)))
     played.begin(a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}))
     await played.until("AwaitingApproval")
     assert played.heard == ["publish code", "AwaitingApproval"]

@@ -18,8 +18,9 @@ from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
-from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.startup import Timing
 
@@ -80,8 +81,8 @@ class Played(PlayedCluster):
         )
 
     def begin(self, ended: asyncio.Event) -> ExecutionWorker:
-        register = Register(lambda *_: None, lambda _: None, lambda *_: None, lambda _: ended.set())
-        self.worker = ExecutionWorker(self.context(), self.execution, register)
+        register = Register(lambda *_: None, lambda _: None, lambda *_: None)
+        self.worker = ExecutionWorker(self.context(), self.execution, register, lambda _: ended.set())
         return self.worker
 
 

@@ -1,0 +1,54 @@
+"""What humans decide about one execution, and the copy of its code that they read."""
+
+from codeexec_api import CodeExecution, ExecutionApproval
+from codeexec_operator.adapters.worker import Worker, understood
+from codeexec_operator.core import actions
+
+
+class Approvals:
+    """Decisions about executions of one name: the newest version that was heard of."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._by_name: dict[str, tuple[int, ExecutionApproval | None]] = {}
+        """With their resource versions; None if one was deleted."""
+        self._read = False
+        self.unreadable = False
+        """True if the code could not be put where whoever decides can read it."""
+
+    @property
+    def known(self) -> tuple[ExecutionApproval, ...] | None:
+        """Those that there are; None if they were not read yet."""
+        return tuple(one for _, one in self._by_name.values() if one) if self._read else None
+
+    def observe(self, approval: ExecutionApproval, *, deleted: bool) -> None:
+        """A decision was seen, changed or deleted."""
+        name, version = approval.metadata.name, int(approval.metadata.resource_version)
+        if version > self._by_name.get(name, (0, None))[0]:
+            self._by_name[name] = (version, None if deleted else approval)
+            self._worker.wake()
+
+    async def read(self) -> None:
+        """Anew. What is heard of meanwhile is newer than what is listed."""
+        self._by_name.clear()
+        meta = self._worker.meta
+        for raw in await self._worker.context.cluster.list_approvals(meta.namespace, meta.name):
+            if approval := understood(ExecutionApproval.parse, raw):
+                self.observe(approval, deleted=False)
+        self._read = True
+        self._worker.wake()
+
+    async def act(
+        self, action: actions.ReadApprovals | actions.PublishCode | actions.WithdrawCode, execution: CodeExecution
+    ) -> None:
+        """Carry out an action. Code that is not withdrawn is left to the sweeper."""
+        cluster, insist = self._worker.context.cluster, self._worker.insist
+        match action:
+            case actions.ReadApprovals():
+                await self.read()
+            case actions.PublishCode(payload):
+                failure = "the code could not be published for approvers"
+                self.unreadable = not await insist(failure, cluster.publish_code, execution, payload)
+                self._worker.wake()
+            case actions.WithdrawCode():
+                await insist("the code for approvers was not deleted", cluster.withdraw_code, execution)

@@ -1,0 +1,116 @@
+"""Code that was handed to a runner: what it has told so far, and whether it still tells."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from codeexec_api import ExecutionPolicySpec
+from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.worker import PodWorker, now
+from codeexec_operator.core import actions
+from codeexec_operator.core.observed import FrameStream, Observed
+from codeexec_operator.core.output_parts import OutputPart
+from codeexec_operator.core.transcript import Transcript
+
+
+class CodeRun:
+    """The code of one execution. For the connection to the runner it is a `Job`. `seen` is what is known of it now."""
+
+    def __init__(self, worker: PodWorker, seen: Callable[[], Observed]) -> None:
+        self._worker, self._seen = worker, seen
+        self.transcript = Transcript()
+        self._frames = FrameStream.CLOSED
+        self._frames_since: datetime | None = None
+        self._missing = ""
+        self._cancel_sent_at: datetime | None = None
+        self._storing = asyncio.Lock()
+
+    @property
+    def told(self) -> bool:
+        """True if the runner has the code, and what it tells arrives here."""
+        return self._frames is FrameStream.OPEN
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is observed of it."""
+        return {
+            "transcript": self.transcript,
+            "frames": self._frames,
+            "frames_since": self._frames_since,
+            "missing": self._missing,
+            "cancel_sent_at": self._cancel_sent_at,
+        }
+
+    def begin(self) -> None:
+        """Its start is on record."""
+        self.transcript = Transcript()
+        self._frames_are(FrameStream.OPEN)
+
+    async def start(self, runner: Connection | None, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Hand it over."""
+        if runner:
+            await runner.start(self, messages)
+        else:
+            self.cut_off()
+
+    async def act(self, action: actions.CancelCode | actions.ResumeCode, runner: Connection | None) -> None:
+        """Carry out an action that concerns code that runs."""
+        if isinstance(action, actions.CancelCode):
+            if runner and await runner.cancel(self.uid):
+                self._cancel_sent_at = now()
+                self._worker.wake()
+            return
+        self._frames_are(FrameStream.REQUESTED)
+        if runner:
+            await runner.resume(self)
+        else:
+            self.cut_off()
+
+    def over(self) -> None:
+        """What came of it is on record."""
+        self.transcript = Transcript()
+
+    # --- Job ---
+
+    @property
+    def uid(self) -> str:
+        """Of the execution."""
+        return self._worker.meta.uid
+
+    async def store_parts(self) -> None:
+        """Keep the parts of the output that there are, one by one, whoever asks for it."""
+        transcript = self.transcript
+        async with self._storing:
+            while part := transcript.take_part():
+                await self._store(transcript, part)
+
+    async def _store(self, transcript: Transcript, part: OutputPart) -> None:
+        """Keep a part of the output; what can't be kept is counted, and the record says so."""
+        seen, context = self._seen(), self._worker.context
+        policy = seen.policy if isinstance(seen.policy, ExecutionPolicySpec) else context.policies.default
+        expires_at = now() + timedelta(seconds=policy.output_ttl_seconds)
+
+        async def create() -> None:
+            if fault := await context.cluster.create_output(seen.execution, part, expires_at):
+                transcript.lose(part, fault.message)
+
+        if not await self._worker.insist("a part of the output was not stored", create):
+            transcript.lose(part, "the API server did not accept it")
+
+    def progressed(self) -> None:
+        """The transcript is over."""
+        self._worker.wake()
+
+    def cut_off(self) -> None:
+        """The connection to the runner has ended."""
+        self._frames_are(FrameStream.CLOSED)
+
+    def resumed(self, missing: str) -> None:
+        """The runner goes on telling of it; or it can't, for this reason."""
+        self._frames_are(FrameStream.CLOSED if missing else FrameStream.OPEN, missing)
+
+    def _frames_are(self, frames: FrameStream, missing: str = "") -> None:
+        self._frames, self._frames_since, self._missing = frames, now(), missing
+        self._cancel_sent_at = None  # it may have gone the way of the connection
+        self._worker.wake()

@@ -1,0 +1,209 @@
+"""Where one execution runs: in the pod of a session, in one of a pool, or in its own.
+
+`core/placement.py` decides; here it is carried out.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from codeexec_api import CodeExecution, CodeSession, PodLimits, Verdict
+from codeexec_api.names import pod_name
+from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.pool_pods import ClaimedPod
+from codeexec_operator.adapters.pools import PoolWorker
+from codeexec_operator.adapters.sessions import SessionWorker
+from codeexec_operator.adapters.worker import PodWorker, now
+from codeexec_operator.core import actions
+from codeexec_operator.core.observed import PoolView, Sandbox, SessionView
+from codeexec_operator.core.placement import Claim, Holding, Move, next_move
+
+
+@dataclass(frozen=True)
+class Register:
+    """Where sessions and pools are found."""
+
+    find_session: Callable[[str, str], SessionWorker | None]
+    """By namespace and name; None if none is known that is not over."""
+    adopt_session: Callable[[CodeSession], None]
+    find_pool: Callable[[str, Verdict, PodLimits], PoolWorker | None]
+    """By namespace, and what is asked for."""
+
+
+class Placement:
+    """Stands for the execution in the queue of its session or its pool, where it is a `Guest`.
+
+    `worker` has the pod of the execution, be it its own or one of a pool; `execution` is what is known of it now.
+    """
+
+    def __init__(self, worker: PodWorker, execution: Callable[[], CodeExecution], register: Register) -> None:
+        self.asked: Verdict | None = None
+        self._worker, self._execution, self._register = worker, execution, register
+        self._session: SessionWorker | None = None
+        self._pool: PoolWorker | None = None
+        self._claimed: ClaimedPod | None = None
+        self._joined_at = self._since = now()
+
+    # --- Guest ---
+
+    @property
+    def claim(self) -> Claim:
+        """What its place depends on."""
+        meta, spec = self._worker.meta, self._execution().spec
+        created = meta.creation_timestamp or self._since
+        return Claim(meta.uid, created, self.started, self.asked, spec.limits)
+
+    @property
+    def started(self) -> bool:
+        """True if its record says that its code was started."""
+        return self._execution().status.started_at is not None
+
+    def wake(self) -> None:
+        """Its place in the queue has changed."""
+        self._worker.wake()
+
+    def receive(self, pod: ClaimedPod) -> None:
+        """A pod of the pool is this execution's now."""
+        self._claimed = pod
+        self._has(pod.pod_name, pod.sandbox, pod.connection)
+        pod.connection.changed = self._worker.wake
+        self._worker.wake()
+
+    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """The pod that it was given was seen, changed or deleted."""
+        self._worker.observe_pod(raw, deleted=deleted)
+
+    # --- what the worker sees ---
+
+    @property
+    def connection(self) -> Connection | None:
+        """To the runner that has its code, or will have."""
+        return self._session.connection if self._session else self._worker.connection
+
+    @property
+    def waits(self) -> bool:
+        """True if it is on record as one that gets a pod of a pool, and has none."""
+        status = self._execution().status
+        return bool(status.pool_name) and not self._claimed and not status.started_at
+
+    def view_session(self) -> SessionView | None:
+        """The session, if it is in line there."""
+        over = self._execution().status.phase.terminal
+        return self._session.view_for(self) if self._session and not over else None
+
+    def view_pool(self) -> PoolView | None:
+        """The pool that was asked, with the pod that it has given, until the code starts."""
+        status = self._execution().status
+        if self._pool is None or status.phase.terminal or status.started_at:
+            return None
+        view = self._pool.view_for(self, self._joined_at)
+        if claimed := self._claimed:
+            of, name, proven = claimed.template, claimed.pod_name, claimed.proven
+            return replace(view, image=of.image, runtime_class_name=of.runtime_class_name, pod_name=name, proven=proven)
+        asked = self.asked or Verdict("", None)
+        return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
+
+    # --- what is done ---
+
+    def move(self) -> None:
+        """Change what has to be changed before it is decided what else is to be done."""
+        session, pool, claimed = self._session, self._pool, self._claimed
+        served = bool(pool and self.asked and not claimed and pool.serves(self.asked, self.claim.limits))
+        holding = Holding(session is not None, pool is not None, served, self._worker.sandbox if claimed else None)
+        move = next_move(self._execution(), holding)
+        if move is Move.JOIN_SESSION:
+            self._join_session()
+        elif move is Move.LEAVE_SESSION and session:
+            session.leave(self, ran=False)
+            self._session = None
+        elif move is Move.RETURN_POD and pool and claimed:
+            self._give_back(pool, claimed)
+            self._join(pool)
+        elif move is Move.LEAVE_POOL and pool:
+            pool.leave(self, None)
+            self._pool = self.asked = None
+
+    def _join_session(self) -> None:
+        ref = self._execution().spec.session_ref
+        if ref and (found := self._register.find_session(self._worker.meta.namespace, ref.name)):
+            self._session = found
+            found.join(self)
+
+    async def look_up_session(self) -> SessionView | None:
+        """The session as the API server has it, if it is not in line there; None if there is none."""
+        ref, worker = self._execution().spec.session_ref, self._worker
+        if ref is None or self._session:
+            return None
+        session = await worker.context.cluster.get_session(worker.meta.namespace, ref.name)
+        if session is None:
+            return None
+        self._register.adopt_session(session)
+        return SessionView(session)
+
+    def pool_opened(self) -> None:
+        """There is a pool that wasn't there before."""
+        if self._pool is None and not self._execution().status.pod_name:
+            self.asked = None
+            self._worker.wake()
+
+    async def act(self, action: actions.AskPool | actions.AdoptPod | actions.GiveUpSession) -> None:
+        """Carry out an action that concerns a pool or a session."""
+        match action:
+            case actions.AskPool(image, runtime_class_name):
+                self._ask(Verdict(image, runtime_class_name))
+            case actions.AdoptPod(patch):
+                await self._adopt(self._worker.pod_name, patch)
+            case actions.GiveUpSession(why):
+                if self._session:
+                    self._session.give_up(why)
+
+    def _ask(self, verdict: Verdict) -> None:
+        """Of what it was given before, if anything, it is rid then."""
+        self._leave_pool()
+        self.asked = verdict
+        self._pool = self._register.find_pool(self._worker.meta.namespace, verdict, self.claim.limits)
+        if self._pool:
+            self._join(self._pool)
+        self._worker.wake()
+
+    async def _adopt(self, pod: str, patch: Mapping[str, Any]) -> None:
+        """Until then the pod goes with its pool, or with this worker."""
+        pool, worker = self._pool, self._worker
+        patch_pod = worker.context.cluster.patch_pod
+        if await worker.insist("the pod was not adopted", patch_pod, worker.meta.namespace, pod, patch) and pool:
+            pool.claims.adopted(pod)
+
+    async def abandon_session(self) -> None:
+        """Stop what runs of it there: nobody wants to hear of it."""
+        if self._session and (runner := self._session.connection):
+            runner.abandon(self._worker.meta.uid)
+            with suppress(*NETWORK_ERRORS):  # else the session sees to it, once it is connected again
+                await runner.cancel(self._worker.meta.uid)
+
+    def leave(self) -> None:
+        """It is over."""
+        if self._session:
+            self._session.leave(self, ran=self.started)
+        self._leave_pool()
+
+    def _join(self, pool: PoolWorker) -> None:
+        self._joined_at = now()
+        pool.join(self)
+
+    def _leave_pool(self) -> None:
+        if self._pool and self._claimed and not self.started:
+            self._give_back(self._pool, self._claimed)
+        elif self._pool:
+            self._pool.leave(self, self._claimed)
+
+    def _give_back(self, pool: PoolWorker, claimed: ClaimedPod) -> None:
+        """It was not used, and nobody else may have it."""
+        claimed.connection.close()
+        self._claimed = None
+        self._has(pod_name(self._worker.meta.name, self._worker.meta.uid), Sandbox(), None)
+        pool.claims.discard(claimed.pod_name)
+        pool.leave(self, claimed)
+
+    def _has(self, pod: str, sandbox: Sandbox, connection: Connection | None) -> None:
+        self._worker.pod_name, self._worker.sandbox, self._worker.connection = pod, sandbox, connection

@@ -1,0 +1,92 @@
+"""Who waits for a pod of a pool, and who has got one."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from codeexec_operator.adapters.pool_pods import ClaimedPod
+from codeexec_operator.core.placement import Claimant, index_in
+
+
+class Guest(Claimant, Protocol):
+    """An execution that wants a pod."""
+
+    def receive(self, pod: ClaimedPod) -> None:
+        """It is its turn."""
+
+    def wake(self) -> None:
+        """Its place has changed."""
+
+    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """The pod that it was given was seen, changed or deleted."""
+
+
+class Claims:
+    """The queue of a pool, and the pods that were taken or given up."""
+
+    def __init__(self) -> None:
+        self.queue: list[Guest] = []
+        self.taken: dict[str, Guest] = {}
+        self.discarded: set[str] = set()
+        """Pods that have yet to be deleted."""
+        self._done: dict[str, Guest | None] = {}
+        """Pods that were given up, or whose execution is over, and which still carry the label of the pool; whose."""
+        self._adopted: set[str] = set()
+        """Those that were taken and are the execution's own by now."""
+
+    def join(self, guest: Guest) -> None:
+        """Get in line, behind those that were created earlier."""
+        if guest not in self.queue:
+            self.queue.insert(index_in(self.queue, guest), guest)
+
+    def take(self, guest: Guest, pod: ClaimedPod) -> None:
+        """It is its turn."""
+        self.queue.remove(guest)
+        self.taken[pod.pod_name] = guest
+        guest.receive(pod)
+
+    def leave(self, guest: Guest, pod: ClaimedPod | None) -> bool:
+        """An execution is over, or doesn't wait any more. True if it gives up a pod."""
+        if guest in self.queue:
+            self.queue.remove(guest)
+        if pod is None or self.taken.pop(pod.pod_name, None) is None:
+            return False
+        if pod.pod_name not in self._adopted:
+            self._done.setdefault(pod.pod_name, guest)
+        self._adopted.discard(pod.pod_name)
+        return True
+
+    def adopted(self, pod: str) -> None:
+        """A pod that was taken is the execution's own now, for all to see."""
+        if pod in self.taken:
+            self._adopted.add(pod)
+        self._done.pop(pod, None)
+
+    def leave_alone(self, pod: str) -> None:
+        """Code of an execution that this process has yet to hear of runs there."""
+        self._done[pod] = None
+
+    def discard(self, pod: str) -> None:
+        """A pod is of no use to anybody; it is deleted, whatever it takes."""
+        self._done[pod] = None
+        self.discarded.add(pod)
+
+    def pods(self) -> set[str]:
+        """Names of pods that still carry the label of the pool, and that nobody is about to delete."""
+        return self._done.keys() - self.discarded
+
+    def lose(self, pod: str) -> None:
+        """A pod is gone without a word."""
+        self._done.pop(pod, None)
+
+    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """Pass on to whose it is that a pod was seen, changed or deleted."""
+        name = raw["metadata"]["name"]
+        if guest := self.taken.get(name) or self._done.get(name):
+            guest.observe_pod(raw, deleted=deleted)
+        if deleted and name not in self.taken:
+            self._done.pop(name, None)
+
+    def wake(self) -> None:
+        """Those who wait have to see whether it is still worth it."""
+        for guest in self.queue:
+            guest.wake()

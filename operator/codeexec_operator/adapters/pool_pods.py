@@ -1,0 +1,158 @@
+"""The pods of a pool that nobody has taken, and the connections to their runners."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import PodLimits
+from codeexec_api.names import POOL_LABEL
+from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.worker import Context, now
+from codeexec_operator.core.findings import Proven
+from codeexec_operator.core.observed import Sandbox, parse_pod
+from codeexec_operator.core.observed_pool import Member
+from codeexec_operator.core.payload import build_warm_up
+from codeexec_operator.core.pod_template import Template, template_label
+
+_RACE_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True)
+class ClaimedPod:
+    """A pod that was taken from a pool: whoever has it looks after it from now on."""
+
+    pod_name: str
+    sandbox: Sandbox
+    connection: Connection
+    proven: Proven
+    template: Template
+    """What it was made of."""
+
+
+class PoolPods:
+    """What is known of each pod.
+
+    Args:
+        context: what all workers share.
+        namespace: of the pool.
+        changed: called when something new is known.
+    """
+
+    def __init__(self, context: Context, namespace: str, changed: Callable[[], None]) -> None:
+        self.members: dict[str, Member] = {}
+        self.admitted: dict[str, None] = {}
+        """Names of those that were admitted, in that order."""
+        self._connections: dict[str, Connection] = {}
+        self._context, self._namespace, self._changed = context, namespace, changed
+
+    @property
+    def starting(self) -> int:
+        """How many take the time of a node."""
+        return sum(one.starting for one in self.members.values())
+
+    def look(self) -> None:
+        """Take in what the connections know."""
+        self.members = {name: self._newest(name) for name in self.members}
+
+    def in_order(self) -> Iterator[tuple[str, Member]]:
+        """Those that were admitted, as they are at this moment."""
+        return ((name, self._newest(name)) for name in self.admitted)
+
+    def _newest(self, name: str) -> Member:
+        member, connection = self.members[name], self._connections.get(name)
+        if connection is None or connection.view is member.sandbox.runner:
+            return member
+        return replace(member, sandbox=replace(member.sandbox, runner=connection.view))
+
+    async def take_over(self, pool: str) -> set[str]:
+        """Pods that an operator before this one has made are proven anew. Returns names of those in which code runs."""
+        cluster, namespace = self._context.cluster, self._namespace
+        in_use = await cluster.pods_of_running_executions(namespace)
+        pods = {raw["metadata"]["name"]: raw for raw in await cluster.list_pods(namespace, f"{POOL_LABEL}={pool}")}
+        for name in pods.keys() - in_use - self.members.keys():
+            self.observe(pods[name], deleted=False)
+            self.members[name] = replace(self.members[name], since=now())
+        return pods.keys() & in_use
+
+    def observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """A pod was seen, changed or deleted."""
+        name = raw["metadata"]["name"]
+        created = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
+        member = self.members.get(name) or Member(created, template_label(raw))
+        pod = parse_pod(raw, member.sandbox.pod)
+        sandbox = replace(member.sandbox, pod=pod, gone=deleted, requested=True)
+        self.members[name] = replace(member, sandbox=sandbox)
+
+    def lose(self, name: str) -> None:
+        """A pod is gone without a word."""
+        if member := self.members.get(name):
+            self.members[name] = replace(member, sandbox=replace(member.sandbox, gone=True))
+
+    async def create(self, name: str, manifest: Mapping[str, Any]) -> None:
+        """Ask for a pod. From now on it counts."""
+        self.members[name] = Member(now(), template_label(manifest), Sandbox(requested=True))
+        try:
+            fault = await self._context.cluster.create_pod(manifest)
+        except ApiException as error:
+            if error.status and error.status < 500:
+                self.members.pop(name, None)
+            if error.status == 409:  # somebody else was counted at the same moment
+                asyncio.get_running_loop().call_later(_RACE_SECONDS, self._changed)
+                return
+            # Else nobody knows whether it was made: it counts until it is seen, or until it is late.
+            raise
+        if fault and name in self.members:
+            self.members[name] = replace(self.members[name], sandbox=Sandbox(requested=True, fault=fault))
+        self._changed()
+
+    def attach(self, name: str, limits: PodLimits) -> None:
+        """Connect to its runner."""
+        if name not in self.members:
+            return
+        before = self._connections.get(name)
+        self._connections[name] = Connection(
+            self._context.cluster,
+            self._namespace,
+            name,
+            epoch=self._context.epoch,
+            greeting=build_warm_up(limits),
+            reusable=False,
+            refused_since=before.view.refused_since if before else None,
+            changed=self._changed,
+        )
+        self._connections[name].open()
+
+    async def ping(self, name: str) -> None:
+        """Ask its runner whether it is still there."""
+        if name in self._connections:
+            await self._connections[name].ping()
+        self._changed()
+
+    def admit(self, name: str, proven: Proven) -> timedelta:
+        """From now on it can be taken. Returns how long that has taken."""
+        self.members[name] = replace(self.members[name], proven=proven)
+        self.admitted[name] = None
+        return now() - self.members[name].created_at
+
+    def take(self, name: str, template: Template) -> ClaimedPod:
+        """Somebody has it from now on."""
+        member = self._newest(name)
+        assert member.proven  # noqa: S101 - it was admitted
+        del self.members[name], self.admitted[name]
+        return ClaimedPod(name, member.sandbox, self._connections.pop(name), member.proven, template)
+
+    def drop(self, name: str) -> Member | None:
+        """It is given up."""
+        self.admitted.pop(name, None)
+        if connection := self._connections.pop(name, None):
+            connection.close()
+        return self.members.pop(name, None)
+
+    def close(self) -> None:
+        """Disconnect from all."""
+        for connection in self._connections.values():
+            connection.close()

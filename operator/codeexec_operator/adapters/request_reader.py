@@ -1,0 +1,65 @@
+"""Reads what an execution refers to: its policy, its payload, and what rules want to know of its code."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from codeexec_api import CodeExecutionSpec, ExecutionPolicySpec, PayloadRef
+from codeexec_api.code_rules import Inquiry, Reading
+from codeexec_api.policy import policy_for
+from codeexec_operator.adapters.worker import Worker, now
+from codeexec_operator.core.approving import to_be_read
+from codeexec_operator.core.observed import Observed, PolicyProblem
+from codeexec_operator.core.payload import Payload, PayloadProblem, code_size, is_new, open_payload, verify_payload
+
+
+class RequestReader:
+    """For one execution. `seen` is what is known of it now."""
+
+    def __init__(self, worker: Worker, seen: Callable[[], Observed]) -> None:
+        self._worker, self._seen = worker, seen
+
+    async def read(self) -> dict[str, Any]:
+        """All of it, as what is observed; nothing if the execution is gone meanwhile."""
+        context, namespace = self._worker.context, self._worker.meta.namespace
+        policy = await context.policies.of(namespace)
+        seen = self._seen()
+        spec, reading = seen.execution.spec, seen.reading
+        if to_be_read(seen, policy):
+            async with context.reader.turn(namespace, code_size(spec)):
+                if self._worker.deleted:
+                    return {}
+                payload = await self._open(spec)
+                if isinstance(payload, Payload) and to_be_read(self._seen(), policy):  # it may be cancelled by now
+                    reading = await self._read_code(payload, policy)
+        else:
+            payload = await self._open(spec)
+        return {"payload": payload, "payload_read_at": now(), "policy": policy, "reading": reading}
+
+    async def _open(self, spec: CodeExecutionSpec) -> Payload | PayloadProblem:
+        execution = self._seen().execution
+        if spec.sealed_payload:
+            return open_payload(execution, spec.sealed_payload, self._worker.context.sealing.ring)
+        if spec.payload_ref:
+            secrets = await self._read_payload(spec.payload_ref)
+            return verify_payload(self._seen().execution, secrets)
+        return Payload()
+
+    async def _read_payload(self, ref: PayloadRef) -> Sequence[Mapping[str, Any] | None]:
+        """The Secrets of the payload. One that is just being created is not asked for: its arrival will be heard of."""
+        context, namespace, seen = self._worker.context, self._worker.meta.namespace, self._seen()
+        if ref.parts == 1:
+            known = context.payloads.seen(namespace, ref.name)
+            if secret := context.payloads.take(namespace, ref.name):
+                return (secret,)
+            if not known and seen.payload_read_at is None and is_new(seen.execution, now()):
+                return (None,)
+        return await context.cluster.get_payload(namespace, ref.name, ref.parts)
+
+    async def _read_code(self, payload: Payload, policy: ExecutionPolicySpec | PolicyProblem) -> Reading | None:
+        """What there is to say of the code for the rules that count."""
+        seen = self._seen()
+        if isinstance(policy, PolicyProblem):
+            return seen.reading
+        spec = seen.execution.spec
+        rules = policy_for(spec, policy).code_rules
+        return await self._worker.context.reader.read(Inquiry(spec, payload.blocks, payload.files, rules))
