@@ -12,6 +12,8 @@ class Approvals:
         self._worker = worker
         self._by_name: dict[str, tuple[int, ExecutionApproval | None]] = {}
         """With their resource versions; None if one was deleted."""
+        self._heard: set[str] = set()
+        """Names of those that were heard of since they were listed."""
         self._read = False
         self.unreadable = False
         """True if the code could not be put where whoever decides can read it."""
@@ -26,13 +28,16 @@ class Approvals:
         name, version = approval.metadata.name, int(approval.metadata.resource_version)
         if version > self._by_name.get(name, (0, None))[0]:
             self._by_name[name] = (version, None if deleted else approval)
+            self._heard.add(name)
             self._worker.wake()
 
     async def read(self) -> None:
         """Anew. What is heard of meanwhile is newer than what is listed."""
-        self._by_name.clear()
         meta = self._worker.meta
-        for raw in await self._worker.context.cluster.list_approvals(meta.namespace, meta.name):
+        self._heard.clear()
+        listed = await self._worker.context.cluster.list_approvals(meta.namespace, meta.name)
+        self._by_name = {name: self._by_name[name] for name in self._heard}
+        for raw in listed:
             if approval := understood(ExecutionApproval.parse, raw):
                 self.observe(approval, deleted=False)
         self._read = True

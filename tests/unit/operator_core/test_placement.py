@@ -1,0 +1,161 @@
+"""Who gets which pod: who is first in line, which pool is asked, which pod is handed out, when a place is left."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from factories import (
+    IMAGE,
+    NOW,
+    OTHER_IMAGE,
+    SESSION_REF,
+    SURROUNDINGS,
+    UID,
+    a_policy,
+    a_runner,
+    a_sandbox,
+    a_session,
+    an_execution,
+    seconds,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeexec_api import Limits, Phase, SandboxPool, Verdict
+from codeexec_operator.adapters.placement import Placement, Register
+from codeexec_operator.core.observed import ObservedSession, Sandbox
+from codeexec_operator.core.observed_pool import Member, ObservedPool
+from codeexec_operator.core.placement import Claim, Holding, Move, assign, choose_pool, has_turn, index_in, next_move
+from codeexec_operator.core.pod_template import Template, template_of
+from codeexec_operator.core.startup import Timing, prove
+
+VERDICT = Verdict(IMAGE, None)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    claim: Claim
+
+
+def waiting(name: str = "a", created: float = 0, *, started: bool = False, image: str = IMAGE) -> Waiting:
+    return Waiting(Claim(name, NOW + seconds(created), started, Verdict(image, None), Limits()))
+
+
+def a_pool(name: str = "default", **spec: Any) -> ObservedPool:
+    meta = {"name": name, "namespace": "codeexec-sandbox", "uid": name, "resourceVersion": "7", "generation": 1}
+    pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 2} | spec})
+    return ObservedPool(pool, policy=a_policy(), surroundings=SURROUNDINGS, members={})
+
+
+def template() -> Template:
+    made = template_of(a_pool())
+    assert isinstance(made, Template)
+    return made
+
+
+def a_member(**changes: Any) -> Member:
+    sandbox = a_sandbox()
+    assert sandbox.pod
+    assert sandbox.runner.ready
+    proven = prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1)
+    return replace(Member(NOW, template().digest, sandbox, proven), **changes)
+
+
+class TestQueue:
+    @given(st.lists(st.tuples(st.integers(0, 3), st.booleans())))
+    def test_is_in_order_however_they_come(self, came: list[tuple[int, bool]]) -> None:
+        queue: list[Waiting] = []
+        for number, (created, started) in enumerate(came):
+            one = waiting(str(number), created, started=started)
+            queue.insert(index_in(queue, one), one)
+        keys = [(not one.claim.started, one.claim.created, int(one.claim.uid)) for one in queue]
+        assert keys == sorted(keys), "who has started, then who was created first, then who came first"
+
+    @pytest.mark.parametrize(
+        ("first", "job", "unresponsive", "turn"),
+        [
+            (True, None, "", True),
+            (True, "a", "", True),
+            (True, "another", "", False),
+            (False, None, "", False),
+            (True, None, "it hangs", False),
+        ],
+    )
+    def test_whose_turn_it_is_in_a_session(self, first: bool, job: str | None, unresponsive: str, turn: bool) -> None:
+        one, other = waiting("a"), waiting("b")
+        session = ObservedSession(a_session(), a_policy(), NOW, unresponsive=unresponsive)
+        queue = [one, other] if first else [other, one]
+        assert has_turn(queue, one, session, a_runner(job=job)) is turn
+        assert not has_turn([], one, session, a_runner())
+
+
+class TestPool:
+    def test_the_first_by_name_that_serves(self) -> None:
+        pools = [a_pool("c"), a_pool("b"), a_pool("a", replicas=0)]
+        assert choose_pool(pools, VERDICT, Limits()) == "b"
+        assert choose_pool(pools, Verdict(OTHER_IMAGE, None), Limits()) is None
+        assert choose_pool([], VERDICT, Limits()) is None
+
+    def test_the_pod_that_was_admitted_first_goes_to_the_first_that_it_is_for(self) -> None:
+        queue = [waiting("wants another image", image=OTHER_IMAGE), waiting("a"), waiting("b"), waiting("c")]
+        admitted = {"lost": a_member(sandbox=Sandbox(gone=True)), "one": a_member(), "two": a_member()}
+        pairs = assign(queue, admitted.items(), template(), a_pool(), NOW, Timing())
+        assert [(one.claim.uid, pod) for one, pod in pairs] == [("a", "one"), ("b", "two")]
+        assert assign(queue[1:2], admitted.items(), template(), a_pool(), NOW, Timing()) == [(queue[1], "one")]
+
+    def test_nobody_gets_one_who_has_asked_for_none(self) -> None:
+        nobody = Waiting(replace(waiting().claim, asked=None))
+        assert assign([nobody], [("one", a_member())], template(), a_pool(), NOW, Timing()) == []
+
+
+class TestMoves:
+    @pytest.mark.parametrize(
+        ("phase", "joined", "move"),
+        [
+            (Phase.PENDING, False, Move.JOIN_SESSION),
+            (Phase.RUNNING, False, Move.JOIN_SESSION),
+            (Phase.STARTING, True, None),
+            (Phase.AWAITING_APPROVAL, True, Move.LEAVE_SESSION),
+            (Phase.AWAITING_APPROVAL, False, None),
+            (Phase.SUCCEEDED, False, None),
+        ],
+    )
+    def test_of_an_execution_in_a_session(self, phase: Phase, joined: bool, move: Move | None) -> None:
+        assert next_move(an_execution(phase=phase, **SESSION_REF), Holding(session=joined)) is move
+
+    @pytest.mark.parametrize(
+        ("phase", "holding", "move"),
+        [
+            (Phase.STARTING, Holding(), None),
+            (Phase.STARTING, Holding(pool=True, served=True), None),
+            (Phase.STARTING, Holding(pool=True), Move.LEAVE_POOL),
+            (Phase.STARTING, Holding(pool=True, pod=a_sandbox()), None),
+            (Phase.STARTING, Holding(pool=True, pod=Sandbox(gone=True)), Move.RETURN_POD),
+            (Phase.RUNNING, Holding(pool=True, pod=Sandbox(gone=True)), None),
+            (Phase.CANCELLED, Holding(pool=True), None),
+        ],
+    )
+    def test_of_an_execution_that_has_asked_a_pool(self, phase: Phase, holding: Holding, move: Move | None) -> None:
+        assert next_move(an_execution(phase=phase), holding) is move
+
+
+async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session() -> None:
+    """Its execution was deleted while it ran: who comes next must not wait for it for ever (B7)."""
+    left: list[str] = []
+
+    async def cancel(uid: str) -> bool:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    runner = SimpleNamespace(cancel=cancel, abandon=lambda uid: left.append(f"abandon {uid}"))
+    session: Any = SimpleNamespace(
+        connection=runner, join=lambda _: None, leave=lambda _, ran: left.append(f"leave {ran}"), over=False
+    )
+    execution = an_execution(phase=Phase.RUNNING, **SESSION_REF)
+    worker: Any = SimpleNamespace(meta=execution.metadata, sandbox=Sandbox(), connection=None, wake=lambda: None)
+    place = Placement(worker, lambda: execution, Register(lambda *_: session, lambda _: None, lambda *_: None))
+    place.move()
+    await asyncio.wait_for(place.abandon_session(), 5)
+    place.leave()
+    assert left == [f"abandon {UID}", "leave True"]
