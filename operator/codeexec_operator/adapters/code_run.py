@@ -82,7 +82,7 @@ class CodeRun:
         """Keep the parts of the output that there are, one by one, whoever asks for it."""
         transcript = self.transcript
         async with self._storing:
-            while part := transcript.take_part():
+            while part := transcript.parts.take():
                 await self._store(transcript, part)
 
     async def _store(self, transcript: Transcript, part: OutputPart) -> None:
@@ -93,10 +93,10 @@ class CodeRun:
 
         async def create() -> None:
             if fault := await context.cluster.create_output(seen.execution, part, expires_at):
-                transcript.lose(part, fault.message)
+                transcript.parts.lose(part, fault.message)
 
         if not await self._worker.insist("a part of the output was not stored", create):
-            transcript.lose(part, "the API server did not accept it")
+            transcript.parts.lose(part, "the API server did not accept it")
 
     def progressed(self) -> None:
         """The transcript is over."""

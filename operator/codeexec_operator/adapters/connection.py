@@ -71,7 +71,7 @@ class Connection:
         epoch: of the leader that this process is.
         greeting: what makes the runner report.
         reusable: the runner takes one job after the other; otherwise it exits after the first.
-        refused_since: when the first of the attempts before this one was refused, if all were.
+        before: the attempt before this one, if there was one.
         changed: called when `view` has changed.
     """
 
@@ -84,10 +84,10 @@ class Connection:
         epoch: int,
         greeting: Mapping[str, Any],
         reusable: bool,
-        refused_since: datetime | None = None,
+        before: "Connection | None" = None,
         changed: Callable[[], None],
     ) -> None:
-        self.view = RunnerView(refused_since=refused_since)
+        self.view: RunnerView = RunnerView(refused_since=before.view.refused_since if before else None)
         self.changed = changed
         self._cluster = cluster
         self._namespace, self._pod = namespace, pod

@@ -119,7 +119,7 @@ class ExecutionWorker(PodWorker):
 
     def _look(self) -> None:
         super()._look()
-        self.place.move()
+        self.place.step()
 
     def _decide(self) -> Plan:
         facts = self._code.facts

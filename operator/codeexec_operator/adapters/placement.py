@@ -17,7 +17,7 @@ from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.observed import PoolView, Sandbox, SessionView
-from codeexec_operator.core.placement import Claim, Holding, Move, next_move
+from codeexec_operator.core.placement import Claim, Holding, Step, next_step
 
 
 @dataclass(frozen=True)
@@ -106,21 +106,21 @@ class Placement:
 
     # --- what is done ---
 
-    def move(self) -> None:
+    def step(self) -> None:
         """Change what has to be changed before it is decided what else is to be done."""
         session, pool, claimed = self._session, self._pool, self._claimed
         served = bool(pool and self.asked and not claimed and pool.serves(self.asked, self.claim.limits))
         holding = Holding(session is not None, pool is not None, served, self._worker.sandbox if claimed else None)
-        move = next_move(self._execution(), holding)
-        if move is Move.JOIN_SESSION:
+        step = next_step(self._execution(), holding)
+        if step is Step.JOIN_SESSION:
             self._join_session()
-        elif move is Move.LEAVE_SESSION and session:
+        elif step is Step.LEAVE_SESSION and session:
             session.leave(self, ran=False)
             self._session = None
-        elif move is Move.RETURN_POD and pool and claimed:
+        elif step is Step.RETURN_POD and pool and claimed:
             self._give_back(pool, claimed)
             self._join(pool)
-        elif move is Move.LEAVE_POOL and pool:
+        elif step is Step.LEAVE_POOL and pool:
             pool.leave(self, None)
             self._pool = self.asked = None
 

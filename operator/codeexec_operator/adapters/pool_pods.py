@@ -113,7 +113,6 @@ class PoolPods:
         """Connect to its runner."""
         if name not in self.members:
             return
-        before = self._connections.get(name)
         self._connections[name] = Connection(
             self._context.cluster,
             self._namespace,
@@ -121,7 +120,7 @@ class PoolPods:
             epoch=self._context.epoch,
             greeting=build_warm_up(limits),
             reusable=False,
-            refused_since=before.view.refused_since if before else None,
+            before=self._connections.get(name),
             changed=self._changed,
         )
         self._connections[name].open()

@@ -61,8 +61,6 @@ class PoolWorker(Worker):
         self._forget, self._allowance, self._started, self._opened = forget, allowance, started, opened
         super().__init__(context, pool.metadata)
 
-    # --- what is observed ---
-
     def observe_pool(self, pool: SandboxPool) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
         before = self.seen.pool
@@ -107,8 +105,6 @@ class PoolWorker(Worker):
 
     def _forgive(self) -> None:
         self.seen = replace(self.seen, problem=None, problem_at=None, problems=0)
-
-    # --- executions ---
 
     def serves(self, verdict: Verdict, limits: PodLimits) -> bool:
         """True if executions with this verdict and these limits get their pods here."""

@@ -289,7 +289,6 @@ class PodWorker(Worker):
                 self.sandbox = replace(self.sandbox, requested=True, fault=fault)
                 self.wake()
             case actions.Attach():
-                refused_since = self.connection.view.refused_since if self.connection else None
                 self.connection = Connection(
                     self.context.cluster,
                     self.meta.namespace,
@@ -297,7 +296,7 @@ class PodWorker(Worker):
                     epoch=self.context.epoch,
                     greeting=greeting,
                     reusable=reusable,
-                    refused_since=refused_since,
+                    before=self.connection,
                     changed=self.wake,
                 )
                 self.connection.open()

@@ -11,41 +11,42 @@ from codeexec_operator.core.payload import Payload
 
 
 @dataclass(frozen=True)
-class ReadPolicy:
+class Action:
+    """Something to be done, beside writing the status."""
+
+
+class ReadPolicy(Action):
     """Read the policy of the namespace."""
 
 
 @dataclass(frozen=True)
-class ReadLease:
+class ReadLease(Action):
     """Read the Lease that the client of a session renews."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class ReadRequest:
+class ReadRequest(Action):
     """Read all that an execution refers to: the policy, the payload, and its session if that is not known."""
 
 
-@dataclass(frozen=True)
-class ReadApprovals:
+class ReadApprovals(Action):
     """Read what was decided about executions of the namespace."""
 
 
 @dataclass(frozen=True, repr=False)
-class PublishCode:
+class PublishCode(Action):
     """Put code that came sealed into a Secret, so that whoever decides about it can read it."""
 
     payload: Payload
 
 
-@dataclass(frozen=True)
-class WithdrawCode:
+class WithdrawCode(Action):
     """Delete that Secret."""
 
 
 @dataclass(frozen=True)
-class CreatePod:
+class CreatePod(Action):
     """Create the sandbox pod; a pod of that name which exists already is the same pod."""
 
     manifest: Mapping[str, Any]
@@ -54,71 +55,64 @@ class CreatePod:
 
 
 @dataclass(frozen=True)
-class DeletePayload:
+class DeletePayload(Action):
     """Delete these Secrets of the payload, each by name and UID."""
 
     secrets: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class Attach:
+class Attach(Action):
     """Connect to the runner, and ask it what it has found out about its pod."""
 
 
 @dataclass(frozen=True, repr=False)
-class StartCode:
+class StartCode(Action):
     """Hand the job to the runner. Only after the status that says so was written."""
 
     messages: tuple[Mapping[str, Any], ...]
     """The files, in pieces, and then the job."""
 
 
-@dataclass(frozen=True)
-class ReadPod:
+class ReadPod(Action):
     """Look for the pod of an execution, which may still belong to the pool that it comes from."""
 
 
-@dataclass(frozen=True)
-class ResumeCode:
+class ResumeCode(Action):
     """Ask the runner to tell of the code again, from where the transcript ends."""
 
 
 @dataclass(frozen=True)
-class CancelStray:
+class CancelStray(Action):
     """Tell the runner of a session to end a job that no execution claims."""
 
     uid: str
 
 
-@dataclass(frozen=True)
-class CancelCode:
+class CancelCode(Action):
     """Tell the runner to end the code now."""
 
 
-@dataclass(frozen=True)
-class DeletePod:
+class DeletePod(Action):
     """Delete the sandbox pod at once."""
 
 
-@dataclass(frozen=True)
-class CloseEgress:
+class CloseEgress(Action):
     """Delete the NetworkPolicy that has opened what was permitted."""
 
 
 @dataclass(frozen=True)
-class GiveUpSession:
+class GiveUpSession(Action):
     """The session's runner did not do as it was told: nothing may run there any more."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class Forget:
+class Forget(Action):
     """Nothing is left to do for this execution, ever."""
 
 
 @dataclass(frozen=True)
-class AskPool:
+class AskPool(Action):
     """Find the pool that has pods such as this execution needs, and get in line there."""
 
     image: str
@@ -126,19 +120,18 @@ class AskPool:
 
 
 @dataclass(frozen=True)
-class AdoptPod:
+class AdoptPod(Action):
     """Make the pod that came from a pool the execution's own; nothing waits for it."""
 
     patch: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class ReadPool:
+class ReadPool(Action):
     """Read the policy of the namespace, and list the pods that the pool has already."""
 
 
 @dataclass(frozen=True)
-class CreateMember:
+class CreateMember(Action):
     """Create a pod of the pool."""
 
     name: str
@@ -146,14 +139,14 @@ class CreateMember:
 
 
 @dataclass(frozen=True)
-class AttachMember:
+class AttachMember(Action):
     """Connect to the runner of a pod of the pool, and ask it for its report."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class AdmitMember:
+class AdmitMember(Action):
     """From now on the pod can be handed out."""
 
     name: str
@@ -161,49 +154,19 @@ class AdmitMember:
 
 
 @dataclass(frozen=True)
-class PingMember:
+class PingMember(Action):
     """Ask the runner of a pod that waits whether it is still there."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class DropMember:
+class DropMember(Action):
     """Delete a pod that was never handed out."""
 
     name: str
     problem: Ending | None = None
     """Why, if that is a fault; one that lasts would make it happen again and again."""
-
-
-Action = (
-    ReadPolicy
-    | ReadLease
-    | ReadRequest
-    | ReadApprovals
-    | PublishCode
-    | WithdrawCode
-    | CreatePod
-    | DeletePayload
-    | Attach
-    | StartCode
-    | ReadPod
-    | ResumeCode
-    | CancelStray
-    | CancelCode
-    | DeletePod
-    | CloseEgress
-    | GiveUpSession
-    | AskPool
-    | AdoptPod
-    | ReadPool
-    | CreateMember
-    | AttachMember
-    | AdmitMember
-    | PingMember
-    | DropMember
-    | Forget
-)
 
 
 @dataclass(frozen=True)

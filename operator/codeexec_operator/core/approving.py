@@ -15,20 +15,17 @@ from codeexec_api import (
     Phase,
     Reason,
     Verdict,
-    condition,
     evaluate,
     judge,
-    set_condition,
 )
 from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question, undecided
 from codeexec_api.code_rules import find, unread
 from codeexec_api.policy import policy_for, without_code_rules
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
-from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed import Observed, PolicyProblem
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.record import finish, knowing, moved, with_status
-from codeexec_operator.core.startup import MESSAGE_LENGTH
 
 _CANCELLED = Ending(Event.CANCEL, None, "cancelled while it waited for approval")
 
@@ -191,13 +188,6 @@ def _approve(seen: Observed, now: datetime, ending: Ending) -> Plan:
 def _end(seen: Observed, now: datetime, ending: Ending) -> Plan:
     """End without having run anything; the condition says that it isn't approved."""
     status = seen.execution.status
-    refused = condition(
-        ConditionType.APPROVED,
-        holds=False,
-        reason=(ending.reason or Reason.APPROVAL_DENIED).value,
-        message=ending.message[:MESSAGE_LENGTH],
-        now=now,
-        generation=seen.execution.metadata.generation,
-    )
-    conditions = set_condition(status.conditions, refused)
+    reason, meta = (ending.reason or Reason.APPROVAL_DENIED).value, seen.execution.metadata
+    conditions = with_condition(status.conditions, ConditionType.APPROVED, reason, ending.message, now, meta)
     return finish(with_status(seen, status.model_copy(update={"conditions": conditions})), now, ending)

@@ -1,9 +1,25 @@
-"""What decisions find out and pass on: how something ends, and what was shown of a pod."""
+"""What decisions find out and pass on: how something ends, what was shown of a pod, and both in terms of a status."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
-from codeexec_api import Condition, EgressProof, Event, Reason
+from codeexec_api import (
+    CodeExecution,
+    CodeSession,
+    Condition,
+    ConditionType,
+    EgressProof,
+    Event,
+    Reason,
+    condition,
+    set_condition,
+)
+from codeexec_api.phases import Move, SessionMove
+from codeexec_api.v1alpha1 import ObjectMeta
+
+MESSAGE_LENGTH: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -30,3 +46,39 @@ class Proven:
     def closed(self) -> bool:
         """True if it was shown that nothing leaves the sandbox but what was permitted."""
         return self.proof.verdict.holds
+
+
+def with_condition(
+    conditions: Sequence[Condition],
+    kind: ConditionType,
+    reason: str,
+    message: str,
+    now: datetime,
+    meta: ObjectMeta,
+    *,
+    holds: bool = False,
+) -> tuple[Condition, ...]:
+    """These conditions, with one that was observed now of the object that has this metadata."""
+    text = message[:MESSAGE_LENGTH]
+    new = condition(kind, holds=holds, reason=reason, message=text, now=now, generation=meta.generation)
+    return set_condition(conditions, new)
+
+
+def transition(
+    record: CodeExecution | CodeSession,
+    move: Move | SessionMove,
+    now: datetime,
+    ending: Ending,
+    kind: ConditionType,
+    *,
+    holds: bool,
+) -> dict[str, Any]:
+    """What the status says after this move: phase, reason, message, and a condition that says so."""
+    reason, meta = (ending.reason or move.reason).value, record.metadata
+    return {
+        "phase": move.phase,
+        "reason": reason,
+        "message": ending.message[:MESSAGE_LENGTH],
+        "observed_generation": meta.generation,
+        "conditions": with_condition(record.status.conditions, kind, reason, ending.message, now, meta, holds=holds),
+    }

@@ -133,7 +133,7 @@ def is_for_use(member: Member, seen: ObservedPool, template: Template, now: date
 # --- an execution ---
 
 
-class Move(Enum):
+class Step(Enum):
     """What an execution has to change about its place, before it is decided what else is to be done."""
 
     JOIN_SESSION = auto()
@@ -160,17 +160,17 @@ class Holding:
     """The pod that it was given by the pool."""
 
 
-def next_move(execution: CodeExecution, holding: Holding) -> Move | None:
+def next_step(execution: CodeExecution, holding: Holding) -> Step | None:
     """What to change about the place of an execution, if anything."""
     phase = execution.status.phase
     if phase.terminal:
         return None
     if execution.spec.session_ref:
         if phase is Phase.AWAITING_APPROVAL:
-            return Move.LEAVE_SESSION if holding.session else None
-        return None if holding.session else Move.JOIN_SESSION
+            return Step.LEAVE_SESSION if holding.session else None
+        return None if holding.session else Step.JOIN_SESSION
     if not holding.pool or execution.status.started_at:
         return None
     if holding.pod:
-        return None if is_usable(holding.pod) else Move.RETURN_POD
-    return None if holding.served else Move.LEAVE_POOL
+        return None if is_usable(holding.pod) else Step.RETURN_POD
+    return None if holding.served else Step.LEAVE_POOL

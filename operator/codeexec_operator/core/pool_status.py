@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from codeexec_api import Condition, ConditionType, Reason, SandboxPoolStatus, condition, set_condition
+from codeexec_api import Condition, ConditionType, Reason, SandboxPoolStatus
 from codeexec_api.names import POOL_LABEL
-from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.pod_template import Template
-from codeexec_operator.core.startup import MESSAGE_LENGTH
 
 
 def status_of(
@@ -30,12 +29,12 @@ def status_of(
             "last_refill_ms": seen.last_refill_ms or pool.status.last_refill_ms,
             "selector": f"{POOL_LABEL}={pool.metadata.name}",
             "observed_generation": pool.metadata.generation,
-            "conditions": set_condition(pool.status.conditions, _ready_condition(seen, ready, template, now)),
+            "conditions": _conditions(seen, ready, template, now),
         }
     )
 
 
-def _ready_condition(seen: ObservedPool, ready: int, template: Template | Ending, now: datetime) -> Condition:
+def _conditions(seen: ObservedPool, ready: int, template: Template | Ending, now: datetime) -> tuple[Condition, ...]:
     replicas = seen.pool.spec.replicas
     if isinstance(template, Ending):
         holds, reason, message = False, template.reason or Reason.POLICY_INVALID, template.message
@@ -47,14 +46,8 @@ def _ready_condition(seen: ObservedPool, ready: int, template: Template | Ending
         holds, reason, message = True, Reason.POOL_READY, "all pods are ready"
     else:
         holds, reason, message = False, Reason.POOL_FILLING, trouble_of(seen) or "pods are starting"
-    return condition(
-        ConditionType.READY,
-        holds=holds,
-        reason=reason.value,
-        message=message[:MESSAGE_LENGTH],
-        now=now,
-        generation=seen.pool.metadata.generation,
-    )
+    conditions, meta = seen.pool.status.conditions, seen.pool.metadata
+    return with_condition(conditions, ConditionType.READY, reason.value, message, now, meta, holds=holds)
 
 
 def trouble_of(seen: ObservedPool) -> str:

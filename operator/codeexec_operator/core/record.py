@@ -14,9 +14,7 @@ from codeexec_api import (
     Reason,
     StreamStatus,
     advance,
-    condition,
     find_condition,
-    set_condition,
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import output_name
@@ -28,9 +26,8 @@ from codeexec_operator.core.actions import (
     GiveUpSession,
     Plan,
 )
-from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, transition, with_condition
 from codeexec_operator.core.observed import FrameStream, Observed
-from codeexec_operator.core.startup import MESSAGE_LENGTH
 
 _WARNING: Final = (
     "warning: the network of the sandbox was not shown to be closed (see status.egressProof), and the policy lets code "
@@ -44,15 +41,9 @@ def no_longer_queued(seen: Observed, now: datetime, reason: Reason, message: str
     before = find_condition(conditions, ConditionType.QUEUED)
     if before is None or before.status == "False":
         return seen
-    left = condition(
-        ConditionType.QUEUED,
-        holds=False,
-        reason=reason.value,
-        message=message[:MESSAGE_LENGTH],
-        now=now,
-        generation=seen.execution.metadata.generation,
-    )
-    return knowing(seen, {"conditions": set_condition(conditions, left)})
+    meta = seen.execution.metadata
+    left = with_condition(conditions, ConditionType.QUEUED, reason.value, message, now, meta)
+    return knowing(seen, {"conditions": left})
 
 
 def knowing(seen: Observed, facts: dict[str, Any]) -> Observed:
@@ -70,8 +61,8 @@ def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
     transcript, message = seen.transcript, ending.message
     if egress_may_be_open(seen.execution.status) and ending.reason is not Reason.EGRESS_NOT_ENFORCED:
         message += f"; {_WARNING}"
-    if transcript.lost:
-        message += f"; not all output could be kept: {transcript.lost}"
+    if transcript.parts.lost:
+        message += f"; not all output could be kept: {transcript.parts.lost}"
     ending = replace(ending, message=message)
     if not seen.execution.status.started_at:
         seen = no_longer_queued(seen, now, ending.reason or Reason.CANCEL_REQUESTED, message)
@@ -81,15 +72,9 @@ def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
     if not started:
         not_yet = seen.execution.status.phase in (Phase.PENDING, Phase.AWAITING_APPROVAL, Phase.APPROVED)
         never_accepted = not_yet and ending.event in (Event.REFUSED, Event.EXPIRED)
-        failed = condition(
-            ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED,
-            holds=False,
-            reason=status.reason,
-            message=status.message,
-            now=now,
-            generation=seen.execution.metadata.generation,
-        )
-        update["conditions"] = set_condition(status.conditions, failed)
+        kind = ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED
+        meta = seen.execution.metadata
+        update["conditions"] = with_condition(status.conditions, kind, status.reason, status.message, now, meta)
     else:
         update |= _result(seen, ending.event)
         duration = _duration((now - started).total_seconds())
@@ -110,7 +95,7 @@ def _result(seen: Observed, event: Event) -> dict[str, Any]:
         "artifacts": transcript.kept_artifacts(),
         "artifacts_omitted": transcript.artifacts_omitted,
         "output_refs": tuple(
-            OutputRef(name=output_name(meta.name, meta.uid, index)) for index in range(transcript.part_count)
+            OutputRef(name=output_name(meta.name, meta.uid, index)) for index in range(transcript.parts.count)
         ),
     }
 
@@ -178,21 +163,9 @@ def moved(
     """The status after this event: phase, reason, message, and a condition that says so."""
     execution = seen.execution
     move = advance(execution.status.phase, ending.event)
-    reason, message = (ending.reason or move.reason).value, ending.message[:MESSAGE_LENGTH]
-    observed = condition(
-        kind, holds=holds, reason=reason, message=message, now=now, generation=execution.metadata.generation
-    )
-    return execution.status.model_copy(
-        update={
-            "phase": move.phase,
-            "reason": reason,
-            "message": message,
-            "observed_generation": execution.metadata.generation,
-            "conditions": set_condition(execution.status.conditions, observed),
-            "code_digest": execution.spec.code_digest,
-            "summary": execution.spec.summary,
-        }
-    )
+    facts = transition(execution, move, now, ending, kind, holds=holds)
+    known = {"code_digest": execution.spec.code_digest, "summary": execution.spec.summary}
+    return execution.status.model_copy(update=facts | known)
 
 
 def _duration(seconds: float) -> str:

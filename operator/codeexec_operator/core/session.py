@@ -10,7 +10,6 @@ from codeexec_api import (
     Event,
     Reason,
     advance_session,
-    condition,
     evaluate,
     set_condition,
 )
@@ -18,11 +17,11 @@ from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import CancelStray, CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
 from codeexec_operator.core.client_lease import look_after_client
-from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.findings import Ending, transition
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
-from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
+from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_pod
 
 
@@ -229,16 +228,4 @@ def _moved(
 ) -> CodeSessionStatus:
     session = seen.session
     move = advance_session(session.status.phase, ending.event)
-    reason, message = (ending.reason or move.reason).value, ending.message[:MESSAGE_LENGTH]
-    observed = condition(
-        kind, holds=holds, reason=reason, message=message, now=now, generation=session.metadata.generation
-    )
-    return session.status.model_copy(
-        update={
-            "phase": move.phase,
-            "reason": reason,
-            "message": message,
-            "observed_generation": session.metadata.generation,
-            "conditions": set_condition(session.status.conditions, observed),
-        }
-    )
+    return session.status.model_copy(update=transition(session, move, now, ending, kind, holds=holds))

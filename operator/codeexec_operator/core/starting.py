@@ -10,7 +10,6 @@ from codeexec_api import (
     Event,
     Reason,
     Verdict,
-    condition,
     find_condition,
     set_condition,
 )
@@ -29,13 +28,13 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.approving import consult, permits
-from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven, with_condition
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, no_longer_queued
-from codeexec_operator.core.startup import MESSAGE_LENGTH, Timing
+from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.network_policy import build_network_policy
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
@@ -222,19 +221,9 @@ def _stand_in_line(seen: Observed, pool: PoolView, now: datetime, timing: Timing
         record_at = now + pause
     if now < record_at:
         return Plan(wake_at=min(record_at, leave_at or record_at))
-    queued = condition(
-        ConditionType.QUEUED,
-        holds=True,
-        reason=Reason.WAITING_FOR_POOL.value,
-        message=place,
-        now=now,
-        generation=execution.metadata.generation,
-    )
-    update = {
-        "reason": queued.reason,
-        "message": queued.message,
-        "conditions": set_condition(execution.status.conditions, queued),
-    }
+    reason, conditions = Reason.WAITING_FOR_POOL.value, execution.status.conditions
+    queued = with_condition(conditions, ConditionType.QUEUED, reason, place, now, execution.metadata, holds=True)
+    update = {"reason": reason, "message": place, "conditions": queued}
     return Plan(status=execution.status.model_copy(update=update))
 
 

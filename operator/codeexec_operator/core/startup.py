@@ -20,13 +20,11 @@ from codeexec_api import (
 )
 from codeexec_operator.core.actions import Attach, Plan
 from codeexec_operator.core.egress import explain, judge
-from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
 from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, Sandbox
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.surroundings import Surroundings
-
-MESSAGE_LENGTH: Final = 4096
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from codeexec_operator.core.output_parts import (
     STREAMS,
     Kept,
     Order,
-    OutputPart,
     OutputParts,
     StreamName,
     fit,
@@ -79,8 +78,8 @@ class Transcript:
     """Accumulates frames. `done` is true once the runner has reported the end and everything had arrived.
 
     It has no repr, so that output can't slip into a log line.
-    What doesn't fit into the record is cut into parts while it arrives, so that never more than one of them is held
-    here. `take_part` hands them out to be stored; `lose` says that this was not possible.
+    What doesn't fit into the record is cut into `parts` while it arrives, so that never more than one of them is held
+    here.
     """
 
     done: bool = False
@@ -91,9 +90,9 @@ class Transcript:
     blocks: list[BlockStatus] = field(default_factory=list)
     artifacts: list[ArtifactStatus] = field(default_factory=list)
     artifacts_omitted: int = 0
+    parts: OutputParts = field(default_factory=OutputParts)
     _streams: dict[StreamName, _Stream] = field(default_factory=lambda: {name: _Stream() for name in STREAMS})
     _order: Order = field(default_factory=lambda: Order(MAX_RUNS))
-    _parts: OutputParts = field(default_factory=OutputParts)
     _next: int = 0
     _file: Any = None
     _file_bytes: int = 0
@@ -108,16 +107,6 @@ class Transcript:
     def next_frame(self) -> int:
         """Number of the frame that comes next."""
         return self._next
-
-    @property
-    def part_count(self) -> int:
-        """How many parts there are, without those that could not be stored."""
-        return self._parts.count
-
-    @property
-    def lost(self) -> str:
-        """Why a part could not be stored; empty if all could."""
-        return self._parts.lost
 
     def take(self, frame: Mapping[str, Any], execution_uid: str) -> None:
         """Take the next frame."""
@@ -164,8 +153,8 @@ class Transcript:
         stream.kept_bytes += len(encoded)
         stream.total_bytes += len(encoded)
         self._order.add(name, len(text))
-        if self._parts.add_output(name, encoded):
-            self._parts.close(self._now_kept())
+        if self.parts.add_output(name, encoded):
+            self.parts.close(self._now_kept())
 
     def _take_block(self, frame: Mapping[str, Any]) -> None:
         if frame["block"] != len(self.blocks) or len(self.blocks) >= MAX_BLOCKS:
@@ -199,8 +188,8 @@ class Transcript:
         self._fetched_bytes += len(data)
         if self._fetched_bytes > MAX_FETCH_BYTES:
             raise ValueError("more files than any execution may give out")
-        if self._parts.add(artifact_key(index), data):
-            self._parts.close(self._now_kept())
+        if self.parts.add(artifact_key(index), data):
+            self.parts.close(self._now_kept())
 
     def _end_file(self) -> None:
         """The file whose pieces came last is complete."""
@@ -241,29 +230,21 @@ class Transcript:
         streams = {name: (one.kept_bytes, one.digest.hexdigest()) for name, one in self._streams.items()}
         return Kept(streams, max(0, len(self.artifacts) - 1))  # more may come of the last one
 
-    def take_part(self) -> OutputPart | None:
-        """The next part that has to be stored, in order."""
-        return self._parts.take()
-
     def finish(self) -> None:
         """Nothing more comes: what can't stand in the record becomes the last part."""
         self.finished = True
-        self._parts.finish(self._now_kept())
-
-    def lose(self, part: OutputPart, why: str) -> None:
-        """This part could not be stored: it and all that comes after it is counted only."""
-        self._parts.lose(part, why)
+        self.parts.finish(self._now_kept())
 
     # --- for the record ---
 
     def stream(self, name: StreamName) -> StreamStatus:
         """One stream as the record keeps it: marked where it is not all that was written."""
         stream = self._streams[name]
-        if self._parts.count:
-            kept_bytes, sha256 = self._parts.kept[-1].streams[name]
+        if self.parts.count:
+            kept_bytes, sha256 = self.parts.kept[-1].streams[name]
             text = stream.head.encode()[:kept_bytes].decode()
         else:
-            text = self._parts.inline(name)
+            text = self.parts.inline(name)
             encoded = text.encode()
             kept_bytes, sha256 = len(encoded), hashlib.sha256(encoded).hexdigest()
         return StreamStatus(
@@ -273,20 +254,20 @@ class Transcript:
             total_bytes=stream.total_bytes,
             # Without the runner's totals nobody knows what else was written.
             truncated=not self.done or stream.truncated or kept_bytes < max(stream.kept_bytes, stream.total_bytes),
-            referenced=bool(self._parts.count) and kept_bytes > 0,
+            referenced=bool(self.parts.count) and kept_bytes > 0,
         )
 
     def order(self) -> tuple[OutputRun, ...]:
         """How the streams were interleaved, in at most MAX_RUNS runs, if they stand in the record as a whole."""
-        if self._parts.count:
+        if self.parts.count:
             return ()
         return tuple(OutputRun(stream=name, characters=count) for name, count in self._order.runs)
 
     def kept_artifacts(self) -> tuple[ArtifactStatus, ...]:
         """The files that were named; those whose content was lost on the way are marked as not fetched."""
-        if not self._parts.lost:
+        if not self.parts.lost:
             return tuple(self.artifacts)
-        complete = self._parts.kept[-1].artifacts if self._parts.kept else 0
+        complete = self.parts.kept[-1].artifacts if self.parts.kept else 0
         return tuple(
             one if index < complete else one.model_copy(update={"fetched": False})
             for index, one in enumerate(self.artifacts)

@@ -38,9 +38,9 @@ class Store:
     parts: list[OutputPart] = field(default_factory=list)
 
     def drain(self, transcript: Transcript) -> None:
-        while part := transcript.take_part():
+        while part := transcript.parts.take():
             if part.index in self.refused:
-                transcript.lose(part, "the API server did not accept it")
+                transcript.parts.lose(part, "the API server did not accept it")
             else:
                 self.parts.append(part)
 
@@ -54,8 +54,8 @@ class Store:
         transcript.finish()
         self.drain(transcript)
         contents: dict[str, bytes] = defaultdict(bytes)
-        named = self.parts[: transcript.part_count]
-        assert [part.index for part in named] == list(range(transcript.part_count))
+        named = self.parts[: transcript.parts.count]
+        assert [part.index for part in named] == list(range(transcript.parts.count))
         for part in named:
             for key, data in part.contents.items():
                 contents[key] += data
@@ -105,19 +105,20 @@ def test_what_the_record_says_of_output_is_true(
     stored = store.finish(transcript)
     assert not transcript.problem
     assert (
-        bool(transcript.lost) == any(index in refused for index in range(len(store.parts) + 1)) or not transcript.lost
+        bool(transcript.parts.lost) == any(index in refused for index in range(len(store.parts) + 1))
+        or not transcript.parts.lost
     )
     for name in STREAMS:
         text = "".join(frame["data"] for frame in arrived if frame.get("stream") == name)
         holds(transcript, name, stored, text.encode())
-        if transcript.done and not transcript.lost:
+        if transcript.done and not transcript.parts.lost:
             assert not transcript.stream(name).truncated
     for index, one in enumerate(transcript.kept_artifacts()):
         pieces = sent[index]
         if one.fetched:
             assert stored[artifact_key(index)] == b"".join(pieces or ())
         elif pieces is not None:
-            assert transcript.lost or not transcript.done
+            assert transcript.parts.lost or not transcript.done
 
 
 @given(written=outputs, sent=files)
@@ -127,7 +128,7 @@ def test_the_parts_tell_how_the_streams_were_interleaved(
     transcript, store = Transcript(), Store()
     store.take(transcript, numbered(*frames_of(written, sent)))
     store.finish(transcript)
-    if not transcript.part_count:
+    if not transcript.parts.count:
         return
     assert transcript.order() == ()
     read = b""
@@ -164,8 +165,8 @@ def test_each_part_is_closed_as_soon_as_it_is_full() -> None:
 def test_little_output_stands_in_the_record_alone(text: str) -> None:
     transcript = a_transcript(output(text), block_end(), the_end(text))
     transcript.finish()
-    assert transcript.take_part() is None
-    assert transcript.part_count == 0
+    assert transcript.parts.take() is None
+    assert transcript.parts.count == 0
     stream = transcript.stream("stdout")
     assert (stream.text, stream.referenced, stream.truncated) == (text, False, False)
 
@@ -174,7 +175,7 @@ def test_little_output_stands_in_the_record_alone(text: str) -> None:
 def test_much_output_is_referenced_and_its_start_stands_in_the_record(text: str) -> None:
     transcript = a_transcript(output(text), block_end(), the_end(text))
     transcript.finish()
-    part = transcript.take_part()
+    part = transcript.parts.take()
     assert part
     assert part.contents == {
         "stdout": text.encode(),
@@ -206,7 +207,7 @@ def test_a_file_that_no_part_was_told_of_when_it_was_closed_is_lost_with_the_nex
     frames = [an_artifact(0, "a", b"x" * 400), output("y" * 300), a_piece(0, b"x" * 400), the_end("y" * 300)]
     store.take(transcript, numbered(*frames))
     store.finish(transcript)
-    assert transcript.part_count == 1
+    assert transcript.parts.count == 1
     assert [one.fetched for one in transcript.kept_artifacts()] == [False]
 
 
@@ -215,7 +216,7 @@ def test_where_the_first_part_is_lost_its_start_stands_in_the_record() -> None:
     frames = [output("a" * 200), an_artifact(0, "f", b"x" * 200), a_piece(0, b"x" * 200), output("b" * 400)]
     store.take(transcript, numbered(*frames))
     store.finish(transcript)
-    assert (transcript.part_count, transcript.lost) == (0, "the API server did not accept it")
+    assert (transcript.parts.count, transcript.parts.lost) == (0, "the API server did not accept it")
     stream = transcript.stream("stdout")
     assert (stream.text, stream.kept_bytes, stream.total_bytes) == ("a" * 60, 60, 600)
     assert (stream.referenced, stream.truncated) == (False, True)
@@ -232,7 +233,7 @@ def test_a_file_that_is_stored_as_a_whole_is_not_lost_with_those_behind_it() -> 
     ]
     store.take(transcript, numbered(*frames, output("y" * 300), the_end("y" * 300)))
     stored = store.finish(transcript)
-    assert transcript.lost
+    assert transcript.parts.lost
     assert [one.fetched for one in transcript.kept_artifacts()] == [True, False, False]
     assert stored[artifact_key(0)] == b"whole"
 
@@ -242,19 +243,19 @@ def test_where_a_later_part_is_lost_the_record_refers_to_those_before_it() -> No
     store.take(transcript, numbered(output("a" * 300), output("b" * 300), output("c" * 300), output("d")))
     store.finish(transcript)
     stream = transcript.stream("stdout")
-    assert (transcript.part_count, stream.kept_bytes, stream.total_bytes) == (1, 300, 901)
+    assert (transcript.parts.count, stream.kept_bytes, stream.total_bytes) == (1, 300, 901)
     assert stream.sha256 == hashlib.sha256(b"a" * 300).hexdigest()
     assert (stream.text, stream.referenced, stream.truncated) == ("a" * 16, True, True)
 
 
 def test_a_second_loss_does_not_change_why_the_first_happened() -> None:
     transcript = a_transcript(output("a" * 300), output("b" * 300))
-    first, second = transcript.take_part(), transcript.take_part()
+    first, second = transcript.parts.take(), transcript.parts.take()
     assert first
     assert second
-    transcript.lose(second, "too large")
-    transcript.lose(first, "forbidden")
-    assert (transcript.lost, transcript.part_count) == ("too large", 0)
+    transcript.parts.lose(second, "too large")
+    transcript.parts.lose(first, "forbidden")
+    assert (transcript.parts.lost, transcript.parts.count) == ("too large", 0)
 
 
 @pytest.mark.parametrize(("refused", "most"), [(0, SMALL["PART_BYTES"] + 200), (1, 0), (2, 0)])
@@ -262,15 +263,15 @@ def test_after_a_loss_nothing_more_is_held_in_memory(refused: int, most: int) ->
     """But for what stands in the record: the start of the first part, if that is the one that was lost."""
     transcript, store = Transcript(), Store(frozenset({refused}))
     store.take(transcript, numbered(*(output("x" * 200, STREAMS[index % 2]) for index in range(100))))
-    assert sum(map(len, transcript._parts.held.values())) <= most
-    assert len(transcript._parts._order.runs) <= 1
+    assert sum(map(len, transcript.parts.held.values())) <= most
+    assert len(transcript.parts._order.runs) <= 1
 
 
 def test_nothing_counts_after_what_there_was_has_been_cut_into_parts() -> None:
     transcript, store = a_transcript(output("x" * 400)), Store()
-    before = store.finish(transcript), transcript.stream("stdout"), transcript.part_count
+    before = store.finish(transcript), transcript.stream("stdout"), transcript.parts.count
     store.take(transcript, numbered(output("x" * 400), output("late"), output("y" * 400))[1:])
-    assert (store.finish(transcript), transcript.stream("stdout"), transcript.part_count) == before
+    assert (store.finish(transcript), transcript.stream("stdout"), transcript.parts.count) == before
 
 
 def test_there_are_no_more_parts_than_the_record_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,8 +279,8 @@ def test_there_are_no_more_parts_than_the_record_can_name(monkeypatch: pytest.Mo
     transcript, store = Transcript(), Store()
     store.take(transcript, numbered(*(output("x" * 300) for _ in range(5))))
     stored = store.finish(transcript)
-    assert transcript.part_count == len(store.parts) == 3, "what the record doesn't name is not stored, either"
-    assert transcript.lost == "an execution can have at most 3 parts of output"
+    assert transcript.parts.count == len(store.parts) == 3, "what the record doesn't name is not stored, either"
+    assert transcript.parts.lost == "an execution can have at most 3 parts of output"
     holds(transcript, "stdout", stored, b"x" * 1500)
 
 
@@ -291,6 +292,6 @@ def test_parts_that_wait_to_be_stored_are_not_lost_with_one_behind_them(monkeypa
 
 def test_no_output_in_representations() -> None:
     transcript = a_transcript(output("PLANTED" * 60))
-    part = transcript.take_part()
+    part = transcript.parts.take()
     assert part
     assert "PLANTED" not in repr(part)

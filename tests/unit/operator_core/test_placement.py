@@ -27,7 +27,7 @@ from codeexec_api import Limits, Phase, SandboxPool, Verdict
 from codeexec_operator.adapters.placement import Placement, Register
 from codeexec_operator.core.observed import ObservedSession, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
-from codeexec_operator.core.placement import Claim, Holding, Move, assign, choose_pool, has_turn, index_in, next_move
+from codeexec_operator.core.placement import Claim, Holding, Step, assign, choose_pool, has_turn, index_in, next_step
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.startup import Timing, prove
 
@@ -110,35 +110,35 @@ class TestPool:
         assert assign([nobody], [("one", a_member())], template(), a_pool(), NOW, Timing()) == []
 
 
-class TestMoves:
+class TestSteps:
     @pytest.mark.parametrize(
-        ("phase", "joined", "move"),
+        ("phase", "joined", "step"),
         [
-            (Phase.PENDING, False, Move.JOIN_SESSION),
-            (Phase.RUNNING, False, Move.JOIN_SESSION),
+            (Phase.PENDING, False, Step.JOIN_SESSION),
+            (Phase.RUNNING, False, Step.JOIN_SESSION),
             (Phase.STARTING, True, None),
-            (Phase.AWAITING_APPROVAL, True, Move.LEAVE_SESSION),
+            (Phase.AWAITING_APPROVAL, True, Step.LEAVE_SESSION),
             (Phase.AWAITING_APPROVAL, False, None),
             (Phase.SUCCEEDED, False, None),
         ],
     )
-    def test_of_an_execution_in_a_session(self, phase: Phase, joined: bool, move: Move | None) -> None:
-        assert next_move(an_execution(phase=phase, **SESSION_REF), Holding(session=joined)) is move
+    def test_of_an_execution_in_a_session(self, phase: Phase, joined: bool, step: Step | None) -> None:
+        assert next_step(an_execution(phase=phase, **SESSION_REF), Holding(session=joined)) is step
 
     @pytest.mark.parametrize(
-        ("phase", "holding", "move"),
+        ("phase", "holding", "step"),
         [
             (Phase.STARTING, Holding(), None),
             (Phase.STARTING, Holding(pool=True, served=True), None),
-            (Phase.STARTING, Holding(pool=True), Move.LEAVE_POOL),
+            (Phase.STARTING, Holding(pool=True), Step.LEAVE_POOL),
             (Phase.STARTING, Holding(pool=True, pod=a_sandbox()), None),
-            (Phase.STARTING, Holding(pool=True, pod=Sandbox(gone=True)), Move.RETURN_POD),
+            (Phase.STARTING, Holding(pool=True, pod=Sandbox(gone=True)), Step.RETURN_POD),
             (Phase.RUNNING, Holding(pool=True, pod=Sandbox(gone=True)), None),
             (Phase.CANCELLED, Holding(pool=True), None),
         ],
     )
-    def test_of_an_execution_that_has_asked_a_pool(self, phase: Phase, holding: Holding, move: Move | None) -> None:
-        assert next_move(an_execution(phase=phase), holding) is move
+    def test_of_an_execution_that_has_asked_a_pool(self, phase: Phase, holding: Holding, step: Step | None) -> None:
+        assert next_step(an_execution(phase=phase), holding) is step
 
 
 async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session() -> None:
@@ -155,7 +155,7 @@ async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session()
     execution = an_execution(phase=Phase.RUNNING, **SESSION_REF)
     worker: Any = SimpleNamespace(meta=execution.metadata, sandbox=Sandbox(), connection=None, wake=lambda: None)
     place = Placement(worker, lambda: execution, Register(lambda *_: session, lambda _: None, lambda *_: None))
-    place.move()
+    place.step()
     await asyncio.wait_for(place.abandon_session(), 5)
     place.leave()
     assert left == [f"abandon {UID}", "leave True"]

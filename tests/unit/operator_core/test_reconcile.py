@@ -600,9 +600,9 @@ class TestFiles:
     def test_output_that_could_not_be_stored_is_not_promised_and_the_record_says_why(self) -> None:
         text = "z" * 700_000
         transcript = a_transcript(output(text), block_end(), the_end(text))
-        part = transcript.take_part()
+        part = transcript.parts.take()
         assert part
-        transcript.lose(part, "exceeded quota")
+        transcript.parts.lose(part, "exceeded quota")
         transcript.finish()
         result = plan(running(transcript=transcript))
         assert outcome(result)[0] is Phase.SUCCEEDED
