@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import AuditAnchor, CodeExecution, CodeExecutionStatus, CodeSession, CodeSessionStatus
+from codeexec_api import AuditAnchor, CodeExecution, CodeSession
 from codeexec_api.audit import (
     MEMBER,
     AuditEvent,
@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 _STANDARD_OUTPUT: Final = 1
 
 Record = TypeVar("Record", CodeExecution, CodeSession)
-Status = CodeExecutionStatus | CodeSessionStatus
 
 
 class AuditFailure(JobFailure):

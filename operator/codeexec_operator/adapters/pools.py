@@ -79,9 +79,8 @@ class PoolWorker(Worker):
         self.wake()
 
     def _know_policy(self) -> None:
-        policies, namespace = self.context.policies, self.meta.namespace
-        policy, source = policies.known(namespace), policies.source(namespace)
-        self.seen = replace(self.seen, policy=policy, policy_source=source)
+        known, source = self.context.policies.known, self.context.policies.source
+        self.seen = replace(self.seen, policy=known(self.meta.namespace), policy_source=source(self.meta.namespace))
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A pod of the pool was seen, changed or deleted."""
@@ -236,6 +235,8 @@ class PoolWorker(Worker):
                 await self._pods.ping(name)
             case actions.DropMember(name):
                 await self._drop(name)
+            case _:
+                raise TypeError(f"{type(action).__name__} is no action of a pool")
 
     async def _read(self) -> None:
         await self.context.policies.of(self.meta.namespace)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, Required, TypedDict, Unpack
 
 from codeexec_api import CodeExecution, CodeSession, Mount, PodLimits, SandboxPool
 from codeexec_api.names import (
@@ -38,24 +38,25 @@ def egress_targets_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return targets
 
 
-def build_pod(
-    owner: CodeExecution | CodeSession,
-    *,
-    image: str,
-    deadline_seconds: int,
-    runtime_class_name: str | None = None,
-    user_namespace: bool = False,
-    egress_targets: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+class PodParts(TypedDict, total=False):
+    """What all sandbox pods are made of."""
+
+    image: Required[str]
+    """Image reference by digest, as the policy chose it."""
+    deadline_seconds: Required[int]
+    """The kubelet ends the pod after this time, whatever else happens."""
+    runtime_class_name: str | None
+    """RuntimeClass, as the policy chose it; None is the node's default."""
+    user_namespace: bool
+    """Every node that may get the pod can give it a user namespace of its own."""
+    egress_targets: Sequence[Mapping[str, Any]]
+    """What the runner tries to reach, to show that it can't: name, address, port, protocol of each."""
+
+
+def build_pod(owner: CodeExecution | CodeSession, **parts: Unpack[PodParts]) -> dict[str, Any]:
     """The hardened pod that waits for the code of one execution or session.
 
-    Args:
-        owner: the request; it owns the pod, so the pod goes when the record is deleted.
-        image: image reference by digest, as the policy chose it.
-        deadline_seconds: the kubelet ends the pod after this time, whatever else happens.
-        runtime_class_name: RuntimeClass, as the policy chose it; None is the node's default.
-        user_namespace: every node that may get the pod can give it a user namespace of its own.
-        egress_targets: what the runner tries to reach, to show that it can't: name, address, port, protocol of each.
+    The request owns the pod, so the pod goes when the record is deleted.
     """
     meta = owner.metadata
     session = isinstance(owner, CodeSession)
@@ -71,37 +72,19 @@ def build_pod(
         metadata,
         owner.spec.limits,
         user_of=meta.uid,
-        image=image,
-        deadline_seconds=deadline_seconds,
-        runtime_class_name=runtime_class_name,
-        user_namespace=user_namespace,
-        egress_targets=egress_targets,
         mounts=(owner.spec.mounts or ()) if isinstance(owner, CodeExecution) else (),
+        **parts,
     )
 
 
-def build_pool_pod(
-    pool: SandboxPool,
-    *,
-    name: str,
-    template: str,
-    image: str,
-    deadline_seconds: int,
-    runtime_class_name: str | None = None,
-    user_namespace: bool = False,
-    egress_targets: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
-    """The hardened pod that waits in a pool.
+def build_pool_pod(pool: SandboxPool, *, name: str, template: str, **parts: Unpack[PodParts]) -> dict[str, Any]:
+    """The hardened pod that waits in a pool, which owns the pod until an execution takes it.
 
     Args:
-        pool: it owns the pod until an execution takes it.
+        pool: its owner.
         name: of the pod; ends in twelve random hexadecimal digits.
         template: digest of what the pod is made of.
-        image: see `build_pod`, as for the rest.
-        deadline_seconds: see `build_pod`.
-        runtime_class_name: see `build_pod`.
-        user_namespace: see `build_pod`.
-        egress_targets: see `build_pod`.
+        parts: see `PodParts`.
     """
     metadata = {
         "name": name,
@@ -113,11 +96,7 @@ def build_pool_pod(
         metadata,
         pool.spec.limits,
         user_of=name[-POOL_SUFFIX_LENGTH:],
-        image=image,
-        deadline_seconds=deadline_seconds,
-        runtime_class_name=runtime_class_name,
-        user_namespace=user_namespace,
-        egress_targets=egress_targets,
+        **parts,
     )
 
 
@@ -148,14 +127,11 @@ def _pod(
     limits: PodLimits,
     *,
     user_of: str,
-    image: str,
-    deadline_seconds: int,
-    runtime_class_name: str | None,
-    user_namespace: bool,
-    egress_targets: Sequence[Mapping[str, Any]],
     mounts: Sequence[Mount] = (),
+    **parts: Unpack[PodParts],
 ) -> dict[str, Any]:
-    identity = hardening.identity(user_of, user_namespace=user_namespace)
+    runtime_class_name, egress_targets = parts.get("runtime_class_name"), list(parts.get("egress_targets", ()))
+    identity = hardening.identity(user_of, user_namespace=parts.get("user_namespace", False))
     resources = {"cpu": limits.cpu, "memory": limits.memory, "ephemeral-storage": limits.ephemeral_storage}
     return {
         "apiVersion": "v1",
@@ -165,15 +141,15 @@ def _pod(
             **deepcopy(dict(hardening.POD)),
             **identity["spec"],
             **({"runtimeClassName": runtime_class_name} if runtime_class_name else {}),
-            "activeDeadlineSeconds": deadline_seconds,
+            "activeDeadlineSeconds": parts["deadline_seconds"],
             "securityContext": deepcopy(dict(hardening.POD_SECURITY_CONTEXT)) | identity["securityContext"],
             "volumes": hardening.volumes(int(parse_quantity(limits.memory))) + hardening.read_only_volumes(mounts),
             "containers": [
                 {
                     "name": SANDBOX_CONTAINER,
-                    "image": image,
+                    "image": parts["image"],
                     "imagePullPolicy": "IfNotPresent",
-                    "env": [{"name": EGRESS_TARGETS, "value": json.dumps(list(egress_targets), separators=(",", ":"))}],
+                    "env": [{"name": EGRESS_TARGETS, "value": json.dumps(egress_targets, separators=(",", ":"))}],
                     "stdin": True,
                     # What a runner that can't start says reaches the record.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
