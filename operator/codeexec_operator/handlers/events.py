@@ -7,7 +7,7 @@ objects, so kopf writes nothing by itself.
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -30,7 +30,6 @@ from codeexec_api.names import (
 )
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
-from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.adapters.lookout import Lookout
@@ -222,22 +221,34 @@ async def on_configuration(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> N
     await memo.operation.reconfigure(None if event["type"] == "DELETED" else event["object"].get("data") or {})
 
 
-def _pass_on(take: Callable[..., None]) -> Callable[..., Awaitable[None]]:
-    async def handler(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-        """An object was listed, created or changed, or it is deleted, or no longer among those that are watched."""
-        take(memo.controller, event["object"], deleted=event["type"] == "DELETED")
-
-    return handler
+@kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL, registry=NAMESPACE)
+async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A CodeExecution that isn't over was listed, created or changed, or one is over or deleted."""
+    memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
 
 
-for _plural, _take in (
-    (EXECUTION_PLURAL, Controller.on_execution),
-    (APPROVAL_PLURAL, Controller.on_approval),
-    (SESSION_PLURAL, Controller.on_session),
-    (POLICY_PLURAL, Controller.on_policy),
-    (POOL_PLURAL, Controller.on_pool),
-):
-    kopf.on.event(GROUP, VERSION, _plural, id=_plural, registry=NAMESPACE)(_pass_on(_take))
+@kopf.on.event(GROUP, VERSION, APPROVAL_PLURAL, registry=NAMESPACE)
+async def on_approval(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """An ExecutionApproval was listed, created, changed or deleted."""
+    memo.controller.on_approval(event["object"], deleted=event["type"] == "DELETED")
+
+
+@kopf.on.event(GROUP, VERSION, SESSION_PLURAL, registry=NAMESPACE)
+async def on_session(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A CodeSession that isn't over was listed, created or changed, or one is over or deleted."""
+    memo.controller.on_session(event["object"], deleted=event["type"] == "DELETED")
+
+
+@kopf.on.event(GROUP, VERSION, POLICY_PLURAL, registry=NAMESPACE)
+async def on_policy(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """An ExecutionPolicy was listed, created, changed or deleted."""
+    memo.controller.on_policy(event["object"], deleted=event["type"] == "DELETED")
+
+
+@kopf.on.event(GROUP, VERSION, POOL_PLURAL, registry=NAMESPACE)
+async def on_pool(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+    """A SandboxPool was listed, created, changed or deleted."""
+    memo.controller.on_pool(event["object"], deleted=event["type"] == "DELETED")
 
 
 def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:
