@@ -165,9 +165,9 @@ async def test_code_in_a_secret_that_the_next_operator_has_not_heard_of_runs(ope
         await attached.hit()
         await in_thread(operator.stop)
     assert "payloadRef" in stage.record(agent)["spec"]
-    with stage.proxy.fault(Match("watch", "secrets"), Stall()), stage.proxy.fault(Match("list", "secrets"), Stall()):
-        with stage.operator():
-            assert (await execution.result()).output == "hello\n"
+    fault = stage.proxy.fault
+    with fault(Match("watch", "secrets"), Stall()), fault(Match("list", "secrets"), Stall()), stage.operator():
+        assert (await execution.result()).output == "hello\n"
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
