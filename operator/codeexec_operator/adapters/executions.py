@@ -506,13 +506,18 @@ class ExecutionWorker(PodWorker):
         self._know_approvals()
 
     async def _read_payload(self, ref: PayloadRef) -> Sequence[Mapping[str, Any] | None]:
-        """The Secrets of the payload. One that is just being created is not asked for: its arrival will be heard of."""
+        """The Secrets of the payload.
+
+        Whoever creates an execution may be creating its Secret at this moment. That one is not asked for: its arrival
+        will be heard of.
+        """
         payloads = self.context.payloads
         if ref.parts == 1:
             seen = payloads.seen(self.meta.namespace, ref.name)
             if secret := payloads.take(self.meta.namespace, ref.name):
                 return (secret,)
-            if not seen and self._seen.payload_read_at is None and is_new(self._seen.execution, now()):
+            execution, first = self._seen.execution, self._seen.payload_read_at is None
+            if not seen and first and execution.status.phase is Phase.PENDING and is_new(execution, now()):
                 return (None,)
         return await self.context.cluster.get_payload(self.meta.namespace, ref.name, ref.parts)
 

@@ -188,16 +188,27 @@ async def _watch(
         _keep_signals(stop)
         return tasks
 
+    others = asyncio.all_tasks()
     spawning = asyncio.create_task(spawn())
     try:
         done, _ = await asyncio.wait(await asyncio.shield(spawning), return_when=asyncio.FIRST_COMPLETED)
         errors = [task.exception() for task in done if not task.cancelled()]
         raise JobFailure(_what(next(filter(None, errors), None)))
     finally:
-        tasks = await spawning
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end(await spawning)
+        await _end([task for task in asyncio.all_tasks() - others if _watches(task.get_name(), registry, namespace)])
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _watches(name: str, registry: kopf.OperatorRegistry, namespace: str) -> bool:
+    """True if a task of this name is a watch of such a kopf operator, which leaves its others behind when one fails."""
+    ours = name.startswith("watcher for ") and name.endswith(f"@{namespace}")
+    return ours and name.startswith("watcher for configmaps.") is (registry is CONFIGURATION)
 
 
 def _what(error: BaseException | None) -> str:
