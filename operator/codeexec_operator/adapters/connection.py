@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
@@ -21,6 +21,8 @@ from codeexec_operator.core.transcript import Lines, Transcript, readiness
 
 logger = logging.getLogger(__name__)
 
+_AT_A_TIME: Final = 100
+"""Lines that are taken in before something else has its turn."""
 _numbers = itertools.count(1)
 """Each connection of this process has a higher number than those before: what these still send is refused."""
 
@@ -163,15 +165,16 @@ class Connection:
                 await link.end_line()
                 await self._send(self._greeting)
                 async for data in link.received():
-                    for line in self._complete(lines, data):
+                    for number, line in enumerate(self._complete(lines, data)):
                         await self._take(line)
+                        if number % _AT_A_TIME == 0:
+                            await asyncio.sleep(0)
                     if self.view.problem:
                         break
         except (ApiException, *NETWORK_ERRORS) as error:
             logger.warning("%s: the connection to the pod failed (%s)", self._pod, type(error).__name__)
-            answered = isinstance(error, ApiException | aiohttp.ClientResponseError)
             since = self.view.refused_since or datetime.now(UTC)
-            self.view = replace(self.view, refused_since=since if answered else None)
+            self.view = replace(self.view, refused_since=since if _is_of_pod(error) else None)
         finally:
             self._link = None
             followed, self._followed = self._followed, {}
@@ -255,3 +258,14 @@ class Connection:
     def _see(self, **changes: Any) -> None:
         self.view = replace(self.view, **changes)
         self.changed()
+
+
+def _is_of_pod(error: Exception) -> bool:
+    """True if it is the pod or its node that can't be reached.
+
+    The API server says so, or is still waiting for the node. A leader that can't reach the API server doesn't last long
+    enough for this to matter.
+    """
+    if isinstance(error, ApiException | aiohttp.ClientResponseError):
+        return True
+    return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError)

@@ -54,7 +54,7 @@ class Controller:
         """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
         worker = self._executions.get(uid)
-        if version <= (worker.version if worker else self._ended.get(uid, 0)):
+        if version <= worker.version if worker else version < self._ended.get(uid, 0):
             return  # most are what was written here, and some are late
         execution = _unfinished(worker, CodeExecution.parse, raw, left=deleted)
         if execution is None:

@@ -399,8 +399,6 @@ class ExecutionWorker(PodWorker):
                 await self._adopt(self.pod_name, patch)
             case actions.CancelCode() | actions.ResumeCode() | actions.GiveUpSession():
                 await self._act_on_code(action)
-            case actions.ReadPod():
-                await self._read_pod()
             case _:
                 await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
 
@@ -419,16 +417,6 @@ class ExecutionWorker(PodWorker):
             case actions.GiveUpSession(why):
                 if self._session:
                     self._session.give_up(why)
-
-    async def _read_pod(self) -> None:
-        """It is told of by its owner, which may be a pool that does not know whose it is."""
-        named = f"metadata.name={self.pod_name}"
-        found = await self.context.cluster.list_pods(self.meta.namespace, fields=named)
-        if found:
-            self.observe_pod(found[0], deleted=False)
-        else:
-            self.sandbox = replace(self.sandbox, gone=True, over_at=now())
-            self.wake()
 
     async def _put_away(self, action: actions.DeletePayload | actions.CloseEgress) -> None:
         """What doesn't succeed here is left to the sweeper and to the garbage collector."""

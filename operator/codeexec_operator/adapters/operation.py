@@ -1,5 +1,6 @@
 """All that the operator does besides telling how it is: started as a whole, and stopped as a whole."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
@@ -52,7 +53,7 @@ class Operation:
         telemetry: serves metrics already.
         epoch: of this leader.
         watch: passes on to the controller what happens in a namespace, until that fails.
-        watch_configuration: calls `reconfigure` with each version of the ConfigMap, until that fails.
+        watch_configuration: calls `configuration_changed` with each version of the ConfigMap, until that fails.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class Operation:
         watch_configuration: Callable[["Operation"], Awaitable[None]],
     ) -> None:
         self._settings, self._configuration, self._cluster = settings, configuration, cluster
+        self._found: Mapping[str, str] | None = None
+        self._changed = asyncio.Event()
         self._watch, self._watch_configuration = watch, watch_configuration
         release = version("codeexec")
         self._lookout, self._telemetry = lookout, telemetry
@@ -143,6 +146,7 @@ class Operation:
         self._jobs.add("lookout", self._lookout.look, every=TARGETS_SECONDS, after=TARGETS_SECONDS)
         self._jobs.add("events", self._announcer.run)
         self._jobs.add("sealing keys", self._renew_keys, every=_KEYS_SECONDS, after=_KEYS_SECONDS)
+        self._jobs.add("new configuration", self._reconfigure, every=0)
         self._jobs.add("configuration", partial(self._watch_configuration, self), every=0)
         await self._tenants.serve(self._configuration.namespaces)
         self._telemetry.metrics.leads(self.controller.census, self._tenants.served)
@@ -159,8 +163,24 @@ class Operation:
         self._audit.check()
         await self._cluster.get_configuration(*self._settings.config_map)
 
-    async def reconfigure(self, data: Mapping[str, str] | None) -> None:
+    def configuration_changed(self, data: Mapping[str, str] | None) -> None:
         """The ConfigMap was seen, changed or deleted. What isn't valid is reported, and what was in force stays so."""
+        self._found = data
+        self._changed.set()
+
+    async def _reconfigure(self) -> None:
+        """A job of its own: a change is not left half done when the watch that told of it fails."""
+        await self._changed.wait()
+        self._changed.clear()
+        before = self._configuration
+        try:
+            await self._put_in_force(self._found)
+        except Exception:
+            self._configuration = before
+            self._changed.set()
+            raise
+
+    async def _put_in_force(self, data: Mapping[str, str] | None) -> None:
         try:
             if data is None:
                 raise ConfigurationError("it was deleted: run `helm upgrade` again")
@@ -204,6 +224,7 @@ class Operation:
     async def _serve(self, tenant: Tenant) -> None:
         """Until it fails. It is asked first, because that costs less than a watch where there are no rights."""
         self._audit.begin(tenant.namespace)
+        self._policies.forget(tenant.namespace)
         await self._cluster.ready(tenant.namespace)
         tenant.tell("watch")(None)
         await self._watch(self, tenant.namespace)

@@ -154,14 +154,22 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
             self.wake()
         elif isinstance(action, actions.CancelStray):
-            logger.warning("%s: ended job %s, which no execution claims", self.name, action.uid)
-            if self.connection:
-                await self.connection.cancel_stray(action.uid)
+            await self._end_stray(action.uid)
         elif isinstance(action, actions.ReadLease):
             self._seen = replace(self._seen, lease=await self._read_lease(action.name))
             self.wake()
         else:
             await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
+
+    async def _end_stray(self, uid: str) -> None:
+        """Unless its execution is there, and only its list takes long."""
+        unfinished = await self.context.cluster.list_unfinished(self.meta.namespace)
+        if uid in {one["metadata"]["uid"] for one in unfinished}:
+            self._seen = replace(self._seen, since=now())
+            self.wake()
+        elif self.connection:
+            logger.warning("%s: ended job %s, which no execution claims", self.name, uid)
+            await self.connection.cancel_stray(uid)
 
     async def _read_lease(self, name: str) -> LeaseView:
         try:

@@ -279,6 +279,8 @@ class PodWorker(Worker):
                     raise ApiException(status=403, reason="admission does not know the changed configuration yet")
                 self.sandbox = replace(self.sandbox, requested=True, fault=fault)
                 self.wake()
+            case actions.ReadPod():
+                await self._read_pod()
             case actions.Attach():
                 refused_since = self.connection.view.refused_since if self.connection else None
                 self.connection = Connection(
@@ -294,3 +296,13 @@ class PodWorker(Worker):
                 self.connection.open()
             case actions.DeletePod():
                 await self.context.cluster.delete_pod(self.meta.namespace, self.pod_name)
+
+    async def _read_pod(self) -> None:
+        """It is told of by its owner, which may be a pool that does not know whose it is."""
+        named = f"metadata.name={self.pod_name}"
+        found = await self.context.cluster.list_pods(self.meta.namespace, fields=named)
+        if found:
+            self.observe_pod(found[0], deleted=False)
+        else:
+            self.sandbox = replace(self.sandbox, gone=True, over_at=now())
+            self.wake()

@@ -159,7 +159,7 @@ class RunnerView:
     problem: str = ""
     """What came was not what a runner sends."""
     refused_since: datetime | None = None
-    """Since when each attempt to connect was answered with a refusal, as it is when the node does not answer."""
+    """Since when each attempt to connect was refused by the API server, or not answered, because of the pod's node."""
 
 
 @dataclass(frozen=True)

@@ -229,7 +229,7 @@ def _keep_signals(stop: asyncio.Event) -> None:
 @kopf.on.event("v1", "configmaps", registry=CONFIGURATION)
 async def on_configuration(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """The operator's own ConfigMap was listed, created, changed or deleted."""
-    await memo.operation.reconfigure(None if event["type"] == "DELETED" else event["object"].get("data") or {})
+    memo.operation.configuration_changed(None if event["type"] == "DELETED" else event["object"].get("data") or {})
 
 
 @kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL, registry=NAMESPACE)
