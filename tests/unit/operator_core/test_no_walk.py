@@ -21,6 +21,7 @@ from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.observed import PodView
@@ -61,6 +62,7 @@ class Stage:
             cluster=self,
             lookout=SimpleNamespace(view=SURROUNDINGS, view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
+            output=OutputRoom(),
             timing=Timing(),
             version="1",
             epoch=1,
