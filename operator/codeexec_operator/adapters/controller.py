@@ -40,7 +40,7 @@ class Controller:
         self._executions: Roster[ExecutionWorker] = Roster()
         self._sessions: Roster[SessionWorker] = Roster()
         self._pools: Roster[PoolWorker] = Roster()
-        self._starts = Starts()
+        self._starts = Starts(self._wake_pool)
         self._ended: OrderedDict[str, int] = OrderedDict()
         """Resource versions, by UID, at which executions and sessions were let go of lately."""
         self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._forget_execution)
@@ -97,7 +97,6 @@ class Controller:
                 pool,
                 starts=self._starts,
                 forget=self._forget_pool,
-                start_ended=self._start_ended,
                 opened=self._pool_opened,
             )
         )
@@ -223,11 +222,9 @@ class Controller:
         for execution in self._executions.of(namespace):
             execution.pool_opened()
 
-    def _start_ended(self, worker: PoolWorker) -> None:
-        """Another pool may start a pod now."""
-        uid = self._starts.ended(worker.meta.uid)
-        if uid and (waiting := self._pools.get(uid)):
-            waiting.wake()
+    def _wake_pool(self, uid: str) -> None:
+        if pool := self._pools.get(uid):
+            pool.wake()
 
     def _forget_execution(self, worker: ExecutionWorker) -> None:
         self._let_go(worker.uid, worker.version)

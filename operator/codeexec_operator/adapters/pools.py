@@ -90,13 +90,9 @@ class PoolWorker(Worker):
         *,
         starts: Starts,
         forget: Callable[["PoolWorker"], None],
-        start_ended: Callable[["PoolWorker"], None],
         opened: Callable[[str], None],
     ) -> None:
-        """`start_ended` is called when a pod isn't starting any more.
-
-        `opened` is called with its namespace when executions may ask for pods.
-        """
+        """`opened` is called with its namespace when executions may ask for pods."""
         self._seen = ObservedPool(pool)
         self._members: dict[str, Member] = {}
         self._proven: dict[str, None] = {}
@@ -114,7 +110,7 @@ class PoolWorker(Worker):
         self._listed = False
         self._changed_at: datetime | None = None
         self._trouble = ""
-        self._starts, self._forget, self._start_ended, self._opened = starts, forget, start_ended, opened
+        self._starts, self._forget, self._opened = starts, forget, opened
         super().__init__(context, pool.metadata)
 
     # --- what is observed ---
@@ -432,7 +428,7 @@ class PoolWorker(Worker):
         self._forgive()
         self._seen = replace(self._seen, last_refill_ms=round(took.total_seconds() * 1000))
         self._hand_out()
-        self._start_ended(self)
+        self._starts.ended(self.meta.uid)
         self.wake()
 
     def _let_go(self, name: str) -> None:
@@ -444,7 +440,7 @@ class PoolWorker(Worker):
         if connection := self._connections.pop(name, None):
             connection.close()
         if member and member.starting:
-            self._start_ended(self)
+            self._starts.ended(self.meta.uid)
         self.wake()
 
     async def _refresh(self) -> None:

@@ -242,8 +242,8 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
             wakes.append(create_at)
         else:
             new = seen.names[: min(missing, max(0, seen.allowance))]
-            if len(new) < missing:  # others start, and nobody tells when they have
-                wakes.append(now + timedelta(seconds=timing.pool_pause))
+            if len(new) < missing:  # others start, and it may be this one's turn though none of them has ended
+                wakes.append(now + timedelta(seconds=timing.start_turn))
             acts += [CreateMember(name, _manifest(name, seen, template, now)) for name in new]
     status = _status(seen, kept, template, now)
     return Plan(

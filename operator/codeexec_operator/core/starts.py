@@ -49,14 +49,19 @@ class Demand:
 
 
 class Starts:
-    """Shares what the nodes can start between namespaces, and remembers which pools wait for more.
+    """Shares what the nodes can start between namespaces, and tells pools that wait when they may start more.
 
     Args:
+        wake: called with the UID of a pool that is to ask again.
         share: compares the namespaces.
     """
 
-    def __init__(self, share: Callable[[Mapping[str, int], int, int], Mapping[str, int]] = fair_shares) -> None:
-        self._share = share
+    def __init__(
+        self,
+        wake: Callable[[str], None],
+        share: Callable[[Mapping[str, int], int, int], Mapping[str, int]] = fair_shares,
+    ) -> None:
+        self._wake, self._share = wake, share
         self._demands: dict[str, Demand] = {}
         self._wanted: Counter[str] = Counter()
         self._starting: Counter[str] = Counter()
@@ -76,25 +81,29 @@ class Starts:
         """
         self._know(demand)
         allowed = self._share_of(demand.namespace, limit, now) - self._starting[demand.namespace]
-        if demand.wanted - demand.starting > allowed:
+        if demand.wanted - demand.starting > max(0, allowed):
             self._waiting.setdefault(demand.namespace, {})[demand.uid] = None
         else:
             self._wait_no_more(demand)
+        if self._all_wanted <= limit:
+            for one in list(self._waiting):
+                self._wake_in(one)
         return allowed
 
     def began(self, uid: str) -> None:
         """A pod of this pool is starting."""
         self._add(uid, 1)
 
-    def ended(self, uid: str) -> str | None:
-        """A pod of this pool isn't starting any more. The pool that is to look whether it may start one, if any."""
+    def ended(self, uid: str) -> None:
+        """A pod of this pool isn't starting any more, so another one may."""
         demand = self._add(uid, -1)
-        if not self._waiting or demand is None:
-            return None
-        namespace = demand.namespace if demand.namespace in self._waiting else next(iter(self._waiting))
+        if self._waiting and demand:
+            self._wake_in(demand.namespace if demand.namespace in self._waiting else next(iter(self._waiting)))
+
+    def _wake_in(self, namespace: str) -> None:
         chosen = next(iter(self._waiting[namespace]))
         self._wait_no_more(self._demands[chosen])
-        return chosen
+        self._wake(chosen)
 
     def forget(self, uid: str) -> None:
         """This pool is gone."""
@@ -110,6 +119,9 @@ class Starts:
         if now >= self._shared_at + SHARED_SECONDS:
             self._shares = self._share(self._wanted, limit, int(now / TURN_SECONDS))
             self._shared_at = now
+            others = [one for one in self._waiting if one != namespace]
+            for one in [one for one in others if self._shares.get(one, 0) > self._starting[one]]:
+                self._wake_in(one)
         even = limit // len(self._wanted)  # no fair share is less
         return min(wanted, max(even, self._shares.get(namespace, 0)))
 

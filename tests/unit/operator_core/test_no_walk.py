@@ -63,7 +63,7 @@ class Stage:
             lookout=SimpleNamespace(view=SURROUNDINGS, view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             output=OutputRoom(),
-            timing=Timing(),
+            timing=Timing(pool_status=3600),  # nothing is due by the clock
             version="1",
             epoch=1,
             telemetry=SimpleNamespace(metrics=metrics),

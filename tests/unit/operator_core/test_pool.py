@@ -47,7 +47,13 @@ from codeexec_operator.core.pool import (
 from codeexec_operator.core.startup import Timing, prove
 
 TIMING = Timing(
-    start_timeout=60, attach_retry=1, refill_pause=1, low_refill_pause=0.3, pool_pause=1, pool_longest_pause=60
+    start_timeout=60,
+    attach_retry=1,
+    refill_pause=1,
+    low_refill_pause=0.3,
+    pool_pause=1,
+    pool_longest_pause=60,
+    start_turn=5,
 )
 NAMES = tuple(f"default-{number:012x}" for number in range(50))
 
@@ -244,7 +250,7 @@ class TestWhen:
     def test_when_others_start_it_looks_again(self) -> None:
         observed = seen(allowance=1)
         assert len(created(plan(observed))) == 1
-        assert plan(observed).wake_at == NOW + seconds(1)
+        assert plan(observed).wake_at == NOW + seconds(5)
 
 
 class TestForUse:

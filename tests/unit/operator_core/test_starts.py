@@ -18,6 +18,10 @@ class Counted:
         return fair_shares(wanted, limit, turn)
 
 
+def nobody(uid: str) -> None:
+    """Nobody waits, or it doesn't matter who."""
+
+
 def a_demand(namespace: str, wanted: int, starting: int = 0, *, pool: str = "") -> Demand:
     return Demand(pool or namespace, namespace, wanted, starting)
 
@@ -54,33 +58,33 @@ class TestFairShares:
 
 class TestStarts:
     def test_who_alone_wants_pods_gets_all_starts_there_are(self) -> None:
-        starts = Starts()
+        starts = Starts(nobody)
         assert starts.allowance(a_demand("a", 100), 8, 0) == 8
         assert starts.allowance(a_demand("a", 3), 8, 0) == 3
 
     def test_what_starts_already_counts_for_all_pools_of_the_namespace(self) -> None:
-        starts = Starts()
+        starts = Starts(nobody)
         assert starts.allowance(a_demand("a", 100, 5, pool="first"), 8, 0) == 3
         assert starts.allowance(a_demand("a", 100, 0, pool="second"), 8, 0) == 3
         starts.began("second")
         assert starts.allowance(a_demand("a", 100, 5, pool="first"), 8, 0) == 2
 
     def test_who_comes_later_gets_its_even_share_at_once(self) -> None:
-        starts = Starts()
+        starts = Starts(nobody)
         starts.allowance(a_demand("a", 100), 8, 0)
         starts.allowance(a_demand("a", 100, 8), 8, 0)
         assert starts.allowance(a_demand("b", 100), 8, 0) == 4
         assert starts.allowance(a_demand("a", 100, 8), 8, SHARED_SECONDS) == -4
 
     def test_what_others_do_not_want_is_shared_once_shares_are_compared_again(self) -> None:
-        starts = Starts()
+        starts = Starts(nobody)
         starts.allowance(a_demand("a", 100), 9, 0)
         starts.allowance(a_demand("b", 100), 9, 0)
         starts.allowance(a_demand("c", 1), 9, 0)
         assert starts.allowance(a_demand("a", 100), 9, SHARED_SECONDS) == 4
 
     def test_what_cannot_be_shared_goes_round(self) -> None:
-        starts, served = Starts(), set()
+        starts, served = Starts(nobody), set()
         for turn in range(3):
             for name in "abc":
                 if starts.allowance(a_demand(name, 1), 1, turn * TURN_SECONDS):
@@ -88,35 +92,71 @@ class TestStarts:
         assert served == set("abc")
 
     def test_a_pool_that_is_gone_wants_nothing(self) -> None:
-        starts = Starts()
+        starts = Starts(nobody)
         starts.allowance(a_demand("a", 100, 8), 8, 0)
         starts.forget("a")
         starts.forget("never-heard-of")
         assert starts.allowance(a_demand("b", 100), 8, 0) == 8
 
     def test_a_start_that_has_ended_is_for_the_pool_of_its_namespace_that_has_waited_longest(self) -> None:
-        starts = Starts()
+        woken: list[str] = []
+        starts = Starts(woken.append)
         for name, pool in (("b", "b"), ("a", "first"), ("a", "second"), ("a", "third")):
-            starts.allowance(a_demand(name, 10, 0 if pool != "first" else 8, pool=pool), 8, 0)
-        assert [starts.ended("first") for _ in range(4)] == ["first", "second", "third", "b"]
+            starts.allowance(a_demand(name, 10, 8 if pool == "first" else 0, pool=pool), 8, 0)
+        for _ in range(4):
+            starts.ended("first")
+        assert woken == ["first", "second", "third", "b"]
 
     def test_or_of_another_namespace_if_none_waits_there(self) -> None:
-        starts = Starts()
+        woken: list[str] = []
+        starts = Starts(woken.append)
         starts.allowance(a_demand("a", 8, 8), 8, 0)
         starts.allowance(a_demand("b", 10), 8, 0)
         starts.allowance(a_demand("c", 10), 8, 0)
-        assert [starts.ended("a") for _ in range(3)] == ["b", "c", None]
+        for _ in range(3):
+            starts.ended("a")
+        assert woken == ["b", "c"]
 
     def test_who_got_what_it_wants_does_not_wait(self) -> None:
-        starts = Starts()
+        woken: list[str] = []
+        starts = Starts(woken.append)
         starts.allowance(a_demand("a", 10), 8, 0)
         starts.allowance(a_demand("a", 8), 8, 0)
-        assert starts.ended("a") is None
+        starts.ended("a")
+        assert woken == []
+
+    def test_whose_turn_it_is_by_the_clock_is_told(self) -> None:
+        woken: list[str] = []
+        starts = Starts(woken.append)
+        for name in "abc":
+            starts.allowance(a_demand(name, 2), 1, 0)
+        starts.began("a")
+        woken.clear()
+        starts.allowance(a_demand("a", 2, 1), 1, TURN_SECONDS)
+        assert woken == ["b"]
+
+    def test_who_waits_is_told_when_there_is_enough_for_all(self) -> None:
+        woken: list[str] = []
+        starts = Starts(woken.append)
+        starts.allowance(a_demand("a", 10, 8), 8, 0)
+        starts.allowance(a_demand("b", 6), 8, 0)
+        starts.forget("a")
+        starts.allowance(a_demand("c", 1), 8, 0)
+        assert woken == ["b"]
+
+    def test_a_pool_that_wants_nothing_more_does_not_wait_though_its_namespace_has_too_much(self) -> None:
+        woken: list[str] = []
+        starts = Starts(woken.append)
+        starts.allowance(a_demand("a", 8, 8, pool="first"), 8, 0)
+        starts.allowance(a_demand("b", 8), 8, 0)
+        starts.allowance(a_demand("a", 0, pool="second"), 8, SHARED_SECONDS)
+        starts.ended("first")
+        assert woken == ["b"]
 
     def test_an_event_costs_the_same_however_many_namespaces_there_are(self) -> None:
         for namespaces in (10, 1000):
             share = Counted()
-            starts = Starts(share)
+            starts = Starts(nobody, share)
             names = [f"namespace-{number}" for number in range(namespaces)]
             for name in names:
                 starts.allowance(a_demand(name, 10), 4, 0)
@@ -136,7 +176,7 @@ class TestStarts:
         st.integers(1, 12),
     )
     def test_shares_that_are_new_are_the_fair_ones(self, told: list[tuple[str, str, int, int]], limit: int) -> None:
-        starts, known, now = Starts(), dict[str, Demand](), 0.0
+        starts, known, now = Starts(nobody), dict[str, Demand](), 0.0
         for namespace, pool, wanted, starting in told:
             now += SHARED_SECONDS
             uid = namespace + pool
