@@ -15,6 +15,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.output_room import FREE_BYTES
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import PodLink, RunnerView
 from codeexec_operator.core.transcript import Lines, Transcript, readiness
@@ -35,6 +36,12 @@ class Job(Protocol):
     @property
     def transcript(self) -> Transcript:
         """What the runner has said of it."""
+
+    async def make_room(self, pending: int) -> None:
+        """Wait until there is memory for its output. So many bytes have come that are not in its transcript yet."""
+
+    def settle_room(self, pending: int) -> None:
+        """What has come is in its transcript, but for so many bytes."""
 
     async def store_parts(self) -> None:
         """Keep the parts of the output that there are. Must not raise."""
@@ -165,10 +172,15 @@ class Connection:
                 await link.end_line()
                 await self._send(self._greeting)
                 async for data in link.received():
+                    *_, latest = [None, *self._followed.values()]
+                    if latest:
+                        await latest.job.make_room(lines.pending + len(data))
                     for number, line in enumerate(self._complete(lines, data)):
                         await self._take(line)
                         if number % _AT_A_TIME == 0:
                             await asyncio.sleep(0)
+                    if latest:
+                        latest.job.settle_room(lines.pending)
                     if self.view.problem:
                         break
         except (ApiException, *NETWORK_ERRORS) as error:
@@ -179,12 +191,13 @@ class Connection:
             self._link = None
             followed, self._followed = self._followed, {}
             for one in followed.values():
+                one.job.settle_room(0)
                 one.job.cut_off()
             self._see(link=PodLink.CLOSED, closed_at=datetime.now(UTC), ready=None)
 
     def _complete(self, lines: Lines, data: bytes) -> list[bytes]:
         try:
-            return lines.feed(data)
+            return lines.feed(data, skip_beyond=None if self._followed else FREE_BYTES)
         except ValueError as error:
             self._fail(str(error))
             return []

@@ -27,6 +27,7 @@ from codeexec_api.code_rules import Inquiry, Reading
 from codeexec_api.names import pod_name, review_name
 from codeexec_api.policy import policy_for
 from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.output_room import Share
 from codeexec_operator.adapters.pools import ClaimedPod, PoolWorker
 from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.sessions import SessionWorker
@@ -93,6 +94,7 @@ class ExecutionWorker(PodWorker):
         self._claimed: ClaimedPod | None = None
         self._approvals: dict[str, tuple[int, ExecutionApproval | None]] = {}
         """Decisions about executions of this name: the newest version that was heard of, None if it was deleted."""
+        self._share = Share(context.output, execution.metadata.namespace, self)
         self._over = asyncio.Event()
         self._storing = asyncio.Lock()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
@@ -194,6 +196,26 @@ class ExecutionWorker(PodWorker):
     def transcript(self) -> Transcript:
         """What the runner has said of this execution."""
         return self._seen.transcript
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of its output is in memory."""
+        return self.transcript.held_bytes
+
+    async def make_room(self, pending: int) -> None:
+        """Wait until there is memory for its output. So many bytes have come that are not in its transcript yet."""
+        await self._share.need(pending)
+
+    def settle_room(self, pending: int) -> None:
+        """What has come is in its transcript, but for so many bytes."""
+        self._share.settle(pending)
+
+    async def shorten(self) -> bool:
+        """Store what there is of the output, though it is no full part; False if that can't be."""
+        if not self.transcript.cut():
+            return False
+        await self.store_parts()
+        return True
 
     async def store_parts(self) -> None:
         """Keep the parts of the output that there are, one by one, whoever asks for it."""
@@ -365,6 +387,7 @@ class ExecutionWorker(PodWorker):
             self._seen = replace(self._seen, payload=None, session=None)
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None, transcript=Transcript())
+            self._share.close()
             self._leave()
             self._over.set()
             if self._runner:
@@ -563,6 +586,7 @@ class ExecutionWorker(PodWorker):
             self._pool.leave(self, self._claimed)
 
     async def _end(self) -> None:
+        self._share.close()
         if self.deleted and self._session and self._session.connection and self.started:
             self._session.connection.abandon(self.uid)
             await self._session.connection.cancel(self.uid)

@@ -17,6 +17,7 @@ from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.last_lines import hear_of_finished
 from codeexec_operator.adapters.lookout import TARGETS_SECONDS, Lookout
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.record_retention import RecordKeeper
@@ -84,6 +85,7 @@ class Operation:
         context = Context(
             cluster=cluster,
             lookout=self._lookout,
+            output=OutputRoom(),
             policies=self._policies,
             payloads=self._payloads,
             sealing=self._keys,

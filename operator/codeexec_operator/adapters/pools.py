@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -18,6 +18,7 @@ from codeexec_operator.adapters.worker import Context, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.findings import Proven
+from codeexec_operator.core.line import Line
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView, Sandbox, parse_pod
 from codeexec_operator.core.payload import build_warm_up
@@ -27,6 +28,7 @@ from codeexec_operator.core.pool import (
     Template,
     can_start,
     decide_pool,
+    is_broken,
     is_for_use,
     pods,
     serves,
@@ -34,6 +36,7 @@ from codeexec_operator.core.pool import (
     template_of,
     trouble_of,
 )
+from codeexec_operator.core.starts import STARTS_PER_NODE, Demand, Starts
 
 logger = logging.getLogger(__name__)
 
@@ -85,21 +88,18 @@ class PoolWorker(Worker):
         context: Context,
         pool: SandboxPool,
         *,
+        starts: Starts,
         forget: Callable[["PoolWorker"], None],
-        allowance: Callable[["PoolWorker"], int],
-        started: Callable[[], None],
-        opened: Callable[[], None],
+        opened: Callable[[str], None],
     ) -> None:
-        """`allowance` says how many more pods may be starting; `started` is called when one doesn't any more.
-
-        `opened` is called when executions may ask for pods.
-        """
+        """`opened` is called with its namespace when executions may ask for pods."""
         self._seen = ObservedPool(pool)
         self._members: dict[str, Member] = {}
         self._proven: dict[str, None] = {}
         """Names of those that were admitted, in that order."""
         self._connections: dict[str, Connection] = {}
-        self._queue: dict[Guest, datetime] = {}
+        self._queue: Line[Guest] = Line(lambda guest: guest.created)
+        self._queued_at: dict[Guest, datetime] = {}
         self._claimed: dict[str, Guest] = {}
         self._done: dict[str, Guest | None] = {}
         """Pods that were given up, or whose execution is over, and which still carry the label of the pool; whose."""
@@ -107,12 +107,10 @@ class PoolWorker(Worker):
         """Those that were taken and are the execution's own by now."""
         self._discarded: set[str] = set()
         self._looked_at = 0.0
-        self._latest = datetime.min.replace(tzinfo=UTC)
-        """When the latest execution was created that has got in line."""
         self._listed = False
         self._changed_at: datetime | None = None
         self._trouble = ""
-        self._forget, self._allowance, self._started, self._opened = forget, allowance, started, opened
+        self._starts, self._forget, self._opened = starts, forget, opened
         super().__init__(context, pool.metadata)
 
     # --- what is observed ---
@@ -190,19 +188,15 @@ class PoolWorker(Worker):
 
     def join(self, guest: Guest) -> None:
         """Get in line, behind those that were created earlier. May `receive` a pod at once."""
-        if guest in self._queue:
+        if not self._queue.join(guest):
             return
-        self._queue[guest] = now()
-        latest = self._latest
-        self._latest = max(latest, guest.created)
-        if guest.created < latest:  # after a restart of the operator, or its pod was lost before it was used
-            self._queue = dict(sorted(self._queue.items(), key=lambda one: one[0].created))
+        self._queued_at[guest] = now()
         self._hand_out()
         self.wake()
 
     def leave(self, guest: Guest, pod: ClaimedPod | None) -> None:
         """An execution is over, or doesn't wait any more."""
-        self._queue.pop(guest, None)
+        self._leave_line(guest)
         if pod and self._claimed.pop(pod.pod_name, None):
             if pod.pod_name in self._adopted:
                 self._adopted.discard(pod.pod_name)
@@ -211,6 +205,10 @@ class PoolWorker(Worker):
             if self._seen.problem and self._seen.problem.reason is Reason.QUOTA_EXCEEDED:
                 self._seen = replace(self._seen, problem_at=now(), problems=1)  # soon there is room again
         self.wake()
+
+    def _leave_line(self, guest: Guest) -> None:
+        self._queue.leave(guest)
+        self._queued_at.pop(guest, None)
 
     def adopted(self, pod: str) -> None:
         """A pod that was taken is the execution's own now, for all to see."""
@@ -226,9 +224,8 @@ class PoolWorker(Worker):
 
     def view_for(self, guest: Guest) -> PoolView:
         """What an execution that has no pod yet sees of the pool."""
-        position = list(self._queue).index(guest) if guest in self._queue else 0
-        since = self._queue.get(guest) or now()
-        return PoolView(self.meta.name, since, position, len(self._queue), self._trouble)
+        since = self._queued_at.get(guest) or now()
+        return PoolView(self.meta.name, since, self._queue.place(guest), len(self._queue), self._trouble)
 
     def _hand_out(self) -> None:
         """Give pods to those who wait: the first that was ready to the first. Nothing here awaits anything."""
@@ -238,7 +235,7 @@ class PoolWorker(Worker):
             guest = next((one for one in self._queue if one.takes(template)), None)
             if name is None or guest is None:
                 return
-            del self._queue[guest]
+            self._leave_line(guest)
             member = self._member(name)
             del self._members[name], self._proven[name]
             connection = self._connections.pop(name)
@@ -294,13 +291,16 @@ class PoolWorker(Worker):
         self._hand_out()
 
     def _decide(self) -> Plan:
+        surroundings = self.context.lookout.view_from(*(one.sandbox.pod for one in self._members.values()))
+        demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self.starting)
+        limit = STARTS_PER_NODE * max(1, surroundings.open_nodes)
         self._seen = replace(
             self._seen,
-            surroundings=self.context.lookout.view_from(*(one.sandbox.pod for one in self._members.values())),
+            surroundings=surroundings,
             members=self._members if self._listed else None,
             claimed=len(self._claimed),
             queued=len(self._queue),
-            allowance=self._allowance(self),
+            allowance=self._starts.allowance(demand, limit, time.monotonic()),
             names=tuple(f"{self.meta.name}-{secrets.token_hex(POOL_SUFFIX_LENGTH // 2)}" for _ in range(_NAMES)),
         )
         self._trouble = trouble_of(self._seen)
@@ -329,7 +329,8 @@ class PoolWorker(Worker):
         if problems:
             self._seen = replace(self._seen, problem=problems[0], problem_at=now(), problems=self._seen.problems + 1)
             logger.warning("%s: gave up %s: %s", self.name, pods(len(problems)), problems[0].message)
-            self._wake_all()
+            if is_broken(self._seen):
+                self._wake_all()
         jobs = [self._act(action) for action in plan.actions]
         jobs += [self._delete(name) for name in self._discarded]
         if isinstance(plan.status, SandboxPoolStatus):
@@ -369,7 +370,7 @@ class PoolWorker(Worker):
             await self._take_over()
             self._listed = True
         self._know_policy()
-        self._opened()
+        self._opened(self.meta.namespace)
         self._wake_all()
         self.wake()
 
@@ -387,6 +388,7 @@ class PoolWorker(Worker):
 
     async def _create(self, name: str, manifest: Mapping[str, Any]) -> None:
         self._members[name] = Member(now(), template_label(manifest), Sandbox(requested=True))
+        self._starts.began(self.meta.uid)
         try:
             fault = await self.context.cluster.create_pod(manifest)
         except ApiException as error:
@@ -426,7 +428,7 @@ class PoolWorker(Worker):
         self._forgive()
         self._seen = replace(self._seen, last_refill_ms=round(took.total_seconds() * 1000))
         self._hand_out()
-        self._started()
+        self._starts.ended(self.meta.uid)
         self.wake()
 
     def _let_go(self, name: str) -> None:
@@ -437,8 +439,8 @@ class PoolWorker(Worker):
             self._discarded.add(name)
         if connection := self._connections.pop(name, None):
             connection.close()
-        if member and member.proven is None:
-            self._started()
+        if member and member.starting:
+            self._starts.ended(self.meta.uid)
         self.wake()
 
     async def _refresh(self) -> None:

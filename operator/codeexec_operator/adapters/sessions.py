@@ -1,7 +1,6 @@
 """Looks after one session: its pod, the connection to it, and whose turn it is."""
 
 import logging
-from bisect import insort_right
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -15,6 +14,7 @@ from codeexec_operator.adapters.worker import Context, PodWorker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
+from codeexec_operator.core.line import Line
 from codeexec_operator.core.observed import ObservedSession, SessionView
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.session import decide_session
@@ -50,7 +50,9 @@ class SessionWorker(PodWorker):
             since=now(),
             executions=session.status.executions,
         )
-        self._queue: list[Guest] = []
+        self._queue: Line[Guest] = Line(_order)
+        self._guests: dict[str, Guest] = {}
+        """Those in line, by UID."""
         self._forget = forget
         super().__init__(context, session.metadata)
 
@@ -71,15 +73,15 @@ class SessionWorker(PodWorker):
         What runs already is the first. The others keep the order in which they were created, which is not the one in
         which an operator that has just started hears of them.
         """
-        if guest not in self._queue:
-            insort_right(self._queue, guest, key=_order)
+        if self._queue.join(guest):
+            self._guests[guest.meta.uid] = guest
             self.wake()
 
     def leave(self, guest: Guest, *, ran: bool) -> None:
         """An execution is over."""
-        if guest not in self._queue:
+        if not self._queue.leave(guest):
             return
-        self._queue.remove(guest)
+        del self._guests[guest.meta.uid]
         if ran:
             self._seen = replace(self._seen, used_at=now(), executions=self._seen.executions + 1)
         self.wake()
@@ -88,7 +90,7 @@ class SessionWorker(PodWorker):
         """What an execution sees of the session."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
         runs = sandbox.runner.ready.job if sandbox.runner.ready else None
-        turn = bool(self._queue) and self._queue[0] is guest and not self._seen.unresponsive
+        turn = self._queue.first is guest and not self._seen.unresponsive
         turn = turn and runs in (None, guest.meta.uid)
         return SessionView(self._seen.session, sandbox, turn)
 
@@ -105,7 +107,7 @@ class SessionWorker(PodWorker):
     @property
     def busy(self) -> bool:
         """True if executions run or wait in it."""
-        return bool(self._queue)
+        return bool(self._guests)
 
     def give_up(self, why: str) -> None:
         """Its runner can't be trusted to do anything more."""
@@ -114,16 +116,22 @@ class SessionWorker(PodWorker):
 
     async def _step(self) -> Plan:
         plan = await super()._step()
+        self._wake_guests(all_of_them=self.over or self._seen.session.spec.ended)
+        return plan
+
+    def _wake_guests(self, *, all_of_them: bool) -> None:
+        """Others than the first, and than those whose code has started, only wait, until nothing can run any more."""
         for guest in self._queue:
             guest.wake()
-        return plan
+            if not (all_of_them or guest.started):
+                return
 
     def _decide(self) -> Plan:
         self._seen = replace(
             self._seen,
             sandbox=self.sandbox,
             surroundings=self.context.lookout.view_from(self.sandbox.pod),
-            guests=frozenset(guest.meta.uid for guest in self._queue),
+            guests=self._guests.keys(),
         )
         return decide_session(self._seen, now(), self.context.timing)
 
@@ -192,7 +200,6 @@ class SessionWorker(PodWorker):
                 update={"spec": self._seen.session.spec.model_copy(update={"ended": True})}
             )
             self._seen = replace(self._seen, session=gone)
-        for guest in self._queue:
-            guest.wake()
+        self._wake_guests(all_of_them=True)
         self._forget(self)
         await super()._end()

@@ -24,6 +24,7 @@ from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.lookout import Lookout
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
@@ -57,6 +58,7 @@ class Context:
 
     cluster: Cluster
     lookout: Lookout
+    output: OutputRoom
     policies: Policies
     payloads: Payloads
     sealing: SealingKeys

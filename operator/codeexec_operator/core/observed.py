@@ -1,6 +1,6 @@
 """What was seen of the cluster, as small frozen values. `reconcile.decide` sees nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -284,7 +284,7 @@ class ObservedSession:
     """Where the policy is kept, for messages."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     sandbox: Sandbox = field(default_factory=Sandbox)
-    guests: frozenset[str] = frozenset()
+    guests: Set[str] = frozenset()
     """UIDs of the executions that run in it or wait for it."""
     used_at: datetime | None = None
     """When this process last saw an execution of it end."""

@@ -6,7 +6,6 @@ is never made twice. What is decided here is carried out by `adapters/pools.py`,
 
 import hashlib
 import json
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -148,7 +147,7 @@ def template_of(seen: ObservedPool) -> Template | Ending:
 def serves(seen: ObservedPool, verdict: Verdict, limits: PodLimits) -> bool:
     """True if executions with this verdict and these limits get their pods from this pool."""
     template = template_of(seen)
-    if isinstance(template, Ending) or seen.pool.spec.replicas == 0 or _is_broken(seen):
+    if isinstance(template, Ending) or seen.pool.spec.replicas == 0 or is_broken(seen):
         return False
     return fits(template, verdict, limits)
 
@@ -169,7 +168,7 @@ _TRIES: Final = 3
 """What may pass by itself and doesn't pass for so many pods in a row will not."""
 
 
-def _is_broken(seen: ObservedPool) -> bool:
+def is_broken(seen: ObservedPool) -> bool:
     """True if what is wrong will not pass by itself: whoever needs a pod has to hear of it."""
     if seen.problem is None or seen.problem.reason is Reason.QUOTA_EXCEEDED:
         return False
@@ -243,8 +242,8 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
             wakes.append(create_at)
         else:
             new = seen.names[: min(missing, max(0, seen.allowance))]
-            if len(new) < missing:  # others start, and nobody tells when they have
-                wakes.append(now + timedelta(seconds=timing.pool_pause))
+            if len(new) < missing:  # others start, and it may be this one's turn though none of them has ended
+                wakes.append(now + timedelta(seconds=timing.start_turn))
             acts += [CreateMember(name, _manifest(name, seen, template, now)) for name in new]
     status = _status(seen, kept, template, now)
     return Plan(
@@ -415,30 +414,6 @@ def _ready_condition(seen: ObservedPool, ready: int, template: Template | Ending
         now=now,
         generation=seen.pool.metadata.generation,
     )
-
-
-STARTS_PER_NODE: Final = 4
-"""Pods that start at the same time take the time from each other, and from the code that runs."""
-
-
-def fair_shares(wanted: Mapping[str, int], limit: int, turn: int) -> dict[str, int]:
-    """How many of `limit` starts each namespace gets: all get the same, but none more than it wants.
-
-    Args:
-        wanted: how many pods each namespace has that start, and wants to start.
-        limit: how many may start at the same time.
-        turn: another number lets others have what can't be shared evenly.
-    """
-    shares = dict.fromkeys(wanted, 0)
-    names = deque(sorted(wanted))
-    names.rotate(-turn)
-    while (hungry := [one for one in names if shares[one] < wanted[one]]) and limit > 0:
-        each = max(1, limit // len(hungry))
-        for one in hungry:
-            more = min(each, wanted[one] - shares[one], limit)
-            shares[one] += more
-            limit -= more
-    return shares
 
 
 def template_label(pod: Mapping[str, Any]) -> str:

@@ -31,6 +31,8 @@ MAX_RUNS: Final = 1024
 LAYERS: Final = frozenset({"Seccomp", "Landlock", "LandlockPorts"})
 """What a runner can put around code."""
 MAX_LINE_BYTES: Final = 2 * 1024 * 1024
+SHORT_PARTS: Final = 40
+"""How many parts may be closed before they are full. The others are enough for all that an execution may keep."""
 PART_BYTES: Final = 640 * 1024
 """A part is closed when it holds this much; one more frame fits on top into a ConfigMap of 1 MiB."""
 _RUN_BYTES: Final = 24
@@ -53,18 +55,34 @@ class Lines:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._skipping = False
 
-    def feed(self, data: bytes) -> list[bytes]:
+    @property
+    def pending(self) -> int:
+        """How many bytes have come of a line that isn't complete."""
+        return len(self._rest)
+
+    def feed(self, data: bytes, *, skip_beyond: int | None = None) -> list[bytes]:
         """The lines that these bytes complete.
+
+        Args:
+            data: what has come.
+            skip_beyond: a line that is longer, and not complete yet, is left out. None: no line is.
 
         Raises:
             ValueError: a line is longer than MAX_LINE_BYTES.
         """
+        if self._skipping:
+            _, end, data = data.partition(b"\n")
+            self._skipping = not end
         self._rest += data
         lines: list[bytes] = []
         if b"\n" in data:
             *lines, rest = bytes(self._rest).split(b"\n")
             self._rest = bytearray(rest)
+        if skip_beyond is not None and len(self._rest) > skip_beyond:
+            self._rest.clear()
+            self._skipping = True
         if len(self._rest) > MAX_LINE_BYTES:
             raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes")
         return lines
@@ -356,6 +374,19 @@ class Transcript:
     def _now_kept(self) -> _Kept:
         streams = {name: (one.kept_bytes, one.digest.hexdigest()) for name, one in self._streams.items()}
         return _Kept(streams, max(0, len(self.artifacts) - 1))  # more may come of the last one
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of the output is held here."""
+        parts = sum(len(data) for part in self._parts for data in part.contents.values())
+        return parts + sum(map(len, self._buffer.values())) + _RUN_BYTES * len(self._buffer_order.runs)
+
+    def cut(self) -> bool:
+        """Close a part before it is full, so that it can be stored; False if that can't be any more."""
+        if self._lost or self.finished or self.over or self._part_count >= SHORT_PARTS:
+            return False
+        self._close_part()
+        return True
 
     def take_part(self) -> OutputPart | None:
         """The next part that has to be stored, in order."""

@@ -17,6 +17,7 @@ from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.startup import Timing
@@ -84,6 +85,7 @@ class Played(PlayedCluster):
             ),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
             reader=CodeReader(),
+            output=OutputRoom(),
             timing=Timing(),
             version="1",
             telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),

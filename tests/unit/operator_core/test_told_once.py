@@ -20,6 +20,7 @@ from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.core.startup import Timing
 
 
@@ -68,6 +69,7 @@ class Played(PlayedCluster):
             lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
+            output=OutputRoom(),
             timing=Timing(),
             version="1",
             telemetry=SimpleNamespace(execution_over=self.execution_over, metrics=metrics),
