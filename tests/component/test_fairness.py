@@ -18,7 +18,7 @@ from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlo
 NOISY, QUIET = f"{SANDBOX}-noisy", f"{SANDBOX}-quiet"
 EXECUTIONS, SESSIONS, LOUD, HOSTILE = 400, 20, 10, 4
 CALLS = 5
-SLOW = Delay(4)
+SLOW = Delay(12)
 """Of each write for the namespace that floods, so that its requests pile up in the operator."""
 UNDER_WAY = 25
 """Requests for one namespace that the operator has under way at most."""
