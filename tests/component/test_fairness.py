@@ -78,7 +78,7 @@ async def test_a_namespace_that_floods_holds_up_no_other(two):
     with stage.proxy.fault(Match("create,patch", namespace=NOISY), SLOW):
         noise = [asyncio.create_task(clients[NOISY].execute([PreparedBlock("python", one)], asked)) for one in codes]
         async with flooding(stage.agent_kubeconfig(NOISY), NOISY) as make:
-            await make(EXECUTIONS, SESSIONS)
+            assert await make(EXECUTIONS, SESSIONS) == EXECUTIONS + SESSIONS
         await in_thread(wait_for, "its writes to be under way", lambda: len(stage.proxy.seen(written)) >= UNDER_WAY)
         for _ in range(CALLS):
             assert (await clients[QUIET].execute(HELLO, asked)).output == "hello\n"

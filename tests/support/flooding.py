@@ -20,7 +20,7 @@ _UNREADABLE: Final = {"keyName": "none", "data": "A" * 16_384}
 """Code that no key of the operator opens, so that each of these executions ends by one write, without a pod."""
 _BLOCK: Final = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
 _LIMITS: Final = {"cpu": "100m", "memory": "96Mi"}
-Make = Callable[[int, int], Awaitable[None]]
+Make = Callable[[int, int], Awaitable[int]]
 
 
 @asynccontextmanager
@@ -41,18 +41,20 @@ async def flooding(kubeconfig: str, namespace: str) -> AsyncIterator[Make]:
                 response = await create(GROUP, VERSION, namespace, plural, record | {"metadata": meta})
                 assert response.status == 201, await response.text()
 
-        async def make(executions: int, sessions: int) -> None:
+        async def make(executions: int, sessions: int) -> int:
+            """How many of them were made: the API server may turn requests away."""
             sealed = {"sealedPayload": _UNREADABLE, "blocks": [_BLOCK]}
             made = [one(EXECUTION_PLURAL, "CodeExecution", sealed) for _ in range(executions)]
             made += [one(SESSION_PLURAL, "CodeSession", {"limits": _LIMITS}) for _ in range(sessions)]
-            await asyncio.gather(*made)
+            results = await asyncio.gather(*made, return_exceptions=True)
+            return sum(one is None for one in results)
 
         yield make
 
 
 async def _main(kubeconfig: str, namespace: str, executions: str, sessions: str) -> None:
     async with flooding(kubeconfig, namespace) as make:
-        await make(int(executions), int(sessions))
+        print(f"the flood: {await make(int(executions), int(sessions))} objects were made")
 
 
 if __name__ == "__main__":

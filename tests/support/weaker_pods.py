@@ -119,7 +119,6 @@ NO_ESCALATION = "spec.containers[0].securityContext.allowPrivilegeEscalation"
 CAPABILITIES = "spec.containers[0].securityContext.capabilities"
 RUN_AS_USER = "spec.securityContext.runAsUser"
 LIMITS = "spec.containers[0].resources.limits"
-ENV, TARGETS = "spec.containers[0].env", "CODEEXEC_EGRESS_TARGETS"
 MOUNTS = "spec.containers[0].volumeMounts"
 
 # What is tried: the field that the refusal must name, and the change of a hardened pod.
@@ -159,12 +158,6 @@ WEAKER: dict[str, tuple[str, Change]] = {
     "another account by its old name": ("spec.serviceAccountName", spec(serviceAccount=AGENT)),
     "token asked for": ("spec.automountServiceAccountToken", spec(automountServiceAccountToken=True)),
     "token by default": ("spec.automountServiceAccountToken", spec(automountServiceAccountToken=None)),
-    # what runs as the runner
-    "a library before the runner's": (ENV, container(env=[{"name": "LD_PRELOAD", "value": "/workspace/lib.so"}])),
-    "a value from a Secret": (
-        ENV,
-        container(env=[{"name": TARGETS, "valueFrom": {"secretKeyRef": {"name": "other", "key": "token"}}}]),
-    ),
     # what the kernel lets it do
     "privileged": (
         "spec.containers[0].securityContext.privileged",
