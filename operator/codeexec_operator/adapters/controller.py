@@ -45,6 +45,10 @@ class Controller:
         """Resource versions, by UID, at which executions and sessions were let go of lately."""
         self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._forget_execution)
 
+    async def turn(self, raw: Mapping[str, Any]) -> None:
+        """Wait until it is the turn of an object's namespace. To read an object takes time of the one thread."""
+        await self._context.turns.turn(raw["metadata"]["namespace"])
+
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])

@@ -15,6 +15,7 @@ from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.last_lines import hear_of_finished
 from codeexec_operator.adapters.lookout import TARGETS_SECONDS, Lookout
 from codeexec_operator.adapters.output_room import OutputRoom
@@ -77,7 +78,8 @@ class Operation:
         self._lookout, self._telemetry = lookout, telemetry
         lookout.trust(configuration.image_keys)
         self._policies = Policies(cluster, configuration.policy, cluster_policy(settings.config_map))
-        self._payloads = Payloads(cluster)
+        turns = FairSlots(1)
+        self._payloads = Payloads(cluster, turns)
         self._keys = SealingKeys(cluster, *settings.sealing_secret)
         metrics = telemetry.metrics
         self._audit = AuditLog(release, metrics)
@@ -90,6 +92,7 @@ class Operation:
             payloads=self._payloads,
             sealing=self._keys,
             reader=CodeReader(),
+            turns=turns,
             timing=Timing(),
             version=release,
             epoch=epoch,

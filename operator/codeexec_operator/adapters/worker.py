@@ -23,6 +23,7 @@ from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
@@ -63,6 +64,8 @@ class Context:
     payloads: Payloads
     sealing: SealingKeys
     reader: CodeReader
+    turns: FairSlots
+    """Of the one thread: what takes its time waits here, so that a namespace with much to decide holds up no other."""
     timing: Timing
     version: str
     """Of the operator."""
@@ -174,6 +177,7 @@ class Worker(ABC):
                 self._stale = False
                 if self.deleted:
                     return Plan()
+            await self.context.turns.turn(self.meta.namespace)
             self._look()
             plan = self._decide()
             await self._apply(plan)

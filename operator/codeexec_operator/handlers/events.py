@@ -235,6 +235,7 @@ async def on_configuration(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> N
 @kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL, registry=NAMESPACE)
 async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A CodeExecution that isn't over was listed, created or changed, or one is over or deleted."""
+    await memo.controller.turn(event["object"])
     memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
 
 
@@ -247,6 +248,7 @@ async def on_approval(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.event(GROUP, VERSION, SESSION_PLURAL, registry=NAMESPACE)
 async def on_session(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A CodeSession that isn't over was listed, created or changed, or one is over or deleted."""
+    await memo.controller.turn(event["object"])
     memo.controller.on_session(event["object"], deleted=event["type"] == "DELETED")
 
 
@@ -269,4 +271,5 @@ def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:
 @kopf.on.event("v1", "pods", when=_is_sandbox, registry=NAMESPACE)
 async def on_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A sandbox pod was listed, created, changed or deleted."""
+    await memo.controller.turn(event["object"])
     await memo.controller.on_pod(event["object"], deleted=event["type"] == "DELETED")

@@ -16,6 +16,7 @@ from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.core.observed import Fault
@@ -86,6 +87,7 @@ class Played(PlayedCluster):
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
             reader=CodeReader(),
             output=OutputRoom(),
+            turns=FairSlots(1),
             timing=Timing(),
             version="1",
             telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),

@@ -19,6 +19,7 @@ from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.core.startup import Timing
@@ -72,6 +73,7 @@ class Played(PlayedCluster):
             output=OutputRoom(),
             timing=Timing(),
             version="1",
+            turns=FairSlots(1),
             telemetry=SimpleNamespace(execution_over=self.execution_over, metrics=metrics),
             audit=AuditLog("1", Metrics("1"), self.lines.append),
             announcer=SimpleNamespace(written=lambda *_: None),
