@@ -19,6 +19,7 @@ from codeexec_operator.adapters import pools
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
@@ -63,6 +64,7 @@ class Stage:
             lookout=SimpleNamespace(view=SURROUNDINGS, view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             output=OutputRoom(),
+            turns=FairSlots(1),
             timing=Timing(pool_status=3600),  # nothing is due by the clock
             version="1",
             epoch=1,
