@@ -42,7 +42,7 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sign sbom cosign deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sign sbom cosign deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries bench-fairness audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -229,6 +229,10 @@ bench-boundaries: deploy ## Measure the same calls under runc and gVisor, in tur
 bench-records: deploy ## Measure a call and the operator without and with 10,000 records (and on simulated nodes with 100,000), or LARGEST=1: 300 of the largest (JSON in .codeexec/records.json)
 	@$(BIN)/python -W ignore tests/bench/retained.py
 	@RECORDS=100000 $(BIN)/pytest -s tests/component/test_many_records.py
+
+bench-fairness: venv control-plane ## Measure a call alone, and beside a namespace that floods the operator, on simulated nodes (FLOOD, CALLS)
+	@$(CLUSTER)/tools.sh helm kubectl
+	PYTHONPATH=tests/support:tests/scale $(BIN)/python tests/scale/fairness.py
 
 cast: deploy ## Run the quick start on the cluster and write docs/cast.svg, the terminal at the top of README
 	@$(BIN)/python tests/support/cast.py

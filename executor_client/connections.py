@@ -1,7 +1,9 @@
 """Connections to the API server, each closed at once when it is not needed any more."""
 
+import asyncio
 import functools
 import ssl
+import weakref
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -9,6 +11,14 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 
 class _Connection(ResponseHandler):
+    def __init__(self, loop: asyncio.AbstractEventLoop, transports: weakref.WeakSet[asyncio.BaseTransport]) -> None:
+        super().__init__(loop)
+        self._transports = transports
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transports.add(transport)
+        super().connection_made(transport)
+
     def close(self) -> None:
         self.abort()
 
@@ -16,14 +26,22 @@ class _Connection(ResponseHandler):
 class _Connector(aiohttp.TCPConnector):
     """Closes a connection without waiting for the other side.
 
-    aiohttp ends TLS in order: a connection stays open until the other side has agreed, for up to 30 seconds, and
-    nothing in aiohttp closes that connection when its session ends.
+    asyncio and aiohttp end TLS in order: a connection stays open until the other side has agreed, for up to 30 seconds.
+    Nothing closes that connection when the session ends.
     """
 
     def __init__(self, limit: int, context: ssl.SSLContext) -> None:
         super().__init__(limit=limit, ssl=context)
-        kind: type[ResponseHandler] = _Connection
-        self._factory = functools.partial(kind, loop=self._loop)
+        self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        make: type[ResponseHandler] = _Connection
+        self._factory = functools.partial(make, self._loop, transports=self._transports)  # type: ignore[call-arg]
+
+    async def close(self, *, abort_ssl: bool = True) -> None:
+        """Close all connections, also those that asyncio is ending because nobody waited for them any more."""
+        await super().close(abort_ssl=abort_ssl)
+        for transport in list(self._transports):
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
 
 
 class Connections(RESTClientObject):

@@ -244,8 +244,8 @@ class Transport:
     async def close(self) -> None:
         """Close all connections."""
         await self._feed.close()
-        await asyncio.sleep(0)  # what was dropped is closed in the next turn of the loop, which may be its last
         await self._api.close()
+        await asyncio.sleep(0)  # what was dropped is closed in the next turn of the loop, which may be its last
 
     async def renew_lease(self, name: str, seconds: int, now: datetime) -> None:
         """Say that this client is there, in a Lease that is created if it is missing.

@@ -86,6 +86,7 @@ _AUDITED: Final = _column(
 )
 _NODE: Final = _column("Node", ".status.nodeName", wide=True, text="Node of the sandbox pod")
 _POD: Final = _column("Pod", ".status.podName", wide=True, text="Sandbox pod")
+_STARTED: Final = _column("Started", ".status.startedAt", "date", wide=True, text="Time since the code was started")
 _RUNTIME: Final = _column(
     "Runtime", ".status.runtimeClassName", wide=True, text="RuntimeClass; empty for the node's default runtime"
 )
@@ -105,6 +106,7 @@ _EXECUTION_COLUMNS: Final = [
     _column("Requested-By", ".spec.requestedBy", wide=True, text=_REQUESTED_BY),
     _column("Approver", ".status.approval.approver", wide=True, text="User who approved or denied it"),
     _column("Session", ".spec.sessionRef.name", wide=True, text="Session; empty for a pod of its own"),
+    _STARTED,
     _POD,
     _NODE,
     _RUNTIME,
@@ -118,12 +120,15 @@ _SESSION_COLUMNS: Final = [
     _AGENT,
     _column("Phase", ".status.phase", text="State of the session"),
     _column("Reason", ".status.reason", text="Reason for the phase"),
-    _column("Executions", ".status.executions", "integer", text="Executions that ran in the session"),
-    _column("Last-Used", ".status.lastUsedAt", "date", text="Time since the end of the last execution"),
+    # Who holds which pod, and since when.
+    _column("Requested-By", ".spec.requestedBy", text=_REQUESTED_BY),
+    _column("Client", ".spec.clientLease", text="Lease of the client; empty if the session outlives it"),
+    _column("Pod", ".status.podName", text="Sandbox pod"),
     _AGE,
+    _column("Started", ".status.startedAt", "date", wide=True, text="Time since the session was ready"),
+    _column("Executions", ".status.executions", "integer", wide=True, text="Executions that ran in the session"),
+    _column("Last-Used", ".status.lastUsedAt", "date", wide=True, text="Time since the end of the last execution"),
     _column("Stateful", ".spec.stateful", "boolean", wide=True, text="Whether Python variables persist"),
-    _column("Requested-By", ".spec.requestedBy", wide=True, text=_REQUESTED_BY),
-    _POD,
     _NODE,
     _RUNTIME,
     _BOUNDARY,

@@ -24,6 +24,7 @@ from codeexec_operator.adapters.finished import FinishedRecords
 from codeexec_operator.core.leadership import LeaseRecord
 
 OBJECT = {"metadata": {"name": "run-1", "namespace": SANDBOX}}
+FLOOD = 200
 WATCHES = 120
 """More than requests have connections."""
 
@@ -155,6 +156,22 @@ async def test_any_number_of_watches_leaves_requests_their_connections(proxy: Fa
     for watch in watches:
         watch.cancel()
     await asyncio.gather(*watches, return_exceptions=True)
+
+
+async def test_a_namespace_whose_requests_are_not_answered_holds_up_no_other(
+    proxy: FaultProxy, cluster: Cluster
+) -> None:
+    of_flood = Match("get", EXECUTION_PLURAL, where=lambda call: call.name.startswith("flood-"))
+    with proxy.fault(of_flood, Stall()):
+        flood = [asyncio.create_task(cluster.get_execution(SANDBOX, f"flood-{one}")) for one in range(FLOOD)]
+        under_way = lambda: len(proxy.seen(of_flood)) == api_server._REQUESTS_OF_ONE  # noqa: E731
+        await asyncio.to_thread(wait_for, "as many to be under way as one namespace may have", under_way)
+        assert await cluster.get_configuration(SYSTEM, "codeexec-operator")
+        assert not any(one.done() for one in flood)
+        assert under_way()
+        for one in flood:
+            one.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
 
 
 def test_the_kernel_notices_a_peer_that_is_gone_without_a_word() -> None:

@@ -6,6 +6,7 @@ at a time, and CHAOS_SESSIONS (20) sessions run while trouble comes:
 
 - every 15 s, in turn: the leader is killed; all operators are restarted, one after the other
 - every 60 s, in turn: the API server and etcd are killed and restarted
+- every 20 s, in turn: a tenant is added, and removed
 - every 10 s: a pod in which code runs is deleted
 
 What counts stands in the records, and in the runners, which count what they began. Ends with 1 if anything is lost that
@@ -37,6 +38,7 @@ from executor_client import ClusterRef, CodeExecError, CodeExecutionClient, Limi
 EXECUTIONS: Final = int(os.environ.get("CHAOS_EXECUTIONS", "1000"))
 AT_ONCE: Final = int(os.environ.get("CHAOS_AT_ONCE", "20"))
 SESSIONS: Final = int(os.environ.get("CHAOS_SESSIONS", "20"))
+TENANT: Final = "chaos-tenant"
 PATIENCE: Final = 180
 """Seconds after the last execution was asked for, in which all records have to end."""
 LOST_WITHIN: Final = 15
@@ -60,7 +62,9 @@ class Trouble:
         """Until it is cancelled."""
         operators = itertools.cycle((self._kill_leader, self._roll))
         servers = itertools.cycle((self._restart_api_server, self._restart_etcd))
+        tenants = itertools.cycle((self._add_tenant, self._remove_tenant))
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._every(20, lambda: next(tenants)()))
             group.create_task(self._every(15, lambda: next(operators)()))
             group.create_task(self._every(60, lambda: next(servers)()))
             group.create_task(self._every(10, self._delete_pod))
@@ -95,6 +99,14 @@ class Trouble:
         await asyncio.to_thread(self._stage.plane.stop_etcd)
         await asyncio.to_thread(self._stage.plane.start_etcd)
         self.counts["etcd restarts"] += 1
+
+    async def _add_tenant(self) -> None:
+        await _patiently(lambda: self._stage.upgrade(namespaces=(SANDBOX, TENANT)))
+        self.counts["tenants added"] += 1
+
+    async def _remove_tenant(self) -> None:
+        await _patiently(lambda: self._stage.upgrade(namespaces=(SANDBOX,)))
+        self.counts["tenants removed"] += 1
 
     async def _delete_pod(self) -> None:
         running = [one for one in self._records.all if _phase(one) == "Running" and "sessionRef" not in one["spec"]]

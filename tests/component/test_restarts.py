@@ -158,6 +158,18 @@ async def test_an_execution_whose_pod_was_starting_runs_after_a_restart(operator
         assert (await execution.result()).output == "hello\n"
 
 
+async def test_code_in_a_secret_that_the_next_operator_has_not_heard_of_runs(operator, stage, client, asking, agent):
+    large = PreparedBlock("python", b'print("hello")  #' + 200_000 * b"x")
+    with stage.proxy.fault(Match("connect", subresource="attach"), Stall()) as attached:
+        execution = await client.submit((large,), asking())
+        await attached.hit()
+        await in_thread(operator.stop)
+    assert "payloadRef" in stage.record(agent)["spec"]
+    fault = stage.proxy.fault
+    with fault(Match("watch", "secrets"), Stall()), fault(Match("list", "secrets"), Stall()), stage.operator():
+        assert (await execution.result()).output == "hello\n"
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 async def test_after_a_restart_of_the_api_server_executions_run_again(operator, stage, client, asking, agent, how):
     assert (await client.execute(HELLO, asking())).output == "hello\n"

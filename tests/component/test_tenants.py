@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from api_calls import Match
-from cluster_tools import SANDBOX, SYSTEM, a_name, wait_for
+from cluster_tools import SANDBOX, SYSTEM, a_name, an_approval, wait_for
 from component_stage import LIMITS, OPERATOR, in_thread
 from faults import WatchError
 
@@ -110,6 +110,25 @@ async def test_what_runs_in_a_namespace_that_is_taken_away_ends_and_nothing_else
     assert "status" not in unserved
     await in_thread(admin.apply, full)
     assert (await later).output == "hello\n"
+
+
+async def test_what_waits_in_a_namespace_goes_on_waiting_when_it_is_served_again(
+    team, same_process, stage, admin, make_client, asking
+):
+    await in_thread(admin.apply, stage.a_policy(team, languages=["bash"], withApproval={"languages": ["python"]}))
+    running = asyncio.create_task(make_client(namespace=team).execute(HELLO, asking()))
+
+    def asked() -> bool:
+        return [one.get("status", {}).get("phase") for one in stage.records(team)] == ["AwaitingApproval"]
+
+    await in_thread(wait_for, "approval to be asked for", asked)
+    full = stage.configuration
+    await in_thread(admin.apply, {**full, "data": {**full["data"], "namespaces.yaml": f'["{SANDBOX}"]'}})
+    await served(same_process, team, None)
+    await in_thread(admin.apply, full)
+    await served(same_process, team, 1)
+    await in_thread(admin.apply, an_approval(stage.records(team)[0], admin.me))
+    assert (await running).output == "hello\n"
 
 
 async def test_a_changed_default_policy_counts_in_the_same_process(same_process, stage, client, asking):

@@ -322,6 +322,26 @@ async def test_large_output_is_kept_whole_whatever_a_call_is_answered(operator, 
     stage.ran_once(stage.record(agent))
 
 
+LOUD, SHARES_OF_A_NAMESPACE = 24, 16
+
+
+async def test_loud_executions_store_what_they_hold_when_others_need_the_memory(operator, stage, client, asking, agent):
+    """What each has said is less than a part, so that it would be held until its end."""
+    stored, code = Match("create", "configmaps"), python(f'fill(600_000)\nwait("{agent}")')
+    before = len(stage.proxy.seen(stored))
+    loud = [asyncio.create_task(client.execute(code, asking())) for _ in range(LOUD)]
+
+    def others_had_room() -> bool:
+        return len(stage.proxy.seen(stored)) - before >= LOUD - SHARES_OF_A_NAMESPACE
+
+    await in_thread(wait_for, "those that sit on their memory to store what they hold", others_had_room)
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+    stage.script.open(agent)
+    assert {len((await one).output) for one in loud} == {600_000}
+    for record in stage.records(agent=agent):
+        stage.ran_once(record)
+
+
 async def test_output_that_no_quota_has_room_for_is_counted_and_the_record_says_so(
     operator, stage, client, asking, agent
 ):

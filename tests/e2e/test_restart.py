@@ -38,6 +38,7 @@ ALONE = {"cpu": "120m", "memory": "96Mi"}
 IN_SESSION = {"cpu": "100m", "memory": "64Mi"}
 OUTLASTING = {"outlasts": 75, "ends-meanwhile": 45}
 """Executions, and how many seconds they take: longer than until the next operator is there, and less."""
+ENDING = {"timeoutSeconds": 300, "ttlSecondsAfterFinished": 1}
 ENDLESSLY = ("runs", "runs-too", "loop")
 ENDLESS = "import time; time.sleep(600)"
 MARKS_TIME = "import time\nwhile True: open('alive', 'w').write(str(time.time())); time.sleep(.05)"
@@ -144,7 +145,7 @@ def _fill(admin: Admin, scene: Scene) -> None:
     admin.apply(a_session(scene["session"], limits=IN_SESSION))
     admin.submit(scene["done"], "print(1)", limits=ALONE, ttlSecondsAfterFinished=300)
     for name, seconds in OUTLASTING.items():
-        admin.submit(scene[name], OUTLASTS.format(seconds=seconds), limits=ALONE, timeoutSeconds=300)
+        admin.submit(scene[name], OUTLASTS.format(seconds=seconds), limits=ALONE, **ENDING)
     for name in ("patient", "approved", "denied"):
         admin.submit(scene[name], "print('approved')", limits=ASKED)
     admin.submit_to(scene["notes"], "open('note', 'w').write('kept')", **session)
@@ -167,7 +168,7 @@ def _take_all_pods_of(pool: Pool, scene: Scene) -> None:
     admin.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {"pods": "0"}}})
     wait_for("the quota to count", lambda: admin.get("resourcequota", QUOTA).get("status", {}).get("used"))
     for name in ("runs", "runs-too"):
-        admin.submit(scene[name], ENDLESS, limits=POOLED, timeoutSeconds=300)
+        admin.submit(scene[name], ENDLESS, limits=POOLED, **ENDING)
         admin.wait_for_phase(scene[name], "Running")
     for name in ("first-in-line", "second-in-line"):
         admin.submit(scene[name], "print('after all')", limits=POOLED)

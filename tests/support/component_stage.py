@@ -187,12 +187,13 @@ class Stage:
         """What `helm upgrade` does with other values, but for the Deployment: operators that run go on."""
         before, self.namespaces = self._objects, namespaces or self.namespaces
         self._values |= {"sandbox": _sandbox(self.namespaces), **values}
-        self._objects = self._render()
-        self._put({key: one for key, one in self._objects.items() if before.get(key) != one})
-        for kind, namespace, name in before.keys() - self._objects.keys():
+        after = self._render()
+        self._put({key: one for key, one in after.items() if before.get(key) != one})
+        for kind, namespace, name in before.keys() - after.keys():
             annotations = before[kind, namespace, name]["metadata"].get("annotations", {})
             if annotations.get("helm.sh/resource-policy") != "keep":
                 self.admin.kubectl("-n", namespace, "delete", kind.lower(), name, "--ignore-not-found")
+        self._objects = after
 
     def _install(self) -> None:
         os.environ["PATH"] = f"{Path(tool('helm')).parent}:{Path(tool('kubectl')).parent}:{os.environ['PATH']}"

@@ -94,6 +94,9 @@ def a_policy(**changes: Any) -> ExecutionPolicySpec:
     return ExecutionPolicySpec.model_validate({"images": [IMAGE]} | changes)
 
 
+SESSION_POD = "work-1-3f333df6"
+
+
 def a_status(phase: Phase = Phase.PENDING, **changes: Any) -> CodeExecutionStatus:
     """A status as the operator has written it on the way to this phase."""
     past: dict[str, Any]
@@ -119,6 +122,7 @@ def a_status(phase: Phase = Phase.PENDING, **changes: Any) -> CodeExecutionStatu
 def an_execution(
     *, phase: Phase = Phase.PENDING, status: Mapping[str, Any] | None = None, name: str = "run-1", **spec: Any
 ) -> CodeExecution:
+    in_session = {"pod_name": SESSION_POD} if phase is Phase.RUNNING and spec.get("sessionRef") else {}
     return CodeExecution.model_validate(
         {
             "metadata": {
@@ -130,7 +134,7 @@ def an_execution(
                 "creationTimestamp": NOW,
             },
             "spec": a_raw_spec(**spec),
-            "status": a_status(phase, **(status or {})),
+            "status": a_status(phase, **{**in_session, **(status or {})}),
         }
     )
 
@@ -167,7 +171,7 @@ def a_session_status(phase: SessionPhase = SessionPhase.PENDING, **changes: Any)
             condition(kind, holds=True, reason="PodRequested", message="", now=NOW, generation=1) for kind in kinds
         ),
         "image": IMAGE,
-        "pod_name": "work-1-3f333df6",
+        "pod_name": SESSION_POD,
     }
     if phase is not SessionPhase.STARTING:
         proof = EgressProof(verdict=EgressVerdict.CLOSED, checked_at=NOW)

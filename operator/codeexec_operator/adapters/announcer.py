@@ -14,11 +14,12 @@ from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.metrics import EVENTS_DROPPED, EVENTS_FAILED, EVENTS_POSTED, Metrics
 from codeexec_operator.core.announcements import Allowance, announce, build_event
+from codeexec_operator.core.fair_queue import FairQueue
 
 logger = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 250
-"""Events that wait to be posted; what comes on top is dropped."""
+"""Events that wait to be posted. What comes on top is dropped, from the namespace that has the most."""
 _BURST: Final = 50
 _PER_SECOND: Final = 5.0
 """Events in the long run at most: whoever may submit executions can make them happen."""
@@ -26,13 +27,14 @@ _LOG_EVERY_SECONDS: Final = 60
 
 
 class Announcer:
-    """Takes what was written, and posts what is worth it, one after the other, at a bounded rate."""
+    """Takes what was written, and posts what is worth it, at a bounded rate. Namespaces take turns."""
 
     def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
         self._cluster = cluster
         self._metrics = metrics
         self._instance = platform.node()
-        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_MOST_WAITING)
+        self._waiting: FairQueue[dict[str, Any]] = FairQueue(_MOST_WAITING)
+        self._came = asyncio.Event()
         self._allowance = Allowance(_BURST, _PER_SECOND, time.monotonic())
         self._silent_until = 0.0
 
@@ -40,22 +42,28 @@ class Announcer:
         """A status was written; `before` is the phase that the record had. Waits for nothing, and never raises."""
         try:
             if what := announce(before, record):
-                self._waiting.put_nowait(build_event(record, what, datetime.now(UTC), self._instance))
-        except asyncio.QueueFull:
-            self._metrics.events(EVENTS_DROPPED)
+                event = build_event(record, what, datetime.now(UTC), self._instance)
+                if not self._waiting.put(record.metadata.namespace, event):
+                    self._metrics.events(EVENTS_DROPPED)
+                self._came.set()
         except Exception:
             logger.exception("%s: not announced", record.metadata.name)
 
     async def run(self) -> None:
         """Post what comes, until cancelled."""
         while True:
-            event = await self._waiting.get()
-            await asyncio.sleep(self._allowance.take(time.monotonic()))
-            try:
-                await self._cluster.create_event(event)
-                self._metrics.events(EVENTS_POSTED)
-            except (ApiException, *NETWORK_ERRORS) as error:
-                self._failed(error)
+            await self._came.wait()
+            self._came.clear()
+            while (event := self._waiting.take()) is not None:
+                await self._post(event)
+
+    async def _post(self, event: dict[str, Any]) -> None:
+        await asyncio.sleep(self._allowance.take(time.monotonic()))
+        try:
+            await self._cluster.create_event(event)
+            self._metrics.events(EVENTS_POSTED)
+        except (ApiException, *NETWORK_ERRORS) as error:
+            self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         self._metrics.events(EVENTS_FAILED)

@@ -5,6 +5,7 @@ path and a dictionary. It is made once: a worker decides anew before it makes a 
 `adapters.retries` gives it.
 """
 
+import asyncio
 import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -20,12 +21,13 @@ import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.core.observed import Fault
 
 NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 """What is raised if no answer of the API server came, or only a part of an answer."""
 ANSWER_SECONDS: Final = 15
-"""How long the whole answer to a request may take, with the wait for a connection."""
+"""How long the whole answer to a request may take, with the wait for a turn."""
 ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """What to accept, so that the API server leaves out what the objects hold (Kubernetes API concepts)."""
 ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
@@ -37,8 +39,10 @@ _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _ATTACH: Final = "v4.channel.k8s.io"
 _CONNECT_SECONDS: Final = 5
-_CONNECTIONS: Final = 100
-"""Requests that are under way at the same time; further requests wait for a connection, up to ANSWER_SECONDS."""
+_REQUESTS: Final = 100
+"""Requests that are under way at the same time; further requests wait for their turn, up to ANSWER_SECONDS."""
+_REQUESTS_OF_ONE: Final = 25
+"""Of these, requests about one namespace. The operator's own namespace is one of them, so its Lease waits for none."""
 _WATCH_SECONDS: Final = 300
 _LONGEST_EVENT: Final = 2 * 1024 * 1024
 _PING_SECONDS: Final = 30
@@ -74,14 +78,16 @@ class ApiServer:
     """Requests with the operator's own service account.
 
     Requests share a bounded pool of connections. Watches and websockets last, so they have connections of their own:
-    however many namespaces and pods there are, no request waits for their connections.
+    however many namespaces and pods there are, no request waits for their connections. Namespaces take turns, so no
+    request waits behind all those of another namespace.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         self._host = configuration.host
         self._credentials = client.ApiClient(configuration)
         self._route: dict[str, Any] = {"proxy": configuration.proxy, "server_hostname": configuration.tls_server_name}
-        self._requests, self._streams = self._session(_CONNECTIONS), self._session(0)
+        self._requests, self._streams = self._session(_REQUESTS), self._session(0)
+        self._turns = FairSlots(_REQUESTS, _REQUESTS_OF_ONE)
         self.date = datetime.min.replace(tzinfo=UTC)
         """The time by the API server's clock, as the last answer told it."""
         self.may_send: Callable[[], object] = lambda: None
@@ -135,19 +141,28 @@ class ApiServer:
             OSError: there is no connection.
             TimeoutError: the answer did not come in time.
         """
+        async with asyncio.timeout(ANSWER_SECONDS), self._turns.slot(_namespace(path)):
+            return await self._request(verb, path, body, query, accept)
+
+    async def _request(
+        self,
+        verb: Verb,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str | int] | None,
+        accept: str,
+    ) -> Any:
         headers = await self._headers(accept)
         data = None
         if body is not None:
             headers["Content-Type"] = _MERGE_PATCH if verb == "PATCH" else _JSON
             data = json.dumps(body).encode()
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS)
         async with self._requests.request(
             verb,
             self._host + path,
             params=query,
             data=data,
             headers=headers,
-            timeout=timeout,
             allow_redirects=False,
             **self._route,
         ) as response:
@@ -230,6 +245,11 @@ class ApiServer:
         headers = {"Accept": accept}
         await self._credentials.update_params_for_auth(headers, None, ["BearerToken"], "", "", None)
         return headers
+
+
+def _namespace(path: str) -> str:
+    """The namespace that a path names; empty for what is in none."""
+    return path.partition("/namespaces/")[2].partition("/")[0]
 
 
 def _another_token(error: ApiException) -> str:

@@ -1,4 +1,4 @@
-"""Has code of agents read by a child process that can do nothing else, one at a time.
+"""Has code of agents read by child processes that can do nothing else, two at a time.
 
 Nothing is parsed in the operator itself: it holds rights, and hostile code can take memory and time without end, or end
 the interpreter. The child limits itself before it reads anything (`codeexec_api.imports`).
@@ -18,21 +18,23 @@ from codeexec_operator.adapters.byte_budget import ByteBudget
 logger = logging.getLogger(__name__)
 
 _END_SECONDS: Final = 0.2
+_CHILDREN: Final = 2
+"""A namespace whose code takes long to read leaves one to the others. Each takes `imports.MEMORY_BYTES` at most."""
 _HELD_BYTES: Final = 32 * 1024 * 1024
 """Code that is fetched and not read yet, of all namespaces; that of one execution is 16 MB at most."""
 
 
 class CodeReader:
-    """Reads code of one execution after the other, so that no more memory is taken than that of one child.
+    """Reads code of two executions at a time, so that no more memory is taken than that of two children.
 
     Whoever wants code read takes a `turn` of its namespace before it fetches the code. In each namespace one execution
     has a turn at a time, and all that have one hold at most so many bytes (`_HELD_BYTES`). The child is waited for in
     `read`, with the code at hand: a namespace whose code can't be fetched keeps no other from having its code read, and
-    a namespace with many executions stands in the line only once.
+    a namespace with many executions stands in the line only once, and holds one of the two children at most.
     """
 
     def __init__(self) -> None:
-        self._child = asyncio.Lock()
+        self._children = asyncio.Semaphore(_CHILDREN)
         self._room = ByteBudget(_HELD_BYTES)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -48,7 +50,7 @@ class CodeReader:
         Raises:
             OSError: no child could be started.
         """
-        async with self._child:
+        async with self._children:
             return await _read(inquiry)
 
 

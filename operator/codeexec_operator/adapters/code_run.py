@@ -7,6 +7,7 @@ from typing import Any
 
 from codeexec_api import ExecutionPolicySpec
 from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.output_room import Share
 from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.observed import FrameStream, Observed
@@ -25,6 +26,8 @@ class CodeRun:
         self._missing = ""
         self._cancel_sent_at: datetime | None = None
         self._storing = asyncio.Lock()
+        self.share = Share(worker.context.output, worker.meta.namespace, self)
+        self.aside = worker.aside
 
     @property
     def told(self) -> bool:
@@ -68,15 +71,28 @@ class CodeRun:
             self.cut_off()
 
     def over(self) -> None:
-        """What came of it is on record."""
+        """What came of it is on record, or nobody looks after it any more."""
         self.transcript = Transcript()
+        self.share.close()
 
-    # --- Job ---
+    # --- Job, and Holder of a share of the room for output ---
 
     @property
     def uid(self) -> str:
         """Of the execution."""
         return self._worker.meta.uid
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of its output is in memory."""
+        return self.transcript.parts.held_bytes
+
+    async def shorten(self) -> bool:
+        """Store what there is of the output, though it is no full part; False if that can't be."""
+        if not self.transcript.cut():
+            return False
+        await self.store_parts()
+        return True
 
     async def store_parts(self) -> None:
         """Keep the parts of the output that there are, one by one, whoever asks for it."""

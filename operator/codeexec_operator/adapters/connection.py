@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.output_room import FREE_BYTES, Share
 from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import PodLink, RunnerView
 from codeexec_operator.core.readiness import readiness
@@ -22,6 +23,8 @@ from codeexec_operator.core.transcript import Lines, Transcript
 
 logger = logging.getLogger(__name__)
 
+_AT_A_TIME: Final = 100
+"""Lines that are taken in before something else has its turn."""
 _numbers = itertools.count(1)
 """Each connection of this process has a higher number than those before: what these still send is refused."""
 
@@ -36,6 +39,10 @@ class Job(Protocol):
     @property
     def transcript(self) -> Transcript:
         """What the runner has said of it."""
+
+    @property
+    def share(self) -> Share:
+        """Of the memory for output."""
 
     async def store_parts(self) -> None:
         """Keep the parts of the output that there are. Must not raise."""
@@ -166,25 +173,32 @@ class Connection:
                 await link.end_line()
                 await self._send(self._greeting)
                 async for data in link.received():
-                    for line in self._complete(lines, data):
+                    *_, latest = [None, *self._followed.values()]
+                    if latest:
+                        await latest.job.share.need(lines.pending + len(data))
+                    for number, line in enumerate(self._complete(lines, data)):
                         await self._take(line)
+                        if number % _AT_A_TIME == 0:
+                            await asyncio.sleep(0)
+                    if latest:
+                        latest.job.share.settle(lines.pending)
                     if self.view.problem:
                         break
         except (ApiException, *NETWORK_ERRORS) as error:
             logger.warning("%s: the connection to the pod failed (%s)", self._pod, type(error).__name__)
-            answered = isinstance(error, ApiException | aiohttp.ClientResponseError)
             since = self.view.refused_since or datetime.now(UTC)
-            self.view = replace(self.view, refused_since=since if answered else None)
+            self.view = replace(self.view, refused_since=since if _is_of_pod(error) else None)
         finally:
             self._link = None
             followed, self._followed = self._followed, {}
             for one in followed.values():
+                one.job.share.settle(0)
                 one.job.cut_off()
             self._see(link=PodLink.CLOSED, closed_at=datetime.now(UTC), ready=None)
 
     def _complete(self, lines: Lines, data: bytes) -> list[bytes]:
         try:
-            return lines.feed(data)
+            return lines.feed(data, skip_beyond=None if self._followed else FREE_BYTES)
         except ValueError as error:
             self._fail(str(error))
             return []
@@ -258,3 +272,14 @@ class Connection:
     def _see(self, **changes: Any) -> None:
         self.view = replace(self.view, **changes)
         self.changed()
+
+
+def _is_of_pod(error: Exception) -> bool:
+    """True if it is the pod or its node that can't be reached.
+
+    The API server says so, or is still waiting for the node. A leader that can't reach the API server doesn't last long
+    enough for this to matter.
+    """
+    if isinstance(error, ApiException | aiohttp.ClientResponseError):
+        return True
+    return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError)

@@ -1,6 +1,5 @@
 """Requests for code, output and keys: Secrets and ConfigMaps. Each method names the RBAC verb that it needs."""
 
-import asyncio
 import base64
 from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
@@ -31,6 +30,7 @@ from codeexec_operator.adapters.api_server import (
     found,
     unless_there,
 )
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.payload import Payload
@@ -40,6 +40,8 @@ _CONFIG_MAPS: Final = Resource("api/v1", "configmaps")
 _KEYS: Final = "keys.json"
 _PAYLOADS: Final = 8
 """Read at the same time: each may be 16 MB, and after a restart many may be asked for at once."""
+_PAYLOADS_OF_ONE: Final = 4
+"""Of these, payloads of one namespace."""
 _METADATA: Final = 200
 """Objects whose metadata is listed at a time."""
 _OF_PAYLOADS: Final = {"fieldSelector": f"type={PAYLOAD_SECRET_TYPE}"}
@@ -51,7 +53,7 @@ class Contents:
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
-        self._reading_payloads = asyncio.Semaphore(_PAYLOADS)
+        self._reading_payloads = FairSlots(_PAYLOADS, _PAYLOADS_OF_ONE)
 
     async def publish_code(self, execution: CodeExecution, payload: Payload) -> None:
         """secrets: create. A Secret of that name is the one that was asked for: admission lets nobody else make it."""
@@ -74,7 +76,7 @@ class Contents:
     async def get_payload(self, namespace: str, name: str, parts: int) -> list[Mapping[str, Any] | None]:
         """secrets: get. A Secret for each part, or None if it isn't there. Few are read at the same time."""
         names = [payload_name(name, index) for index in range(parts)]
-        async with self._reading_payloads:
+        async with self._reading_payloads.slot(namespace):
             return [await found(self._api.request("GET", _SECRETS.path(namespace, part))) for part in names]
 
     def watch_payloads(self, namespace: str) -> AsyncGenerator[tuple[str, Mapping[str, Any], int], None]:

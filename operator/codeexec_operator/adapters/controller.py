@@ -1,7 +1,6 @@
 """All executions and sessions that are not over, or whose pod is still there, and all pools."""
 
 import asyncio
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,21 +12,17 @@ from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.pools import PoolWorker
+from codeexec_operator.adapters.roster import Roster
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Context, understood
 from codeexec_operator.core.measures import Census
-from codeexec_operator.core.placement import choose_pool
-from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
-
-_TURN_SECONDS: Final = 10
-"""How long those who got what can't be shared evenly have it: about what a pod takes to start."""
+from codeexec_operator.core.starts import Starts
 
 _TRIES: Final = 3
 _TRY_AGAIN_SECONDS: Final = 0.2
 _REMEMBERED: Final = 10_000
 """Objects that were let go of, of which something may be heard that is older than their end."""
 _Owner = TypeVar("_Owner", CodeExecution, CodeSession)
-_Worker = TypeVar("_Worker", ExecutionWorker, SessionWorker)
 
 
 @dataclass(frozen=True)
@@ -43,20 +38,23 @@ class Controller:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._executions: dict[str, ExecutionWorker] = {}
-        self._by_name: dict[tuple[str, str], ExecutionWorker] = {}
-        self._sessions: dict[str, SessionWorker] = {}
-        self._sessions_by_name: dict[tuple[str, str], SessionWorker] = {}
-        self._pools: dict[str, PoolWorker] = {}
+        self._executions: Roster[ExecutionWorker] = Roster()
+        self._sessions: Roster[SessionWorker] = Roster()
+        self._pools: Roster[PoolWorker] = Roster()
+        self._starts = Starts(self._wake_pool)
         self._ended: OrderedDict[str, int] = OrderedDict()
         """Resource versions, by UID, at which executions and sessions were let go of lately."""
         self._register = Register(self._find_session, self._adopt_session, self._find_pool)
+
+    async def turn(self, raw: Mapping[str, Any]) -> None:
+        """Wait until it is the turn of an object's namespace. To read an object takes time of the one thread."""
+        await self._context.turns.turn(raw["metadata"]["namespace"])
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
         worker = self._executions.get(uid)
-        if version <= (worker.version if worker else self._ended.get(uid, 0)):
+        if version <= worker.version if worker else version < self._ended.get(uid, 0):
             return  # most are what was written here, and some are late
         execution = _unfinished(worker, CodeExecution.parse, raw, left=deleted)
         if execution is None:
@@ -69,8 +67,8 @@ class Controller:
 
     def on_approval(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """An ExecutionApproval was seen, changed or deleted. Whoever waits for one lists those that were there."""
-        key = (raw["metadata"]["namespace"], raw["metadata"].get("labels", {}).get(EXECUTION_LABEL, ""))
-        worker = self._by_name.get(key)
+        name = raw["metadata"].get("labels", {}).get(EXECUTION_LABEL, "")
+        worker = self._executions.named(raw["metadata"]["namespace"], name)
         if worker and (approval := understood(ExecutionApproval.parse, raw)):
             worker.approvals.observe(approval, deleted=deleted)
 
@@ -98,13 +96,8 @@ class Controller:
         if worker:
             worker.observe_pool(pool)
             return
-        self._pools[pool.metadata.uid] = PoolWorker(
-            self._context,
-            pool,
-            forget=self._forget_pool,
-            allowance=self._allowance,
-            started=self._wake_pools,
-            opened=self._pool_opened,
+        self._pools.add(
+            PoolWorker(self._context, pool, starts=self._starts, forget=self._forget_pool, opened=self._pool_opened)
         )
 
     def on_policy(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
@@ -114,12 +107,10 @@ class Controller:
 
     def policy_changed(self, namespace: str) -> None:
         """The policy of a namespace is another one."""
-        for pool in self._pools.values():
-            if pool.meta.namespace == namespace:
-                pool.policy_changed()
-        for execution in self._executions.values():  # a human may be asked for something else now, or not any more
-            if execution.meta.namespace == namespace:
-                execution.wake()
+        for pool in self._pools.of(namespace):
+            pool.policy_changed()
+        for execution in self._executions.of(namespace):  # a human may be asked for something else, or not any more
+            execution.wake()
 
     async def on_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A sandbox pod was seen, changed or deleted."""
@@ -170,9 +161,7 @@ class Controller:
         await _stop(self._of(namespace))
 
     def _of(self, namespace: str) -> "list[ExecutionWorker | SessionWorker | PoolWorker]":
-        every: list[ExecutionWorker | SessionWorker | PoolWorker] = [*self._executions.values()]
-        every += [*self._sessions.values(), *self._pools.values()]
-        return [one for one in every if one.meta.namespace == namespace]
+        return [*self._executions.of(namespace), *self._sessions.of(namespace), *self._pools.of(namespace)]
 
     def _worker(self, uid: str) -> ExecutionWorker | SessionWorker | PoolWorker | None:
         return self._executions.get(uid) or self._sessions.get(uid) or self._pools.get(uid)
@@ -205,12 +194,10 @@ class Controller:
             self._ended.popitem(last=False)
 
     def _start_execution(self, execution: CodeExecution) -> None:
-        worker = ExecutionWorker(self._context, execution, self._register, self._forget_execution)
-        self._executions[worker.uid] = self._by_name[worker.meta.namespace, worker.meta.name] = worker
+        self._executions.add(ExecutionWorker(self._context, execution, self._register, self._forget_execution))
 
     def _start_session(self, session: CodeSession) -> None:
-        worker = SessionWorker(self._context, session, self._forget_session)
-        self._sessions[worker.meta.uid] = self._sessions_by_name[worker.meta.namespace, worker.meta.name] = worker
+        self._sessions.add(SessionWorker(self._context, session, self._forget_session))
 
     def _adopt_session(self, session: CodeSession) -> None:
         uid = session.metadata.uid
@@ -219,73 +206,60 @@ class Controller:
             self._start_session(session)
 
     def _find_session(self, namespace: str, name: str) -> SessionWorker | None:
-        worker = self._sessions_by_name.get((namespace, name))
+        worker = self._sessions.named(namespace, name)
         return None if worker is None or worker.over else worker
 
     def _find_pool(self, namespace: str, verdict: Verdict, limits: PodLimits) -> PoolWorker | None:
-        here = [one for one in self._pools.values() if one.meta.namespace == namespace and not one.deleted]
-        name = choose_pool((one.seen for one in here), verdict, limits)
-        return next((one for one in here if one.meta.name == name), None)
+        here = sorted(self._pools.of(namespace), key=lambda one: one.meta.name)
+        return next((one for one in here if one.serves(verdict, limits)), None)
 
     def _forget_pool(self, worker: PoolWorker) -> None:
-        del self._pools[worker.meta.uid]
+        self._starts.forget(worker.meta.uid)
+        self._pools.remove(worker)
 
-    def _pool_opened(self) -> None:
-        for execution in self._executions.values():
+    def _pool_opened(self, namespace: str) -> None:
+        for execution in self._executions.of(namespace):
             execution.place.pool_opened()
 
-    def _wake_pools(self) -> None:
-        for pool in self._pools.values():
+    def _wake_pool(self, uid: str) -> None:
+        if pool := self._pools.get(uid):
             pool.wake()
-
-    def _allowance(self, pool: PoolWorker) -> int:
-        """How many pods this pool may have started, besides those that are starting already."""
-        wanted: dict[str, int] = {}
-        for one in self._pools.values():
-            wanted[one.meta.namespace] = wanted.get(one.meta.namespace, 0) + one.wanted
-        nodes = sum(node.open_to_sandboxes for node in self._context.lookout.view.nodes)
-        turn = int(time.monotonic() / _TURN_SECONDS)
-        share = fair_shares(wanted, STARTS_PER_NODE * max(1, nodes), turn)[pool.meta.namespace]
-        here = [one for one in self._pools.values() if one.meta.namespace == pool.meta.namespace]
-        return share - sum(one.starting for one in here)
 
     def _forget_execution(self, worker: ExecutionWorker) -> None:
         self._let_go(worker.uid, worker.version)
-        del self._executions[worker.uid]
-        _forget_name(self._by_name, worker)
+        self._executions.remove(worker)
 
     def _forget_session(self, worker: SessionWorker) -> None:
         self._let_go(worker.meta.uid, worker.version)
-        del self._sessions[worker.meta.uid]
-        _forget_name(self._sessions_by_name, worker)
+        self._sessions.remove(worker)
 
     def on_payload(self, namespace: str, execution: str) -> None:
         """The payload of an execution was created."""
-        if worker := self._by_name.get((namespace, execution)):
+        if worker := self._executions.named(namespace, execution):
             worker.payload_arrived()
 
     def awaited_payloads(self, namespace: str) -> set[str]:
         """Names of the Secrets that an execution still needs."""
-        here = [one for one in self._executions.values() if one.meta.namespace == namespace]
+        here = self._executions.of(namespace)
         names = [one.awaited_payload for one in here]
         payloads = {payload_name(name, part) for name in names if name for part in range(MAX_PAYLOAD_PARTS)}
         return payloads | {name for one in here if (name := one.awaited_review)}
 
     def awaited_keys(self) -> frozenset[str]:
         """Names of the sealing keys that an execution still needs."""
-        return frozenset(key for one in self._executions.values() if (key := one.awaited_key))
+        return frozenset(key for one in self._executions if (key := one.awaited_key))
 
     def census(self) -> Census:
         """How many there are of what is not over."""
         return Census(
-            Counter((one.meta.namespace, one.phase) for one in self._executions.values() if not one.phase.terminal),
-            Counter((one.meta.namespace, one.phase) for one in self._sessions.values() if not one.phase.terminal),
-            [pool.count for pool in self._pools.values()],
+            Counter((one.meta.namespace, one.phase) for one in self._executions if not one.phase.terminal),
+            Counter((one.meta.namespace, one.phase) for one in self._sessions if not one.phase.terminal),
+            [pool.count for pool in self._pools],
         )
 
     async def stop(self) -> None:
         """End all work. Code that runs goes on; the next operator takes it up."""
-        await _stop([*self._executions.values(), *self._sessions.values(), *self._pools.values()])
+        await _stop([*self._executions, *self._sessions, *self._pools])
 
 
 async def _stop(workers: "Sequence[ExecutionWorker | SessionWorker | PoolWorker]") -> None:
@@ -293,12 +267,6 @@ async def _stop(workers: "Sequence[ExecutionWorker | SessionWorker | PoolWorker]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _forget_name(by_name: dict[tuple[str, str], _Worker], worker: _Worker) -> None:
-    key = (worker.meta.namespace, worker.meta.name)
-    if by_name[key] is worker:  # else one of the same name has come since
-        del by_name[key]
 
 
 def _unfinished(

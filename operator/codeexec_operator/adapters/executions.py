@@ -46,6 +46,7 @@ class ExecutionWorker(PodWorker):
         forget: Callable[["ExecutionWorker"], None],
     ) -> None:
         self.uid = execution.metadata.uid
+        super().__init__(context, execution.metadata)
         self._forget = forget
         self._over = asyncio.Event()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
@@ -54,7 +55,6 @@ class ExecutionWorker(PodWorker):
         self._request = RequestReader(self, lambda: self._seen)
         self.approvals = Approvals(self)
         self._code = CodeRun(self, lambda: self._seen)
-        super().__init__(context, execution.metadata)
         if execution.status.pod_name:  # it may have come from a pool
             self.pod_name = execution.status.pod_name
 
@@ -216,8 +216,6 @@ class ExecutionWorker(PodWorker):
         match action:
             case actions.ReadRequest():
                 await self._read_request()
-            case actions.ReadPod():
-                await self._read_pod()
             case actions.ReadApprovals() | actions.PublishCode() | actions.WithdrawCode():
                 await self.approvals.act(action, self._seen.execution)
             case actions.DeletePayload() | actions.CloseEgress():
@@ -228,16 +226,6 @@ class ExecutionWorker(PodWorker):
                 await self._code.act(action, self.place.connection)
             case _:
                 await self.act_on_pod(action, build_report_request(self._seen.execution), reusable=False)
-
-    async def _read_pod(self) -> None:
-        """It is told of by its owner, which may be a pool that does not know whose it is."""
-        named = f"metadata.name={self.pod_name}"
-        found = await self.context.cluster.list_pods(self.meta.namespace, fields=named)
-        if found:
-            self.observe_pod(found[0], deleted=False)
-        else:
-            self.sandbox = replace(self.sandbox, gone=True, over_at=now())
-            self.wake()
 
     async def _put_away(self, action: actions.DeletePayload | actions.CloseEgress) -> None:
         """What doesn't succeed here is left to the sweeper and to the garbage collector."""
@@ -272,6 +260,7 @@ class ExecutionWorker(PodWorker):
             self._seen = replace(self._seen, execution=_lean(current))
 
     async def _end(self) -> None:
+        self._code.over()
         if self.deleted and self.place.started:
             await self.place.abandon_session()
         self.place.leave()

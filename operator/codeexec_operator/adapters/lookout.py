@@ -66,8 +66,7 @@ class Lookout:
         now = time.monotonic()
         for targets in {pod.egress_targets for pod in pods if pod}:
             self._named |= dict.fromkeys(targets, now)
-        known = {node.name for node in self.view.nodes}
-        if any(pod and pod.node_name and pod.node_name not in known for pod in pods):
+        if any(pod and pod.node_name and pod.node_name not in self.view.node for pod in pods):
             self._looks_until_nodes = 0
         return self.view
 

@@ -1,5 +1,6 @@
 """All that the operator does besides telling how it is: started as a whole, and stopped as a whole."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
@@ -14,8 +15,10 @@ from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.last_lines import hear_of_finished
 from codeexec_operator.adapters.lookout import TARGETS_SECONDS, Lookout
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.record_retention import RecordKeeper
@@ -53,7 +56,7 @@ class Operation:
         telemetry: serves metrics already.
         epoch: of this leader.
         watch: passes on to the controller what happens in a namespace, until that fails.
-        watch_configuration: calls `reconfigure` with each version of the ConfigMap, until that fails.
+        watch_configuration: calls `configuration_changed` with each version of the ConfigMap, until that fails.
     """
 
     def __init__(
@@ -69,12 +72,15 @@ class Operation:
         watch_configuration: Callable[["Operation"], Awaitable[None]],
     ) -> None:
         self._settings, self._configuration, self._cluster = settings, configuration, cluster
+        self._found: Mapping[str, str] | None = None
+        self._changed = asyncio.Event()
         self._watch, self._watch_configuration = watch, watch_configuration
         release = version("codeexec")
         self._lookout, self._telemetry = lookout, telemetry
         lookout.trust(configuration.image_keys)
         self._policies = Policies(cluster, configuration.policy, cluster_policy(settings.config_map))
-        self._payloads = Payloads(cluster)
+        turns = FairSlots(1)
+        self._payloads = Payloads(cluster, turns)
         self._keys = SealingKeys(cluster, *settings.sealing_secret)
         metrics = telemetry.metrics
         self._audit = AuditLog(release, metrics)
@@ -82,10 +88,12 @@ class Operation:
         context = Context(
             cluster=cluster,
             lookout=self._lookout,
+            output=OutputRoom(),
             policies=self._policies,
             payloads=self._payloads,
             sealing=self._keys,
             reader=CodeReader(),
+            turns=turns,
             timing=Timing(),
             epoch=epoch,
             telemetry=telemetry,
@@ -143,6 +151,7 @@ class Operation:
         self._jobs.add("lookout", self._lookout.look, every=TARGETS_SECONDS, after=TARGETS_SECONDS)
         self._jobs.add("events", self._announcer.run)
         self._jobs.add("sealing keys", self._renew_keys, every=_KEYS_SECONDS, after=_KEYS_SECONDS)
+        self._jobs.add("new configuration", self._reconfigure, every=0)
         self._jobs.add("configuration", partial(self._watch_configuration, self), every=0)
         await self._tenants.serve(self._configuration.namespaces)
         self._telemetry.metrics.leads(self.controller.census, self._tenants.served)
@@ -159,8 +168,24 @@ class Operation:
         self._audit.check()
         await self._cluster.get_configuration(*self._settings.config_map)
 
-    async def reconfigure(self, data: Mapping[str, str] | None) -> None:
+    def configuration_changed(self, data: Mapping[str, str] | None) -> None:
         """The ConfigMap was seen, changed or deleted. What isn't valid is reported, and what was in force stays so."""
+        self._found = data
+        self._changed.set()
+
+    async def _reconfigure(self) -> None:
+        """A job of its own: a change is not left half done when the watch that told of it fails."""
+        await self._changed.wait()
+        self._changed.clear()
+        before = self._configuration
+        try:
+            await self._put_in_force(self._found)
+        except Exception:
+            self._configuration = before
+            self._changed.set()
+            raise
+
+    async def _put_in_force(self, data: Mapping[str, str] | None) -> None:
         try:
             if data is None:
                 raise ConfigurationError("it was deleted: run `helm upgrade` again")
@@ -204,6 +229,7 @@ class Operation:
     async def _serve(self, tenant: Tenant) -> None:
         """Until it fails. It is asked first, because that costs less than a watch where there are no rights."""
         self._audit.begin(tenant.namespace)
+        self._policies.forget(tenant.namespace)
         await self._cluster.ready(tenant.namespace)
         tenant.tell("watch")(None)
         await self._watch(self, tenant.namespace)

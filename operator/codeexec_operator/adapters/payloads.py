@@ -3,28 +3,35 @@
 What is held here is only ever a short cut. A payload that isn't here is read from the API server.
 """
 
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.supervision import JobFailure
 
 _HELD_BYTES: Final = 16 * 1024 * 1024
-"""All of them together, as they came; the oldest is let go of first."""
+"""All of them together, as they came. The oldest of the namespace that has the most is let go of first."""
 _LARGE_BYTES: Final = 512 * 1024
 """One that is larger is not held."""
 _REMEMBERED: Final = 2000
 
 
 class Payloads:
-    """Watches the payload Secrets of the sandbox namespaces."""
+    """Watches the payload Secrets of the sandbox namespaces.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._held: OrderedDict[tuple[str, str], tuple[Mapping[str, Any] | None, int]] = OrderedDict()
-        self._bytes = 0
+    Args:
+        cluster: where they are.
+        turns: of the one thread; to read an event takes its time.
+    """
+
+    def __init__(self, cluster: Cluster, turns: FairSlots) -> None:
+        self._cluster, self._turns = cluster, turns
+        self._held: dict[str, dict[str, tuple[Mapping[str, Any] | None, int]]] = {}
+        """By namespace and name."""
+        self._bytes: Counter[str] = Counter()
 
     async def watch(self, namespace: str, arrived: Callable[[str, str], None]) -> None:
         """Watch one namespace, until the API server ends that, or it fails.
@@ -35,6 +42,7 @@ class Payloads:
         """
         try:
             async for kind, secret, size in self._cluster.watch_payloads(namespace):
+                await self._turns.turn(namespace)
                 self._observe(namespace, secret, size, deleted=kind == "DELETED")
                 if kind == "ADDED":
                     arrived(namespace, (secret["metadata"].get("labels") or {}).get(EXECUTION_LABEL, ""))
@@ -43,27 +51,35 @@ class Payloads:
 
     def seen(self, namespace: str, name: str) -> bool:
         """True if this Secret was created, as far as is known here."""
-        return (namespace, name) in self._held
+        return name in self._held.get(namespace, ())
 
     def take(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """This Secret, if it is held; from now on it isn't."""
-        return self._drop((namespace, name))
+        return self._drop(namespace, name)
 
     def _observe(self, namespace: str, secret: Mapping[str, Any], size: int, *, deleted: bool) -> None:
-        meta = secret["metadata"]
-        key = (namespace, meta["name"])
-        self._drop(key)
+        name = secret["metadata"]["name"]
+        self._drop(namespace, name)
         if deleted:
             return
         held = size <= _LARGE_BYTES
-        self._held[key] = (_essence(secret), size) if held else (None, 0)
-        self._bytes += size if held else 0
-        while self._bytes > _HELD_BYTES or len(self._held) > _REMEMBERED:
-            self._drop(next(iter(self._held)))
+        self._held.setdefault(namespace, {})[name] = (_essence(secret), size) if held else (None, 0)
+        self._bytes[namespace] += size if held else 0
+        while self._bytes.total() > _HELD_BYTES:
+            self._drop_oldest(max(self._bytes, key=self._bytes.__getitem__))
+        while sum(map(len, self._held.values())) > _REMEMBERED:
+            self._drop_oldest(max(self._held, key=lambda one: len(self._held[one])))
 
-    def _drop(self, key: tuple[str, str]) -> Mapping[str, Any] | None:
-        secret, size = self._held.pop(key, (None, 0))
-        self._bytes -= size
+    def _drop_oldest(self, namespace: str) -> None:
+        self._drop(namespace, next(iter(self._held[namespace])))
+
+    def _drop(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        held = self._held.get(namespace, {})
+        secret, size = held.pop(name, (None, 0))
+        self._bytes[namespace] -= size
+        if not held:
+            self._held.pop(namespace, None)
+            del self._bytes[namespace]
         return secret
 
 

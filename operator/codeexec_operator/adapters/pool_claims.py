@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from codeexec_operator.adapters.pool_pods import ClaimedPod
-from codeexec_operator.core.placement import Claimant, index_in
+from codeexec_operator.core.line import Line
+from codeexec_operator.core.placement import Claimant, rank
 
 
 class Guest(Claimant, Protocol):
@@ -24,7 +25,7 @@ class Claims:
     """The queue of a pool, and the pods that were taken or given up."""
 
     def __init__(self) -> None:
-        self.queue: list[Guest] = []
+        self.queue: Line[Guest] = Line(rank)
         self.taken: dict[str, Guest] = {}
         self.discarded: set[str] = set()
         """Pods that have yet to be deleted."""
@@ -33,21 +34,15 @@ class Claims:
         self._adopted: set[str] = set()
         """Those that were taken and are the execution's own by now."""
 
-    def join(self, guest: Guest) -> None:
-        """Get in line, behind those that were created earlier."""
-        if guest not in self.queue:
-            self.queue.insert(index_in(self.queue, guest), guest)
-
     def take(self, guest: Guest, pod: ClaimedPod) -> None:
         """It is its turn."""
-        self.queue.remove(guest)
+        self.queue.leave(guest)
         self.taken[pod.pod_name] = guest
         guest.receive(pod)
 
     def leave(self, guest: Guest, pod: ClaimedPod | None) -> bool:
         """An execution is over, or doesn't wait any more. True if it gives up a pod."""
-        if guest in self.queue:
-            self.queue.remove(guest)
+        self.queue.leave(guest)
         if pod is None or self.taken.pop(pod.pod_name, None) is None:
             return False
         if pod.pod_name not in self._adopted:

@@ -20,10 +20,11 @@ from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView
 from codeexec_operator.core.observed_pool import ObservedPool
-from codeexec_operator.core.placement import assign, serves
+from codeexec_operator.core.placement import assign, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import can_start, decide_pool
 from codeexec_operator.core.pool_status import pods, trouble_of
+from codeexec_operator.core.starts import STARTS_PER_NODE, Demand, Starts
 
 logger = logging.getLogger(__name__)
 
@@ -42,30 +43,26 @@ class PoolWorker(Worker):
         context: Context,
         pool: SandboxPool,
         *,
+        starts: Starts,
         forget: Callable[["PoolWorker"], None],
-        allowance: Callable[["PoolWorker"], int],
-        started: Callable[[], None],
-        opened: Callable[[], None],
+        opened: Callable[[str], None],
     ) -> None:
-        """`allowance` says how many more pods may be starting; `started` is called when one doesn't any more.
-
-        `opened` is called when executions may ask for pods.
-        """
-        self.seen = ObservedPool(pool)
+        """`opened` is called with its namespace when executions may ask for pods."""
+        self._seen = ObservedPool(pool)
         self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
         self.claims = Claims()
         self._looked_at = 0.0
         self._listed = False
         self._changed_at: datetime | None = None
         self._trouble = ""
-        self._forget, self._allowance, self._started, self._opened = forget, allowance, started, opened
+        self._starts, self._forget, self._opened = starts, forget, opened
         super().__init__(context, pool.metadata)
 
     def observe_pool(self, pool: SandboxPool) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
-        before = self.seen.pool
+        before = self._seen.pool
         if int(pool.metadata.resource_version) > int(before.metadata.resource_version):
-            self.seen = replace(self.seen, pool=pool)
+            self._seen = replace(self._seen, pool=pool)
             if pool.metadata.generation != before.metadata.generation:
                 self._forgive()
                 self.claims.wake()
@@ -80,7 +77,7 @@ class PoolWorker(Worker):
 
     def _know_policy(self) -> None:
         known, source = self.context.policies.known, self.context.policies.source
-        self.seen = replace(self.seen, policy=known(self.meta.namespace), policy_source=source(self.meta.namespace))
+        self._seen = replace(self._seen, policy=known(self.meta.namespace), policy_source=source(self.meta.namespace))
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A pod of the pool was seen, changed or deleted."""
@@ -103,39 +100,38 @@ class PoolWorker(Worker):
         self.wake()
 
     def _forgive(self) -> None:
-        self.seen = replace(self.seen, problem=None, problem_at=None, problems=0)
+        self._seen = replace(self._seen, problem=None, problem_at=None, problems=0)
 
     def serves(self, verdict: Verdict, limits: PodLimits) -> bool:
         """True if executions with this verdict and these limits get their pods here."""
-        return not self.deleted and serves(self.seen, verdict, limits)
+        return not self.deleted and serves(self._seen, verdict, limits)
 
     def join(self, guest: Guest) -> None:
         """Get in line, behind those that were created earlier. May `receive` a pod at once."""
-        self.claims.join(guest)
-        self._hand_out()
-        self.wake()
+        if self.claims.queue.join(guest):
+            self._hand_out()
+            self.wake()
 
     def leave(self, guest: Guest, pod: ClaimedPod | None) -> None:
         """An execution is over, or doesn't wait any more."""
         gave_up = self.claims.leave(guest, pod)
-        if gave_up and self.seen.problem and self.seen.problem.reason is Reason.QUOTA_EXCEEDED:
-            self.seen = replace(self.seen, problem_at=now(), problems=1)  # soon there is room again
+        if gave_up and self._seen.problem and self._seen.problem.reason is Reason.QUOTA_EXCEEDED:
+            self._seen = replace(self._seen, problem_at=now(), problems=1)  # soon there is room again
         self.wake()
 
     def view_for(self, guest: Guest, since: datetime) -> PoolView:
         """What an execution sees of the pool that has waited since then."""
         queue = self.claims.queue
-        position = queue.index(guest) if guest in queue else 0
-        return PoolView(self.meta.name, since, position, len(queue), self._trouble)
+        return PoolView(self.meta.name, since, queue.place(guest), len(queue), self._trouble)
 
     def _hand_out(self) -> None:
         """Give pods to those who wait. Nothing here awaits anything."""
-        template = template_of(self.seen)
+        template = template_of(self._seen)
         if not self.claims.queue or not isinstance(template, Template):
             return
         moment, admitted = now(), self._pods.in_order()
-        for guest, name in assign(self.claims.queue, admitted, template, self.seen, moment, self.context.timing):
-            self.seen = replace(self.seen, last_claim_at=moment)
+        for guest, name in assign(self.claims.queue, admitted, template, self._seen, moment, self.context.timing):
+            self._seen = replace(self._seen, last_claim_at=moment)
             self.claims.take(guest, self._pods.take(name, template))
 
     @property
@@ -143,26 +139,21 @@ class PoolWorker(Worker):
         """How it is at this moment."""
         return PoolCount(
             self.meta.namespace,
-            wanted=self.seen.pool.spec.replicas,
+            wanted=self._seen.pool.spec.replicas,
             ready=len(self._pods.admitted),
-            starting=self.starting,
+            starting=self._pods.starting,
             claimed=len(self.claims.taken),
             queued=len(self.claims.queue),
-            last_refill_ms=self.seen.last_refill_ms,
+            last_refill_ms=self._seen.last_refill_ms,
         )
-
-    @property
-    def starting(self) -> int:
-        """How many pods are being started."""
-        return self._pods.starting
 
     @property
     def wanted(self) -> int:
         """How many pods would be starting, if only this pool were there."""
-        if not can_start(self.seen, now(), self.context.timing):
-            return self.starting
-        spare = len(self._pods.members) - self.starting
-        return max(self.starting, self.seen.pool.spec.replicas + len(self.claims.queue) - spare)
+        if not can_start(self._seen, now(), self.context.timing):
+            return self._pods.starting
+        spare = len(self._pods.members) - self._pods.starting
+        return max(self._pods.starting, self._seen.pool.spec.replicas + len(self.claims.queue) - spare)
 
     # --- Worker ---
 
@@ -172,17 +163,20 @@ class PoolWorker(Worker):
         self._hand_out()
 
     def _decide(self) -> Plan:
-        self.seen = replace(
-            self.seen,
-            surroundings=self.context.lookout.view_from(*(one.sandbox.pod for one in self._pods.members.values())),
+        surroundings = self.context.lookout.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
+        demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self._pods.starting)
+        limit = STARTS_PER_NODE * max(1, surroundings.open_nodes)
+        self._seen = replace(
+            self._seen,
+            surroundings=surroundings,
             members=self._pods.members if self._listed else None,
             claimed=len(self.claims.taken),
             queued=len(self.claims.queue),
-            allowance=self._allowance(self),
+            allowance=self._starts.allowance(demand, limit, time.monotonic()),
             names=tuple(f"{self.meta.name}-{secrets.token_hex(POOL_SUFFIX_LENGTH // 2)}" for _ in range(_NAMES)),
         )
-        self._trouble = trouble_of(self.seen)
-        return self._not_at_once(decide_pool(self.seen, now(), self.context.timing))
+        self._trouble = trouble_of(self._seen)
+        return self._not_at_once(decide_pool(self._seen, now(), self.context.timing))
 
     def _not_at_once(self, plan: Plan) -> Plan:
         """A status is written a while after it has changed: it is not worth to slow down what has changed it."""
@@ -205,9 +199,10 @@ class PoolWorker(Worker):
     async def _carry_out(self, plan: Plan) -> None:
         problems = [one.problem for one in plan.actions if isinstance(one, actions.DropMember) and one.problem]
         if problems:
-            self.seen = replace(self.seen, problem=problems[0], problem_at=now(), problems=self.seen.problems + 1)
+            self._seen = replace(self._seen, problem=problems[0], problem_at=now(), problems=self._seen.problems + 1)
             logger.warning("%s: gave up %s: %s", self.name, pods(len(problems)), problems[0].message)
-            self.claims.wake()
+            if is_broken(self._seen):
+                self.claims.wake()
         jobs = [self._act(action) for action in plan.actions]
         jobs += [self._delete(name) for name in self.claims.discarded]
         if isinstance(plan.status, SandboxPoolStatus):
@@ -219,16 +214,17 @@ class PoolWorker(Worker):
         self.claims.discarded.discard(name)
 
     async def _write_status(self, status: SandboxPoolStatus) -> None:
-        self.observe_pool(await self.context.recorder.write_pool(self.seen.pool, status))
+        self.observe_pool(await self.context.recorder.write_pool(self._seen.pool, status))
 
     async def _act(self, action: actions.Action) -> None:
         match action:
             case actions.ReadPool():
                 await self._read()
             case actions.CreateMember(name, manifest):
+                self._starts.began(self.meta.uid)
                 await self._pods.create(name, manifest)
             case actions.AttachMember(name):
-                self._pods.attach(name, self.seen.pool.spec.limits)
+                self._pods.attach(name, self._seen.pool.spec.limits)
             case actions.AdmitMember(name, proven):
                 self._admit(name, proven)
             case actions.PingMember(name):
@@ -245,7 +241,7 @@ class PoolWorker(Worker):
                 self.claims.leave_alone(name)
             self._listed = True
         self._know_policy()
-        self._opened()
+        self._opened(self.meta.namespace)
         self.claims.wake()
         self.wake()
 
@@ -254,9 +250,9 @@ class PoolWorker(Worker):
             return
         took = self._pods.admit(name, proven)
         self._forgive()
-        self.seen = replace(self.seen, last_refill_ms=round(took.total_seconds() * 1000))
+        self._seen = replace(self._seen, last_refill_ms=round(took.total_seconds() * 1000))
         self._hand_out()
-        self._started()
+        self._starts.ended(self.meta.uid)
         self.wake()
 
     async def _drop(self, name: str) -> None:
@@ -265,8 +261,8 @@ class PoolWorker(Worker):
             return
         if not member.sandbox.gone and not member.sandbox.fault:
             self.claims.discard(name)
-        if member.proven is None:
-            self._started()
+        if member.starting:
+            self._starts.ended(self.meta.uid)
         self.wake()
         await self._delete(name)
 
@@ -279,7 +275,8 @@ class PoolWorker(Worker):
             self.observe_pool(current)
 
     async def _end(self) -> None:
+        for _ in range(self._pods.starting):
+            self._starts.ended(self.meta.uid)
         self._pods.close()
         self._forget(self)
-        self._started()
         self.claims.wake()

@@ -28,6 +28,7 @@ from codeexec_api.names import (
     VERSION,
 )
 from codeexec_operator.adapters.api_server import ONLY_METADATA, ApiServer, Resource, found, unless_there
+from codeexec_operator.adapters.supervision import JobFailure
 
 _API: Final = f"apis/{GROUP}/{VERSION}"
 EXECUTIONS: Final = Resource(_API, EXECUTION_PLURAL)
@@ -35,6 +36,7 @@ SESSIONS: Final = Resource(_API, SESSION_PLURAL)
 _POOLS: Final = Resource(_API, POOL_PLURAL)
 _POLICIES: Final = Resource(_API, POLICY_PLURAL)
 _APPROVALS: Final = Resource(_API, APPROVAL_PLURAL)
+_WATCHED: Final = frozenset({EXECUTION_PLURAL, SESSION_PLURAL, POOL_PLURAL, POLICY_PLURAL, APPROVAL_PLURAL})
 UNFINISHED: Final = {
     plural: ",".join(f"status.phase!={phase.value}" for phase in phases if phase.terminal)
     for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase))
@@ -55,7 +57,15 @@ class Records:
         self._api = api
 
     async def ready(self, namespace: str) -> None:
-        """codeexecutions: list. Raises what the API server answers if the operator could not work."""
+        """codeexecutions: list. Raises why the operator could not work.
+
+        Raises:
+            JobFailure: a CRD is missing. kopf would look for it once, and never watch it.
+            ApiException: the API server refuses.
+        """
+        served = await self._api.request("GET", f"/apis/{GROUP}/{VERSION}")
+        if missing := _WATCHED - {one["name"] for one in served["resources"]}:
+            raise JobFailure(f"the CRD {min(missing)}.{GROUP} is not there: install the chart's CRDs")
         await self._api.request("GET", EXECUTIONS.path(namespace), query={"limit": 1}, accept=ONLY_METADATA)
 
     async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:

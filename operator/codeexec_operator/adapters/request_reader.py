@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from codeexec_api import CodeExecutionSpec, ExecutionPolicySpec, PayloadRef
+from codeexec_api import CodeExecutionSpec, ExecutionPolicySpec, PayloadRef, Phase
 from codeexec_api.code_rules import Inquiry, Reading
 from codeexec_api.policy import policy_for
 from codeexec_operator.adapters.worker import Worker, now
@@ -45,13 +45,18 @@ class RequestReader:
         return Payload()
 
     async def _read_payload(self, ref: PayloadRef) -> Sequence[Mapping[str, Any] | None]:
-        """The Secrets of the payload. One that is just being created is not asked for: its arrival will be heard of."""
+        """The Secrets of the payload.
+
+        Whoever creates an execution may be creating its Secret at this moment. That one is not asked for: its arrival
+        will be heard of.
+        """
         context, namespace, seen = self._worker.context, self._worker.meta.namespace, self._seen()
         if ref.parts == 1:
             known = context.payloads.seen(namespace, ref.name)
             if secret := context.payloads.take(namespace, ref.name):
                 return (secret,)
-            if not known and seen.payload_read_at is None and is_new(seen.execution, now()):
+            execution, first = seen.execution, seen.payload_read_at is None
+            if not known and first and execution.status.phase is Phase.PENDING and is_new(execution, now()):
                 return (None,)
         return await context.cluster.get_payload(namespace, ref.name, ref.parts)
 

@@ -13,9 +13,10 @@ from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer,
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
+from codeexec_operator.core.line import Line
 from codeexec_operator.core.observed import ObservedSession, SessionView
 from codeexec_operator.core.payload import build_report_request
-from codeexec_operator.core.placement import Claimant, has_turn, index_in
+from codeexec_operator.core.placement import Claimant, has_turn, rank
 from codeexec_operator.core.session import decide_session
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,9 @@ class SessionWorker(PodWorker):
             since=now(),
             executions=session.status.executions,
         )
-        self._queue: list[Guest] = []
+        self._queue: Line[Guest] = Line(rank)
+        self._guests: dict[str, Guest] = {}
+        """Those in line, by UID."""
         self._forget = forget
         super().__init__(context, session.metadata)
 
@@ -56,15 +59,15 @@ class SessionWorker(PodWorker):
 
     def join(self, guest: Guest) -> None:
         """An execution wants to run in this session; its turn comes when those before it have left."""
-        if guest not in self._queue:
-            self._queue.insert(index_in(self._queue, guest), guest)
+        if self._queue.join(guest):
+            self._guests[guest.claim.uid] = guest
             self.wake()
 
     def leave(self, guest: Guest, *, ran: bool) -> None:
         """An execution is over."""
-        if guest not in self._queue:
+        if not self._queue.leave(guest):
             return
-        self._queue.remove(guest)
+        del self._guests[guest.claim.uid]
         if ran:
             self._seen = replace(self._seen, used_at=now(), executions=self._seen.executions + 1)
         self.wake()
@@ -72,7 +75,7 @@ class SessionWorker(PodWorker):
     def view_for(self, guest: Guest) -> SessionView:
         """What an execution sees of the session."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
-        turn = has_turn(self._queue, guest, self._seen, sandbox.runner)
+        turn = self._queue.first is guest and has_turn(guest, self._seen, sandbox.runner)
         return SessionView(self._seen.session, sandbox, turn)
 
     @property
@@ -88,7 +91,7 @@ class SessionWorker(PodWorker):
     @property
     def busy(self) -> bool:
         """True if executions run or wait in it."""
-        return bool(self._queue)
+        return bool(self._guests)
 
     def give_up(self, why: str) -> None:
         """Its runner can't be trusted to do anything more."""
@@ -97,16 +100,22 @@ class SessionWorker(PodWorker):
 
     async def _step(self) -> Plan:
         plan = await super()._step()
+        self._wake_guests(all_of_them=self.over or self._seen.session.spec.ended)
+        return plan
+
+    def _wake_guests(self, *, all_of_them: bool) -> None:
+        """Others than the first, and than those whose code has started, only wait, until nothing can run any more."""
         for guest in self._queue:
             guest.wake()
-        return plan
+            if not (all_of_them or guest.claim.started):
+                return
 
     def _decide(self) -> Plan:
         self._seen = replace(
             self._seen,
             sandbox=self.sandbox,
             surroundings=self.context.lookout.view_from(self.sandbox.pod),
-            guests=frozenset(guest.claim.uid for guest in self._queue),
+            guests=self._guests.keys(),
         )
         return decide_session(self._seen, now(), self.context.timing)
 
@@ -130,14 +139,22 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
             self.wake()
         elif isinstance(action, actions.CancelStray):
-            logger.warning("%s: ended job %s, which no execution claims", self.name, action.uid)
-            if self.connection:
-                await self.connection.cancel_stray(action.uid)
+            await self._end_stray(action.uid)
         elif isinstance(action, actions.ReadLease):
             self._seen = replace(self._seen, lease=await self._read_lease(action.name))
             self.wake()
         else:
             await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
+
+    async def _end_stray(self, uid: str) -> None:
+        """Unless its execution is there, and only its list takes long."""
+        unfinished = await self.context.cluster.list_unfinished(self.meta.namespace)
+        if uid in {one["metadata"]["uid"] for one in unfinished}:
+            self._seen = replace(self._seen, since=now())
+            self.wake()
+        elif self.connection:
+            logger.warning("%s: ended job %s, which no execution claims", self.name, uid)
+            await self.connection.cancel_stray(uid)
 
     async def _read_lease(self, name: str) -> LeaseView:
         try:
@@ -160,7 +177,6 @@ class SessionWorker(PodWorker):
                 update={"spec": self._seen.session.spec.model_copy(update={"ended": True})}
             )
             self._seen = replace(self._seen, session=gone)
-        for guest in self._queue:
-            guest.wake()
+        self._wake_guests(all_of_them=True)
         self._forget(self)
         await super()._end()

@@ -9,7 +9,7 @@ from typing import Final
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS
 from codeexec_operator.core.backoff import pause
 
 logger = logging.getLogger(__name__)

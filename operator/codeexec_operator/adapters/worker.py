@@ -22,7 +22,9 @@ from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.lookout import Lookout
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.recorder import Recorder
@@ -64,10 +66,13 @@ class Context:
 
     cluster: Cluster
     lookout: Lookout
+    output: OutputRoom
     policies: Policies
     payloads: Payloads
     sealing: SealingKeys
     reader: CodeReader
+    turns: FairSlots
+    """Of the one thread: what takes its time waits here, so that a namespace with much to decide holds up no other."""
     timing: Timing
     epoch: int
     """Of this leader; see `core.leadership`. A runner refuses what a leader before it says."""
@@ -181,6 +186,7 @@ class Worker(ABC):
                 self._stale = False
                 if self.deleted:
                     return Plan()
+            await self.context.turns.turn(self.meta.namespace)
             self._look()
             plan = self._decide()
             await self._apply(plan)
@@ -288,6 +294,8 @@ class PodWorker(Worker):
                     raise ApiException(status=403, reason="admission does not know the changed configuration yet")
                 self.sandbox = replace(self.sandbox, requested=True, fault=fault)
                 self.wake()
+            case actions.ReadPod():
+                await self._read_pod()
             case actions.Attach():
                 self.connection = Connection(
                     self.context.cluster,
@@ -306,3 +314,13 @@ class PodWorker(Worker):
                 pass  # `_run` ends
             case _:
                 raise TypeError(f"{type(action).__name__} is no action of {type(self).__name__}")
+
+    async def _read_pod(self) -> None:
+        """It is told of by its owner, which may be a pool that does not know whose it is."""
+        named = f"metadata.name={self.pod_name}"
+        found = await self.context.cluster.list_pods(self.meta.namespace, fields=named)
+        if found:
+            self.observe_pod(found[0], deleted=False)
+        else:
+            self.sandbox = replace(self.sandbox, gone=True, over_at=now())
+            self.wake()

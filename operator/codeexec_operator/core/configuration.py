@@ -59,11 +59,11 @@ def _part(data: Mapping[str, str], key: str, parse: Callable[[Any], T]) -> T:
         raise ConfigurationError(f"the key {key} is missing: the chart writes it, run `helm upgrade` again")
     try:
         return parse(yaml.safe_load(data[key]))
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{key} is not YAML: {error}") from error
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}" for one in error.errors()]
         raise ConfigurationError(f"{key}: {'; '.join(wrong)}") from error
+    except (yaml.YAMLError, ValueError) as error:  # PyYAML raises the latter for a date that there isn't
+        raise ConfigurationError(f"{key} is not YAML: {error}") from error
 
 
 def _image_keys(text: str) -> tuple[ImageKey, ...]:

@@ -1,6 +1,6 @@
 """What was seen of the cluster, as small frozen values. `reconcile.decide` sees nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -160,7 +160,7 @@ class RunnerView:
     problem: str = ""
     """What came was not what a runner sends."""
     refused_since: datetime | None = None
-    """Since when each attempt to connect was answered with a refusal, as it is when the node does not answer."""
+    """Since when each attempt to connect was refused by the API server, or not answered, because of the pod's node."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class ObservedSession:
     """Where the policy is kept, for messages."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     sandbox: Sandbox = field(default_factory=Sandbox)
-    guests: frozenset[str] = frozenset()
+    guests: Set[str] = frozenset()
     """UIDs of the executions that run in it or wait for it."""
     used_at: datetime | None = None
     """When this process last saw an execution of it end."""

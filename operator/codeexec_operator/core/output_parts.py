@@ -11,6 +11,8 @@ from codeexec_api.v1alpha1 import MAX_INLINE_BYTES, MAX_OUTPUT_PARTS
 
 PART_BYTES: Final = 640 * 1024
 """A part is closed when it holds this much; one more frame fits on top into a ConfigMap of 1 MiB."""
+SHORT_PARTS: Final = 40
+"""How many parts may be closed before they are full. The others are enough for all that an execution may keep."""
 _ESCAPED_BUDGET: Final = 288 * 1024
 """Of each stream, as JSON with Go's escaping: two of these and the rest have to fit into one object of etcd."""
 _RUN_BYTES: Final = 24
@@ -89,6 +91,12 @@ class OutputParts:
         if not self.lost:
             self._order.add(name, len(data))
         return self.add(name, data)
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is held here, in parts that wait to be stored, and in none yet."""
+        waiting = sum(len(data) for part in self._waiting for data in part.contents.values())
+        return waiting + sum(map(len, self.held.values())) + _RUN_BYTES * len(self._order.runs)
 
     def close(self, kept: Kept) -> None:
         """What is held becomes a part, with which this much is safe."""

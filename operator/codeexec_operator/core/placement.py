@@ -3,8 +3,7 @@
 `adapters/placement.py`, `pools.py` and `sessions.py` carry out what is decided here.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -52,43 +51,32 @@ _Claimant = TypeVar("_Claimant", bound=Claimant)
 # --- queues ---
 
 
-def index_in(queue: Sequence[Claimant], claimant: Claimant) -> int:
-    """Where it gets in line. Who has started comes first, then who was created first, then who has come first.
+def rank(claimant: Claimant) -> tuple[bool, datetime]:
+    """What decides who is first in line: who has started, then who was created first.
 
     An operator that has just started doesn't hear of executions in the order in which they were created.
     """
-    return bisect_right(queue, _rank(claimant), key=_rank)
-
-
-def _rank(claimant: Claimant) -> tuple[bool, datetime]:
     return not claimant.claim.started, claimant.claim.created
 
 
-def has_turn(queue: Sequence[Claimant], claimant: Claimant, session: ObservedSession, runner: RunnerView) -> bool:
-    """True if its code may be handed to the session: it is the first in line, and the runner has nothing else to do."""
+def has_turn(first: Claimant, session: ObservedSession, runner: RunnerView) -> bool:
+    """True if the code of the first in line may be handed to the session: the runner has nothing else to do."""
     runs = runner.ready.job if runner.ready else None
-    first = bool(queue) and queue[0] is claimant
-    return first and not session.unresponsive and runs in (None, claimant.claim.uid)
+    return not session.unresponsive and runs in (None, first.claim.uid)
 
 
 # --- pools ---
 
 
-def choose_pool(pools: Iterable[ObservedPool], verdict: Verdict, limits: PodLimits) -> str | None:
-    """Name of the pool that is asked for a pod: the first by name of those that serve what is needed."""
-    by_name = sorted(pools, key=lambda seen: seen.pool.metadata.name)
-    return next((seen.pool.metadata.name for seen in by_name if serves(seen, verdict, limits)), None)
-
-
 def serves(seen: ObservedPool, verdict: Verdict, limits: PodLimits) -> bool:
     """True if executions with this verdict and these limits get their pods from this pool."""
     template = template_of(seen)
-    if isinstance(template, Ending) or seen.pool.spec.replicas == 0 or _is_broken(seen):
+    if isinstance(template, Ending) or seen.pool.spec.replicas == 0 or is_broken(seen):
         return False
     return fits(template, verdict, limits)
 
 
-def _is_broken(seen: ObservedPool) -> bool:
+def is_broken(seen: ObservedPool) -> bool:
     """True if what is wrong will not pass by itself: whoever needs a pod has to hear of it."""
     if seen.problem is None or seen.problem.reason is Reason.QUOTA_EXCEEDED:
         return False
@@ -118,7 +106,7 @@ def assign(
     """Who gets which pod: the pod that was admitted first goes to the first in line that it is for."""
     takers = (one for one in queue if (claim := one.claim).asked and fits(template, claim.asked, claim.limits))
     ready = (name for name, member in admitted if is_for_use(member, seen, template, now, timing))
-    return list(zip(takers, ready, strict=False))
+    return [(taker, name) for name, taker in zip(ready, takers, strict=False)]  # no pod: nobody is looked at
 
 
 def is_for_use(member: Member, seen: ObservedPool, template: Template, now: datetime, timing: Timing) -> bool:

@@ -5,7 +5,6 @@ is never made twice. `adapters/pools.py` carries out what is decided here; `plac
 a pod.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -72,8 +71,8 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
             wakes.append(create_at)
         else:
             new = seen.names[: min(missing, max(0, seen.allowance))]
-            if len(new) < missing:  # others start, and nobody tells when they have
-                wakes.append(now + timedelta(seconds=timing.pool_pause))
+            if len(new) < missing:  # others start, and it may be this one's turn though none of them has ended
+                wakes.append(now + timedelta(seconds=timing.start_turn))
             acts += [CreateMember(name, _manifest(name, seen, template, now)) for name in new]
     status = status_of(seen, kept, template, now)
     return Plan(
@@ -196,27 +195,3 @@ def _manifest(name: str, seen: ObservedPool, template: Template, now: datetime) 
         user_namespace=template.user_namespace,
         egress_targets=[target.dump() for target in seen.surroundings.targets(now)],
     )
-
-
-STARTS_PER_NODE: Final = 4
-"""Pods that start at the same time take the time from each other, and from the code that runs."""
-
-
-def fair_shares(wanted: Mapping[str, int], limit: int, turn: int) -> dict[str, int]:
-    """How many of `limit` starts each namespace gets: all get the same, but none more than it wants.
-
-    Args:
-        wanted: how many pods each namespace has that start, and wants to start.
-        limit: how many may start at the same time.
-        turn: another number lets others have what can't be shared evenly.
-    """
-    shares = dict.fromkeys(wanted, 0)
-    names = deque(sorted(wanted))
-    names.rotate(-turn)
-    while (hungry := [one for one in names if shares[one] < wanted[one]]) and limit > 0:
-        each = max(1, limit // len(hungry))
-        for one in hungry:
-            more = min(each, wanted[one] - shares[one], limit)
-            shares[one] += more
-            limit -= more
-    return shares

@@ -25,7 +25,7 @@ from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import FrameStream, Observed, PodLink
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish
-from codeexec_operator.core.starting import deadline_of, is_stateful, verdict_now
+from codeexec_operator.core.starting import deadline_of, distrusted, is_stateful, verdict_now
 from codeexec_operator.core.startup import Timing, out_of_memory
 from codeexec_operator.manifests.pod import build_adoption
 
@@ -39,7 +39,7 @@ _MISSING: Final = {
 
 def resume(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """Get hold of the code. Pure: same observation, same time, same plan."""
-    if ending := pod_ended(seen, now, timing):
+    if ending := _in_another_session(seen) or pod_ended(seen, now, timing):
         return finish(seen, now, ending)
     if seen.missing == _NEVER_BEGUN:
         return _hand_over_again(seen, now)
@@ -51,6 +51,13 @@ def resume(seen: Observed, now: datetime, timing: Timing) -> Plan:
             return finish(seen, now, _lost(f"the runner did not answer within {timing.start_timeout:g} s"))
         return Plan(wake_at=give_up_at)
     return _in_session(seen, now, timing) if seen.execution.spec.session_ref else _in_own_pod(seen, now, timing)
+
+
+def _in_another_session(seen: Observed) -> Ending | None:
+    """The end of code whose session was deleted, and made again under the same name."""
+    if seen.session is None or seen.session.session.status.pod_name == seen.execution.status.pod_name:
+        return None
+    return Ending(Event.VANISHED, None, "the session was deleted while the code ran; there is a new one of its name")
 
 
 def _in_own_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
@@ -109,7 +116,8 @@ def _hand_over_again(seen: Observed, now: datetime) -> Plan:
     if approval and looked.approvals is None:
         return Plan(actions=(ReadApprovals(),))
     lapsed = lapsed_approval(looked, approval, looked.approvals or (), now) if approval else None
-    refused = lapsed[1] if lapsed else verdict_now(looked)
+    verdict = lapsed[1] if lapsed else verdict_now(looked)
+    refused = verdict if isinstance(verdict, Ending) else distrusted(looked, looked.execution.status.image)
     if isinstance(refused, Ending):
         message = f"the code was not handed to the runner, and must not run any more: {refused.message}"
         return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))

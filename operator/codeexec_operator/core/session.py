@@ -15,7 +15,16 @@ from codeexec_api import (
 )
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
-from codeexec_operator.core.actions import CancelStray, CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPolicy
+from codeexec_operator.core.actions import (
+    CancelStray,
+    CreatePod,
+    DeletePod,
+    Forget,
+    Plan,
+    ReadLease,
+    ReadPod,
+    ReadPolicy,
+)
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.findings import Ending, transition
 from codeexec_operator.core.image_trust import unverified
@@ -132,7 +141,8 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
             return Plan(actions=(idle,))
         end_at = min(end_at, idle)
     if seen.sandbox.pod is None:  # after a restart
-        return Plan(wake_at=min(end_at, seen.since + timedelta(seconds=timing.list_grace)))
+        listed_at = seen.since + timedelta(seconds=timing.list_grace)
+        return Plan(actions=(ReadPod(),)) if now >= listed_at else Plan(wake_at=min(end_at, listed_at))
     connected = startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at))
     if isinstance(connected, Plan):
         return connected
@@ -174,8 +184,6 @@ def _idle(seen: ObservedSession, since: datetime, now: datetime) -> Ending | Rea
 def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None:
     """Why the session can't go on, if so."""
     pod = seen.sandbox.pod
-    if pod is None and now >= seen.since + timedelta(seconds=timing.list_grace):
-        return Ending(Event.VANISHED, None, "the pod no longer existed when the operator was restarted")
     if seen.unresponsive:
         return Ending(Event.FAULT, None, seen.unresponsive)
     if seen.sandbox.runner.problem:

@@ -74,6 +74,8 @@ class Timing:
     pool_pause: float = 1
     """How long a pool waits after one of its pods was no good; twice as long each further time."""
     pool_longest_pause: float = 60
+    start_turn: float = 5
+    """How often a pool that may start no more pods asks again. It is told sooner when it may."""
 
 
 _WAITING_FAULTS: Final = {

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
@@ -123,7 +124,17 @@ class Surroundings:
         fresh = {target for target, when in self.reached_at.items() if now - when <= FRESH / 3}
         return (*self.required, *sorted(fresh - set(self.required)))[:MAX_EGRESS_TARGETS]
 
-    @property
+    @cached_property
+    def node(self) -> Mapping[str, NodeView]:
+        """Nodes by name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def open_nodes(self) -> int:
+        """How many nodes take sandboxes."""
+        return sum(node.open_to_sandboxes for node in self.nodes)
+
+    @cached_property
     def reserved(self) -> tuple[Reserved, ...]:
         """Addresses that no permit opens: of what every proof tries, of API servers and nodes, and the owner's."""
         named = [(target.address, f"addresses of the {target.name}") for target in self.required]
@@ -145,10 +156,14 @@ class Surroundings:
 
     def boot_id(self, node_name: str) -> str:
         """That of a node's kernel; empty if the node is not known."""
-        return next((node.boot_id for node in self.nodes if node.name == node_name), "")
+        return self.node[node_name].boot_id if node_name in self.node else ""
 
     def user_namespace(self, runtime_class_name: str | None) -> bool:
         """True if every node that a pod of this class may land on can give it a user namespace of its own."""
-        handler = self.handler(runtime_class_name)
-        candidates = [node for node in self.nodes if node.open_to_sandboxes]
-        return bool(candidates) and all(handler in node.user_namespace_handlers for node in candidates)
+        return self.handler(runtime_class_name) in self._user_namespace_handlers
+
+    @cached_property
+    def _user_namespace_handlers(self) -> frozenset[str]:
+        """Handlers with which every open node gives a user namespace."""
+        given = [node.user_namespace_handlers for node in self.nodes if node.open_to_sandboxes]
+        return frozenset.intersection(*given) if given else frozenset()

@@ -21,6 +21,7 @@ from codeexec_api.v1alpha1 import (
     MAX_OUTPUT_BYTES,
 )
 from codeexec_operator.core.output_parts import (
+    SHORT_PARTS,
     STREAMS,
     Kept,
     Order,
@@ -40,18 +41,34 @@ class Lines:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._skipping = False
 
-    def feed(self, data: bytes) -> list[bytes]:
+    @property
+    def pending(self) -> int:
+        """How many bytes have come of a line that isn't complete."""
+        return len(self._rest)
+
+    def feed(self, data: bytes, *, skip_beyond: int | None = None) -> list[bytes]:
         """The lines that these bytes complete.
+
+        Args:
+            data: what has come.
+            skip_beyond: a line that is longer, and not complete yet, is left out. None: no line is.
 
         Raises:
             ValueError: a line is longer than MAX_LINE_BYTES.
         """
+        if self._skipping:
+            _, end, data = data.partition(b"\n")
+            self._skipping = not end
         self._rest += data
         lines: list[bytes] = []
         if b"\n" in data:
             *lines, rest = bytes(self._rest).split(b"\n")
             self._rest = bytearray(rest)
+        if skip_beyond is not None and len(self._rest) > skip_beyond:
+            self._rest.clear()
+            self._skipping = True
         if len(self._rest) > MAX_LINE_BYTES:
             raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes")
         return lines
@@ -229,6 +246,13 @@ class Transcript:
     def _now_kept(self) -> Kept:
         streams = {name: (one.kept_bytes, one.digest.hexdigest()) for name, one in self._streams.items()}
         return Kept(streams, max(0, len(self.artifacts) - 1))  # more may come of the last one
+
+    def cut(self) -> bool:
+        """Close a part before it is full, so that it can be stored; False if that can't be any more."""
+        if self.parts.lost or self.finished or self.over or self.parts.count >= SHORT_PARTS:
+            return False
+        self.parts.close(self._now_kept())
+        return True
 
     def finish(self) -> None:
         """Nothing more comes: what can't stand in the record becomes the last part."""

@@ -188,16 +188,27 @@ async def _watch(
         _keep_signals(stop)
         return tasks
 
+    others = asyncio.all_tasks()
     spawning = asyncio.create_task(spawn())
     try:
         done, _ = await asyncio.wait(await asyncio.shield(spawning), return_when=asyncio.FIRST_COMPLETED)
         errors = [task.exception() for task in done if not task.cancelled()]
         raise JobFailure(_what(next(filter(None, errors), None)))
     finally:
-        tasks = await spawning
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end(await spawning)
+        await _end([task for task in asyncio.all_tasks() - others if _watches(task.get_name(), registry, namespace)])
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _watches(name: str, registry: kopf.OperatorRegistry, namespace: str) -> bool:
+    """True if a task of this name is a watch of such a kopf operator, which leaves its others behind when one fails."""
+    ours = name.startswith("watcher for ") and name.endswith(f"@{namespace}")
+    return ours and name.startswith("watcher for configmaps.") is (registry is CONFIGURATION)
 
 
 def _what(error: BaseException | None) -> str:
@@ -218,12 +229,13 @@ def _keep_signals(stop: asyncio.Event) -> None:
 @kopf.on.event("v1", "configmaps", registry=CONFIGURATION)
 async def on_configuration(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """The operator's own ConfigMap was listed, created, changed or deleted."""
-    await memo.operation.reconfigure(None if event["type"] == "DELETED" else event["object"].get("data") or {})
+    memo.operation.configuration_changed(None if event["type"] == "DELETED" else event["object"].get("data") or {})
 
 
 @kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL, registry=NAMESPACE)
 async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A CodeExecution that isn't over was listed, created or changed, or one is over or deleted."""
+    await memo.controller.turn(event["object"])
     memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
 
 
@@ -236,6 +248,7 @@ async def on_approval(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
 @kopf.on.event(GROUP, VERSION, SESSION_PLURAL, registry=NAMESPACE)
 async def on_session(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A CodeSession that isn't over was listed, created or changed, or one is over or deleted."""
+    await memo.controller.turn(event["object"])
     memo.controller.on_session(event["object"], deleted=event["type"] == "DELETED")
 
 
@@ -258,4 +271,5 @@ def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:
 @kopf.on.event("v1", "pods", when=_is_sandbox, registry=NAMESPACE)
 async def on_pod(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     """A sandbox pod was listed, created, changed or deleted."""
+    await memo.controller.turn(event["object"])
     await memo.controller.on_pod(event["object"], deleted=event["type"] == "DELETED")

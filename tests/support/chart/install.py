@@ -126,6 +126,8 @@ def wait_until_in_force(kube: Kube, namespace: str, release: str = "codeexec") -
     for policy, (user, thing) in attempts.items():
         attempt = functools.partial(user.try_create, thing, dry_run=True)
         wait_for(f"{release}-{policy} to refuse", functools.partial(_refuses, attempt, f"'{release}-{policy}'"))
+    delete = functools.partial(operator.try_delete, "configmap", "kube-root-ca.crt", namespace, dry_run=True)
+    wait_for(f"{release}-deletions to refuse", functools.partial(_refuses, delete, f"'{release}-deletions'"))
     connect = functools.partial(kube.try_connect, "in-force", "exec?command=true", namespace)
     wait_for(f"{release}-connections to refuse", functools.partial(_refuses, connect, f"'{release}-connections'"))
     written = kube.create(_ours("CodeSession", name, session))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.client_proto import ResponseHandler
 from certificates import Authority
 from kubernetes.aio import client
 
@@ -24,9 +25,16 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.asked, self.may_answer, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.listens = True
+        """False: after the handshake it does nothing at all."""
         ours = self
 
         class Handler(BaseHTTPRequestHandler):
+            def handle(self) -> None:
+                if ours.listens:
+                    super().handle()
+                ours.over.wait()
+
             def do_GET(self) -> None:
                 ours.asked.set()
                 ours.may_answer.wait()
@@ -109,6 +117,28 @@ def test_a_request_that_ends_without_its_answer_leaves_nothing_open(
         asking = asyncio.ensure_future(ask(transport))
         await asyncio.to_thread(server.asked.wait)
         asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        await transport.close()
+
+    assert complaints(go_away()) == []
+
+
+def test_a_caller_that_goes_away_as_soon_as_there_is_a_connection_leaves_nothing_open(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio ends that connection itself, and aiohttp never knows it."""
+    made, server.listens = ResponseHandler.connection_made, False
+
+    async def go_away() -> None:
+        transport = Transport(server.configuration, "sandboxes")
+        asking = asyncio.ensure_future(transport.check())
+
+        def connected(self: ResponseHandler, one: asyncio.BaseTransport) -> None:
+            made(self, one)
+            asyncio.get_running_loop().call_soon(asking.cancel)
+
+        monkeypatch.setattr(ResponseHandler, "connection_made", connected)
         with suppress(asyncio.CancelledError):
             await asking
         await transport.close()

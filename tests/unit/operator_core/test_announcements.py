@@ -199,3 +199,19 @@ async def test_what_is_too_much_is_dropped_and_counted(caplog: pytest.LogCapture
     broken: CodeExecution = denied.model_copy(update={"status": None})
     announcer.written(Phase.PENDING, broken)
     assert "not announced" in caplog.text
+
+
+async def test_events_of_a_namespace_that_floods_take_no_place_and_no_turn_of_others() -> None:
+    played, metrics = Played(), Metrics("1")
+    cluster: Any = played
+    announcer = Announcer(cluster, metrics)
+    denied = an_execution(phase=Phase.DENIED)
+    elsewhere = denied.model_copy(update={"metadata": denied.metadata.model_copy(update={"namespace": "quiet"})})
+    for _ in range(_MOST_WAITING):
+        announcer.written(Phase.PENDING, denied)
+    announcer.written(Phase.PENDING, elsewhere)
+    task = asyncio.create_task(announcer.run())
+    await until(lambda: count(metrics, "posted") >= 2)
+    task.cancel()
+    assert [one["metadata"]["namespace"] for one in played.posted[:2]] == [denied.metadata.namespace, "quiet"]
+    assert count(metrics, "dropped") == 1

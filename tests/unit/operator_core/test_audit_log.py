@@ -19,6 +19,7 @@ from codeexec_api.audit_file import LogFile
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.actions import Plan, StartCode
@@ -204,6 +205,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
         cluster=cluster,
         lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
         policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
+        output=OutputRoom(),
         timing=Timing(),
         audit=audit,
         recorder=Recorder(cluster, audit, announcer, telemetry, "1.2.3"),

@@ -263,7 +263,7 @@ async def test_code_of_a_megabyte_and_hostile_code_at_the_same_time_leave_the_lo
     assert ticks > 50
 
 
-async def test_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_children_at_a_time_and_one_of_them_for_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     running, most = 0, 0
     ask = code_reader._ask
 
@@ -281,8 +281,33 @@ async def test_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         async with reader.turn(namespace, 1):
             await reader.read(inquiry(IMPORTS_OS))
 
-    await asyncio.gather(*(in_turn(namespace) for namespace in ("one", "two", "two", "three")))
+    await asyncio.gather(*(in_turn("one") for _ in range(4)))
     assert most == 1
+    await asyncio.gather(*(in_turn(namespace) for namespace in ("one", "two", "two", "three", "four")))
+    assert most == 2
+
+
+async def test_code_that_takes_long_to_read_holds_up_no_other_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, never = CodeReader(), asyncio.Event()
+
+    async def child(namespace: Any) -> None:
+        if namespace == "hostile":
+            await never.wait()
+
+    monkeypatch.setattr(code_reader, "_read", child)
+
+    async def take(namespace: Any) -> None:
+        async with reader.turn(namespace, 1):
+            await reader.read(namespace)
+
+    hostile = [asyncio.create_task(take("hostile")) for _ in range(10)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        for _ in range(5):
+            await take("other")
+    assert not any(one.done() for one in hostile)
+    never.set()
+    await asyncio.gather(*hostile)
 
 
 async def test_namespaces_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ def test_a_part_that_is_missing_is_named(key: str) -> None:
         ("namespaces.yaml", "[one-]", "contains 'one-'"),
         ("namespaces.yaml", "[3]", "contains 3"),
         ("namespaces.yaml", "[one", "is not YAML"),
+        ("namespaces.yaml", "a: 2024-99-99", "is not YAML"),
         ("policy.yaml", "", "the value"),
         ("policy.yaml", "images: []", "images"),
         ("policy.yaml", f"images: ['{IMAGE}']\nmaxBlocks: -1", "maxBlocks"),

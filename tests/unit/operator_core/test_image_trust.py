@@ -177,3 +177,12 @@ def test_a_pool_makes_no_pods_of_it_and_says_why() -> None:
     signed = replace(seen, policy=SIGNED)
     assert isinstance(template_of(signed), Template)
     assert any(isinstance(one, CreateMember) for one in decide_pool(signed, NOW, TIMING).actions), "positive control"
+
+
+def test_code_that_was_never_begun_is_not_handed_over_again_into_an_image_that_no_trusted_key_signed() -> None:
+    execution = an_execution(phase=Phase.RUNNING)
+    seen = Observed(execution, FOREIGN, NOW, payload=PAYLOAD, surroundings=GUARDED, missing="NeverBegun")
+    refused = decide(seen, NOW, TIMING)
+    assert outcome(refused) == (Phase.LOST, "OperatorRestarted")
+    again = decide(replace(seen, policy=SIGNED), NOW, TIMING)
+    assert [type(one) for one in again.actions] == [StartCode], "control"

@@ -12,11 +12,13 @@ import pytest
 from factories import SURROUNDINGS, TARGET, a_policy, a_raw_block, a_secret, an_execution
 from played_cluster import REFUSED, PlayedCluster
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.observed import Fault
@@ -25,6 +27,7 @@ from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import NodeView
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
+OUTDATED = Fault(Reason.POD_REFUSED, "the API server refused the pod: ...", admission=True)
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))
 SEEN = replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,), api_servers=frozenset({"172.18.0.2"}))
 
@@ -35,6 +38,10 @@ class Played(PlayedCluster):
 
     fault: Fault | None = None
     secret: Any = field(default_factory=a_secret)
+    stale_admission: int = 0
+    """How many pods an admission policy refuses that is older than the operator's configuration."""
+    just_changed: bool = True
+    """False: that configuration has been in force for long."""
     failures: int = 0
     """How many times a policy can't be deleted, before it can."""
     conflicts: int = 0
@@ -54,6 +61,11 @@ class Played(PlayedCluster):
     async def create_network_policy(self, policy: Any) -> Fault | None:
         await asyncio.sleep(0.01)
         return await super().create_network_policy(policy) or self.fault
+
+    async def create_pod(self, pod: Any) -> Fault | None:
+        await super().create_pod(pod)
+        self.stale_admission -= 1
+        return OUTDATED if self.stale_admission >= 0 else None
 
     async def delete_network_policy(self, namespace: str, name: str) -> None:
         await super().delete_network_policy(namespace, name)
@@ -75,9 +87,13 @@ class Played(PlayedCluster):
         context: Any = SimpleNamespace(
             cluster=self,
             lookout=SimpleNamespace(view_from=lambda *_: SEEN),
-            policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
+            policies=SimpleNamespace(
+                default=policy, source=lambda _: "", known=lambda _: policy, of=of, just_changed=self.just_changed
+            ),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
             reader=CodeReader(),
+            output=OutputRoom(),
+            turns=FairSlots(1),
             timing=Timing(),
             telemetry=telemetry,
             sealing=SimpleNamespace(ring=()),
@@ -140,6 +156,24 @@ async def test_without_a_policy_there_is_no_pod() -> None:
     assert "create pod run-1-0f8fad5b" not in played.heard
     assert played.execution.status.reason == "EgressNotEnforced"
     assert played.execution.status.started_at is None
+
+
+async def test_a_pod_that_admission_refuses_right_after_a_change_is_asked_for_again() -> None:
+    played = Played(an_execution(), stale_admission=1)
+    worker = played.begin()
+    async with asyncio.timeout(10):
+        while played.heard != ["create pod run-1-0f8fad5b"] * 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert played.execution.status.phase is Phase.STARTING
+    worker.observe_deletion()
+    await asyncio.wait_for(played.ended.wait(), 5)
+
+
+async def test_a_pod_that_admission_refuses_otherwise_is_an_end_with_a_reason() -> None:
+    played = Played(an_execution(), stale_admission=1, just_changed=False)
+    played.begin()
+    await asyncio.wait_for(played.ended.wait(), 10)
+    assert (played.execution.status.phase, played.execution.status.reason) == (Phase.FAILED, "PodRefused")
 
 
 async def test_a_policy_that_can_not_be_deleted_is_tried_again() -> None:

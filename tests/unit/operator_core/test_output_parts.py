@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeexec_api.names import artifact_key
+from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
 from codeexec_operator.core import output_parts as core
 from codeexec_operator.core.output_parts import STREAMS, OutputPart, StreamName
 from codeexec_operator.core.transcript import Transcript
@@ -288,6 +289,50 @@ def test_parts_that_wait_to_be_stored_are_not_lost_with_one_behind_them(monkeypa
     monkeypatch.setattr(core, "MAX_OUTPUT_PARTS", 3)
     transcript = a_transcript(*(output("x" * 300) for _ in range(5)))
     assert Store().finish(transcript)["stdout"] == b"x" * 900
+
+
+@given(written=outputs, sent=files, refused=refusals, cuts=st.sets(st.integers(0, 60)))
+def test_what_the_record_says_of_output_is_true_wherever_parts_are_cut(
+    written: list[tuple[StreamName, str]], sent: list[list[bytes] | None], refused: frozenset[int], cuts: set[int]
+) -> None:
+    transcript, store = Transcript(), Store(refused)
+    for number, frame in enumerate(numbered(*frames_of(written, sent))):
+        store.take(transcript, [frame])
+        if number in cuts and transcript.cut():
+            store.drain(transcript)
+            assert transcript.parts.held_bytes == 0 or transcript.parts.lost
+    stored = store.finish(transcript)
+    for name in STREAMS:
+        holds(transcript, name, stored, "".join(text for stream, text in written if stream == name).encode())
+    for index, one in enumerate(transcript.kept_artifacts()):
+        if one.fetched:
+            assert stored[artifact_key(index)] == b"".join(sent[index] or ())
+
+
+def test_parts_are_cut_as_long_as_enough_are_left_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("codeexec_operator.core.transcript.SHORT_PARTS", 2)
+    transcript = Transcript()
+    cut = []
+    for frame in numbered(*[output("abc")] * 3):
+        transcript.take(frame, UID)
+        assert transcript.parts.held_bytes > 0
+        cut.append(transcript.cut())
+    assert (cut, transcript.parts.count, transcript.parts.held_bytes > 0) == ([True, True, False], 2, True)
+    most = MAX_OUTPUT_BYTES + MAX_FETCH_BYTES
+    assert 40 + -(-most // (640 * 1024)) + 1 <= core.MAX_OUTPUT_PARTS
+
+
+@pytest.mark.parametrize("over", ["finished", "done", "lost"])
+def test_what_is_over_is_not_cut(over: str) -> None:
+    transcript = Transcript()
+    for frame in numbered(output("abc"), block_end(), the_end("abc"))[: 3 if over == "done" else 1]:
+        transcript.take(frame, UID)
+    if over == "finished":
+        transcript.finish()
+    if over == "lost":
+        assert transcript.cut()
+        transcript.parts.lose(cast("OutputPart", transcript.parts.take()), "refused")
+    assert not transcript.cut()
 
 
 def test_no_output_in_representations() -> None:

@@ -25,13 +25,12 @@ from hypothesis import strategies as st
 
 from codeexec_api import Limits, Phase, SandboxPool, Verdict
 from codeexec_operator.adapters.placement import Placement, Register
+from codeexec_operator.core.line import Line
 from codeexec_operator.core.observed import ObservedSession, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
-from codeexec_operator.core.placement import Claim, Holding, Step, assign, choose_pool, has_turn, index_in, next_step
+from codeexec_operator.core.placement import Claim, Holding, Step, assign, has_turn, next_step, rank
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.startup import Timing, prove
-
-VERDICT = Verdict(IMAGE, None)
 
 
 @dataclass(frozen=True)
@@ -66,38 +65,24 @@ def a_member(**changes: Any) -> Member:
 class TestQueue:
     @given(st.lists(st.tuples(st.integers(0, 3), st.booleans())))
     def test_is_in_order_however_they_come(self, came: list[tuple[int, bool]]) -> None:
-        queue: list[Waiting] = []
+        queue: Line[Waiting] = Line(rank)
         for number, (created, started) in enumerate(came):
-            one = waiting(str(number), created, started=started)
-            queue.insert(index_in(queue, one), one)
+            queue.join(waiting(str(number), created, started=started))
         keys = [(not one.claim.started, one.claim.created, int(one.claim.uid)) for one in queue]
         assert keys == sorted(keys), "who has started, then who was created first, then who came first"
 
     @pytest.mark.parametrize(
-        ("first", "job", "unresponsive", "turn"),
-        [
-            (True, None, "", True),
-            (True, "a", "", True),
-            (True, "another", "", False),
-            (False, None, "", False),
-            (True, None, "it hangs", False),
-        ],
+        ("job", "unresponsive", "turn"),
+        [(None, "", True), ("a", "", True), ("another", "", False), (None, "it hangs", False)],
     )
-    def test_whose_turn_it_is_in_a_session(self, first: bool, job: str | None, unresponsive: str, turn: bool) -> None:
-        one, other = waiting("a"), waiting("b")
+    def test_who_is_first_waits_until_the_session_has_nothing_else_to_do(
+        self, job: str | None, unresponsive: str, turn: bool
+    ) -> None:
         session = ObservedSession(a_session(), a_policy(), NOW, unresponsive=unresponsive)
-        queue = [one, other] if first else [other, one]
-        assert has_turn(queue, one, session, a_runner(job=job)) is turn
-        assert not has_turn([], one, session, a_runner())
+        assert has_turn(waiting("a"), session, a_runner(job=job)) is turn
 
 
 class TestPool:
-    def test_the_first_by_name_that_serves(self) -> None:
-        pools = [a_pool("c"), a_pool("b"), a_pool("a", replicas=0)]
-        assert choose_pool(pools, VERDICT, Limits()) == "b"
-        assert choose_pool(pools, Verdict(OTHER_IMAGE, None), Limits()) is None
-        assert choose_pool([], VERDICT, Limits()) is None
-
     def test_the_pod_that_was_admitted_first_goes_to_the_first_that_it_is_for(self) -> None:
         queue = [waiting("wants another image", image=OTHER_IMAGE), waiting("a"), waiting("b"), waiting("c")]
         admitted = {"lost": a_member(sandbox=Sandbox(gone=True)), "one": a_member(), "two": a_member()}

@@ -62,3 +62,14 @@ async def test_it_is_known_where_the_policy_of_a_namespace_is_kept() -> None:
     assert policies.source("another") == "the cluster's default policy"
     policies.observe(own, deleted=True)
     assert policies.source("codeexec-sandbox") == "the cluster's default policy"
+
+
+async def test_what_is_forgotten_is_read_again() -> None:
+    """The policy may have been changed, or deleted, while nobody watched the namespace."""
+    cluster: Any = Played({"metadata": METADATA, "spec": {"images": [IMAGE], "maxBlocks": 2}})
+    policies = Policies(cluster, a_policy(), "the cluster's default policy")
+    assert await policies.of("codeexec-sandbox") == a_policy(maxBlocks=2)
+    cluster.raw = None
+    assert await policies.of("codeexec-sandbox") == a_policy(maxBlocks=2), "control: it is kept"
+    policies.forget("codeexec-sandbox")
+    assert await policies.of("codeexec-sandbox") == a_policy()

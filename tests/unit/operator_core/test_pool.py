@@ -34,12 +34,18 @@ from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, Runne
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.placement import is_for_use, serves
 from codeexec_operator.core.pod_template import Template, template_label, template_of
-from codeexec_operator.core.pool import MAX_RUN_SECONDS, can_start, decide_pool, fair_shares
+from codeexec_operator.core.pool import MAX_RUN_SECONDS, can_start, decide_pool
 from codeexec_operator.core.pool_status import trouble_of
 from codeexec_operator.core.startup import Timing, prove
 
 TIMING = Timing(
-    start_timeout=60, attach_retry=1, refill_pause=1, low_refill_pause=0.3, pool_pause=1, pool_longest_pause=60
+    start_timeout=60,
+    attach_retry=1,
+    refill_pause=1,
+    low_refill_pause=0.3,
+    pool_pause=1,
+    pool_longest_pause=60,
+    start_turn=5,
 )
 NAMES = tuple(f"default-{number:012x}" for number in range(50))
 
@@ -236,7 +242,7 @@ class TestWhen:
     def test_when_others_start_it_looks_again(self) -> None:
         observed = seen(allowance=1)
         assert len(created(plan(observed))) == 1
-        assert plan(observed).wake_at == NOW + seconds(1)
+        assert plan(observed).wake_at == NOW + seconds(5)
 
 
 class TestForUse:
@@ -495,33 +501,3 @@ class TestWhoIsServed:
         for problems, served in ((2, True), (3, False)):
             observed = seen(problem=Ending(Event.FAULT, reason, "lost"), problems=problems)
             assert serves(observed, Verdict(IMAGE, None, ()), Limits()) is served
-
-
-class TestFairShares:
-    def test_who_wants_little_gets_it_and_the_rest_is_shared(self) -> None:
-        assert fair_shares({"a": 100, "b": 1, "c": 100}, 9, 0) == {"a": 4, "b": 1, "c": 4}
-
-    def test_nobody_gets_more_than_they_want(self) -> None:
-        assert fair_shares({"a": 2, "b": 1}, 10, 0) == {"a": 2, "b": 1}
-        assert fair_shares({"a": 5, "b": 1, "c": 1}, 13, 0) == {"a": 5, "b": 1, "c": 1}
-        assert fair_shares({}, 10, 1) == {}
-
-    def test_what_cannot_be_shared_goes_round(self) -> None:
-        wanted = dict.fromkeys("abcde", 1)
-        without = {next(one for one, share in fair_shares(wanted, 4, turn).items() if not share) for turn in range(5)}
-        assert without == set("abcde")
-        assert fair_shares({"a": 1, "b": 1, "c": 1}, 1, 1) == {"a": 0, "b": 1, "c": 0}
-
-    @given(
-        wanted=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30)),
-        limit=st.integers(0, 40),
-        turn=st.integers(0, 9),
-    )
-    def test_all_is_given_out_and_nobody_gets_two_more_than_one_who_wants_more(
-        self, wanted: dict[str, int], limit: int, turn: int
-    ) -> None:
-        shares = fair_shares(wanted, limit, turn)
-        assert all(isinstance(share, int) for share in shares.values())
-        assert sum(shares.values()) == min(limit, sum(wanted.values()))
-        hungry = [shares[one] for one in wanted if shares[one] < wanted[one]]
-        assert all(share <= least + 1 for least in hungry for share in shares.values())

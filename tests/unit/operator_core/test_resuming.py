@@ -179,6 +179,14 @@ class TestInASession:
         over = a_view(SessionPhase.LOST, sandbox=a_sandbox(gone=True), status={"reason": "PodLost"})
         assert outcome(plan(running(**IN_SESSION, session=over)))[0] is Phase.LOST
 
+    def test_a_new_session_of_its_name_is_not_asked_and_gets_no_code(self) -> None:
+        """The old one was deleted while no operator ran; the runner of the new one would say that nothing was begun."""
+        another = a_view(status={"pod_name": "work-1-99999999"})
+        for missing in ("", "NeverBegun"):
+            result = plan(running(**IN_SESSION, session=another, missing=missing, payload=PAYLOAD))
+            assert outcome(result) == (Phase.LOST, "PodLost")
+            assert not [one for one in result.actions if isinstance(one, StartCode)]
+
 
 class TestAPodThatEnds:
     """Its end may be heard of before what the runner has said last."""

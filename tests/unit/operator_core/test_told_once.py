@@ -19,7 +19,9 @@ from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.core.startup import Timing
@@ -74,7 +76,9 @@ class Played(PlayedCluster):
             lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
+            output=OutputRoom(),
             timing=Timing(),
+            turns=FairSlots(1),
             telemetry=telemetry,
             audit=audit,
             recorder=Recorder(cluster, audit, announcer, telemetry, "1"),

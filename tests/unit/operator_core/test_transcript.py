@@ -73,6 +73,17 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory() -> None:
         lines.feed(b"x")
 
 
+@given(cuts=st.lists(st.integers(0, 40)))
+def test_a_long_line_that_nobody_waits_for_is_left_out_and_the_next_is_not(cuts: list[int]) -> None:
+    lines, data = Lines(), b"one\n" + b"x" * 20 + b"\ntwo\n"
+    marks = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    taken: list[bytes] = []
+    for start, end in itertools.pairwise(marks):
+        taken += lines.feed(data[start:end], skip_beyond=10)
+        assert lines.pending <= 10
+    assert [line for line in taken if len(line) < 20] == [b"one", b"two"]
+
+
 @given(written=pieces)
 def test_the_order_tells_how_the_streams_were_interleaved(written: list[tuple[str, str]]) -> None:
     transcript = a_run(written)

@@ -10,11 +10,12 @@ import pytest
 from factories import an_execution
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.worker import Worker
 from codeexec_operator.core.actions import Plan
 
-CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics("0")))
+CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics("0")), turns=FairSlots(1))
 
 
 class Idle(Worker):
@@ -128,3 +129,22 @@ async def test_a_worker_that_is_stopped_does_not_wait_for_what_it_does_aside() -
     worker.task.cancel()
     await asyncio.wait([worker.task], timeout=1)
     assert (worker.task.done(), worker.ended) == (True, True)
+
+
+async def test_a_namespace_with_much_to_decide_holds_up_no_other() -> None:
+    order: list[str] = []
+
+    class Told(Idle):
+        def _look(self) -> None:
+            order.append(self.meta.namespace)
+
+    def worker(namespace: str) -> Told:
+        return Told(CONTEXT, an_execution().metadata.model_copy(update={"namespace": namespace}))
+
+    workers = [worker("flood") for _ in range(200)] + [worker("quiet")]
+    while len(order) < len(workers):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert order.index("quiet") <= 2
+    for one in workers:
+        one.task.cancel()
+    await asyncio.wait([one.task for one in workers])

@@ -1,0 +1,58 @@
+"""Who waits, in order. The place of anybody is found without a look at all the others."""
+
+import itertools
+from bisect import bisect_left, insort_right
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Line(Generic[T]):
+    """Ordered by a key, which is asked for when somebody gets in line. Of equal ones the first that came is first."""
+
+    def __init__(self, key: Callable[[T], Any]) -> None:
+        self._key = key
+        self._tickets: dict[T, tuple[Any, int]] = {}
+        self._places: list[tuple[Any, int]] = []
+        self._by_number: dict[int, T] = {}
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._places)
+
+    def __contains__(self, guest: object) -> bool:
+        """True if it waits."""
+        return guest in self._tickets
+
+    def __iter__(self) -> Iterator[T]:
+        """In order. Nobody may get in line or leave meanwhile."""
+        return (self._by_number[number] for _, number in self._places)
+
+    @property
+    def first(self) -> T | None:
+        """Whose turn is next."""
+        return next(iter(self), None)
+
+    def join(self, guest: T) -> bool:
+        """Get in line; False if it waits already."""
+        if guest in self._tickets:
+            return False
+        ticket = self._tickets[guest] = (self._key(guest), next(self._numbers))
+        self._by_number[ticket[1]] = guest
+        insort_right(self._places, ticket)
+        return True
+
+    def leave(self, guest: T) -> bool:
+        """Wait no more; False if it didn't."""
+        ticket = self._tickets.pop(guest, None)
+        if ticket is None:
+            return False
+        del self._places[bisect_left(self._places, ticket)], self._by_number[ticket[1]]
+        return True
+
+    def place(self, guest: T) -> int:
+        """How many are before it; 0 if it doesn't wait."""
+        ticket = self._tickets.get(guest)
+        return bisect_left(self._places, ticket) if ticket else 0

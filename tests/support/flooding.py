@@ -1,0 +1,61 @@
+"""Floods a namespace with requests, with an agent's rights. As a process it takes no time of a test's own:
+
+python tests/support/flooding.py KUBECONFIG NAMESPACE EXECUTIONS SESSIONS
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from kubernetes.aio import client as kube
+from kubernetes.aio import config
+
+from codeexec_api.names import EXECUTION_PLURAL, GROUP, SESSION_PLURAL, VERSION
+
+_AT_ONCE: Final = 20
+_UNREADABLE: Final = {"keyName": "none", "data": "A" * 16_384}
+"""Code that no key of the operator opens, so that each of these executions ends by one write, without a pod."""
+_BLOCK: Final = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+_LIMITS: Final = {"cpu": "100m", "memory": "96Mi"}
+Make = Callable[[int, int], Awaitable[int]]
+
+
+@asynccontextmanager
+async def flooding(kubeconfig: str, namespace: str) -> AsyncIterator[Make]:
+    """What makes so many executions and sessions there."""
+    configuration = kube.Configuration(connection_pool_maxsize=_AT_ONCE)
+    await config.load_kube_config(kubeconfig, client_configuration=configuration)
+    turns = asyncio.Semaphore(_AT_ONCE)
+    async with kube.ApiClient(configuration) as api:
+        create = kube.CustomObjectsApi(api).create_namespaced_custom_object_without_preload_content
+
+        async def one(plural: str, kind: str, spec: dict[str, Any]) -> None:
+            user = f"system:serviceaccount:{namespace}:codeexec-agent"
+            spec = {"source": {"agent": "flood"}, "requestedBy": user, **spec}
+            record = {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "spec": spec}
+            async with turns:
+                meta = {"name": f"flood-{os.urandom(6).hex()}"}
+                response = await create(GROUP, VERSION, namespace, plural, record | {"metadata": meta})
+                assert response.status == 201, await response.text()
+
+        async def make(executions: int, sessions: int) -> int:
+            """How many of them were made: the API server may turn requests away."""
+            sealed = {"sealedPayload": _UNREADABLE, "blocks": [_BLOCK]}
+            made = [one(EXECUTION_PLURAL, "CodeExecution", sealed) for _ in range(executions)]
+            made += [one(SESSION_PLURAL, "CodeSession", {"limits": _LIMITS}) for _ in range(sessions)]
+            results = await asyncio.gather(*made, return_exceptions=True)
+            return sum(one is None for one in results)
+
+        yield make
+
+
+async def _main(kubeconfig: str, namespace: str, executions: str, sessions: str) -> None:
+    async with flooding(kubeconfig, namespace) as make:
+        print(f"the flood: {await make(int(executions), int(sessions))} objects were made")
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))

@@ -1,0 +1,264 @@
+"""An event costs the same however much else there is: nothing looks at all pools, executions, sessions or nodes for it.
+
+What is compared is how many lines of the operator are executed for an event, with few others and with many.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from factories import IMAGE, NOW, SURROUNDINGS, a_policy, a_session, an_execution, seconds
+from work_done import WorkDone
+
+from codeexec_api import CodeSession, Limits, Phase, SandboxPool, SessionPhase, Verdict
+from codeexec_api.names import POOL_LABEL, TEMPLATE_LABEL
+from codeexec_operator.adapters import pools
+from codeexec_operator.adapters.audit import AuditLog
+from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.lookout import Lookout
+from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.placement import Placement
+from codeexec_operator.adapters.sessions import SessionWorker
+from codeexec_operator.adapters.worker import now
+from codeexec_operator.core.observed import PodView
+from codeexec_operator.core.placement import Claim
+from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.surroundings import NodeView, Surroundings
+
+FEW, MANY = 4, 64
+HERE = "namespace-0"
+SLACK = 1.1
+"""Whether something expires meanwhile makes a few lines more or less; what walks does ten times as much."""
+
+
+def a_raw_pool(number: int, namespace: str) -> dict[str, Any]:
+    meta = {"name": "default", "namespace": namespace, "uid": f"pool-{number}", "resourceVersion": "7"}
+    pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 100, "image": IMAGE}})
+    return pool.model_dump(mode="json", by_alias=True)
+
+
+def a_raw_execution(number: int, namespace: str) -> dict[str, Any]:
+    raw = an_execution(phase=Phase.RUNNING).model_dump(mode="json", by_alias=True)
+    raw["metadata"] |= {"name": f"execution-{number}", "namespace": namespace, "uid": f"execution-{number}"}
+    return raw
+
+
+@dataclass
+class Stage:
+    """An operator whose API server takes every pod, and tells nothing of it."""
+
+    pods: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        metrics, policy = Metrics("1"), a_policy()
+
+        async def of(namespace: str) -> Any:
+            return policy
+
+        self.context: Any = SimpleNamespace(
+            cluster=self,
+            lookout=SimpleNamespace(view=SURROUNDINGS, view_from=lambda *_: SURROUNDINGS),
+            policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
+            output=OutputRoom(),
+            turns=FairSlots(1),
+            timing=Timing(pool_status=3600),  # nothing is due by the clock
+            epoch=1,
+            telemetry=SimpleNamespace(metrics=metrics),
+            audit=AuditLog("1", metrics, lambda _: None),
+        )
+        self.controller = Controller(self.context)
+
+    async def pods_of_running_executions(self, namespace: str) -> frozenset[str]:
+        return frozenset()
+
+    async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
+        return []
+
+    async def delete_pod(self, namespace: str, name: str) -> None:
+        pass
+
+    async def create_pod(self, pod: Mapping[str, Any]) -> None:
+        self.pods.append(pod)
+
+    def a_pod_of(self, namespace: str) -> Mapping[str, Any]:
+        """As the API server tells of one that was made here."""
+        made = next(one for one in self.pods if one["metadata"]["namespace"] == namespace)
+        labels = made["metadata"]["labels"]
+        owner = {"uid": made["metadata"]["ownerReferences"][0]["uid"], "controller": True}
+        meta = {"name": made["metadata"]["name"], "namespace": namespace, "uid": "pod", "ownerReferences": [owner]}
+        meta |= {
+            "creationTimestamp": NOW.isoformat(),
+            "labels": {one: labels[one] for one in (POOL_LABEL, TEMPLATE_LABEL)},
+        }
+        return {"metadata": meta, "spec": {}, "status": {}}
+
+
+async def settle() -> None:
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+async def same_work(measure: Callable[[int], Awaitable[int]]) -> None:
+    few, many = await measure(FEW), await measure(MANY)
+    assert few > 0, "control: the operator does something"
+    assert many <= few * SLACK, f"{FEW} others: {few} lines; {MANY} others: {many} lines"
+
+
+@pytest.mark.parametrize("congested", [False, True])
+async def test_a_pod_of_one_pool_costs_the_same_however_many_pools_there_are(
+    congested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_REST", 0)
+    monkeypatch.setattr("codeexec_operator.core.starts.SHARED_SECONDS", 1000)  # by the clock, not for an event
+    monkeypatch.setattr(pools, "STARTS_PER_NODE", 4 if congested else 1_000_000)
+
+    async def measure(others: int) -> int:
+        stage = Stage()
+        for number in range(others + 1):
+            stage.controller.on_pool(a_raw_pool(number, f"namespace-{number}"), deleted=False)
+            await settle()
+        lost = stage.a_pod_of(HERE)
+        with WorkDone() as work:
+            await stage.controller.on_pod(lost, deleted=True)
+            await settle()
+        await stage.controller.stop()
+        return work.lines
+
+    await same_work(measure)
+
+
+EVENTS: dict[str, Callable[[Controller], object]] = {
+    "its policy has changed": lambda controller: controller.policy_changed(HERE),
+    "what is known is asked for": lambda controller: controller.known(HERE),
+    "something was missed": lambda controller: controller.missed(HERE, controller.known(HERE)),
+    "awaited payloads are asked for": lambda controller: controller.awaited_payloads(HERE),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=list(EVENTS))
+async def test_an_event_of_a_namespace_costs_the_same_however_much_there_is_elsewhere(
+    event: Callable[[Controller], object],
+) -> None:
+    async def measure(others: int) -> int:
+        stage = Stage()
+        for number in range(others + 1):
+            stage.controller.on_execution(a_raw_execution(number, f"namespace-{number}"), deleted=False)
+        with WorkDone() as work:  # before anybody has begun to work
+            event(stage.controller)
+        await stage.controller.stop()
+        return work.lines
+
+    await same_work(measure)
+
+
+async def test_that_a_pool_has_opened_is_told_to_executions_of_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Placement, "pool_opened", lambda place: told.append(place._worker.meta.namespace))
+    stage = Stage()
+    for number in range(FEW):
+        stage.controller.on_execution(a_raw_execution(number, f"namespace-{number}"), deleted=False)
+    stage.controller.on_pool(a_raw_pool(0, HERE), deleted=False)
+    await settle()
+    await stage.controller.stop()
+    assert told == [HERE]
+
+
+class Guest:
+    """An execution that waits."""
+
+    woken = 0
+
+    def __init__(self, number: int) -> None:
+        self.claim = Claim(str(number), NOW + seconds(number), False, Verdict(IMAGE, None), Limits())
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def receive(self, pod: object) -> None:
+        raise AssertionError("there is none")
+
+    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        raise AssertionError("it has none")
+
+
+def a_ready_session() -> CodeSession:
+    return a_session(phase=SessionPhase.READY, status={"started_at": now(), "last_used_at": now()})
+
+
+async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> None:
+    async def measure(others: int) -> int:
+        stage = Stage()
+        session = SessionWorker(stage.context, a_ready_session(), lambda _: None)
+        guests = [Guest(number) for number in range(others + 2)]
+        for guest in guests:
+            session.join(guest)
+        await settle()
+        before = [guest.woken for guest in guests]
+        with WorkDone() as work:
+            session.leave(guests[0], ran=True)
+            await settle()
+            session.view_for(guests[-1])
+        assert guests[1].woken > before[1], "control: whose turn it is hears of it"
+        assert [guest.woken for guest in guests[2:]] == before[2:]
+        session.task.cancel()
+        await asyncio.gather(session.task, return_exceptions=True)
+        return work.lines
+
+    await same_work(measure)
+
+
+async def test_all_who_wait_hear_that_a_session_is_over() -> None:
+    stage = Stage()
+    session = SessionWorker(stage.context, a_ready_session(), lambda _: None)
+    guests = [Guest(number) for number in range(3)]
+    for guest in guests:
+        session.join(guest)
+    await settle()
+    before = [guest.woken for guest in guests]
+    session.observe_deletion()
+    await asyncio.wait([session.task], timeout=5)
+    assert all(guest.woken > known for guest, known in zip(guests, before, strict=True))
+
+
+async def test_a_place_in_the_line_of_a_pool_is_found_at_the_same_cost_however_many_wait() -> None:
+    async def measure(others: int) -> int:
+        stage = Stage()
+        stage.controller.on_pool(a_raw_pool(0, HERE), deleted=False)
+        pool: Any = next(iter(stage.controller._of(HERE)))
+        for number in range(others):
+            pool.join(Guest(-number))
+        last = Guest(-others)  # the earliest of all
+        with WorkDone() as work:
+            pool.join(last)
+            assert pool.view_for(last, NOW).position == 0
+            pool.leave(last, None)
+        await stage.controller.stop()
+        return work.lines
+
+    await same_work(measure)
+
+
+async def test_what_is_known_of_a_node_is_found_at_the_same_cost_however_many_nodes_there_are() -> None:
+    async def measure(others: int) -> int:
+        nodes = tuple(NodeView(f"node-{number}", "", 0, True, frozenset({""})) for number in range(others + 1))
+        service: Any = ("codeexec", "canary")
+        lookout = Lookout(SimpleNamespace(), canary_service=service, canary_port=1, never_permit=())  # type: ignore[arg-type]
+        lookout.view = Surroundings(nodes=nodes)
+        pod = PodView(running=True, node_name="node-0")
+
+        def look() -> None:
+            around = lookout.view_from(pod)
+            assert around.user_namespace(None)
+            assert around.boot_id("node-0") == ""
+
+        look()  # once for what was seen
+        with WorkDone() as work:
+            look()
+        return work.lines
+
+    await same_work(measure)
