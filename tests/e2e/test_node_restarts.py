@@ -1,6 +1,5 @@
 """containerd and the kubelet of the node are restarted while code runs, and while pods wait in a pool."""
 
-import shutil
 import subprocess
 from typing import Any
 
@@ -42,7 +41,7 @@ class Node:
         self.run("systemctl", "restart", service)
         wait_for(f"{service} to be active", lambda: self.run("systemctl", "is-active", service) == "active")
         assert before != self._process(service), "control: it is another process"
-        self.admin.wait_until("the node to be ready", "node", self.name, _is_ready, 90, "")
+        self.admin.wait_until_all("the node to be ready", "node", lambda nodes: all(map(_is_ready, nodes)), 90, None)
 
     def _process(self, service: str) -> str:
         return self.run("systemctl", "show", "--property=MainPID", "--value", service)
@@ -54,8 +53,6 @@ def _is_ready(node: dict[str, Any]) -> bool:
 
 @pytest.fixture
 def node(admin: Admin) -> Node:
-    if not shutil.which("docker"):
-        pytest.skip("no Docker: the node of this cluster can't be reached")
     return Node(admin)
 
 
@@ -68,7 +65,6 @@ def test_code_that_runs_meanwhile_ends_with_its_true_result(admin, node, service
     ended = admin.wait_for_phase(name, "Succeeded", seconds=90)["status"]
     assert ended["stdout"]["text"] == EXPECTED, "it began once, and nothing of its output is missing"
     assert ended["podName"] == status["podName"]
-    assert ended["finishedAt"] > status["startedAt"]
 
 
 @pytest.mark.parametrize("service", ["containerd", "kubelet"])
