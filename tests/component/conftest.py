@@ -1,14 +1,14 @@
 """Fixtures of the component tier: a stage for each worker of pytest, and an operator that is well."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_tools import SANDBOX, Admin, a_name
-from component_stage import LIMITS, Stage
+from cluster_tools import SANDBOX, Admin, a_name, wait_for
+from component_stage import LEASE_SECONDS, LIMITS, Stage, in_thread
 from operator_process import OperatorProcess
 
 from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
@@ -41,6 +41,26 @@ def operator(_one_operator: OperatorProcess, request: pytest.FixtureRequest) -> 
         _one_operator.start()
     request.node.stash[LOGS] = [(_one_operator, _one_operator.log.stat().st_size)]
     return _one_operator
+
+
+@pytest.fixture(scope="module")
+def fast(stage: Stage) -> Iterator[OperatorProcess]:
+    operator = stage.operator(clock="+11m x10", lease_seconds=10 * LEASE_SECONDS)
+    yield operator
+    operator.end()
+
+
+@pytest.fixture
+async def hurried(
+    _one_operator: OperatorProcess, fast: OperatorProcess, request: pytest.FixtureRequest
+) -> OperatorProcess:
+    """The operator whose clock runs fast; the other one rests."""
+    if _one_operator.running:
+        await in_thread(_one_operator.stop)
+    if not fast.running:
+        await in_thread(fast.start)
+    request.node.stash[LOGS] = [(fast, fast.log.stat().st_size)]
+    return fast
 
 
 @pytest.fixture
@@ -89,6 +109,45 @@ def asking(agent: str) -> Callable[..., Request]:
         return Request(**{"agent": agent, "timeout_seconds": 20, "limits": Limits(**LIMITS), **options})
 
     return make
+
+
+class Pool:
+    """A SandboxPool."""
+
+    def __init__(self, stage: Stage, name: str, replicas: int, **spec: Any) -> None:
+        self.stage, self.name = stage, name
+        kind = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "SandboxPool"}
+        meta = {"name": name, "namespace": SANDBOX}
+        stage.admin.apply({**kind, "metadata": meta, "spec": {"replicas": replicas, "limits": LIMITS, **spec}})
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.stage.admin.get("sandboxpool", self.name).get("status", {}))
+
+    def ready(self, count: int) -> None:
+        wait_for(f"{count} pods of {self.name} to be ready", lambda: self.status().get("readyReplicas", 0) == count)
+
+    def pods(self) -> set[str]:
+        return {one for one in self.stage.pods() if one.startswith(f"{self.name}-")}
+
+    def scale(self, replicas: int) -> None:
+        self.stage.admin.kubectl("-n", SANDBOX, "scale", "sandboxpool", self.name, "--replicas", str(replicas))
+
+
+@pytest.fixture
+async def make_pool(stage: Stage, admin: Admin) -> AsyncIterator[Callable[..., Awaitable[Pool]]]:
+    """Makes pools, which go after the test. An operator has to run."""
+    made: list[Pool] = []
+
+    async def make(replicas: int, *, ready: bool = True, **spec: Any) -> Pool:
+        made.append(await in_thread(lambda: Pool(stage, a_name("pool"), replicas, **spec)))
+        if ready:
+            await in_thread(made[-1].ready, replicas)
+        return made[-1]
+
+    yield make
+    for pool in made:
+        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", pool.name)
+        await in_thread(wait_for, f"the pods of {pool.name} to go", lambda pool=pool: not pool.pods())
 
 
 # --- what a failing test tells --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import json
 import pytest
 from api_calls import Match
 from cluster_tools import OPERATOR, SANDBOX, SYSTEM, a_secret, wait_for
-from component_stage import LEASE_SECONDS, LIMITS, in_thread
+from component_stage import LIMITS, in_thread
 from faults import Answer, Cut, Stall, WatchError
 
 from codeexec_api.names import EXECUTION_PLURAL, GROUP, POOL_PLURAL, VERSION
@@ -15,23 +15,6 @@ from executor_client import CodeExecError, PreparedBlock
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 EXECUTIONS = Match("watch", EXECUTION_PLURAL)
-
-
-@pytest.fixture(scope="module")
-def fast(stage):
-    operator = stage.operator(clock="+11m x10", lease_seconds=10 * LEASE_SECONDS)
-    yield operator
-    operator.end()
-
-
-@pytest.fixture
-async def hurried(_one_operator, fast):
-    """The operator whose clock runs fast; the other one rests."""
-    if _one_operator.running:
-        await in_thread(_one_operator.stop)
-    if not fast.running:
-        await in_thread(fast.start)
-    return fast
 
 
 async def test_a_watch_that_has_gone_silent_is_opened_again(hurried, stage, client, asking):

@@ -5,8 +5,8 @@ import json
 
 import pytest
 from api_calls import Match
-from cluster_tools import SANDBOX, a_name, an_approval, wait_for
-from component_stage import LIMITS, in_thread
+from cluster_tools import SANDBOX, an_approval, wait_for
+from component_stage import in_thread
 from faults import Answer, Cut, Lose, Stall
 
 from codeexec_api.names import EXECUTION_PLURAL
@@ -117,42 +117,6 @@ async def test_an_execution_of_a_session_that_is_deleted_leaves_the_session_free
 
 
 # --- pools ----------------------------------------------------------------------------------------------------------
-
-
-class Pool:
-    def __init__(self, stage, name: str, replicas: int, **spec) -> None:
-        self.stage, self.name = stage, name
-        kind = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "SandboxPool"}
-        meta = {"name": name, "namespace": SANDBOX}
-        stage.admin.apply({**kind, "metadata": meta, "spec": {"replicas": replicas, "limits": LIMITS, **spec}})
-
-    def status(self) -> dict:
-        return self.stage.admin.get("sandboxpool", self.name).get("status", {})
-
-    def ready(self, count: int) -> None:
-        wait_for(f"{count} pods of {self.name} to be ready", lambda: self.status().get("readyReplicas", 0) == count)
-
-    def pods(self) -> set[str]:
-        return {one for one in self.stage.pods() if one.startswith(f"{self.name}-")}
-
-    def scale(self, replicas: int) -> None:
-        self.stage.admin.kubectl("-n", SANDBOX, "scale", "sandboxpool", self.name, "--replicas", str(replicas))
-
-
-@pytest.fixture
-async def make_pool(stage, operator, admin):
-    made = []
-
-    async def make(replicas: int, *, ready: bool = True, **spec) -> Pool:
-        made.append(await in_thread(lambda: Pool(stage, a_name("pool"), replicas, **spec)))
-        if ready:
-            await in_thread(made[-1].ready, replicas)
-        return made[-1]
-
-    yield make
-    for pool in made:
-        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", pool.name)
-        await in_thread(wait_for, f"the pods of {pool.name} to go", lambda pool=pool: not pool.pods())
 
 
 async def test_a_pool_gives_its_pods_out_and_fills_up_again(operator, stage, client, asking, agent, make_pool):

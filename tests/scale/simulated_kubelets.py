@@ -235,7 +235,7 @@ class Kubelets:
         if self._by_name.get((pod.namespace, pod.name)) is pod:
             del self._by_name[pod.namespace, pod.name]
         for socket in list(pod.sockets):
-            self._background(_hang_up(socket))
+            self._background(hang_up(socket))
 
     async def _end(self, pod: Pod) -> None:
         if not pod.ended:
@@ -319,7 +319,8 @@ class Kubelets:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _hang_up(socket: web.WebSocketResponse) -> None:
+async def hang_up(socket: web.WebSocketResponse) -> None:
+    """End a connection, if it has not ended yet."""
     with contextlib.suppress(ConnectionError):
         await socket.close()
 

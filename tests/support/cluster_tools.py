@@ -219,7 +219,7 @@ def an_approval(execution: dict[str, Any], by: str, **changes: Any) -> dict[str,
         "kind": "ExecutionApproval",
         "metadata": {
             "name": a_name(meta["name"]),
-            "namespace": meta["namespace"],
+            "namespace": meta.get("namespace", SANDBOX),
             "labels": {"codeexec.dev/execution": meta["name"]},
         },
         "spec": {

@@ -7,15 +7,18 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar, cast
 
 from aiohttp import WSMsgType, web
+from cluster_tools import SANDBOX
 from kubernetes.aio import client, config
+from kubernetes.aio.client.exceptions import ApiException
 from scripted_runner import RunnerLog, Script, ScriptedRunner
-from simulated_kubelets import Kubelets, Pod, tls
+from simulated_kubelets import Kubelets, Pod, hang_up, node, tls
 
+from codeexec_api.names import SANDBOX_CONTAINER
 from codeexec_operator.manifests.pod import egress_targets_of
 
 T = TypeVar("T")
@@ -30,10 +33,57 @@ class ScriptedKubelets(Kubelets):
     def __init__(self, api: client.ApiClient, script: Script, *, address: str, port: int) -> None:
         super().__init__(api, namespace=None, address=address, port=port, run_seconds=0)
         self._script = script
+        self.lost: set[str] = set()
+        """Names of nodes whose kubelet neither hears nor says anything."""
+        self._node_of: dict[str, str] = {}
+        self.waiting: Mapping[str, str] = {}
+        """What containers wait for, reason and message, instead of being started."""
+
+    async def end(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        """End a pod, as a kubelet does that says this of it."""
+        pod = self._by_name[namespace, name]
+        pod.ended = True
+        _runner_of(pod).stop()
+        killed = {"exitCode": 137, "reason": "Error", "startedAt": pod.started_at, "finishedAt": pod.started_at}
+        container = {"name": SANDBOX_CONTAINER, "image": pod.image, "imageID": pod.image, "restartCount": 0}
+        states = [{**container, "ready": False, "state": {"terminated": killed}}]
+        await self._report(pod, {"phase": "Failed", "containerStatuses": states, **status})
+
+    async def lose(self, node: str) -> None:
+        """A node is switched off: whoever is connected to one of its pods is cut off, and nobody connects again."""
+        self.lost.add(node)
+        for pod in self._by_name.values():
+            if self._node_of.get(pod.uid) == node:
+                for socket in list(pod.sockets):
+                    self._background(hang_up(socket))
+
+    async def restore(self, name: str) -> None:
+        """The node is switched on again, and registered if it was deleted."""
+        self.lost.discard(name)
+        with contextlib.suppress(ApiException):
+            await self._core.create_node(node(name, self._address, self._port))  # type: ignore[arg-type]
 
     def make_runner(self, spec: Mapping[str, Any]) -> Any:
         """What answers in a pod that was made so."""
         return ScriptedRunner(egress_targets_of(spec), self._script)
+
+    def _observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        self._node_of[raw["metadata"]["uid"]] = raw["spec"].get("nodeName", "")
+        if deleted or raw["spec"].get("nodeName") not in self.lost:
+            super()._observe(raw, deleted=deleted)
+
+    async def attach(self, request: web.Request) -> web.StreamResponse:
+        """As the API server answers for a node that it can't reach."""
+        pod = self._by_name.get((request.match_info["namespace"], request.match_info["pod"]))
+        if pod and self._node_of.get(pod.uid) in self.lost:
+            raise web.HTTPBadGateway(text="the node does not answer")
+        return await super().attach(request)
+
+    async def _report(self, pod: Pod, status: Mapping[str, Any]) -> None:
+        if self.waiting and status["phase"] == "Running":
+            container = {"name": SANDBOX_CONTAINER, "image": pod.image, "imageID": "", "restartCount": 0}
+            status = {"containerStatuses": [{**container, "ready": False, "state": {"waiting": dict(self.waiting)}}]}
+        await super()._report(pod, status)
 
     def _forget(self, pod: Pod) -> None:
         super()._forget(pod)
@@ -107,6 +157,28 @@ class ScriptedNodes:
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def end(self, pod: str, **status: Any) -> None:
+        """See `ScriptedKubelets.end`."""
+        self._do(self.kubelets.end(SANDBOX, pod, status))
+
+    @contextlib.contextmanager
+    def lost(self, node: str) -> Iterator[None]:
+        """A node is switched off meanwhile."""
+        self._do(self.kubelets.lose(node))
+        try:
+            yield
+        finally:
+            self._do(self.kubelets.restore(node))
+
+    @contextlib.contextmanager
+    def waiting(self, reason: str, message: str = "") -> Iterator[None]:
+        """Containers of pods that come meanwhile are not started, and nodes say this of them."""
+        self.kubelets.waiting = {"reason": reason, "message": message}
+        try:
+            yield
+        finally:
+            self.kubelets.waiting = {}
 
     async def _open(self) -> None:
         configuration = client.Configuration(connection_pool_maxsize=50)

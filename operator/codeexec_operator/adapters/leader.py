@@ -94,8 +94,7 @@ class Leader:
             await asyncio.sleep(self._timing.renew_every)
             while not await self._try(self._renew_once):
                 if not self.epoch:
-                    held = self._candidate.record
-                    self._lost(f"the Lease is held by {held.holder!r}" if held else "the Lease was deleted")
+                    self._lost(self._candidate.loss())
                 self.check()
                 await asyncio.sleep(min(self._timing.look_every, max(0.0, self._candidate.acts_until - _now())))
                 self.check()

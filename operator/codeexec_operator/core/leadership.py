@@ -69,6 +69,10 @@ class LeaseRecord:
             version=raw["metadata"]["resourceVersion"],
         )
 
+    def older_than(self, other: "LeaseRecord | None") -> bool:
+        """True if the API server had this version before that of the other."""
+        return other is not None and int(self.version or 0) < int(other.version or 0)
+
     def dump(self) -> dict[str, Any]:
         """As the API server takes it. Without a resource version it isn't there yet."""
         spec = {
@@ -101,12 +105,26 @@ class Candidate:
         return self.epoch > 0 and now < self.acts_until
 
     def saw(self, record: LeaseRecord | None, now: float) -> "Candidate":
-        """The Lease was read. A leader whose Lease is no longer its own leads no more."""
+        """The Lease was read. A leader whose Lease is no longer its own leads no more.
+
+        Neither does a leader whose Lease has become older, as when etcd is restored from a backup: what this process
+        knows of all objects is not true any more, and the next process lists them anew.
+        """
         if record == self.record:
             return self
         seen = replace(self, record=record, seen_at=now)
         ours = record is not None and (record.holder, record.epoch) == (self.identity, self.epoch)
-        return seen if ours else replace(seen, epoch=0, acts_until=_NEVER)
+        if ours and record and not record.older_than(self.record):
+            return seen
+        return replace(seen, epoch=0, acts_until=_NEVER)
+
+    def loss(self) -> str:
+        """Why it leads no more."""
+        if self.record is None:
+            return "the Lease was deleted"
+        if self.record.holder == self.identity:
+            return "the Lease is older than it was, as when etcd was restored from a backup"
+        return f"the Lease is held by {self.record.holder!r}"
 
     def take_at(self) -> float:
         """From when on it may try to take the Lease."""

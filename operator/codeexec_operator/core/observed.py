@@ -74,6 +74,10 @@ class PodView:
     """When the kubelet has taken it up; its deadline counts from there."""
     owner: str = ""
     """UID of the object that it belongs to."""
+    deleting: bool = False
+    """True if it was deleted, and its node has not yet confirmed that."""
+    disruption: str = ""
+    """Why Kubernetes takes it away, whatever runs in it; empty if it doesn't."""
     unwell: bool = False
     """True if it is being deleted, is to be evicted, or its node is lost."""
     egress_targets: frozenset[Target] = frozenset()
@@ -94,6 +98,7 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
     scheduled = conditions.get("PodScheduled", {})
     blocked = scheduled.get("message", "") if scheduled.get("status") == "False" else ""
     placed_at = scheduled.get("lastTransitionTime") if scheduled.get("status") == "True" else None
+    disruption = _disruption(conditions.get("DisruptionTarget", {}), status)
     return PodView(
         running="running" in state and not finished,
         terminated=reason,
@@ -111,7 +116,9 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         user_namespace=has_user_namespace(spec),
         started_at=_time(status.get("startTime")),
         owner=next((one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")), ""),
-        unwell=_is_unwell(raw, state),
+        deleting="deletionTimestamp" in raw["metadata"],
+        disruption=disruption,
+        unwell="deletionTimestamp" in raw["metadata"] or bool(disruption) or _is_lost(conditions, state),
         egress_targets=_shared(frozenset(Target(**one) for one in egress_targets_of(spec))),
     )
 
@@ -122,14 +129,33 @@ def _shared(targets: frozenset[Target]) -> frozenset[Target]:
     return targets
 
 
-def _is_unwell(raw: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    conditions = {one["type"]: one for one in raw["status"].get("conditions") or ()} if "status" in raw else {}
-    disrupted = conditions.get("DisruptionTarget", {}).get("status") == "True"
+_DISRUPTIONS: Final = {
+    "EvictionByEvictionAPI": "it was evicted, as by `kubectl drain`",
+    "DeletionByTaintManager": "its node got a taint with effect NoExecute, as a node that is lost does",
+    "DeletionByPodGC": "its node no longer exists",
+    "PreemptionByScheduler": "a pod of higher priority needed its place",
+}
+"""By the reason of the condition `DisruptionTarget`."""
+_ENDED_BY_NODE: Final = ("Terminated", "NodeShutdown", "Preempting", "NodeLost")
+"""The kubelet's reasons that tell the same without the condition."""
+
+
+def _disruption(target: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """A pod that the kubelet evicts for what the pod itself has used too much of has no such condition."""
+    reason, message = target.get("reason", ""), target.get("message", "")
+    if target.get("status") != "True":
+        if status.get("reason") not in _ENDED_BY_NODE:
+            return ""
+        reason, message = status["reason"], status.get("message", "")
+    said = message.strip().removesuffix(".") or reason or "no reason was given"
+    return _DISRUPTIONS.get(reason) or f"its node ended it ({said})"
+
+
+def _is_lost(conditions: Mapping[str, Mapping[str, Any]], state: Mapping[str, Any]) -> bool:
     ready, begun = conditions.get("Ready", {}), _time((state.get("running") or {}).get("startedAt"))
     # A pod without probes is ready as soon as it runs. It isn't any more when its node has not answered for a while.
     changed = _time(ready.get("lastTransitionTime"))
-    lost = ready.get("status") == "False" and begun is not None and changed is not None and changed > begun + _SETTLED
-    return "deletionTimestamp" in raw["metadata"] or disrupted or lost
+    return ready.get("status") == "False" and begun is not None and changed is not None and changed > begun + _SETTLED
 
 
 def _time(text: str | None) -> datetime | None:

@@ -101,14 +101,14 @@ def _look_at(
     if stale or now >= old_at:
         return DropMember(name)
     sandbox = member.sandbox
-    if ending := startup.failure(sandbox):
-        return DropMember(name, ending)
     # What was let in under a policy that only warns is no good under one that enforces.
     refused = member.proven and startup.refuses(member.proven, seen.policy)
     refused_since = sandbox.runner.refused_since
     lost = refused_since and now >= refused_since + timedelta(seconds=timing.unreachable)
-    if refused or lost or (sandbox.pod and sandbox.pod.unwell):
+    if refused or lost or (sandbox.pod and sandbox.pod.unwell):  # what is no fault of the pool is no problem of it
         return DropMember(name)
+    if ending := startup.failure(sandbox):
+        return DropMember(name, ending)
     give_up_at = _give_up_at(member, timing)
     late = give_up_at is not None and now >= give_up_at
     connected = startup.connect(sandbox, now, timing, give_up_at, seen.surroundings)

@@ -66,7 +66,7 @@ def _in_own_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if since := seen.sandbox.runner.refused_since:
         give_up_at = since + timedelta(seconds=timing.unreachable)
         if now >= give_up_at:
-            return finish(seen, now, _lost(startup.unreachable(timing)))
+            return finish(seen, now, startup.unreachable(timing))
     runner = seen.sandbox.runner
     answer_by = (runner.asked_at or now) + timedelta(seconds=timing.start_timeout)
     if runner.link is PodLink.OPEN and not runner.ready and now >= answer_by:
@@ -144,14 +144,16 @@ def pod_ended(seen: Observed, now: datetime, timing: Timing) -> Ending | None:
 def with_pod(seen: Observed) -> Ending | None:
     """The end of the code that follows from that of its pod."""
     pod = seen.place.pod
-    if seen.place.gone:
-        return Ending(Event.VANISHED, None, "the pod was deleted while the code ran")
+    if startup.was_taken(seen.place):
+        return Ending(Event.VANISHED, None, startup.taken(seen.place, "while the code ran"))
     if pod is None or not pod.terminated:
         return None
     if pod.terminated == "OOMKilled":
         return Ending(Event.OUT_OF_MEMORY, None, out_of_memory("the code", seen.execution.spec.limits))
     if pod.terminated == "DeadlineExceeded":
         return Ending(Event.DEADLINE, None, "the kubelet stopped the pod at its deadline (activeDeadlineSeconds)")
+    if pod.terminated == startup.EVICTED:
+        return Ending(Event.FAULT, None, startup.evicted("the code", pod, seen.execution.spec.limits))
     message = f"the pod ended without a result ({pod.terminated}, exit code {pod.exit_code})"
     if pod.exit_code in _KILLED:
         message += "; the runner was killed, perhaps by the code"

@@ -191,14 +191,16 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     answer_by = _answer_by(seen, timing)
     if answer_by and now >= answer_by:
         return Ending(Event.FAULT, None, f"the runner did not answer within {timing.start_timeout:g} s")
-    if seen.sandbox.gone:
-        return Ending(Event.VANISHED, None, "the pod was deleted")
+    if startup.was_taken(seen.sandbox):
+        return Ending(Event.VANISHED, None, startup.taken(seen.sandbox, ""))
     refused_since = seen.sandbox.runner.refused_since
     if refused_since and now >= refused_since + timedelta(seconds=timing.unreachable):
-        return Ending(Event.VANISHED, None, startup.unreachable(timing))
+        return startup.unreachable(timing)
     if pod and pod.terminated == "OOMKilled":
         message = startup.out_of_memory("the code in the session", seen.session.spec.limits)
         return Ending(Event.FAULT, Reason.OUT_OF_MEMORY, message)
+    if pod and pod.terminated == startup.EVICTED:
+        return Ending(Event.FAULT, None, startup.evicted("the code in the session", pod, seen.session.spec.limits))
     if pod and pod.terminated:
         return Ending(Event.FAULT, None, f"the pod ended ({pod.terminated}, exit code {pod.exit_code})")
     return None

@@ -90,6 +90,7 @@ _WAITING_FAULTS: Final = {
 _EVENTS: Final = "the pod's events may say why"
 _NO_ROOM: Final = "OutOf"
 """How the kubelet's reasons begin, such as `OutOfcpu`, when the scheduler has promised too much of its node."""
+EVICTED: Final = "Evicted"
 _NOT_STARTED: Final = "StartError"  # the container runtime's, before any program ran
 
 
@@ -98,8 +99,8 @@ def failure(sandbox: Sandbox) -> Ending | None:
     pod = sandbox.pod
     if sandbox.fault:
         return Ending(Event.FAULT, sandbox.fault.reason, sandbox.fault.message)
-    if sandbox.gone:
-        return Ending(Event.VANISHED, Reason.POD_LOST, "the pod was deleted before the code started")
+    if was_taken(sandbox) or (pod and pod.deleting):
+        return Ending(Event.VANISHED, Reason.POD_LOST, taken(sandbox, "before the code started"))
     if sandbox.runner.problem:
         return Ending(Event.FAULT, Reason.RUNNER_FAILED, sandbox.runner.problem)
     if pod is None:
@@ -111,12 +112,30 @@ def failure(sandbox: Sandbox) -> Ending | None:
     if pod.terminated and pod.terminated.startswith(_NO_ROOM):
         message = f"node {pod.node_name!r} had no room for the pod ({pod.terminated}): {pod.end_message}"
         return Ending(Event.FAULT, Reason.START_TIMEOUT, message)
+    if pod.terminated and pod.end_message:
+        said = f"{pod.terminated}: {pod.end_message.strip().removesuffix('.')}"
+        message = f"node {pod.node_name!r} ended the pod before the code started ({said})"
+        return Ending(Event.FAULT, Reason.RUNNER_FAILED, message)
     if pod.terminated:
         message = f"the runner ended before the code started ({pod.terminated}, exit code {pod.exit_code})"
         hint = "" if pod.terminated == _NOT_STARTED else "; check that the image is a codeexec sandbox image"
         said = f". Its last output: {pod.last_words}" if pod.last_words else ""
         return Ending(Event.FAULT, Reason.RUNNER_FAILED, f"{message}{hint}{said}")
     return None
+
+
+def was_taken(sandbox: Sandbox) -> bool:
+    """True if the pod ended because Kubernetes or a person took it away, and not by what ran in it."""
+    pod = sandbox.pod
+    return sandbox.gone or (pod is not None and bool(pod.terminated) and (pod.deleting or bool(pod.disruption)))
+
+
+def taken(sandbox: Sandbox, when: str) -> str:
+    """What the record says of a pod that was taken away."""
+    pod = sandbox.pod
+    deleted = sandbox.gone or (pod is not None and pod.deleting)
+    why = f": {pod.disruption}" if pod and pod.disruption else ""
+    return f"the pod was {'deleted' if deleted else 'stopped'} {when}".strip() + why
 
 
 def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -> datetime:
@@ -132,9 +151,19 @@ def out_of_memory(what: str, limits: PodLimits) -> str:
     return f"{what} used more memory than {limit}; files in /workspace and /tmp count as memory"
 
 
-def unreachable(timing: Timing) -> str:
-    """Why a pod counts as lost that may be there."""
-    return f"no connection to the pod could be made for {timing.unreachable:g} s; its node may be lost"
+def unreachable(timing: Timing) -> Ending:
+    """The end of what runs in a pod that may be there."""
+    message = f"no connection to the pod could be made for {timing.unreachable:g} s; its node may be lost"
+    return Ending(Event.VANISHED, Reason.POD_LOST, message)
+
+
+def evicted(what: str, pod: PodView, limits: PodLimits) -> str:
+    """How something ended that the kubelet evicted, though its node had room."""
+    limit = f"spec.limits.ephemeralStorage ({limits.ephemeral_storage})"
+    said = pod.end_message.strip().removesuffix(".") or "no reason was given"
+    return (
+        f"the kubelet evicted the pod ({said}). Usually {what} used more disk than {limit}; output counts as disk, too"
+    )
 
 
 def has_reported(sandbox: Sandbox) -> bool:

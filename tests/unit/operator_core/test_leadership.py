@@ -15,6 +15,8 @@ SECONDS = 31_536_000
 ME, OTHER = "me", "other"
 HELD = LeaseRecord(OTHER, 7, 15, "a", "r", "1")
 OURS = replace(HELD, holder=ME)
+OLDER = replace(OURS, renewed="before", version="0")
+"""After etcd was restored from a backup."""
 
 
 def test_the_proportions_are_those_of_client_go() -> None:
@@ -79,13 +81,25 @@ def test_a_leader_counts_from_before_it_asked() -> None:
 
 @pytest.mark.parametrize(
     "seen",
-    [None, HELD, replace(OURS, holder=""), replace(OURS, epoch=8)],
-    ids=["gone", "held", "free", "another epoch"],
+    [None, HELD, replace(OURS, holder=""), replace(OURS, epoch=8), OLDER],
+    ids=["gone", "held", "free", "another epoch", "older than it was"],
 )
 def test_a_leader_that_sees_another_record_leads_no_more(seen: LeaseRecord | None) -> None:
     leader = Candidate(ME, LeaseTiming()).wrote(OURS, 100, 100)
     after = leader.saw(seen, 101)
     assert (after.epoch, after.leads(101), after.renewed(CLOCK), after.given_back(CLOCK)) == (0, False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (None, "the Lease was deleted"),
+        (HELD, "the Lease is held by 'other'"),
+        (OLDER, "the Lease is older than it was, as when etcd was restored from a backup"),
+    ],
+)
+def test_a_leader_tells_why_it_leads_no_more(seen: LeaseRecord | None, why: str) -> None:
+    assert Candidate(ME, LeaseTiming()).wrote(OURS, 100, 100).saw(seen, 101).loss() == why
 
 
 def test_a_leader_whose_renewal_was_stored_without_an_answer_goes_on() -> None:

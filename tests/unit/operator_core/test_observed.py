@@ -67,7 +67,13 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
         ),
         (
             a_raw_pod({"running": {}}, phase="Failed", reason="NodeLost"),
-            {"node_name": "node-1", "image_id": "id", "terminated": "NodeLost"},
+            {
+                "node_name": "node-1",
+                "image_id": "id",
+                "terminated": "NodeLost",
+                "disruption": "its node ended it (NodeLost)",
+                "unwell": True,
+            },
         ),
         (
             a_raw_pod({"terminated": {"exitCode": 1, "message": "runner: no\n"}}, phase="Running"),
@@ -129,6 +135,11 @@ def test_other_containers_do_not_count() -> None:
 RUNS = {"running": {"startedAt": at(0)}}
 
 
+@pytest.mark.parametrize("meta", [{}, {"deletionTimestamp": at(9)}])
+def test_a_pod_that_is_being_deleted_says_so(meta: dict[str, Any]) -> None:
+    assert parse_pod(a_raw_pod(RUNS) | {"metadata": {"name": "pod", **meta}}).deleting is bool(meta)
+
+
 @pytest.mark.parametrize(
     ("raw", "unwell"),
     [
@@ -158,3 +169,48 @@ RUNS = {"running": {"startedAt": at(0)}}
 )
 def test_a_pod_that_goes_or_whose_node_is_lost_is_unwell(raw: dict[str, Any], unwell: bool) -> None:
     assert parse_pod(raw).unwell is unwell
+
+
+SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
+OWN_DISK = "Pod ephemeral local storage usage exceeds the total limit of containers 256Mi. "
+
+
+def a_target(reason: str = "", message: str = "", status: str = "True") -> dict[str, Any]:
+    return {"conditions": [{"type": "DisruptionTarget", "status": status, "reason": reason, "message": message}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (a_target("EvictionByEvictionAPI", "Eviction API: evicting"), "it was evicted, as by `kubectl drain`"),
+        (
+            a_target("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
+            "its node got a taint with effect NoExecute, as a node that is lost does",
+        ),
+        (a_target("DeletionByPodGC", "PodGC: node no longer exists"), "its node no longer exists"),
+        (a_target("PreemptionByScheduler", "preempting"), "a pod of higher priority needed its place"),
+        (
+            {"phase": "Failed", "reason": "Evicted"} | a_target("TerminationByKubelet", "low on resource: memory. "),
+            "its node ended it (low on resource: memory)",
+        ),
+        (a_target("SomethingNew"), "its node ended it (SomethingNew)"),
+        ({"phase": "Failed", "reason": "Terminated", "message": SHUTDOWN}, f"its node ended it ({SHUTDOWN[:-1]})"),
+        ({"phase": "Failed", "reason": "Evicted", "message": OWN_DISK}, ""),
+        ({"phase": "Failed", "reason": "DeadlineExceeded", "message": "was active on the node longer"}, ""),
+        (a_target("EvictionByEvictionAPI", status="False"), ""),
+    ],
+    ids=[
+        "drained",
+        "tainted",
+        "collected",
+        "preempted",
+        "node under pressure",
+        "unknown",
+        "node shut down",
+        "its own disk",
+        "its deadline",
+        "not any more",
+    ],
+)
+def test_a_pod_that_is_taken_away_tells_why(status: dict[str, Any], why: str) -> None:
+    assert parse_pod(a_raw_pod(**status)).disruption == why

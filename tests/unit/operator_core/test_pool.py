@@ -374,6 +374,11 @@ class TestEachPod:
     def test_one_that_is_of_no_use_goes(self, sandbox: Sandbox) -> None:
         assert dropped(plan(seen({"a": starting(sandbox)}))) == ["a"]
 
+    def test_that_a_node_is_drained_is_no_problem_of_the_pool(self) -> None:
+        pod = a_pod(running=False, terminated="Evicted", unwell=True, disruption="its node ended it (low on memory)")
+        [drop] = [one for one in plan(seen({"a": starting(Sandbox(pod))})).actions if isinstance(one, DropMember)]
+        assert drop.problem is None
+
     def test_one_that_does_not_answer_goes_but_one_that_finds_no_node_may_wait(self) -> None:
         silent = starting(Sandbox(a_pod(), requested=True, runner=RunnerView(PodLink.OPEN, asked_at=NOW)))
         assert dropped(plan(seen({"a": silent}), 59)) == []

@@ -274,6 +274,30 @@ class TestStarting:
         assert result.status
         assert result.status.message.endswith(told)
 
+    @pytest.mark.parametrize(
+        ("pod", "words"),
+        [
+            ({"deleting": True}, "the pod was deleted before the code started"),
+            (
+                {"running": False, "terminated": "Evicted", "disruption": "its node ended it (low on memory)"},
+                "the pod was stopped before the code started: its node ended it (low on memory)",
+            ),
+        ],
+    )
+    def test_no_code_is_handed_to_a_pod_that_is_taken_away(self, pod: dict[str, Any], words: str) -> None:
+        result = plan(starting(sandbox=a_sandbox(pod=a_pod(**pod))))
+        assert outcome(result) == (Phase.LOST, "PodLost")
+        assert result.status
+        assert result.status.message == words
+
+    def test_a_node_that_refuses_the_pod_is_told_in_its_words(self) -> None:
+        pod = a_pod(running=False, terminated="NodeAffinity", end_message="Pod was rejected: node labels don't match.")
+        result = plan(starting(sandbox=Sandbox(pod, requested=True)))
+        assert outcome(result) == (Phase.FAILED, "RunnerFailed")
+        assert result.status
+        told = "node 'node-1' ended the pod before the code started (NodeAffinity: Pod was rejected: node labels don't"
+        assert result.status.message == f"{told} match)"
+
     def test_a_node_that_has_no_room_after_all(self) -> None:
         pod = a_pod(running=False, terminated="OutOfcpu", end_message="Pod was rejected: not enough cpu")
         result = plan(starting(sandbox=Sandbox(pod, requested=True)))
@@ -550,6 +574,33 @@ class TestRunning:
         assert outcome(result) == expected
         assert result.status
         assert result.status.exit_code == exit_code
+
+    @pytest.mark.parametrize(
+        ("pod", "gone", "words"),
+        [
+            ({"disruption": "its node ended it (low on memory)"}, False, "stopped while the code ran: its node ended"),
+            ({"deleting": True}, False, "deleted while the code ran"),
+            ({"terminated": None, "running": True, "disruption": "it was evicted"}, True, "ran: it was evicted"),
+        ],
+        ids=["ended by its node", "deleted", "evicted"],
+    )
+    def test_a_pod_that_was_taken_away_is_lost_whatever_its_container_ended_with(
+        self, pod: dict[str, Any], gone: bool, words: str
+    ) -> None:
+        ended = a_pod(**{"running": False, "terminated": "Error", "exit_code": 137, **pod})
+        result = plan(running(sandbox=Sandbox(ended, gone=gone), frames=FrameStream.CLOSED), 1)
+        assert outcome(result) == (Phase.LOST, "PodLost")
+        assert result.status
+        assert words in result.status.message
+
+    def test_a_pod_that_is_evicted_for_its_own_disk_has_failed(self) -> None:
+        told = "Pod ephemeral local storage usage exceeds the total limit of containers 256Mi. "
+        pod = a_pod(running=False, terminated="Evicted", exit_code=137, end_message=told)
+        result = plan(running(sandbox=Sandbox(pod), frames=FrameStream.CLOSED), 1)
+        assert outcome(result) == (Phase.FAILED, "RunnerFailed")
+        assert result.status
+        assert "evicted the pod (Pod ephemeral local storage usage exceeds" in result.status.message
+        assert "the code used more disk than spec.limits.ephemeralStorage (" in result.status.message
 
     @pytest.mark.parametrize(("exit_code", "killed"), [(1, False), (137, True)])
     def test_a_runner_that_was_killed_is_said_to_have_been(self, exit_code: int, killed: bool) -> None:

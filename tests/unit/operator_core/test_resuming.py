@@ -104,7 +104,7 @@ class TestInItsOwnPod:
         runner = RunnerView(PodLink.CLOSED, closed_at=NOW + seconds(59), refused_since=NOW)
         assert plan(running(sandbox=a_sandbox(runner=runner)), 59.5).status is None
         result = plan(running(sandbox=a_sandbox(runner=runner)), 60)
-        assert outcome(result) == (Phase.LOST, "OperatorRestarted")
+        assert outcome(result) == (Phase.LOST, "PodLost")
         assert result.actions == (DeletePod(),)
 
     @pytest.mark.parametrize("frames", [FrameStream.CLOSED, FrameStream.REQUESTED])

@@ -30,6 +30,8 @@ from codeexec_operator.manifests.pod import egress_targets_of
 TIMING = Timing(start_timeout=60, attach_retry=1, grace=5, list_grace=15, use_recorded=30)
 IDLE, LIFETIME = 100, 1000
 ENDED_POD = a_pod(running=False, terminated="Error", exit_code=1)
+TAKEN = a_pod(running=False, terminated="Evicted", disruption="its node ended it (low on memory)")
+EVICTED = a_pod(running=False, terminated="Evicted", end_message="Pod ephemeral local storage usage exceeds")
 OUT_OF_MEMORY = a_pod(running=False, terminated="OOMKilled", exit_code=137)
 BUSY = frozenset({UID})
 """Something runs in it."""
@@ -283,10 +285,12 @@ class TestReady:
             ({"sandbox": a_sandbox(gone=True)}, (SessionPhase.LOST, "PodLost")),
             ({"sandbox": a_sandbox(pod=OUT_OF_MEMORY)}, (SessionPhase.FAILED, "OutOfMemory")),
             ({"sandbox": a_sandbox(pod=ENDED_POD)}, (SessionPhase.FAILED, "RunnerFailed")),
+            ({"sandbox": a_sandbox(pod=TAKEN)}, (SessionPhase.LOST, "PodLost")),
+            ({"sandbox": a_sandbox(pod=EVICTED)}, (SessionPhase.FAILED, "RunnerFailed")),
             ({"sandbox": a_sandbox(runner=RunnerView(problem="nonsense"))}, (SessionPhase.FAILED, "RunnerFailed")),
             ({"unresponsive": "it did not end the code"}, (SessionPhase.FAILED, "RunnerFailed")),
         ],
-        ids=["deleted", "out of memory", "ended", "nonsense", "given up"],
+        ids=["deleted", "out of memory", "ended", "taken away", "evicted", "nonsense", "given up"],
     )
     def test_a_session_that_can_not_go_on(self, changes: Any, expected: tuple[SessionPhase, str]) -> None:
         for busy in (True, False):
