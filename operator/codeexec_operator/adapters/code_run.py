@@ -27,7 +27,7 @@ class CodeRun:
         self._cancel_sent_at: datetime | None = None
         self._storing = asyncio.Lock()
         self.share = Share(worker.context.output, worker.meta.namespace, self)
-        self.aside = worker.aside
+        self.uid, self.aside, self.progressed = worker.meta.uid, worker.aside, worker.wake
 
     @property
     def told(self) -> bool:
@@ -78,11 +78,6 @@ class CodeRun:
     # --- Job, and Holder of a share of the room for output ---
 
     @property
-    def uid(self) -> str:
-        """Of the execution."""
-        return self._worker.meta.uid
-
-    @property
     def held_bytes(self) -> int:
         """How much of its output is in memory."""
         return self.transcript.parts.held_bytes
@@ -113,10 +108,6 @@ class CodeRun:
 
         if not await self._worker.insist("a part of the output was not stored", create):
             transcript.parts.lose(part, "the API server did not accept it")
-
-    def progressed(self) -> None:
-        """The transcript is over."""
-        self._worker.wake()
 
     def cut_off(self) -> None:
         """The connection to the runner has ended."""

@@ -32,9 +32,8 @@ _numbers = itertools.count(1)
 class Job(Protocol):
     """Code that was handed to a runner, and who is told what becomes of it."""
 
-    @property
-    def uid(self) -> str:
-        """Of the execution."""
+    uid: str
+    """Of the execution."""
 
     @property
     def transcript(self) -> Transcript:

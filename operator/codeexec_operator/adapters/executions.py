@@ -123,7 +123,9 @@ class ExecutionWorker(PodWorker):
 
     def _decide(self) -> Plan:
         facts = self._code.facts
-        if self._seen.payload is not None and (policy := self.context.policies.known(self.meta.namespace)):
+        if self._code.told:
+            facts["payload"] = None
+        elif self._seen.payload is not None and (policy := self.context.policies.known(self.meta.namespace)):
             facts |= {"policy": policy, "policy_source": self.context.policies.source(self.meta.namespace)}
         self._seen = replace(
             self._seen,
@@ -175,7 +177,6 @@ class ExecutionWorker(PodWorker):
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._code.begin()
-        self._know(payload=None)
         self.aside(self._tidy_up(others))
         await self._code.start(self.place.connection, start.messages)
 

@@ -44,63 +44,45 @@ class Metrics:
         self.registry = CollectorRegistry()
         Info("codeexec_operator", "The operator.", registry=self.registry).info({"version": version})
         ProcessCollector(registry=self.registry)
-        self._executions = Counter(
-            "codeexec_executions",
-            "Executions that are over.",
-            [_NAMESPACE, "phase", "reason", "languages"],
-            registry=self.registry,
+        self._executions = self._counter(
+            "executions", "Executions that are over.", _NAMESPACE, "phase", "reason", "languages"
         )
         self._accept = self._histogram(
             "accept", "From the creation of an execution until it was accepted, or a human was asked."
         )
-        self._approval = Histogram(
-            "codeexec_execution_approval_seconds",
-            "From when a human was asked to approve an execution until it went on, or was over.",
-            buckets=_PATIENCE,
-            registry=self.registry,
-        )
+        asked = "From when a human was asked to approve an execution until it went on, or was over."
+        self._approval = self._histogram("approval", asked, buckets=_PATIENCE)
         self._start = self._histogram("start", "From the creation of an execution until its code started.", "origin")
         self._run = self._histogram("run", "From the start of the code until its end.")
         self._all = self._histogram("complete", "From the creation of an execution until it was over.", "origin")
-        self._sessions = Counter(
-            "codeexec_sessions", "Sessions that are over.", [_NAMESPACE, "phase", "reason"], registry=self.registry
+        self._sessions = self._counter("sessions", "Sessions that are over.", _NAMESPACE, "phase", "reason")
+        self._retries = self._counter(
+            "api_retries", "Requests to the API server that are made again, by its answer.", "status"
         )
-        self._retries = Counter(
-            "codeexec_api_retries",
-            "Requests to the API server that are made again, by its answer.",
-            ["status"],
-            registry=self.registry,
-        )
-        self._unexpected = Counter(
-            "codeexec_unexpected_errors", "Errors of the operator itself; see its log.", registry=self.registry
-        )
+        self._unexpected = self._counter("unexpected_errors", "Errors of the operator itself; see its log.")
         self._configuration = Gauge(
             "codeexec_configuration_valid",
             "1 if the operator's ConfigMap is in force, 0 if it isn't valid and the one before it still is.",
             registry=self.registry,
         )
-        self._spans = Counter("codeexec_spans", "Spans, by what became of them.", ["result"], registry=self.registry)
-        for result in (SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED):
-            self._spans.labels(result)
-        self._audit = Counter(
-            "codeexec_audit_lines",
-            "Lines of the audit log, by what became of them.",
-            ["result"],
-            registry=self.registry,
-        )
-        for result in (AUDIT_WRITTEN, AUDIT_FAILED):
-            self._audit.labels(result)
         self._leader = Gauge(
             "codeexec_leader", "1 on the replica that leads, 0 on those that stand by.", registry=self.registry
         )
-        self._events = Counter(
-            "codeexec_events", "Kubernetes Events, by what became of them.", ["result"], registry=self.registry
-        )
-        for result in (EVENTS_POSTED, EVENTS_FAILED, EVENTS_DROPPED):
-            self._events.labels(result)
+        self._spans = self._outcomes("spans", "Spans", SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED)
+        self._audit = self._outcomes("audit_lines", "Lines of the audit log", AUDIT_WRITTEN, AUDIT_FAILED)
+        self._events = self._outcomes("events", "Kubernetes Events", EVENTS_POSTED, EVENTS_FAILED, EVENTS_DROPPED)
 
-    def _histogram(self, what: str, text: str, *labels: str) -> Histogram:
-        return Histogram(f"codeexec_execution_{what}_seconds", text, labels, buckets=_BUCKETS, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"codeexec_{name}", text, labels, registry=self.registry)
+
+    def _outcomes(self, name: str, what: str, *results: str) -> Counter:
+        counter = self._counter(name, f"{what}, by what became of them.", "result")
+        for result in results:
+            counter.labels(result)
+        return counter
+
+    def _histogram(self, what: str, text: str, *labels: str, buckets: Sequence[float] = _BUCKETS) -> Histogram:
+        return Histogram(f"codeexec_execution_{what}_seconds", text, labels, buckets=buckets, registry=self.registry)
 
     def execution_over(self, measured: Measured) -> None:
         """Count an execution, and how long it took."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from importlib.metadata import version
-from typing import Final, Self
+from typing import Final
 
 from codeexec_api.names import DEFAULT_POOL
 from codeexec_api.policy import cluster_policy
@@ -105,44 +105,19 @@ class Operation:
         self._jobs = Supervisor(metrics.unexpected)
         self._tenants = Tenants(self._begin, self.controller.release, metrics.unexpected)
 
-    @classmethod
-    async def start(
-        cls,
-        settings: Settings,
-        cluster: Cluster,
-        *,
-        lookout: Lookout,
-        telemetry: Telemetry,
-        epoch: int,
-        watch: Watch,
-        watch_configuration: Callable[["Operation"], Awaitable[None]],
-    ) -> Self:
-        """Begin to work; for the arguments see `Operation`.
+    async def open(self) -> None:
+        """Begin to work, as a whole or not at all.
 
         Raises:
-            ConfigurationError: the ConfigMap isn't valid, so nothing may be started.
-            ApiException: the ConfigMap, the Secret of the sealing keys or the Service of the canary isn't there or may
-                not be used.
+            ApiException: the Secret of the sealing keys or the Service of the canary isn't there or may not be used.
             JobFailure: the Secret holds something else.
             LookupError: the Service has no address.
         """
-        configuration = parse_configuration(await cluster.get_configuration(*settings.config_map))
-        operation = cls(
-            settings,
-            configuration,
-            cluster,
-            lookout=lookout,
-            telemetry=telemetry,
-            epoch=epoch,
-            watch=watch,
-            watch_configuration=watch_configuration,
-        )
         try:
-            await operation._open()
+            await self._open()
         except BaseException:
-            await operation.stop()
+            await self.stop()
             raise
-        return operation
 
     async def _open(self) -> None:
         await self._keys.renew(None)

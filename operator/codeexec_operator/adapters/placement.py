@@ -17,7 +17,7 @@ from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.observed import PoolView, Sandbox, SessionView
-from codeexec_operator.core.placement import Claim, Holding, Step, next_step
+from codeexec_operator.core.placement import Claim, Step, next_step
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Placement:
     def __init__(self, worker: PodWorker, execution: Callable[[], CodeExecution], register: Register) -> None:
         self.asked: Verdict | None = None
         self._worker, self._execution, self._register = worker, execution, register
+        self.wake, self.observe_pod = worker.wake, worker.observe_pod
         self._session: SessionWorker | None = None
         self._pool: PoolWorker | None = None
         self._claimed: ClaimedPod | None = None
@@ -59,20 +60,12 @@ class Placement:
         """True if its record says that its code was started."""
         return self._execution().status.started_at is not None
 
-    def wake(self) -> None:
-        """Its place in the queue has changed."""
-        self._worker.wake()
-
     def receive(self, pod: ClaimedPod) -> None:
         """A pod of the pool is this execution's now."""
         self._claimed = pod
         self._has(pod.pod_name, pod.sandbox, pod.connection)
-        pod.connection.changed = self._worker.wake
-        self._worker.wake()
-
-    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """The pod that it was given was seen, changed or deleted."""
-        self._worker.observe_pod(raw, deleted=deleted)
+        pod.connection.changed = self.wake
+        self.wake()
 
     # --- what the worker sees ---
 
@@ -110,8 +103,8 @@ class Placement:
         """Change what has to be changed before it is decided what else is to be done."""
         session, pool, claimed = self._session, self._pool, self._claimed
         served = bool(pool and self.asked and not claimed and pool.serves(self.asked, self.claim.limits))
-        holding = Holding(session is not None, pool is not None, served, self._worker.sandbox if claimed else None)
-        step = next_step(self._execution(), holding)
+        pod = self._worker.sandbox if claimed else None
+        step = next_step(self._execution(), session=bool(session), pool=bool(pool), served=served, pod=pod)
         if step is Step.JOIN_SESSION:
             self._join_session()
         elif step is Step.LEAVE_SESSION and session:
@@ -145,7 +138,7 @@ class Placement:
         """There is a pool that wasn't there before."""
         if self._pool is None and not self._execution().status.pod_name:
             self.asked = None
-            self._worker.wake()
+            self.wake()
 
     async def act(self, action: actions.AskPool | actions.AdoptPod | actions.GiveUpSession) -> None:
         """Carry out an action that concerns a pool or a session."""
@@ -165,7 +158,7 @@ class Placement:
         self._pool = self._register.find_pool(self._worker.meta.namespace, verdict, self.claim.limits)
         if self._pool:
             self._join(self._pool)
-        self._worker.wake()
+        self.wake()
 
     async def _adopt(self, pod: str, patch: Mapping[str, Any]) -> None:
         """Until then the pod goes with its pool, or with this worker."""

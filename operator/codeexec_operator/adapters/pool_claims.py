@@ -14,9 +14,6 @@ class Guest(Claimant, Protocol):
     def receive(self, pod: ClaimedPod) -> None:
         """It is its turn."""
 
-    def wake(self) -> None:
-        """Its place has changed."""
-
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """The pod that it was given was seen, changed or deleted."""
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from codeexec_api import CodeExecutionSpec, ExecutionPolicySpec, PayloadRef, Phase
-from codeexec_api.code_rules import Inquiry, Reading
+from codeexec_api.code_rules import Inquiry
 from codeexec_api.policy import policy_for
 from codeexec_operator.adapters.worker import Worker, now
 from codeexec_operator.core.approving import to_be_read
-from codeexec_operator.core.observed import Observed, PolicyProblem
+from codeexec_operator.core.observed import Observed
 from codeexec_operator.core.payload import Payload, PayloadProblem, code_size, is_new, open_payload, verify_payload
 
 
@@ -29,8 +29,10 @@ class RequestReader:
                 if self._worker.deleted:
                     return {}
                 payload = await self._open(spec)
-                if isinstance(payload, Payload) and to_be_read(self._seen(), policy):  # it may be cancelled by now
-                    reading = await self._read_code(payload, policy)
+                wanted = to_be_read(self._seen(), policy)  # it may be cancelled by now
+                if wanted and isinstance(payload, Payload) and isinstance(policy, ExecutionPolicySpec):
+                    rules = policy_for(spec, policy).code_rules
+                    reading = await context.reader.read(Inquiry(spec, payload.blocks, payload.files, rules))
         else:
             payload = await self._open(spec)
         return {"payload": payload, "payload_read_at": now(), "policy": policy, "reading": reading}
@@ -59,12 +61,3 @@ class RequestReader:
             if not known and first and execution.status.phase is Phase.PENDING and is_new(execution, now()):
                 return (None,)
         return await context.cluster.get_payload(namespace, ref.name, ref.parts)
-
-    async def _read_code(self, payload: Payload, policy: ExecutionPolicySpec | PolicyProblem) -> Reading | None:
-        """What there is to say of the code for the rules that count."""
-        seen = self._seen()
-        if isinstance(policy, PolicyProblem):
-            return seen.reading
-        spec = seen.execution.spec
-        rules = policy_for(spec, policy).code_rules
-        return await self._worker.context.reader.read(Inquiry(spec, payload.blocks, payload.files, rules))

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -22,13 +21,6 @@ from codeexec_operator.core.session import decide_session
 logger = logging.getLogger(__name__)
 
 
-class Guest(Claimant, Protocol):
-    """An execution that wants to run in a session."""
-
-    def wake(self) -> None:
-        """Its place has changed."""
-
-
 class SessionWorker(PodWorker):
     """One session. Executions `join` in the order in which they come, and `leave` when they are over."""
 
@@ -40,8 +32,8 @@ class SessionWorker(PodWorker):
             since=now(),
             executions=session.status.executions,
         )
-        self._queue: Line[Guest] = Line(rank)
-        self._guests: dict[str, Guest] = {}
+        self._queue: Line[Claimant] = Line(rank)
+        self._guests: dict[str, Claimant] = {}
         """Those in line, by UID."""
         self._forget = forget
         super().__init__(context, session.metadata)
@@ -57,13 +49,13 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, session=session)
             self.wake()
 
-    def join(self, guest: Guest) -> None:
+    def join(self, guest: Claimant) -> None:
         """An execution wants to run in this session; its turn comes when those before it have left."""
         if self._queue.join(guest):
             self._guests[guest.claim.uid] = guest
             self.wake()
 
-    def leave(self, guest: Guest, *, ran: bool) -> None:
+    def leave(self, guest: Claimant, *, ran: bool) -> None:
         """An execution is over."""
         if not self._queue.leave(guest):
             return
@@ -72,7 +64,7 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, used_at=now(), executions=self._seen.executions + 1)
         self.wake()
 
-    def view_for(self, guest: Guest) -> SessionView:
+    def view_for(self, guest: Claimant) -> SessionView:
         """What an execution sees of the session."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
         turn = self._queue.first is guest and has_turn(guest, self._seen, sandbox.runner)

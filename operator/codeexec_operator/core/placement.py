@@ -3,7 +3,7 @@
 `adapters/placement.py`, `pools.py` and `sessions.py` carry out what is decided here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -39,6 +39,9 @@ class Claim:
 
 class Claimant(Protocol):
     """Stands for an execution in a queue."""
+
+    wake: Callable[[], None]
+    """Called when its place has changed."""
 
     @property
     def claim(self) -> Claim:
@@ -125,40 +128,35 @@ class Step(Enum):
     """What an execution has to change about its place, before it is decided what else is to be done."""
 
     JOIN_SESSION = auto()
-    """Get in line of its session."""
     LEAVE_SESSION = auto()
-    """Let others go first: it may never run."""
+    """Others go first: it may never run."""
     RETURN_POD = auto()
-    """Give back a pod that was lost before any code was in it, and get in line again."""
+    """It was lost before any code was in it. The execution gets in line again."""
     LEAVE_POOL = auto()
-    """Look for another pool: this one has no pods for it any more."""
+    """It has no pods for this execution any more."""
 
 
-@dataclass(frozen=True)
-class Holding:
-    """What an execution has of sessions and pools."""
+def next_step(
+    execution: CodeExecution, *, session: bool = False, pool: bool = False, served: bool = False, pod: Sandbox | None
+) -> Step | None:
+    """What to change about the place of an execution, if anything.
 
-    session: bool = False
-    """True if it is in line of its session."""
-    pool: bool = False
-    """True if it has asked a pool."""
-    served: bool = False
-    """True if that pool has pods for it."""
-    pod: Sandbox | None = None
-    """The pod that it was given by the pool."""
-
-
-def next_step(execution: CodeExecution, holding: Holding) -> Step | None:
-    """What to change about the place of an execution, if anything."""
+    Args:
+        execution: as it is known.
+        session: True if it is in line of its session.
+        pool: True if it has asked a pool.
+        served: True if that pool has pods for it.
+        pod: that it was given by the pool.
+    """
     phase = execution.status.phase
     if phase.terminal:
         return None
     if execution.spec.session_ref:
         if phase is Phase.AWAITING_APPROVAL:
-            return Step.LEAVE_SESSION if holding.session else None
-        return None if holding.session else Step.JOIN_SESSION
-    if not holding.pool or execution.status.started_at:
+            return Step.LEAVE_SESSION if session else None
+        return None if session else Step.JOIN_SESSION
+    if not pool or execution.status.started_at:
         return None
-    if holding.pod:
-        return None if is_usable(holding.pod) else Step.RETURN_POD
-    return None if holding.served else Step.LEAVE_POOL
+    if pod:
+        return None if is_usable(pod) else Step.RETURN_POD
+    return None if served else Step.LEAVE_POOL

@@ -7,7 +7,7 @@ objects, so kopf writes nothing by itself.
 
 import asyncio
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -30,6 +30,7 @@ from codeexec_api.names import (
 )
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.adapters.lookout import Lookout
@@ -37,7 +38,7 @@ from codeexec_operator.adapters.operation import Operation
 from codeexec_operator.adapters.records import UNFINISHED
 from codeexec_operator.adapters.supervision import JobFailure, explain
 from codeexec_operator.adapters.telemetry import Telemetry
-from codeexec_operator.core.configuration import ConfigurationError
+from codeexec_operator.core.configuration import ConfigurationError, parse_configuration
 from codeexec_operator.core.leadership import LeaseTiming
 from codeexec_operator.settings import Settings
 
@@ -74,8 +75,9 @@ async def _lead(memo: kopf.Memo) -> None:
         memo.stack.push_async_callback(memo.leader.release)
         memo.cluster.ask_first(memo.leader.check)
     try:
-        memo.operation = await Operation.start(
+        operation = Operation(
             ours,
+            parse_configuration(await memo.cluster.get_configuration(*ours.config_map)),
             memo.cluster,
             lookout=memo.lookout,
             telemetry=memo.telemetry,
@@ -83,12 +85,13 @@ async def _lead(memo: kopf.Memo) -> None:
             watch=partial(_watch_namespace, memo.stop),
             watch_configuration=partial(_watch_configuration, memo.stop, ours.config_map),
         )
+        await operation.open()
     except (ConfigurationError, JobFailure, LookupError, ApiException, *NETWORK_ERRORS) as error:
         place = "/".join(ours.config_map)
         why = f"the ConfigMap {place}: {error}" if isinstance(error, ConfigurationError) else explain(error)
         raise kopf.TemporaryError(f"nothing is served yet: {why}; trying again", delay=1) from error
-
-    memo.stack.push_async_callback(memo.operation.stop)
+    memo.operation = operation
+    memo.stack.push_async_callback(operation.stop)
 
 
 async def _stand_by(memo: kopf.Memo, ours: Settings) -> None:
@@ -232,36 +235,24 @@ async def on_configuration(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> N
     memo.operation.configuration_changed(None if event["type"] == "DELETED" else event["object"].get("data") or {})
 
 
-@kopf.on.event(GROUP, VERSION, EXECUTION_PLURAL, registry=NAMESPACE)
-async def on_execution(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A CodeExecution that isn't over was listed, created or changed, or one is over or deleted."""
-    await memo.controller.turn(event["object"])
-    memo.controller.on_execution(event["object"], deleted=event["type"] == "DELETED")
+def _pass_on(take: Callable[..., None], *, in_turn: bool) -> Callable[..., Awaitable[None]]:
+    async def handler(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
+        """An object was listed, created or changed, or it is deleted, or no longer among those that are watched."""
+        if in_turn:
+            await memo.controller.turn(event["object"])
+        take(memo.controller, event["object"], deleted=event["type"] == "DELETED")
+
+    return handler
 
 
-@kopf.on.event(GROUP, VERSION, APPROVAL_PLURAL, registry=NAMESPACE)
-async def on_approval(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """An ExecutionApproval was listed, created, changed or deleted."""
-    memo.controller.on_approval(event["object"], deleted=event["type"] == "DELETED")
-
-
-@kopf.on.event(GROUP, VERSION, SESSION_PLURAL, registry=NAMESPACE)
-async def on_session(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A CodeSession that isn't over was listed, created or changed, or one is over or deleted."""
-    await memo.controller.turn(event["object"])
-    memo.controller.on_session(event["object"], deleted=event["type"] == "DELETED")
-
-
-@kopf.on.event(GROUP, VERSION, POLICY_PLURAL, registry=NAMESPACE)
-async def on_policy(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """An ExecutionPolicy was listed, created, changed or deleted."""
-    memo.controller.on_policy(event["object"], deleted=event["type"] == "DELETED")
-
-
-@kopf.on.event(GROUP, VERSION, POOL_PLURAL, registry=NAMESPACE)
-async def on_pool(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A SandboxPool was listed, created, changed or deleted."""
-    memo.controller.on_pool(event["object"], deleted=event["type"] == "DELETED")
+for _plural, _take, _many in (
+    (EXECUTION_PLURAL, Controller.on_execution, True),
+    (SESSION_PLURAL, Controller.on_session, True),
+    (APPROVAL_PLURAL, Controller.on_approval, False),
+    (POLICY_PLURAL, Controller.on_policy, False),
+    (POOL_PLURAL, Controller.on_pool, False),
+):
+    kopf.on.event(GROUP, VERSION, _plural, id=_plural, registry=NAMESPACE)(_pass_on(_take, in_turn=_many))
 
 
 def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:

@@ -1,6 +1,7 @@
 """Who gets which pod: who is first in line, which pool is asked, which pod is handed out, when a place is left."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from codeexec_operator.adapters.placement import Placement, Register
 from codeexec_operator.core.line import Line
 from codeexec_operator.core.observed import ObservedSession, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
-from codeexec_operator.core.placement import Claim, Holding, Step, assign, has_turn, next_step, rank
+from codeexec_operator.core.placement import Claim, Step, assign, has_turn, next_step, rank
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.startup import Timing, prove
 
@@ -36,6 +37,7 @@ from codeexec_operator.core.startup import Timing, prove
 @dataclass(frozen=True)
 class Waiting:
     claim: Claim
+    wake: Callable[[], None] = lambda: None
 
 
 def waiting(name: str = "a", created: float = 0, *, started: bool = False, image: str = IMAGE) -> Waiting:
@@ -108,22 +110,24 @@ class TestSteps:
         ],
     )
     def test_of_an_execution_in_a_session(self, phase: Phase, joined: bool, step: Step | None) -> None:
-        assert next_step(an_execution(phase=phase, **SESSION_REF), Holding(session=joined)) is step
+        assert next_step(an_execution(phase=phase, **SESSION_REF), session=joined, pod=None) is step
 
     @pytest.mark.parametrize(
-        ("phase", "holding", "step"),
+        ("phase", "asked", "served", "pod", "step"),
         [
-            (Phase.STARTING, Holding(), None),
-            (Phase.STARTING, Holding(pool=True, served=True), None),
-            (Phase.STARTING, Holding(pool=True), Step.LEAVE_POOL),
-            (Phase.STARTING, Holding(pool=True, pod=a_sandbox()), None),
-            (Phase.STARTING, Holding(pool=True, pod=Sandbox(gone=True)), Step.RETURN_POD),
-            (Phase.RUNNING, Holding(pool=True, pod=Sandbox(gone=True)), None),
-            (Phase.CANCELLED, Holding(pool=True), None),
+            (Phase.STARTING, False, False, None, None),
+            (Phase.STARTING, True, True, None, None),
+            (Phase.STARTING, True, False, None, Step.LEAVE_POOL),
+            (Phase.STARTING, True, False, a_sandbox(), None),
+            (Phase.STARTING, True, False, Sandbox(gone=True), Step.RETURN_POD),
+            (Phase.RUNNING, True, False, Sandbox(gone=True), None),
+            (Phase.CANCELLED, True, False, None, None),
         ],
     )
-    def test_of_an_execution_that_has_asked_a_pool(self, phase: Phase, holding: Holding, step: Step | None) -> None:
-        assert next_step(an_execution(phase=phase), holding) is step
+    def test_of_an_execution_that_has_asked_a_pool(
+        self, phase: Phase, asked: bool, served: bool, pod: Sandbox | None, step: Step | None
+    ) -> None:
+        assert next_step(an_execution(phase=phase), pool=asked, served=served, pod=pod) is step
 
 
 async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session() -> None:
@@ -138,7 +142,9 @@ async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session()
         connection=runner, join=lambda _: None, leave=lambda _, ran: left.append(f"leave {ran}"), over=False
     )
     execution = an_execution(phase=Phase.RUNNING, **SESSION_REF)
-    worker: Any = SimpleNamespace(meta=execution.metadata, sandbox=Sandbox(), connection=None, wake=lambda: None)
+    worker: Any = SimpleNamespace(
+        meta=execution.metadata, sandbox=Sandbox(), connection=None, wake=None, observe_pod=None
+    )
     place = Placement(worker, lambda: execution, Register(lambda *_: session, lambda _: None, lambda *_: None))
     place.step()
     await asyncio.wait_for(place.abandon_session(), 5)
