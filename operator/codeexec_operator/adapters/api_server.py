@@ -142,32 +142,15 @@ class ApiServer:
             TimeoutError: the answer did not come in time.
         """
         async with asyncio.timeout(ANSWER_SECONDS), self._turns.slot(_namespace(path)):
-            return await self._request(verb, path, body, query, accept)
-
-    async def _request(
-        self,
-        verb: Verb,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, str | int] | None,
-        accept: str,
-    ) -> Any:
-        headers = await self._headers(accept)
-        data = None
-        if body is not None:
-            headers["Content-Type"] = _MERGE_PATCH if verb == "PATCH" else _JSON
-            data = json.dumps(body).encode()
-        async with self._requests.request(
-            verb,
-            self._host + path,
-            params=query,
-            data=data,
-            headers=headers,
-            allow_redirects=False,
-            **self._route,
-        ) as response:
-            self.date = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else self.date
-            return _parse(await _checked(response))
+            headers = await self._headers(accept)
+            if body is not None:
+                headers["Content-Type"] = _MERGE_PATCH if verb == "PATCH" else _JSON
+            data = None if body is None else json.dumps(body).encode()
+            route = {"allow_redirects": False, **self._route}
+            url = self._host + path
+            async with self._requests.request(verb, url, params=query, data=data, headers=headers, **route) as response:
+                self.date = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else self.date
+                return _parse(await _checked(response))
 
     async def pages(
         self, path: str, limit: int, *, query: Mapping[str, str] | None = None, accept: str = _JSON

@@ -87,12 +87,7 @@ class RecordKeeper:
         return census.full and deleted > 0
 
     async def _delete(
-        self,
-        namespace: str,
-        choices: list[Choice],
-        policy: RecordRetention,
-        exported: dict[str, int],
-        now: datetime,
+        self, namespace: str, choices: list[Choice], policy: RecordRetention, exported: dict[str, int], now: datetime
     ) -> int:
         deleted = unexported = 0
         kept_sessions: set[str] = set()

@@ -62,10 +62,7 @@ class Tenants:
     """
 
     def __init__(
-        self,
-        begin: Callable[[Tenant], None],
-        release: Callable[[str], Awaitable[None]],
-        unexpected: Callable[[], None],
+        self, begin: Callable[[Tenant], None], release: Callable[[str], Awaitable[None]], unexpected: Callable[[], None]
     ) -> None:
         self._begin, self._release, self._unexpected = begin, release, unexpected
         self._tenants: dict[str, Tenant] = {}

@@ -65,9 +65,7 @@ def judge(
         verdict = EgressVerdict.UNPROVEN
     targets = tuple(
         EgressTarget(
-            **target.dump(),
-            refused=not answered[target] if target in answered else None,
-            reachable=target in reachable,
+            **target.dump(), refused=not answered[target] if target in answered else None, reachable=target in reachable
         )
         for target in sorted(answered.keys() | set(asked))
     )

@@ -185,13 +185,6 @@ def _try_again_at(seen: ObservedPool, problem_at: datetime, timing: Timing) -> d
 
 
 def _manifest(name: str, seen: ObservedPool, template: Template, now: datetime) -> dict[str, Any]:
-    return build_pool_pod(
-        seen.pool,
-        name=name,
-        template=template.digest,
-        image=template.image,
-        deadline_seconds=seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS,
-        runtime_class_name=template.runtime_class_name,
-        user_namespace=template.user_namespace,
-        egress_targets=[target.dump() for target in seen.surroundings.targets(now)],
-    )
+    seconds = seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS
+    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.surroundings, now)
+    return build_pool_pod(seen.pool, name=name, template=template.digest, **parts)

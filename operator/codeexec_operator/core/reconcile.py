@@ -18,15 +18,7 @@ from codeexec_api import (
     Verdict,
 )
 from codeexec_api.quantities import parse_quantity
-from codeexec_operator.core.actions import (
-    AskPool,
-    CancelCode,
-    CloseEgress,
-    DeletePod,
-    Forget,
-    Plan,
-    ReadRequest,
-)
+from codeexec_operator.core.actions import AskPool, CancelCode, CloseEgress, DeletePod, Forget, Plan, ReadRequest
 from codeexec_operator.core.approving import (
     ask,
     awake_at_expiry,

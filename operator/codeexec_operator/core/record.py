@@ -18,14 +18,7 @@ from codeexec_api import (
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import output_name
-from codeexec_operator.core.actions import (
-    Action,
-    CancelCode,
-    DeletePayload,
-    DeletePod,
-    GiveUpSession,
-    Plan,
-)
+from codeexec_operator.core.actions import Action, CancelCode, DeletePayload, DeletePod, GiveUpSession, Plan
 from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, transition, with_condition
 from codeexec_operator.core.observed import FrameStream, Observed
 

@@ -11,15 +11,7 @@ from typing import Final
 from codeexec_api import Event, Reason
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
-from codeexec_operator.core.actions import (
-    AdoptPod,
-    Plan,
-    ReadApprovals,
-    ReadPod,
-    ReadRequest,
-    ResumeCode,
-    StartCode,
-)
+from codeexec_operator.core.actions import AdoptPod, Plan, ReadApprovals, ReadPod, ReadRequest, ResumeCode, StartCode
 from codeexec_operator.core.approving import lapsed_approval, look_at_code
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import FrameStream, Observed, PodLink

@@ -4,15 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from codeexec_api import (
-    CodeSessionStatus,
-    ConditionType,
-    Event,
-    Reason,
-    advance_session,
-    evaluate,
-    set_condition,
-)
+from codeexec_api import CodeSessionStatus, ConditionType, Event, Reason, advance_session, evaluate, set_condition
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import (
@@ -57,11 +49,10 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     verdict = evaluate(seen.session.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name) or _unverified(
-        seen, verdict.image
-    ):
+    never = unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name)
+    if ending := never or _unverified(seen, verdict.image):
         return _end(seen, now, ending)
-    manifest = _manifest(seen, now, timing, image=verdict.image, runtime_class_name=verdict.runtime_class_name)
+    manifest = _manifest(seen, now, timing, verdict.image, verdict.runtime_class_name)
     status = _moved(seen, now, Ending(Event.ACCEPTED, None, verdict.message), ConditionType.ACCEPTED)
     facts = {
         "pod_name": manifest["metadata"]["name"],
@@ -76,18 +67,11 @@ def _unverified(seen: ObservedSession, image: str) -> Ending | None:
 
 
 def _manifest(
-    seen: ObservedSession, now: datetime, timing: Timing, *, image: str, runtime_class_name: str | None
+    seen: ObservedSession, now: datetime, timing: Timing, image: str, runtime_class_name: str | None
 ) -> dict[str, Any]:
     """The pod, with a deadline behind that of this operator."""
     seconds = timing.start_timeout + seen.session.spec.max_lifetime_seconds + 2 * timing.grace
-    return build_pod(
-        seen.session,
-        image=image,
-        deadline_seconds=int(seconds),
-        runtime_class_name=runtime_class_name,
-        user_namespace=seen.surroundings.user_namespace(runtime_class_name),
-        egress_targets=[target.dump() for target in seen.surroundings.targets(now)],
-    )
+    return build_pod(seen.session, **startup.parts_of(image, runtime_class_name, seconds, seen.surroundings, now))
 
 
 def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
@@ -103,9 +87,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if ending := _unverified(seen, status.image):  # an operator before this one may have had other keys
         return _end(seen, now, ending)
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
-        manifest = _manifest(
-            seen, now, timing, image=status.image, runtime_class_name=status.runtime_class_name or None
-        )
+        manifest = _manifest(seen, now, timing, status.image, status.runtime_class_name or None)
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
@@ -217,10 +199,7 @@ def _answer_by(seen: ObservedSession, timing: Timing) -> datetime | None:
 def _use(seen: ObservedSession) -> dict[str, Any]:
     """What the record says of the session's use."""
     status = seen.session.status
-    return {
-        "last_used_at": seen.used_at or status.last_used_at,
-        "executions": max(seen.executions, status.executions),
-    }
+    return {"last_used_at": seen.used_at or status.last_used_at, "executions": max(seen.executions, status.executions)}
 
 
 def _end(seen: ObservedSession, now: datetime, ending: Ending) -> Plan:

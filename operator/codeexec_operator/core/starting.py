@@ -4,15 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api import (
-    CodeExecutionSpec,
-    ConditionType,
-    Event,
-    Reason,
-    Verdict,
-    find_condition,
-    set_condition,
-)
+from codeexec_api import CodeExecutionSpec, ConditionType, Event, Reason, Verdict, find_condition, set_condition
 from codeexec_api.permits import opening
 from codeexec_api.phases import SessionPhase
 from codeexec_api.v1alpha1 import SANDBOX_FIELDS
@@ -116,16 +108,9 @@ def session_over(view: SessionView) -> Ending | None:
 def _manifest(seen: Observed, now: datetime, timing: Timing) -> dict[str, Any]:
     """The pod, with a deadline behind those of the runner and of this operator."""
     spec, status = seen.execution.spec, seen.execution.status
-    runtime_class_name = status.runtime_class_name or None
     seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace
-    return build_pod(
-        seen.execution,
-        image=status.image,
-        deadline_seconds=int(seconds),
-        runtime_class_name=runtime_class_name,
-        user_namespace=seen.surroundings.user_namespace(runtime_class_name),
-        egress_targets=[target.dump() for target in seen.surroundings.targets(now)],
-    )
+    parts = startup.parts_of(status.image, status.runtime_class_name or None, seconds, seen.surroundings, now)
+    return build_pod(seen.execution, **parts)
 
 
 def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:

@@ -25,6 +25,7 @@ from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insuff
 from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, Sandbox
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.surroundings import Surroundings
+from codeexec_operator.manifests.pod import PodParts
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,19 @@ def taken(sandbox: Sandbox, when: str) -> str:
     deleted = sandbox.gone or (pod is not None and pod.deleting)
     why = f": {pod.disruption}" if pod and pod.disruption else ""
     return f"the pod was {'deleted' if deleted else 'stopped'} {when}".strip() + why
+
+
+def parts_of(
+    image: str, runtime_class_name: str | None, seconds: float, surroundings: Surroundings, now: datetime
+) -> PodParts:
+    """What a pod is made of that is to end by itself after so many seconds."""
+    return {
+        "image": image,
+        "deadline_seconds": int(seconds),
+        "runtime_class_name": runtime_class_name,
+        "user_namespace": surroundings.user_namespace(runtime_class_name),
+        "egress_targets": [target.dump() for target in surroundings.targets(now)],
+    }
 
 
 def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -> datetime:

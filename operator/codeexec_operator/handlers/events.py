@@ -102,10 +102,7 @@ async def _stand_by(memo: kopf.Memo, ours: Settings) -> None:
     await memo.telemetry.open()
     memo.stack.push_async_callback(memo.telemetry.close)
     memo.lookout = Lookout(
-        memo.cluster,
-        canary_service=ours.canary_service,
-        canary_port=ours.canary_port,
-        never_permit=ours.never_permit,
+        memo.cluster, canary_service=ours.canary_service, canary_port=ours.canary_port, never_permit=ours.never_permit
     )
     await memo.lookout.open()
     memo.stack.push_async_callback(memo.lookout.close)

@@ -92,12 +92,7 @@ def build_pool_pod(pool: SandboxPool, *, name: str, template: str, **parts: Unpa
         "labels": {MANAGED_BY_LABEL: MANAGED_BY, POOL_LABEL: pool.metadata.name, TEMPLATE_LABEL: template},
         "ownerReferences": [owner_reference(POOL_KIND, pool.metadata)],
     }
-    return _pod(
-        metadata,
-        pool.spec.limits,
-        user_of=name[-POOL_SUFFIX_LENGTH:],
-        **parts,
-    )
+    return _pod(metadata, pool.spec.limits, user_of=name[-POOL_SUFFIX_LENGTH:], **parts)
 
 
 def build_adoption(execution: CodeExecution, *, deadline_seconds: int | None) -> dict[str, Any]:
