@@ -58,7 +58,7 @@ async def test_a_network_policy_that_admission_refuses_is_a_fault(stage: Stage):
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("cluster._NODES_AT_A_TIME", "cluster._AT_A_TIME", "contents._METADATA"):
+    for name in ("cluster._NODES_AT_A_TIME", "cluster._AT_A_TIME", "api_server._METADATA"):
         monkeypatch.setattr(f"codeexec_operator.adapters.{name}", 2)
 
 

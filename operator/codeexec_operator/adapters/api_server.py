@@ -44,6 +44,8 @@ _REQUESTS: Final = 100
 _REQUESTS_OF_ONE: Final = 25
 """Of these, requests about one namespace. The operator's own namespace is one of them, so its Lease waits for none."""
 _WATCH_SECONDS: Final = 300
+_METADATA: Final = 200
+"""Objects whose metadata is listed at a time."""
 _LONGEST_EVENT: Final = 2 * 1024 * 1024
 _PING_SECONDS: Final = 30
 """After so much silence a websocket is pinged; half of that later it counts as dead (aiohttp)."""
@@ -171,6 +173,10 @@ class ApiServer:
             if not token:
                 return
             asked["continue"] = token
+
+    async def metadata(self, path: str, query: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:
+        """The metadata of all objects of a list: the API server leaves out what they hold."""
+        return await self.list(path, _METADATA, query=query, accept=ONLY_METADATA)
 
     async def list(
         self, path: str, limit: int, *, query: Mapping[str, str] | None = None, accept: str = _JSON

@@ -141,16 +141,12 @@ class AuditLog:
         try:
             yield
         except (ApiException, *NETWORK_ERRORS) as error:
-            self._failed(line, getattr(error, "status", None))
+            failed, number = of_a_failure(line, getattr(error, "status", None)), line.body["sequence"]
+            try:
+                self._append(line.body["namespace"], AuditEvent.NOT_WRITTEN, failed)
+            except AuditFailure as why:  # the worker tries again, and learns it then
+                logger.error("could not log that what audit line %s tells of was not done: %s", number, why)
             raise
-
-    def _failed(self, line: Line, answer: int | None) -> None:
-        try:
-            self._append(line.body["namespace"], AuditEvent.NOT_WRITTEN, of_a_failure(line, answer))
-        except AuditFailure as error:  # the worker tries again, and learns it then
-            logger.error(
-                "could not log that what audit line %s tells of was not done: %s", line.body["sequence"], error
-            )
 
     def _append(self, namespace: str, event: AuditEvent, more: Mapping[str, Any]) -> Line:
         segment, line = self._segment(namespace).append(event, datetime.now(UTC), more)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from codeexec_api import Reason
 from codeexec_api.names import EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SANDBOX_CONTAINER
-from codeexec_operator.adapters.api_server import ONLY_METADATA, ApiServer, Resource, create, delete, found
+from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found
 from codeexec_operator.adapters.contents import Contents
 from codeexec_operator.adapters.finished import FinishedRecords
 from codeexec_operator.adapters.records import Records
@@ -29,8 +29,6 @@ _SERVICES: Final = Resource("api/v1", "services")
 _EVENTS: Final = Resource("apis/events.k8s.io/v1", "events")
 _NODES_AT_A_TIME: Final = 10
 """They are large."""
-_METADATA: Final = 200
-"""Objects whose metadata is listed at a time."""
 _AT_A_TIME: Final = 100
 """Objects of other kinds that are listed at a time."""
 
@@ -74,8 +72,7 @@ class Cluster(Records, Contents):
 
     async def list_pod_names(self, namespace: str) -> set[str]:
         """pods: list. Names of all that are there."""
-        pods = await self._api.list(_PODS.path(namespace), _METADATA, accept=ONLY_METADATA)
-        return {pod["metadata"]["name"] for pod in pods}
+        return {pod["metadata"]["name"] for pod in await self._api.metadata(_PODS.path(namespace))}
 
     async def patch_pod(self, namespace: str, name: str, patch: Any) -> None:
         """pods: patch. A pod that is gone is fine."""
@@ -104,7 +101,7 @@ class Cluster(Records, Contents):
     async def list_network_policies(self, namespace: str) -> list[Mapping[str, Any]]:
         """networkpolicies: list. The metadata of those of executions."""
         query = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY},{EXECUTION_LABEL}"}
-        return await self._api.list(_NETWORK_POLICIES.path(namespace), _METADATA, query=query, accept=ONLY_METADATA)
+        return await self._api.metadata(_NETWORK_POLICIES.path(namespace), query)
 
     async def get_leadership(self, namespace: str, name: str) -> LeaseRecord | None:
         """leases: get. The Lease that the leading replica holds; None if there is none yet."""

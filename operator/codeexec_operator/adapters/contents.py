@@ -21,15 +21,7 @@ from codeexec_api.names import (
     payload_name,
     review_name,
 )
-from codeexec_operator.adapters.api_server import (
-    ONLY_METADATA,
-    ApiServer,
-    Resource,
-    create,
-    delete,
-    found,
-    unless_there,
-)
+from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found, unless_there
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.output_parts import OutputPart
@@ -42,8 +34,6 @@ _PAYLOADS: Final = 8
 """Read at the same time: each may be 16 MB, and after a restart many may be asked for at once."""
 _PAYLOADS_OF_ONE: Final = 4
 """Of these, payloads of one namespace."""
-_METADATA: Final = 200
-"""Objects whose metadata is listed at a time."""
 _OF_PAYLOADS: Final = {"fieldSelector": f"type={PAYLOAD_SECRET_TYPE}"}
 _OF_OUTPUTS: Final = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY},{EXECUTION_LABEL}"}
 
@@ -89,7 +79,7 @@ class Contents:
 
     async def list_payloads(self, namespace: str) -> list[Mapping[str, Any]]:
         """secrets: list. The metadata of payload Secrets only: all that is in them would not fit into memory."""
-        return await self._api.list(_SECRETS.path(namespace), _METADATA, query=_OF_PAYLOADS, accept=ONLY_METADATA)
+        return await self._api.metadata(_SECRETS.path(namespace), _OF_PAYLOADS)
 
     async def get_configuration(self, namespace: str, name: str) -> Mapping[str, str]:
         """configmaps: get. What the operator's own ConfigMap holds.
@@ -140,7 +130,7 @@ class Contents:
 
     async def list_outputs(self, namespace: str) -> list[Mapping[str, Any]]:
         """configmaps: list. The metadata of those that hold output."""
-        return await self._api.list(_CONFIG_MAPS.path(namespace), _METADATA, query=_OF_OUTPUTS, accept=ONLY_METADATA)
+        return await self._api.metadata(_CONFIG_MAPS.path(namespace), _OF_OUTPUTS)
 
     async def delete_output(self, namespace: str, name: str, uid: str) -> None:
         """configmaps: delete. Only the ConfigMap with this UID; a ConfigMap that is gone already is fine."""

@@ -7,17 +7,15 @@ from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
-from codeexec_api.names import EXECUTION_PLURAL, EXPORT_CURSOR, GROUP, SESSION_PLURAL, VERSION
+from codeexec_api import CodeExecution, CodeSession
+from codeexec_api.names import EXPORT_CURSOR
 from codeexec_operator.adapters.api_server import ONLY_COLUMNS, ApiServer, Resource, found
+from codeexec_operator.adapters.records import EXECUTIONS, FINISHED, SESSIONS
 
 _CONFIG_MAPS: Final = Resource("api/v1", "configmaps")
+_RECORDS: Final = {one.plural: one for one in (EXECUTIONS, SESSIONS)}
 _ROWS: Final = 50
 """Rows that are listed at a time: the API server reads the objects for them, and they may be large."""
-_FINISHED: Final = {
-    plural: ",".join(f"status.phase!={phase.value}" for phase in phases if not phase.terminal)
-    for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase))
-}
 
 Cells = dict[str, Any]
 """A row by the names of its columns."""
@@ -45,8 +43,8 @@ class FinishedRecords:
         Raises:
             ApiException: it was refused.
         """
-        query = {"includeObject": "None"} | ({"fieldSelector": _FINISHED[plural]} if finished else {})
-        path = _of(plural).path(namespace)
+        query = {"includeObject": "None"} | ({"fieldSelector": FINISHED[plural]} if finished else {})
+        path = _RECORDS[plural].path(namespace)
         async for body in self._api.pages(path, _ROWS, query=query, accept=ONLY_COLUMNS):
             yield Page(body, self._api.date)
 
@@ -58,13 +56,9 @@ class FinishedRecords:
         """
         meta = record.metadata
         seen = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
-        await self._api.request("DELETE", _of(plural).path(meta.namespace, meta.name), seen)
+        await self._api.request("DELETE", _RECORDS[plural].path(meta.namespace, meta.name), seen)
 
     async def export_cursor(self, namespace: str) -> Mapping[str, str]:
         """configmaps: get. How far the export of records got; empty if there is none."""
         cursor = await found(self._api.request("GET", _CONFIG_MAPS.path(namespace, EXPORT_CURSOR)))
         return (cursor.get("data") or {}) if cursor else {}
-
-
-def _of(plural: str) -> Resource:
-    return Resource(f"apis/{GROUP}/{VERSION}", plural)

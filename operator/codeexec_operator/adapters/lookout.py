@@ -9,18 +9,18 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.egress import FRESH, Target
 from codeexec_operator.core.observed import PodView
@@ -105,31 +105,30 @@ class Lookout:
 
     async def look(self) -> None:
         """Look once. Without it no execution would ever be shown to be closed again."""
-        if self._looks_until_nodes == 0 and await self._look_at_nodes():
+        if self._looks_until_nodes == 0 and await self._try(self._look_at_nodes, "nodes and runtime classes"):
             self._looks_until_nodes = _NODES_EVERY
-        await self._look_at_api_servers()
+        # They are few, and may change at any time.
+        await self._try(self._look_at_api_servers, "the API server's EndpointSlices")
         await self._look_at_targets()
         self._looks_until_nodes = max(0, self._looks_until_nodes - 1)
 
-    async def _look_at_nodes(self) -> bool:
-        try:
-            async with asyncio.timeout(TARGETS_SECONDS):  # targets have to be looked at, whatever becomes of this
-                nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
-        except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
-            logger.warning("nodes and runtime classes could not be listed (%s)", error)
-            return False
+    async def _look_at_nodes(self) -> None:
+        nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
         self.view = replace(self.view, nodes=tuple(nodes), handlers=handlers)
-        return True
 
     async def _look_at_api_servers(self) -> None:
-        """They are few, and may change at any time: with each look. What was seen last counts while none can be had."""
+        api_servers = await self._cluster.list_api_servers()
+        self.view = replace(self.view, api_servers=api_servers)
+
+    async def _try(self, look: Callable[[], Awaitable[None]], what: str) -> bool:
+        """What was seen last counts while nothing can be had: targets have to be looked at, whatever becomes of it."""
         try:
             async with asyncio.timeout(TARGETS_SECONDS):
-                api_servers = await self._cluster.list_api_servers()
-        except (ApiException, aiohttp.ClientError, OSError, TimeoutError) as error:
-            logger.warning("the API server's EndpointSlices could not be listed (%s)", error)
-            return
-        self.view = replace(self.view, api_servers=api_servers)
+                await look()
+        except (ApiException, *NETWORK_ERRORS) as error:
+            logger.warning("%s could not be listed (%s)", what, error)
+            return False
+        return True
 
     async def _look_at_targets(self) -> None:
         # A pod that starts keeps the targets that it was given, also when others are given by now.

@@ -37,13 +37,14 @@ _POOLS: Final = Resource(_API, POOL_PLURAL)
 _POLICIES: Final = Resource(_API, POLICY_PLURAL)
 _APPROVALS: Final = Resource(_API, APPROVAL_PLURAL)
 _WATCHED: Final = frozenset({EXECUTION_PLURAL, SESSION_PLURAL, POOL_PLURAL, POLICY_PLURAL, APPROVAL_PLURAL})
-UNFINISHED: Final = {
-    plural: ",".join(f"status.phase!={phase.value}" for phase in phases if phase.terminal)
-    for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase))
-}
+UNFINISHED, FINISHED = (
+    {
+        plural: ",".join(f"status.phase!={phase.value}" for phase in phases if phase.terminal is not over)
+        for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase))
+    }
+    for over in (False, True)
+)
 """Field selectors: records that are over are many, and some are large."""
-_METADATA: Final = 200
-"""Objects whose metadata is listed at a time."""
 _AT_A_TIME: Final = 20
 """Unfinished executions that are listed at a time."""
 _APPROVALS_OF_ONE: Final = 500
@@ -91,12 +92,7 @@ class Records:
     async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
         """codeexecutions, codesessions, sandboxpools: list. The metadata of all that isn't over."""
         lists = [
-            self._api.list(
-                resource.path(namespace),
-                _METADATA,
-                query={"fieldSelector": UNFINISHED.get(resource.plural, "")},
-                accept=ONLY_METADATA,
-            )
+            self._api.metadata(resource.path(namespace), {"fieldSelector": UNFINISHED.get(resource.plural, "")})
             for resource in (EXECUTIONS, SESSIONS, _POOLS)
         ]
         return [one for listed in await asyncio.gather(*lists) for one in listed]

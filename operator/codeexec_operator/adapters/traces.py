@@ -86,8 +86,8 @@ class _Counted(SpanExporter):
         self._lost = 0
         self._silent_until = 0.0
         self._closed = False
-        self._cause = _FirstWords()
-        self._cause.listen()
+        self._cause, self._told_by = _FirstWords(), logging.getLogger(OTLPSpanExporter.__module__)
+        self._told_by.addFilter(self._cause)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send them. Never raises."""
@@ -115,7 +115,7 @@ class _Counted(SpanExporter):
         if not self._closed:
             self._closed = True
             self._exporter.shutdown()
-            self._cause.ignore()
+            self._told_by.removeFilter(self._cause)
 
 
 class _FirstWords(logging.Filter):
@@ -126,12 +126,6 @@ class _FirstWords(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         self.text = self.text or record.getMessage()
         return False
-
-    def listen(self) -> None:
-        logging.getLogger(OTLPSpanExporter.__module__).addFilter(self)
-
-    def ignore(self) -> None:
-        logging.getLogger(OTLPSpanExporter.__module__).removeFilter(self)
 
 
 class _Bounded(BatchSpanProcessor):

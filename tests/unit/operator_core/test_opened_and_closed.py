@@ -220,3 +220,16 @@ async def test_code_can_be_read_when_the_record_says_that_it_is_to_be_approved(m
     played.begin(a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}))
     await played.until("AwaitingApproval")
     assert played.heard == ["publish code", "AwaitingApproval"]
+
+
+async def test_code_that_a_runner_tells_of_is_not_held_here() -> None:
+    """An operator that was restarted has read it, because it may never have got to the runner."""
+    worker = Played(an_execution(phase=Phase.RUNNING)).begin()
+    worker.task.cancel()
+    worker._seen = replace(worker._seen, payload=Payload((b"print()",)))
+    held = []
+    for missing in ("NeverBegun", ""):
+        worker._code.resumed(missing)
+        worker._decide()
+        held.append(worker._seen.payload is not None)
+    assert held == [True, False]

@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import Limits, Phase, SandboxPool, Verdict
+from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.placement import Placement, Register
 from codeexec_operator.core.line import Line
 from codeexec_operator.core.observed import ObservedSession, Sandbox
@@ -85,6 +86,18 @@ class TestQueue:
 
 
 class TestPool:
+    def test_the_first_by_name_that_serves_is_asked(self) -> None:
+        context: Any = None
+        controller = Controller(context)
+        for name, serves in (("c", True), ("b", True), ("a", False)):
+            meta = SimpleNamespace(namespace="box", name=name, uid=name)
+            pool: Any = SimpleNamespace(meta=meta, serves=lambda *_, serves=serves: serves)
+            controller._pools.add(pool)
+        found = controller._find_pool("box", Verdict(IMAGE, None), Limits())
+        assert found
+        assert found.meta.name == "b"
+        assert controller._find_pool("another", Verdict(IMAGE, None), Limits()) is None
+
     def test_the_pod_that_was_admitted_first_goes_to_the_first_that_it_is_for(self) -> None:
         queue = [waiting("wants another image", image=OTHER_IMAGE), waiting("a"), waiting("b"), waiting("c")]
         admitted = {"lost": a_member(sandbox=Sandbox(gone=True)), "one": a_member(), "two": a_member()}
