@@ -32,7 +32,7 @@ from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
 from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 from kubernetes.aio import client, config
 
-from codeexec_operator.core.pool import STARTS_PER_NODE
+from codeexec_operator.core.starts import STARTS_PER_NODE
 from executor_client import KubernetesCodeExecutor, Limits, Request, SourceBlock, prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))

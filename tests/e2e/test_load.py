@@ -19,7 +19,7 @@ from kube import Event, Wait
 from release_fixtures import operator_log
 
 from codeexec_api.names import CLIENT_LABEL, EXECUTION_LABEL, EXECUTION_PLURAL, GROUP, PAYLOAD_SECRET_TYPE, VERSION
-from codeexec_operator.core.pool import STARTS_PER_NODE
+from codeexec_operator.core.starts import STARTS_PER_NODE
 from executor_client import Limits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.release]
