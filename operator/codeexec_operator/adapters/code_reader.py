@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from codeexec_api.code_rules import WALL_SECONDS, Inquiry, Reading
 from codeexec_operator.adapters.byte_budget import ByteBudget
+from codeexec_operator.adapters.supervision import end
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +91,7 @@ async def _ask(process: Process, inquiry: Inquiry) -> bytes:
     except TimeoutError:
         logger.warning("code was not read within %g s; it counts as unreadable", WALL_SECONDS)
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        await end(telling)
     return answer
 
 

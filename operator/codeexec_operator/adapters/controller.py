@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -14,6 +14,7 @@ from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.roster import Roster
 from codeexec_operator.adapters.sessions import SessionWorker
+from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.worker import Context, understood
 from codeexec_operator.core.measures import Census
 from codeexec_operator.core.starts import Starts
@@ -148,8 +149,8 @@ class Controller:
         """
         here = self._of(namespace)
         running = [one for one in here if isinstance(one, ExecutionWorker) and one.phase is Phase.RUNNING]
-        await _stop([one for one in here if one not in running and not isinstance(one, SessionWorker)])
-        await _stop([one for one in here if isinstance(one, SessionWorker) and not one.busy])
+        await end(*(one.task for one in here if one not in running and not isinstance(one, SessionWorker)))
+        await end(*(one.task for one in here if isinstance(one, SessionWorker) and not one.busy))
         left = self._of(namespace)
         try:
             for worker in left:
@@ -158,7 +159,7 @@ class Controller:
         finally:
             for worker in left:
                 worker.released = False
-        await _stop(self._of(namespace))
+        await end(*(one.task for one in self._of(namespace)))
 
     def _of(self, namespace: str) -> "list[ExecutionWorker | SessionWorker | PoolWorker]":
         return [*self._executions.of(namespace), *self._sessions.of(namespace), *self._pools.of(namespace)]
@@ -259,14 +260,7 @@ class Controller:
 
     async def stop(self) -> None:
         """End all work. Code that runs goes on; the next operator takes it up."""
-        await _stop([*self._executions, *self._sessions, *self._pools])
-
-
-async def _stop(workers: "Sequence[ExecutionWorker | SessionWorker | PoolWorker]") -> None:
-    tasks = [worker.task for worker in workers]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*(one.task for one in [*self._executions, *self._sessions, *self._pools]))
 
 
 def _unfinished(

@@ -29,8 +29,13 @@ async def serve_health(port: int, ready: Callable[[], Awaitable[None]]) -> web.A
             return web.Response(status=503, text=f"{type(error).__name__}\n")
         return web.Response(text="ok")
 
+    return await serve(port, web.get("/livez", livez), web.get("/readyz", readyz))
+
+
+async def serve(port: int, *routes: web.RouteDef) -> web.AppRunner:
+    """Serve these. Raises OSError if the port is in use."""
     app = web.Application()
-    app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz)])
+    app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, None, port).start()

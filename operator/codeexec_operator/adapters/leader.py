@@ -14,6 +14,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.supervision import end
 from codeexec_operator.core.leadership import Candidate, LeaseRecord, LeaseTiming
 
 logger = logging.getLogger(__name__)
@@ -84,8 +85,7 @@ class Leader:
         renewing, self._renewing = self._renewing, None
         if renewing is None:
             return
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        await end(renewing)
         if record := self._candidate.given_back(datetime.now(UTC)):
             await self._try(lambda: self._write(record))
 

@@ -6,7 +6,6 @@ Counters are moved when an execution is over, so that code never waits for them;
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from aiohttp import web
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -17,7 +16,6 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.aiohttp import make_aiohttp_handler
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -185,20 +183,3 @@ _POOL_GAUGES: Final[Sequence[tuple[str, str, Callable[[PoolCount], float | None]
         lambda pool: None if pool.last_refill_ms is None else pool.last_refill_ms / 1000,
     ),
 )
-
-
-async def serve_metrics(port: int, metrics: Metrics) -> web.AppRunner:
-    """Serve /metrics.
-
-    Returns:
-        The runner of the server; its `cleanup()` ends it.
-
-    Raises:
-        OSError: the port is in use.
-    """
-    app = web.Application()
-    app.add_routes([web.get("/metrics", make_aiohttp_handler(metrics.registry))])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, None, port).start()
-    return runner

@@ -4,9 +4,11 @@ import logging
 from datetime import datetime
 
 from aiohttp import web
+from prometheus_client.aiohttp import make_aiohttp_handler
 
 from codeexec_api import CodeExecution, CodeSession
-from codeexec_operator.adapters.metrics import Metrics, serve_metrics
+from codeexec_operator.adapters.health import serve
+from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.core.measures import measure
 from codeexec_operator.core.stages import known_reason, stages_of
 from codeexec_operator.settings import Settings
@@ -35,7 +37,7 @@ class Telemetry:
             OSError: the port is in use.
         """
         if self._port:
-            self._server = await serve_metrics(self._port, self.metrics)
+            self._server = await serve(self._port, web.get("/metrics", make_aiohttp_handler(self.metrics.registry)))
 
     async def close(self) -> None:
         """End the server, and send what waits."""

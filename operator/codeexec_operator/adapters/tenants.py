@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
-from codeexec_operator.adapters.supervision import Supervisor, Tell
+from codeexec_operator.adapters.supervision import Supervisor, Tell, end
 
 logger = logging.getLogger(__name__)
 
@@ -109,5 +109,4 @@ class Tenants:
     async def _stay(self, name: str) -> None:
         """Leave off letting it go."""
         if task := self._leaving.pop(name, None):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)

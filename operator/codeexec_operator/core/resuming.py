@@ -17,7 +17,7 @@ from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import FrameStream, Observed, PodLink
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish
-from codeexec_operator.core.starting import deadline_of, distrusted, is_stateful, verdict_now
+from codeexec_operator.core.starting import deadline_of, distrusted, is_stateful, look_for_session, verdict_now
 from codeexec_operator.core.startup import Timing, out_of_memory
 from codeexec_operator.manifests.pod import build_adoption
 
@@ -81,12 +81,9 @@ def _adopt(seen: Observed, timing: Timing) -> tuple[AdoptPod, ...]:
 
 def _in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     view = seen.session
-    if view is None:  # after a restart of the operator
-        if seen.payload is None:
-            return Plan(actions=(ReadRequest(),))
-        give_up_at = seen.since + timedelta(seconds=timing.list_grace)
+    if view is None:
         gone = Ending(Event.VANISHED, None, "the session was deleted while the code ran")
-        return Plan(wake_at=give_up_at) if now < give_up_at else finish(seen, now, gone)
+        return look_for_session(seen, now, timing, gone)
     runner = view.sandbox.runner
     ready = view.session.status.phase is SessionPhase.READY and runner.ready and runner.link is PodLink.OPEN
     return Plan(actions=(ResumeCode(),)) if ready else Plan()  # the session sees to it that it comes

@@ -244,13 +244,9 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if seen.execution.spec.cancelled:
         return finish(seen, now, _CANCELLED_BEFORE)
     view = seen.session
-    if view is None:  # after a restart of the operator
-        if seen.payload is None:
-            return Plan(actions=(ReadRequest(),))
-        give_up_at = seen.since + timedelta(seconds=timing.list_grace)
+    if view is None:
         message = "spec.sessionRef: the session was deleted. Nothing was run"
-        gone = Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message)
-        return Plan(wake_at=give_up_at) if now < give_up_at else finish(seen, now, gone)
+        return look_for_session(seen, now, timing, Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message))
     if ending := session_over(view):
         return finish(seen, now, ending)
     runner = view.sandbox.runner
@@ -274,6 +270,14 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
         )
         return finish(seen, now, Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message))
     return _hand_over(seen, now)
+
+
+def look_for_session(seen: Observed, now: datetime, timing: Timing, gone: Ending) -> Plan:
+    """After a restart of the operator: it ends so, if the session isn't there once all of them were heard of."""
+    if seen.payload is None:
+        return Plan(actions=(ReadRequest(),))
+    give_up_at = seen.since + timedelta(seconds=timing.list_grace)
+    return Plan(wake_at=give_up_at) if now < give_up_at else finish(seen, now, gone)
 
 
 def _without_payload(seen: Observed, now: datetime) -> Plan | None:
