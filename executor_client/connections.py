@@ -23,14 +23,18 @@ class _Connection(ResponseHandler):
         self.abort()
 
 
-class _Connector(aiohttp.TCPConnector):
+class Connector(aiohttp.TCPConnector):
     """Closes a connection without waiting for the other side.
 
     asyncio and aiohttp end TLS in order: a connection stays open until the other side has agreed, for up to 30 seconds.
     Nothing closes that connection when the session ends.
+
+    Args:
+        limit: of connections; 0 for none.
+        context: for TLS; True for that of the system.
     """
 
-    def __init__(self, limit: int, context: ssl.SSLContext) -> None:
+    def __init__(self, limit: int, context: ssl.SSLContext | bool) -> None:
         super().__init__(limit=limit, ssl=context)
         self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
         make: type[ResponseHandler] = _Connection
@@ -48,4 +52,4 @@ class Connections(RESTClientObject):
     """What `kubernetes.aio` sends its requests through."""
 
     def _create_connector(self) -> aiohttp.TCPConnector:
-        return _Connector(self.maxsize, self.ssl_context)
+        return Connector(self.maxsize, self.ssl_context)

@@ -31,6 +31,8 @@ from api_calls import Call, Match, call_of
 from faults import Answer, Cut, Delay, Fault, Lose, Rule, Stall, WatchError, a_status, answered
 from kube_credentials import Upstream, upstream_of, without_tls
 
+from executor_client.connections import Connector
+
 T = TypeVar("T")
 _Response = TypeVar("_Response", bound=web.StreamResponse)
 
@@ -159,7 +161,7 @@ class FaultProxy:
     async def _open(self) -> None:
         unlimited = aiohttp.ClientTimeout(total=None, sock_connect=10)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=_context(self._upstream)),
+            connector=Connector(0, _context(self._upstream)),
             timeout=unlimited,
             auto_decompress=False,
             trust_env=False,

@@ -186,7 +186,7 @@ class ScriptedNodes:
         configuration.client_session_kwargs = {"trust_env": False}  # proxies of a test's environment are not for them
         await config.load_kube_config(self._kubeconfig, client_configuration=configuration)
         api = await self._stack.enter_async_context(client.ApiClient(configuration))
-        api.rest_client = Connections(configuration)  # each closed at once: the loop ends right after them
+        api.rest_client = Connections(configuration)
         app = web.Application()
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         self._stack.push_async_callback(runner.cleanup)

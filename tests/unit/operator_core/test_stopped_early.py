@@ -1,0 +1,33 @@
+"""An operator that is stopped while it is still starting ends at once, also as process 1 of a container."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STARTS = 'import sys, time\nprint("starts", flush=True)\ntime.sleep(60)\n'
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Its child is process 1 of a PID namespace, as in a container."""
+
+
+@pytest.fixture
+def slow_to_import(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the first import of the operator takes a minute."""
+    (tmp_path / "kopf.py").write_text(STARTS)
+    return {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+
+def test_a_signal_during_the_imports_ends_it(slow_to_import: dict[str, str]) -> None:
+    command = [*ALONE, sys.executable, "-m", "codeexec_operator"]
+    with subprocess.Popen(command, env=slow_to_import, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        assert parent.stdout.readline() == b"starts\n"
+        [child] = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)
+        try:
+            assert parent.wait(10) == 128 + signal.SIGTERM
+        finally:
+            parent.kill()
