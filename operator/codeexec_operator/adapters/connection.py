@@ -165,7 +165,7 @@ class Connection:
                 await link.end_line()
                 await self._send(self._greeting)
                 async for data in link.received():
-                    for number, line in enumerate(self._complete(lines, data)):
+                    for number, line in enumerate(self._complete(lines, data), 1):
                         await self._take(line)
                         if number % _AT_A_TIME == 0:
                             await asyncio.sleep(0)

@@ -13,6 +13,7 @@ from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker, Register
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
+from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.worker import Context, understood
 from codeexec_operator.core.measures import Census
 from codeexec_operator.core.pool import STARTS_PER_NODE, fair_shares
@@ -288,10 +289,7 @@ class Controller:
 
 
 async def _stop(workers: "Sequence[ExecutionWorker | SessionWorker | PoolWorker]") -> None:
-    tasks = [worker.task for worker in workers]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end([worker.task for worker in workers])
 
 
 def _forget_name(by_name: dict[tuple[str, str], _Worker], worker: _Worker) -> None:

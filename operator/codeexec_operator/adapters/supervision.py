@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -87,6 +87,13 @@ def explain(error: BaseException) -> str:
     return str(error) if isinstance(error, JobFailure) else f"unexpected {type(error).__name__}"
 
 
+async def end(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait until they have ended, however that was."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Supervisor:
     """Supervised jobs that end together.
 
@@ -115,7 +122,5 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End all of them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         self._tasks.clear()

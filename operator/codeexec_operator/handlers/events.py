@@ -35,7 +35,7 @@ from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.operation import Operation
 from codeexec_operator.adapters.records import UNFINISHED
-from codeexec_operator.adapters.supervision import JobFailure, explain
+from codeexec_operator.adapters.supervision import JobFailure, end, explain
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.configuration import ConfigurationError
 from codeexec_operator.core.leadership import LeaseTiming
@@ -195,14 +195,8 @@ async def _watch(
         errors = [task.exception() for task in done if not task.cancelled()]
         raise JobFailure(_what(next(filter(None, errors), None)))
     finally:
-        await _end(await spawning)
-        await _end([task for task in asyncio.all_tasks() - others if _watches(task.get_name(), registry, namespace)])
-
-
-async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await end(await spawning)
+        await end([task for task in asyncio.all_tasks() - others if _watches(task.get_name(), registry, namespace)])
 
 
 def _watches(name: str, registry: kopf.OperatorRegistry, namespace: str) -> bool:
