@@ -7,10 +7,8 @@ take a second or more. A replica that was stopped in that second would stay, and
 import os
 import signal
 
-_SIGTERM_STATUS = 128 + signal.SIGTERM
-
 for _one in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(_one, lambda *_: os._exit(_SIGTERM_STATUS))
+    signal.signal(_one, lambda number, _: os._exit(128 + number))
 
 from codeexec_operator.process import main  # noqa: E402 after the handlers
 

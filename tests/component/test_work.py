@@ -145,8 +145,9 @@ async def test_executions_wait_for_a_pod_of_the_pool_in_their_order(operator, st
         assert (await submitted[0].result()).output == "hello\n"
         await rule.hit(2)
     assert [(await one.result()).output for one in submitted] == ["hello\n"] * 4
-    assert {one["status"]["poolName"] for one in stage.records(agent=agent)} == {pool.name}
-    for record in stage.records(agent=agent):
+    records = stage.records(agent=agent)
+    assert {one["status"]["poolName"] for one in records} == {pool.name}
+    for record in records:
         stage.ran_once(record)
 
 

@@ -175,7 +175,7 @@ class Connection:
                     *_, latest = [None, *self._followed.values()]
                     if latest:
                         await latest.job.share.need(lines.pending + len(data))
-                    for number, line in enumerate(self._complete(lines, data)):
+                    for number, line in enumerate(self._complete(lines, data), 1):
                         await self._take(line)
                         if number % _AT_A_TIME == 0:
                             await asyncio.sleep(0)

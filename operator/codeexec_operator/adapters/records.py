@@ -36,7 +36,7 @@ SESSIONS: Final = Resource(_API, SESSION_PLURAL)
 _POOLS: Final = Resource(_API, POOL_PLURAL)
 _POLICIES: Final = Resource(_API, POLICY_PLURAL)
 _APPROVALS: Final = Resource(_API, APPROVAL_PLURAL)
-_WATCHED: Final = frozenset({EXECUTION_PLURAL, SESSION_PLURAL, POOL_PLURAL, POLICY_PLURAL, APPROVAL_PLURAL})
+_WATCHED: Final = frozenset(one.plural for one in (EXECUTIONS, SESSIONS, _POOLS, _POLICIES, _APPROVALS))
 UNFINISHED, FINISHED = (
     {
         plural: ",".join(f"status.phase!={phase.value}" for phase in phases if phase.terminal is not over)
@@ -64,7 +64,7 @@ class Records:
             JobFailure: a CRD is missing. kopf would look for it once, and never watch it.
             ApiException: the API server refuses.
         """
-        served = await self._api.request("GET", f"/apis/{GROUP}/{VERSION}")
+        served = await self._api.request("GET", f"/{_API}")
         if missing := _WATCHED - {one["name"] for one in served["resources"]}:
             raise JobFailure(f"the CRD {min(missing)}.{GROUP} is not there: install the chart's CRDs")
         await self._api.request("GET", EXECUTIONS.path(namespace), query={"limit": 1}, accept=ONLY_METADATA)

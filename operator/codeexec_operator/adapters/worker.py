@@ -30,6 +30,7 @@ from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
 from codeexec_operator.adapters.sealing import SealingKeys
+from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
@@ -171,8 +172,7 @@ class Worker(ABC):
                 if plan.status is None:
                     await self._sleep(plan.wake_at)
         except asyncio.CancelledError:
-            for job in self._aside:  # the next operator finds what is left
-                job.cancel()
+            await end(*self._aside)  # the next operator finds what is left
             raise
         finally:
             await asyncio.gather(*self._aside, return_exceptions=True)
