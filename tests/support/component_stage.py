@@ -42,7 +42,6 @@ _Key: TypeAlias = tuple[str, str, str]
 """Kind, namespace and name of an object."""
 
 OPERATOR: Final = "codeexec-operator"
-LEASE_SECONDS: Final = 30
 LIMITS: Final = {"cpu": "100m", "memory": "96Mi"}
 RUNTIME_CLASS: Final = "simulated"
 PRETENDED: Final = "pretended"
@@ -291,6 +290,5 @@ def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:
         "policy": {"runtimeClassName": RUNTIME_CLASS, "runtimeClassNames": [PRETENDED], "podTTLSeconds": 0},
         "defaultPool": {"enabled": False},
         "resourceQuota": {**_QUOTA, "configMaps": 20000},
-        # Nobody restarts an operator here that has ended because its API server was away for too long.
-        "operator": {"logLevel": "INFO", "leaseSeconds": LEASE_SECONDS},
+        "operator": {"logLevel": "INFO"},
     }
