@@ -35,6 +35,7 @@ class OperatorProcess:
         kubeconfig: with the rights of its service account.
         api_server: address and port, a target of its egress proofs.
         clock: see `_shifted`.
+        shard: which of how many shards it is.
         lease_seconds: how long others wait for it when it has gone silent, by a clock that runs as it should.
     """
 
@@ -46,6 +47,7 @@ class OperatorProcess:
         kubeconfig: str | Path,
         api_server: str,
         clock: str | None = None,
+        shard: tuple[int, int] = (0, 1),
         lease_seconds: int = LEASE_SECONDS,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +66,8 @@ class OperatorProcess:
             "KUBERNETES_SERVICE_HOST": str(target.hostname),
             "KUBERNETES_SERVICE_PORT": str(target.port),
             "KUBECONFIG": str(kubeconfig),
+            "CODEEXEC_SHARD": str(shard[0]),
+            "CODEEXEC_SHARDS": str(shard[1]),
             "CODEEXEC_LEASE_SECONDS": str(lease_seconds * rate_of(clock)),
             **_shifted(clock),
         }

@@ -45,6 +45,36 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{/* Name of the objects of one shard. Arguments: the root context, the shard. */}}
+{{- define "codeexec.shardName" -}}
+{{- include "codeexec.operatorName" (index . 0) }}{{ with index . 1 }}-{{ . }}{{ end }}
+{{- end }}
+
+{{/* Selects the replicas of one shard. The first one has the selector of a release without shards: that of a Deployment
+can't be changed. Arguments: the root context, the shard. */}}
+{{- define "codeexec.shardSelector" -}}
+{{- with index . 0 -}}
+app.kubernetes.io/name: {{ include "codeexec.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+app.kubernetes.io/component: {{ include "codeexec.shardComponent" (index . 1) }}
+{{- end }}
+
+{{- define "codeexec.shardComponent" -}}
+operator{{ with . }}-{{ . }}{{ end }}
+{{- end }}
+
+{{/* Selects the replicas of all shards. Pods of releases before 0.2 don't have the label, and have one shard. */}}
+{{- define "codeexec.allShardsSelector" -}}
+{{- if gt (int .Values.operator.shards) 1 -}}
+app.kubernetes.io/name: {{ include "codeexec.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+codeexec.dev/operator: "true"
+{{- else -}}
+{{- include "codeexec.operatorSelector" . }}
+{{- end }}
+{{- end }}
+
 {{/* Arguments: the root context, and the name of the job's values in `audit`. */}}
 {{- define "codeexec.auditJobSelector" -}}
 {{- $component := index . 1 -}}
