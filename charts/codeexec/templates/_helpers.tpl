@@ -50,28 +50,23 @@ app.kubernetes.io/component: operator
 {{- include "codeexec.operatorName" (index . 0) }}{{ with index . 1 }}-{{ . }}{{ end }}
 {{- end }}
 
-{{/* Selects the replicas of one shard. The first one has the selector of a release without shards: that of a Deployment
-can't be changed. Arguments: the root context, the shard. */}}
+{{/* The selector and the labels of one shard's Deployment. The first shard has those of a release without shards,
+because the selector of a Deployment can't be changed. Arguments: the root context, the shard. */}}
+{{- define "codeexec.shardLabels" -}}
+{{- include "codeexec.operatorSelector" (index . 0) }}
+{{- with index . 1 }}
+codeexec.dev/shard: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Selects the replicas of one shard, and of no other. Arguments: the root context, the shard. */}}
 {{- define "codeexec.shardSelector" -}}
-{{- with index . 0 -}}
-app.kubernetes.io/name: {{ include "codeexec.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{- end }}
-app.kubernetes.io/component: {{ include "codeexec.shardComponent" (index . 1) }}
-{{- end }}
-
-{{- define "codeexec.shardComponent" -}}
-operator{{ with . }}-{{ . }}{{ end }}
-{{- end }}
-
-{{/* Selects the replicas of all shards. Pods of releases before 0.2 don't have the label, and have one shard. */}}
-{{- define "codeexec.allShardsSelector" -}}
-{{- if gt (int .Values.operator.shards) 1 -}}
-app.kubernetes.io/name: {{ include "codeexec.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-codeexec.dev/operator: "true"
-{{- else -}}
-{{- include "codeexec.operatorSelector" . }}
+matchLabels:
+  {{- include "codeexec.shardLabels" . | nindent 2 }}
+{{- if and (not (index . 1)) (gt (int (index . 0).Values.operator.shards) 1) }}
+matchExpressions:
+  - key: codeexec.dev/shard
+    operator: DoesNotExist
 {{- end }}
 {{- end }}
 
