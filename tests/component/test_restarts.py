@@ -85,17 +85,18 @@ async def test_a_session_goes_on_when_the_operator_went(operator, stage, client,
         stage.ran_once(record)
 
 
+@pytest.mark.suspect
 async def test_the_audit_log_tells_of_the_last_line_before_it_though_finished_records_are_not_watched(
     operator, stage, client, asking, agent
 ):
     await client.execute(HELLO, asking())
     await in_thread(operator.stop)
     begin = operator.log.stat().st_size
-    lists = Match("list", "codesessions")
+    # The list of columns, which comes when the executions have been looked through. Kopf's and others' have none.
+    lists = Match("list", "codesessions", where=lambda call: "includeObject" in call.query)
     before = len(stage.proxy.seen(lists))
     await in_thread(operator.start)
-    # Kopf's, and that for columns, which comes when the executions have been looked through.
-    await in_thread(wait_for, "sessions to be listed twice", lambda: len(stage.proxy.seen(lists)) >= before + 2)
+    await in_thread(wait_for, "finished sessions to be listed", lambda: len(stage.proxy.seen(lists)) > before)
     await in_thread(operator.stop)
     said = operator.log.read_bytes()[begin:].decode()
     last = stage.record(agent)["status"]["audit"]
