@@ -18,6 +18,8 @@ from executor_client import PreparedBlock
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 LEASE_SECONDS = 15
 WRITES = Match("create,patch,delete", where=lambda call: call.resource != "leases")
+RELEASE = {"logLevel": "INFO", "shards": 2}
+"""What gives operators the rights to both Leases."""
 HERE = next(one for one in range(2) if Shard(one, 2).serves(SANDBOX))
 """The shard of the sandbox namespace that other tests use; another namespace is the other shard's."""
 
@@ -31,9 +33,9 @@ async def team(stage, operator):
     """A sandbox namespace of the other shard. The operator that serves all namespaces is ended."""
     name = next(one for one in iter(lambda: a_name("team"), None) if not Shard(HERE, 2).serves(one))
     await in_thread(operator.stop)
-    await in_thread(lambda: stage.upgrade(namespaces=(SANDBOX, name)))
+    await in_thread(lambda: stage.upgrade(namespaces=(SANDBOX, name), operator=RELEASE))
     yield name
-    await in_thread(lambda: stage.upgrade(namespaces=(SANDBOX,)))
+    await in_thread(lambda: stage.upgrade(namespaces=(SANDBOX,), operator=RELEASE | {"shards": 1}))
 
 
 @pytest.fixture
