@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from datetime import datetime
 
 import pytest
 from api_calls import Match
@@ -85,20 +86,23 @@ async def test_a_session_goes_on_when_the_operator_went(operator, stage, client,
         stage.ran_once(record)
 
 
+@pytest.mark.suspect
 async def test_the_audit_log_tells_of_the_last_line_before_it_though_finished_records_are_not_watched(
     operator, stage, client, asking, agent
 ):
     await client.execute(HELLO, asking())
     await in_thread(operator.stop)
     begin = operator.log.stat().st_size
-    lists = Match("list", "codesessions")
+    # The list of columns, which comes when the executions have been looked through. Kopf's and others' have none.
+    lists = Match("list", "codesessions", where=lambda call: "includeObject" in call.query)
     before = len(stage.proxy.seen(lists))
     await in_thread(operator.start)
-    # Kopf's, and that for columns, which comes when the executions have been looked through.
-    await in_thread(wait_for, "sessions to be listed twice", lambda: len(stage.proxy.seen(lists)) >= before + 2)
+    await in_thread(wait_for, "finished sessions to be listed", lambda: len(stage.proxy.seen(lists)) > before)
     await in_thread(operator.stop)
     said = operator.log.read_bytes()[begin:].decode()
-    last = stage.record(agent)["status"]["audit"]
+    # The newest by its time: an operator of another test may have had a clock that was ahead.
+    records = [*stage.records(), *stage.admin.list("codesession")]
+    last = max((one["status"]["audit"] for one in records), key=lambda anchor: datetime.fromisoformat(anchor["time"]))
     assert '"Continues"' in said
     assert f'"chain":"{last["chain"]}"' in said
     await in_thread(operator.start)

@@ -13,6 +13,7 @@ from codeexec_operator.manifests.pod import build_pod
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.suspect
 async def test_operator_ends_what_the_runner_does_not(make_executor, admin, node_shell):
     """The runner is stopped from outside, as if it had been corrupted; the operator deletes the pod in time."""
     agent = a_name("stalled")
@@ -20,6 +21,7 @@ async def test_operator_ends_what_the_runner_does_not(make_executor, admin, node
     block = CodeBlock("echo partial; sleep 300", "sh")
     running = asyncio.create_task(executor.execute_code_blocks([block], CancellationToken()))
     name = await asyncio.to_thread(admin.running_execution, agent)
+    await asyncio.to_thread(admin.wait_for_output, name, "partial")
     uid = admin.pod(SANDBOX, admin.execution(name)["status"]["podName"])["metadata"]["uid"]
     stopped = node_shell(f"""
 import os, signal

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from cluster_tools import SYSTEM, Admin, restart_operator
+from cluster_tools import SYSTEM, Admin, restart_operator, scale_operator
 
-DEPLOYMENT = ("-n", SYSTEM, "deployment/codeexec-operator")
 LEASE = "codeexec-operator"
 LIMITS = {"cpu": "100m", "memory": "96Mi"}
 pytestmark = pytest.mark.release
@@ -16,11 +15,9 @@ pytestmark = pytest.mark.release
 @pytest.fixture
 def two(admin: Admin) -> Iterator[None]:
     """Two replicas, for the time of a test."""
-    admin.kubectl("scale", *DEPLOYMENT, "--replicas=2")
-    admin.kubectl("rollout", "status", *DEPLOYMENT, "--timeout=90s")
+    scale_operator(admin, 2)
     yield
-    admin.kubectl("scale", *DEPLOYMENT, "--replicas=1")
-    admin.kubectl("rollout", "status", *DEPLOYMENT, "--timeout=90s")
+    scale_operator(admin, 1)
 
 
 def epoch_and_holder(admin: Admin) -> tuple[int, str]:

@@ -24,6 +24,7 @@ from cluster_tools import (
     age_the_sealing_key,
     an_approval,
     image,
+    scale_operator,
     wait_for,
 )
 from release_fixtures import audit_lines, operator_log, operator_pod, the_one
@@ -116,28 +117,18 @@ def restarted(observed, admin, approver, pools, tmp_path_factory) -> Iterator[Sc
         stack.callback(admin.delete, "resourcequota", QUOTA)
         _take_all_pods_of(used, scene)
         scene.old_key = age_the_sealing_key(admin, timedelta(hours=25))
-        stack.callback(_scale, admin, 1)
+        stack.callback(scale_operator, admin, 1)
         name = operator_pod(admin)["metadata"]["name"]
         follow = ("-n", SYSTEM, "logs", "--follow", name)
         with _written_to(scene.logs / "first", admin, *follow) as log:
-            _scale(admin, 0)
+            scale_operator(admin, 0)
             log.wait(60)
         scene.without_operator = datetime.now(UTC).isoformat()
         _meanwhile(admin, scene, approver)
-        _scale(admin, 1)
+        scale_operator(admin, 1)
         yield scene
         for name in ENDLESSLY:
             _cancel(admin, scene[name])
-
-
-def _scale(admin: Admin, replicas: int) -> None:
-    deployment = ("-n", SYSTEM, "deployment/codeexec-operator")
-    admin.kubectl("scale", *deployment, f"--replicas={replicas}")
-    if replicas:
-        admin.kubectl("rollout", "status", *deployment, "--timeout=90s")
-    else:
-        pods = "app.kubernetes.io/component=operator"
-        wait_for("the operator to be gone", lambda: not admin.list("pod", SYSTEM, labels=pods))
 
 
 def _fill(admin: Admin, scene: Scene) -> None:

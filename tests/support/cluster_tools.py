@@ -280,6 +280,22 @@ def restart_operator(admin: Admin) -> None:
     )
 
 
+def scale_operator(admin: Admin, replicas: int) -> None:
+    """And wait until so many pods are there and ready, and none is that goes: it may lead to its last moment."""
+    admin.patch("deployment", "codeexec-operator", {"spec": {"replicas": replicas}}, SYSTEM, subresource="scale")
+
+    def there(pods: list[Object]) -> bool:
+        return len(pods) == replicas and all(map(_is_ready, pods))
+
+    labels = "app.kubernetes.io/component=operator"
+    admin.wait_until_all(f"{replicas} replicas of the operator", "pod", there, 90, SYSTEM, labels=labels)
+
+
+def _is_ready(thing: Object) -> bool:
+    conditions = thing.get("status", {}).get("conditions", ())
+    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+
+
 def _rolled_out(deployment: Object, generation: int) -> bool:
     status = deployment.get("status", {})
     counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")]
