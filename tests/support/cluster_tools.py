@@ -19,6 +19,7 @@ from kube import SANDBOX, Kube, Object, Wait
 from waits import TERMINAL, Waits, phase_of
 
 from codeexec_api import sealing
+from codeexec_api.names import OPERATOR_SELECTOR
 
 T = TypeVar("T")
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -287,8 +288,7 @@ def scale_operator(admin: Admin, replicas: int) -> None:
     def there(pods: list[Object]) -> bool:
         return len(pods) == replicas and all(map(_is_ready, pods))
 
-    labels = "app.kubernetes.io/component=operator"
-    admin.wait_until_all(f"{replicas} replicas of the operator", "pod", there, 90, SYSTEM, labels=labels)
+    admin.wait_until_all(f"{replicas} replicas of the operator", "pod", there, 90, SYSTEM, labels=OPERATOR_SELECTOR)
 
 
 def _is_ready(thing: Object) -> bool:

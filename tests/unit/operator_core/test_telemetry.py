@@ -309,6 +309,7 @@ async def test_what_waits_is_sent_when_the_operator_ends(
     environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
     telemetry = await make()
     telemetry.execution_over(over(), NOW)
+    assert receiver.spans == [], "who ends an execution doesn't wait for the collector"
     await telemetry._traces.close()
     assert len(receiver.spans) == 4
 
@@ -364,7 +365,7 @@ async def test_spans_that_nobody_takes_do_not_pile_up(
     loop = asyncio.get_running_loop()
     before = loop.time()
     await telemetry._traces.close()
-    assert loop.time() - before < 30, "it tries for a minute, but not at the end"
+    assert loop.time() - before < 4
 
 
 async def test_without_an_endpoint_there_is_no_exporter(

@@ -23,7 +23,7 @@ STUBBORN = {
 def test_the_limit_ends_the_code(case: str, run: Any) -> None:
     report = run(STUBBORN[case], timeoutSeconds=0.4, outputBytes=1024)
     assert report.endings == [(124, "DeadlineExceeded")]
-    assert report.blocks[0]["durationMs"] >= 400
+    assert 400 <= report.blocks[0]["durationMs"] < 5000
 
 
 @pytest.mark.suspect

@@ -163,6 +163,10 @@ def test_files_of_16_mb_are_put_in_little_memory(sandbox: Any) -> None:
     assert int(report.errors) < 32 * 1024  # KiB
 
 
+def test_a_job_of_a_megabyte_is_run(session: Any) -> None:
+    assert session.run("#" * 1_000_000 + "\nprint('ran')").text() == "ran\n"
+
+
 def test_pieces_of_a_file_are_joined(session: Any, job: Any, sandbox: Any) -> None:
     def put(path: str, text: bytes, append: bool) -> dict[str, Any]:
         return {"put": path, "data": base64.b64encode(text).decode(), "append": append}

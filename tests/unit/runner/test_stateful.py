@@ -107,7 +107,7 @@ def test_a_cell_past_its_limit_is_interrupted_and_variables_stay(stateful: Any) 
     assert report.endings == [(124, "DeadlineExceeded")]
     assert report.text() == "so far"
     assert "KeyboardInterrupt" in report.text("stderr")
-    assert report.blocks[0]["durationMs"] >= 10_000
+    assert 15_000 <= report.blocks[0]["durationMs"] < 20_000  # the clock went on by 15 s at once
     assert stateful("z").text() == "5\n"
 
 
@@ -125,7 +125,7 @@ def test_a_cell_that_does_not_heed_the_interrupt_ends_with_the_kernel(stateful: 
     late = STUBBORN.replace("while", "f = open('later', 'w'); print()\nwhile")
     report = stateful(late, timeoutSeconds=10)
     assert report.endings == [(124, "DeadlineExceeded")]
-    assert report.text().startswith("so far\n")
+    assert report.text() in ("so far\n", "so far\n\n")  # the end may come before the line that wakes the runner
     assert report.text("stderr") == "the Python kernel did not stop in time and was killed; its variables are gone\n"
     report = stateful("'z' in globals()")
     assert (report.text(), report.text("stderr")) == ("False\n", "")
