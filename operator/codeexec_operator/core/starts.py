@@ -68,8 +68,8 @@ class Starts:
         self._all_wanted = 0
         self._waiting: dict[str, dict[str, Demand]] = {}
         """Pools that want more than they may start, by namespace; the first has waited longest."""
-        self._shares: Mapping[str, int] = {}
-        self._shared_at: float = float("-inf")
+        self._shared: tuple[float, Mapping[str, int]] = (float("-inf"), {})
+        """When namespaces were compared, and the share of each."""
 
     def allowance(self, demand: Demand, limit: int, now: float) -> int:
         """How many pods this pool may start now, besides those that are starting.
@@ -116,14 +116,15 @@ class Starts:
         wanted = self._wanted[namespace]
         if self._all_wanted <= limit:
             return wanted
-        if now >= self._shared_at + SHARED_SECONDS:
-            self._shares = self._share(self._wanted, limit, int(now / TURN_SECONDS))
-            self._shared_at = now
+        shared_at, shares = self._shared
+        if now >= shared_at + SHARED_SECONDS:
+            shares = self._share(self._wanted, limit, int(now / TURN_SECONDS))
+            self._shared = (now, shares)
             others = [one for one in self._waiting if one != namespace]
-            for one in [one for one in others if self._shares[one] > self._starting[one]]:
+            for one in [one for one in others if shares[one] > self._starting[one]]:
                 self._wake_in(one)
         even = limit // len(self._wanted)  # no fair share is less
-        return min(wanted, max(even, self._shares.get(namespace, 0)))
+        return min(wanted, max(even, shares.get(namespace, 0)))
 
     def _know(self, demand: Demand) -> None:
         before = self._demands.get(demand.uid, Demand(demand.uid, demand.namespace, 0, 0))

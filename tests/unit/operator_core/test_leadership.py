@@ -257,7 +257,9 @@ def test_a_lease_of_another_number_of_shards_obstructs_until_it_is_free(
 
 
 def test_the_number_of_shards_is_written_and_read() -> None:
-    taken = Candidate(ME, LeaseTiming(), shards=3).taken(CLOCK, above=SECONDS + 7)
+    candidate = Candidate(ME, LeaseTiming(), shards=3)
+    taken = candidate.taken(CLOCK, above=SECONDS + 7)
+    assert candidate.saw(HELD, 0).taken(CLOCK, above=SECONDS + 7).epoch == taken.epoch, "above that of all shards"
     stored = taken.dump()
     stored["metadata"]["resourceVersion"] = "1"
     assert LeaseRecord.parse(stored) == replace(taken, version="1")

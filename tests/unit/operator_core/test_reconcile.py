@@ -599,7 +599,7 @@ class TestRunning:
         result = plan(running(sandbox=Sandbox(pod), frames=FrameStream.CLOSED), 1)
         assert outcome(result) == (Phase.FAILED, "RunnerFailed")
         assert result.status
-        assert "evicted the pod (Pod ephemeral local storage usage exceeds" in result.status.message
+        assert f"evicted the pod ({told.strip(' .')}). Usually" in result.status.message
         assert "the code used more disk than spec.limits.ephemeralStorage (" in result.status.message
 
     @pytest.mark.parametrize(("exit_code", "killed"), [(1, False), (137, True)])
