@@ -217,6 +217,11 @@ class TestStarting:
         assert plan(starting(), 59.9).status is None
         assert outcome(plan(starting(), 60)) == (SessionPhase.FAILED, "StartTimeout")
 
+    def test_gives_up_in_time_before_anything_else_is_read(self) -> None:
+        for runner in (RunnerView(PodLink.OPEN), replace(a_runner(), link=PodLink.CLOSED)):
+            result = plan(starting(a_sandbox(runner=runner), policy_read=False), 60)
+            assert outcome(result) == (SessionPhase.FAILED, "StartTimeout")
+
     def test_gives_up_in_time_though_the_runner_has_reported_if_nothing_is_known_of_its_node(self) -> None:
         waits = starting(
             a_sandbox(pod=a_pod(runtime_class_name="gvisor")),
