@@ -77,7 +77,7 @@ class LeaseRecord:
 
     def older_than(self, other: "LeaseRecord | None") -> bool:
         """True if the API server had this version before that of the other."""
-        return other is not None and int(self.version or 0) < int(other.version or 0)
+        return other is not None and int(self.version) < int(other.version)
 
     def dump(self) -> dict[str, Any]:
         """As the API server takes it. Without a resource version it isn't there yet."""
@@ -150,7 +150,7 @@ class Candidate:
         """
         return self.record is not None and self.record.shards != str(self.shards) and now < self.take_at()
 
-    def taken(self, clock: datetime, *, above: int = 0) -> LeaseRecord:
+    def taken(self, clock: datetime, *, above: int) -> LeaseRecord:
         """What to write to take the Lease.
 
         The epoch goes on from the Lease's, and never begins anew: if the Lease was deleted, or comes from a backup of
@@ -158,13 +158,13 @@ class Candidate:
 
         Args:
             clock: the time of day.
-            above: an epoch of another shard, which may have served the same namespaces before.
+            above: the highest epoch of another shard, which may have served the same namespaces before.
         """
-        before = self.record or LeaseRecord("", 0, 0, "", "")
-        epoch = max(before.epoch + 1, above + 1, int((clock - _EPOCHS_BEGIN).total_seconds()))
+        before, version = (self.record.epoch, self.record.version) if self.record else (above, "")
+        epoch = max(before + 1, above + 1, int((clock - _EPOCHS_BEGIN).total_seconds()))
         time = _micro_time(clock)
         duration, shards = self.timing.duration, str(self.shards)
-        return LeaseRecord(self.identity, epoch, duration, time, time, before.version, shards)
+        return LeaseRecord(self.identity, epoch, duration, time, time, version, shards)
 
     def renewed(self, clock: datetime) -> LeaseRecord | None:
         """What to write to go on leading; None if it doesn't lead."""

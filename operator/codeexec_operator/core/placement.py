@@ -136,9 +136,7 @@ class Step(Enum):
     """It has no pods for this execution any more."""
 
 
-def next_step(
-    execution: CodeExecution, *, session: bool = False, pool: bool = False, served: bool = False, pod: Sandbox | None
-) -> Step | None:
+def next_step(execution: CodeExecution, *, session: bool, pool: bool, served: bool, pod: Sandbox | None) -> Step | None:
     """What to change about the place of an execution, if anything.
 
     Args:

@@ -1,5 +1,6 @@
 """Which records of finished executions and sessions are deleted: the oldest ones, as the policy says. Pure."""
 
+from bisect import insort
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -59,16 +60,15 @@ class Census:
     def add(self, row: Row) -> None:
         """Count a record."""
         self._count += 1
-        self._oldest.append(row)
-        if len(self._oldest) > 2 * self._most:
-            self._trim()
+        insort(self._oldest, row)
+        if len(self._oldest) > self._most:
+            self._kept_sessions.add(self._oldest.pop().session)
 
     def choose(self, policy: RecordRetention, now: datetime) -> list[Choice]:
         """What to delete, in this order.
 
         The record of a session is kept as long as that of one of its executions is, so sessions come last.
         """
-        self._trim()
         over = 0 if policy.max_count is None else self._count - policy.max_count
         chosen = []
         for index, row in enumerate(self._oldest):
@@ -88,11 +88,6 @@ class Census:
     def full(self) -> bool:
         """True if there are more records than are held, so another look may find more to delete."""
         return self._count > self._most
-
-    def _trim(self) -> None:
-        self._oldest.sort()
-        self._kept_sessions |= {row.session for row in self._oldest[self._most :]}
-        del self._oldest[self._most :]
 
 
 def too_old(written: datetime, policy: RecordRetention, now: datetime) -> bool:

@@ -66,10 +66,10 @@ class Starts:
         self._wanted: Counter[str] = Counter()
         self._starting: Counter[str] = Counter()
         self._all_wanted = 0
-        self._waiting: dict[str, dict[str, None]] = {}
+        self._waiting: dict[str, dict[str, Demand]] = {}
         """Pools that want more than they may start, by namespace; the first has waited longest."""
-        self._shares: Mapping[str, int] = {}
-        self._shared_at: float = float("-inf")
+        self._shared: tuple[float, Mapping[str, int]] = (float("-inf"), {})
+        """When namespaces were compared, and the share of each."""
 
     def allowance(self, demand: Demand, limit: int, now: float) -> int:
         """How many pods this pool may start now, besides those that are starting.
@@ -82,7 +82,7 @@ class Starts:
         self._know(demand)
         allowed = self._share_of(demand.namespace, limit, now) - self._starting[demand.namespace]
         if demand.wanted - demand.starting > max(0, allowed):
-            self._waiting.setdefault(demand.namespace, {})[demand.uid] = None
+            self._waiting.setdefault(demand.namespace, {})[demand.uid] = demand
         else:
             self._wait_no_more(demand)
         if self._all_wanted <= limit:
@@ -101,9 +101,9 @@ class Starts:
             self._wake_in(demand.namespace if demand.namespace in self._waiting else next(iter(self._waiting)))
 
     def _wake_in(self, namespace: str) -> None:
-        chosen = next(iter(self._waiting[namespace]))
-        self._wait_no_more(self._demands[chosen])
-        self._wake(chosen)
+        chosen = next(iter(self._waiting[namespace].values()))
+        self._wait_no_more(chosen)
+        self._wake(chosen.uid)
 
     def forget(self, uid: str) -> None:
         """This pool is gone."""
@@ -116,14 +116,15 @@ class Starts:
         wanted = self._wanted[namespace]
         if self._all_wanted <= limit:
             return wanted
-        if now >= self._shared_at + SHARED_SECONDS:
-            self._shares = self._share(self._wanted, limit, int(now / TURN_SECONDS))
-            self._shared_at = now
+        shared_at, shares = self._shared
+        if now >= shared_at + SHARED_SECONDS:
+            shares = self._share(self._wanted, limit, int(now / TURN_SECONDS))
+            self._shared = (now, shares)
             others = [one for one in self._waiting if one != namespace]
-            for one in [one for one in others if self._shares.get(one, 0) > self._starting[one]]:
+            for one in [one for one in others if shares[one] > self._starting[one]]:
                 self._wake_in(one)
         even = limit // len(self._wanted)  # no fair share is less
-        return min(wanted, max(even, self._shares.get(namespace, 0)))
+        return min(wanted, max(even, shares.get(namespace, 0)))
 
     def _know(self, demand: Demand) -> None:
         before = self._demands.get(demand.uid, Demand(demand.uid, demand.namespace, 0, 0))

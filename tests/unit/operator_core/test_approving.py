@@ -109,6 +109,12 @@ def pool(**changes: Any) -> PoolView:
     return PoolView(**{"name": "large", "since": NOW, "position": 0, "length": 1, "image": IMAGE} | changes)
 
 
+def never_begun(**rest: Any) -> Observed:
+    """It was approved, and the record says that it runs, but the runner never got its code."""
+    observed = starting()
+    return after(observed, plan(observed), **{"missing": "NeverBegun", "approvals": (an_approval(),)} | rest)
+
+
 def queued(**rest: Any) -> Observed:
     """It was approved, and stands in the queue of a pool."""
     observed = approved(pool=pool())
@@ -459,6 +465,26 @@ class TestApproved:
 REVOKED = an_approval(revoked=True, revokedBy="bob")
 LATER_DENIAL = an_approval("decision-2", decision="Deny", reason="stop", created=NOW + seconds(1))
 BEFORE_THE_CODE = pytest.mark.parametrize("place", [approved, queued, in_session, starting])
+HOLDS_NO_MORE = pytest.mark.parametrize(
+    ("approvals", "moment", "expected", "told"),
+    [
+        ((REVOKED,), 2, (Phase.DENIED, "ApprovalRevoked"), "was revoked by bob"),
+        ((), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
+        ((an_approval(),), 3600, (Phase.EXPIRED, "ApprovalExpired"), "expired before the code could start"),
+        ((REVOKED,), 3600, (Phase.DENIED, "ApprovalRevoked"), "was revoked by bob"),
+        (
+            (an_approval(), LATER_DENIAL),
+            2,
+            (Phase.DENIED, "ApprovalDenied"),
+            f"{APPROVER}: stop. It had been",
+        ),
+        ((an_approval(expiresAt=NOW + seconds(7200)),), 3600, (Phase.EXPIRED, "ApprovalExpired"), "expired before"),
+        # Somebody who may delete it has made another one of the same name.
+        ((an_approval(uid="another"),), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
+        ((an_approval(approver=AGENT),), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
+        ((an_approval(grants=[("spec.limits.cpu", "8")]),), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
+    ],
+)
 
 
 class TestLapse:
@@ -470,26 +496,7 @@ class TestLapse:
             assert plan(place(approvals=None), moment) == Plan(actions=(ReadApprovals(),))
 
     @BEFORE_THE_CODE
-    @pytest.mark.parametrize(
-        ("approvals", "moment", "expected", "told"),
-        [
-            ((REVOKED,), 2, (Phase.DENIED, "ApprovalRevoked"), "was revoked by bob"),
-            ((), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
-            ((an_approval(),), 3600, (Phase.EXPIRED, "ApprovalExpired"), "expired before the code could start"),
-            ((REVOKED,), 3600, (Phase.DENIED, "ApprovalRevoked"), "was revoked by bob"),
-            (
-                (an_approval(), LATER_DENIAL),
-                2,
-                (Phase.DENIED, "ApprovalDenied"),
-                f"{APPROVER}: stop. It had been",
-            ),
-            ((an_approval(expiresAt=NOW + seconds(7200)),), 3600, (Phase.EXPIRED, "ApprovalExpired"), "expired before"),
-            # Somebody who may delete it has made another one of the same name.
-            ((an_approval(uid="another"),), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
-            ((an_approval(approver=AGENT),), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
-            ((an_approval(grants=[("spec.limits.cpu", "8")]),), 2, (Phase.DENIED, "ApprovalRevoked"), "was deleted"),
-        ],
-    )
+    @HOLDS_NO_MORE
     def test_nothing_runs(self, place: Any, approvals: Any, moment: float, expected: Any, told: str) -> None:
         observed = place(approvals=approvals)
         result = plan(observed, moment)
@@ -534,6 +541,20 @@ class TestLapse:
         assert runs.execution.status.phase is Phase.RUNNING
         result = plan(runs, 2)
         assert (result.status, result.actions) == (None, ())
+
+    @HOLDS_NO_MORE
+    def test_what_never_got_to_the_runner_is_not_handed_over_again(
+        self, approvals: Any, moment: float, expected: Any, told: str
+    ) -> None:
+        result = plan(never_begun(approvals=approvals), moment)
+        assert outcome(result) == (Phase.LOST, "OperatorRestarted"), expected
+        assert not starts(result)
+        assert told in written(result).message
+
+    def test_what_never_got_to_the_runner_is_handed_over_again_if_its_approval_still_holds(self) -> None:
+        assert plan(never_begun(approvals=None), 2) == Plan(actions=(ReadApprovals(),)), "they are read first"
+        result = plan(never_begun(), 2)
+        assert (result.status, starts(result)) == (None, True)
 
     @pytest.mark.parametrize("approvals", [None, (), (LATER_DENIAL,)])
     def test_what_the_policy_allows_by_itself_needs_no_decisions(self, approvals: Any) -> None:

@@ -105,6 +105,9 @@ def test_a_kernel_that_is_promised_and_not_shown_is_no_boundary(pod: PodView, bo
     found = look_at(pod, a_report(boot_id), around())
     assert found.boundary is Boundary.CONTAINER
     assert f"did not show a kernel of its own: it reported the boot ID {boot_id or 'none'}" in found.problem
+    assert f"and node 'node-1' has {NODE_BOOT_ID}. Check" in found.problem
+    unknown = look_at(pod, a_report(boot_id), around(a_node("another")))
+    assert "and node 'node-1' has none that is known. Check" in unknown.problem
 
 
 @given(

@@ -67,7 +67,7 @@ def test_no_clock_that_another_replica_believes_in_counts(offset: timedelta) -> 
     ids=["counts of less than the seconds", "goes on", "the Lease was deleted", "of a clock that is behind"],
 )
 def test_the_epoch_grows(before: LeaseRecord | None, clock: datetime, epoch: int) -> None:
-    taken = Candidate(ME, LeaseTiming()).saw(before, 0).taken(clock)
+    taken = Candidate(ME, LeaseTiming()).saw(before, 0).taken(clock, above=0)
     assert (taken.holder, taken.epoch, taken.duration) == (ME, epoch, 15)
     assert taken.version == (before.version if before else "")
 
@@ -77,6 +77,7 @@ def test_a_leader_counts_from_before_it_asked() -> None:
     assert leader.epoch == 7
     assert leader.leads(109.9)
     assert not leader.leads(110)
+    assert leader.wrote(replace(OURS, epoch=1), 100, 100).leads(100), "as long as it is the first"
 
 
 @pytest.mark.parametrize(
@@ -120,9 +121,16 @@ def test_what_is_given_back_is_free_at_once_and_keeps_its_epoch() -> None:
 
 
 def test_the_record_is_that_of_the_api_server_and_may_be_empty() -> None:
-    raw = {"metadata": {"resourceVersion": "1"}, "spec": HELD.dump()["spec"]}
+    raw = HELD.dump()
+    assert raw["metadata"]["resourceVersion"] == "1", "a write is refused if the Lease has changed"
     assert LeaseRecord.parse(raw) == HELD
+    assert "resourceVersion" not in replace(HELD, version="").dump()["metadata"], "to create it"
     assert LeaseRecord.parse({"metadata": {"resourceVersion": "3"}}) == LeaseRecord("", 0, 15, "", "", "3")
+
+
+def test_a_record_is_older_than_one_of_a_later_version() -> None:
+    ninth, tenth = replace(OURS, version="9"), replace(OURS, version="10")
+    assert [ninth.older_than(other) for other in (None, OLDER, ninth, tenth)] == [False, False, False, True]
 
 
 # --- any order of events ---
@@ -209,7 +217,7 @@ def take_part(server: Server, replica: Replica, what: str, now: float, network: 
     candidate = replica.candidate
     if what == "look" and not candidate.epoch:
         candidate = candidate.saw(server.record, now + replica.monotonic)
-        wanted = candidate.taken(day) if now + replica.monotonic >= candidate.take_at() else None
+        wanted = candidate.taken(day, above=0) if now + replica.monotonic >= candidate.take_at() else None
     elif what == "release" and candidate.leads(now + replica.monotonic):
         wanted = candidate.given_back(day)
         # It acts no more, whatever becomes of the write.
@@ -249,7 +257,9 @@ def test_a_lease_of_another_number_of_shards_obstructs_until_it_is_free(
 
 
 def test_the_number_of_shards_is_written_and_read() -> None:
-    taken = Candidate(ME, LeaseTiming(), shards=3).taken(CLOCK, above=SECONDS + 7)
+    candidate = Candidate(ME, LeaseTiming(), shards=3)
+    taken = candidate.taken(CLOCK, above=SECONDS + 7)
+    assert candidate.saw(HELD, 0).taken(CLOCK, above=SECONDS + 7).epoch == taken.epoch, "above that of all shards"
     stored = taken.dump()
     stored["metadata"]["resourceVersion"] = "1"
     assert LeaseRecord.parse(stored) == replace(taken, version="1")

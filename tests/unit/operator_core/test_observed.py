@@ -49,6 +49,10 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
             {"node_name": "node-1", "image_id": "id", "running": True, "started_at": NOW},
         ),
         (
+            a_raw_pod({"running": {}}, phase="Running", message="of a pod that runs"),
+            {"node_name": "node-1", "image_id": "id", "running": True},
+        ),
+        (
             a_raw_pod({"terminated": {"reason": "OOMKilled", "exitCode": 137}}, phase="Failed"),
             {"node_name": "node-1", "image_id": "id", "terminated": "OOMKilled", "exit_code": 137},
         ),
@@ -96,6 +100,7 @@ def a_raw_pod(state: dict[str, Any] | None = None, **status: Any) -> dict[str, A
         "unschedulable",
         "image pull",
         "running",
+        "running, with words",
         "out of memory",
         "completed",
         "kubelet's deadline",
@@ -115,11 +120,12 @@ def condition(status: str, **more: Any) -> dict[str, Any]:
 
 
 def test_what_the_scheduler_said_is_known_once_it_has_found_a_node() -> None:
-    """The condition has no words any more then."""
+    """What the condition says then is no reason to wait."""
     unseen = parse_pod(a_raw_pod(phase="Pending"))
-    blocked = parse_pod(a_raw_pod(conditions=[condition("False", message=UNSCHEDULABLE)]), unseen)
+    tried = condition("False", message=UNSCHEDULABLE, lastTransitionTime=at(1))
+    blocked = parse_pod(a_raw_pod(conditions=[tried]), unseen)
     assert (blocked.unschedulable, blocked.refused, blocked.scheduled_at) == (UNSCHEDULABLE, UNSCHEDULABLE, None)
-    placed = parse_pod(a_raw_pod(conditions=[condition("True", lastTransitionTime=at(9))]), blocked)
+    placed = parse_pod(a_raw_pod(conditions=[condition("True", lastTransitionTime=at(9), message="found")]), blocked)
     assert (placed.unschedulable, placed.refused) == ("", UNSCHEDULABLE)
     assert placed.scheduled_at == NOW + seconds(9)
     other = UNSCHEDULABLE.replace("memory", "cpu")

@@ -36,6 +36,7 @@ from codeexec_operator.core.payload import (
     build_messages,
     build_report_request,
     build_warm_up,
+    code_size,
     hold,
     is_new,
     open_payload,
@@ -53,6 +54,12 @@ def test_what_was_announced_is_accepted_in_order() -> None:
     payload = verify_payload(execution, [a_secret([b"one", b"two"], [b"A", b"B"])])
     assert isinstance(payload, Payload)
     assert (payload.secrets, payload.blocks, payload.files) == (SECRETS, (b"one", b"two"), (b"A", b"B"))
+
+
+def test_the_size_is_that_of_all_blocks_and_files() -> None:
+    blocks = [a_raw_block(b"1"), a_raw_block(b"22")]
+    assert code_size(an_execution(blocks=blocks).spec) == 3
+    assert code_size(an_execution(blocks=blocks, files=[a_raw_file("a", b"4444")]).spec) == 7
 
 
 def test_a_missing_secret_is_named() -> None:

@@ -28,7 +28,7 @@ from codeexec_api import Limits, Phase, SandboxPool, Verdict
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.placement import Placement, Register
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, Sandbox
+from codeexec_operator.core.observed import ObservedSession, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.placement import Claim, Step, assign, has_turn, next_step, rank
 from codeexec_operator.core.pod_template import Template, template_of
@@ -84,6 +84,9 @@ class TestQueue:
         session = ObservedSession(a_session(), a_policy(), NOW, unresponsive=unresponsive)
         assert has_turn(waiting("a"), session, a_runner(job=job)) is turn
 
+    def test_a_runner_that_has_not_reported_keeps_nobody_waiting(self) -> None:
+        assert has_turn(waiting(), ObservedSession(a_session(), a_policy(), NOW), RunnerView())
+
 
 class TestPool:
     def test_the_first_by_name_that_serves_is_asked(self) -> None:
@@ -123,7 +126,8 @@ class TestSteps:
         ],
     )
     def test_of_an_execution_in_a_session(self, phase: Phase, joined: bool, step: Step | None) -> None:
-        assert next_step(an_execution(phase=phase, **SESSION_REF), session=joined, pod=None) is step
+        execution = an_execution(phase=phase, **SESSION_REF)
+        assert next_step(execution, session=joined, pool=False, served=False, pod=None) is step
 
     @pytest.mark.parametrize(
         ("phase", "asked", "served", "pod", "step"),
@@ -140,7 +144,7 @@ class TestSteps:
     def test_of_an_execution_that_has_asked_a_pool(
         self, phase: Phase, asked: bool, served: bool, pod: Sandbox | None, step: Step | None
     ) -> None:
-        assert next_step(an_execution(phase=phase), pool=asked, served=served, pod=pod) is step
+        assert next_step(an_execution(phase=phase), session=False, pool=asked, served=served, pod=pod) is step
 
 
 async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session() -> None:

@@ -317,6 +317,8 @@ class TestEachPod:
         assert dropped(result) == []
         assert not any(isinstance(one, AdmitMember) for one in result.actions)
         assert result.wake_at == NOW + seconds(TIMING.proof_retry)
+        in_time = seconds(TIMING.start_timeout)
+        assert plan(observed, TIMING.start_timeout - TIMING.proof_retry / 2).wake_at == NOW + in_time, "no later"
         late = plan(observed, TIMING.start_timeout)
         [drop] = [one for one in late.actions if isinstance(one, DropMember)]
         assert drop.problem

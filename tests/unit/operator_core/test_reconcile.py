@@ -593,13 +593,21 @@ class TestRunning:
         assert result.status
         assert words in result.status.message
 
+    def test_which_limit_was_too_low_is_told(self) -> None:
+        pod = a_pod(running=False, terminated="OOMKilled", exit_code=137)
+        observed = running(sandbox=Sandbox(pod), frames=FrameStream.CLOSED)
+        status = plan(observed, 1).status
+        assert status
+        limit = f"spec.limits.memory ({observed.execution.spec.limits.memory})"
+        assert status.message.startswith(f"the code used more memory than {limit};")
+
     def test_a_pod_that_is_evicted_for_its_own_disk_has_failed(self) -> None:
         told = "Pod ephemeral local storage usage exceeds the total limit of containers 256Mi. "
         pod = a_pod(running=False, terminated="Evicted", exit_code=137, end_message=told)
         result = plan(running(sandbox=Sandbox(pod), frames=FrameStream.CLOSED), 1)
         assert outcome(result) == (Phase.FAILED, "RunnerFailed")
         assert result.status
-        assert "evicted the pod (Pod ephemeral local storage usage exceeds" in result.status.message
+        assert f"evicted the pod ({told.strip(' .')}). Usually" in result.status.message
         assert "the code used more disk than spec.limits.ephemeralStorage (" in result.status.message
 
     @pytest.mark.parametrize(("exit_code", "killed"), [(1, False), (137, True)])

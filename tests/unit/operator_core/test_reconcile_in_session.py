@@ -85,6 +85,18 @@ class TestPending:
         assert outcome(result) == (Phase.STARTING, "WaitingForSession")
         assert result.actions == ()
 
+    @pytest.mark.parametrize(
+        ("phase", "told"),
+        [
+            (SessionPhase.READY, "waits for its turn in the session"),
+            (SessionPhase.STARTING, "waits for the session to start"),
+        ],
+    )
+    def test_its_record_says_what_it_waits_for(self, phase: SessionPhase, told: str) -> None:
+        status = plan(asked(session=a_view(phase, turn=False))).status
+        assert status
+        assert status.message == told
+
     def test_the_session_may_come_a_little_later(self) -> None:
         observed = asked(session=None, payload_read_at=NOW + seconds(1))
         assert plan(observed, 1) == Plan(wake_at=NOW + seconds(1.5))

@@ -109,6 +109,24 @@ def test_what_has_changed_since_it_was_listed_stays() -> None:
     assert stays(a_record(2 * HOUR, phase=Phase.RUNNING)) is Obstacle.CHANGED
 
 
+def test_a_young_record_stays_though_its_row_was_chosen() -> None:
+    for age, stayed in ((SETTLED - 1, Obstacle.YOUNG), (SETTLED, None)):
+        choice = Choice(a_row("run-1", age), Why.NUMBER)
+        assert obstacle(a_record(age), choice, RecordRetention(max_count=1), {}, NOW) is stayed
+
+
+def test_the_age_counts_from_the_audit_line_and_not_from_the_end() -> None:
+    status = anchored(2 * HOUR) | {"finished_at": ago(4 * HOUR)}
+    record = an_execution(phase=Phase.SUCCEEDED, status=status)
+    choice = Choice(a_row("run-1", 2 * HOUR), Why.AGE)
+    assert obstacle(record, choice, RecordRetention(max_age_seconds=3 * HOUR), {}, NOW) is Obstacle.YOUNG
+
+
+def test_nothing_is_exported_as_long_as_no_cursor_says_so() -> None:
+    choice, policy = Choice(a_row("run-1", 2 * HOUR), Why.NUMBER), RecordRetention(max_count=1, require_export=True)
+    assert obstacle(a_record(2 * HOUR, version=1), choice, policy, {}, NOW) is Obstacle.NOT_EXPORTED
+
+
 def test_what_was_not_exported_as_it_is_stays_if_that_is_required() -> None:
     assert stays(a_record(2 * HOUR, version=7), exported=7, requireExport=True) is None
     assert stays(a_record(2 * HOUR, version=8), exported=7, requireExport=True) is Obstacle.NOT_EXPORTED

@@ -68,7 +68,7 @@ class TestInItsOwnPod:
         assert outcome(plan(running(sandbox=Sandbox(gone=True)))) == (Phase.LOST, "PodLost")
 
     def test_then_it_is_connected_to(self) -> None:
-        assert plan(running(sandbox=Sandbox(a_pod()))).actions == (Attach(),)
+        assert plan(running(sandbox=Sandbox(a_pod()))) == Plan(actions=(Attach(),))
 
     def test_the_runner_is_asked_once_it_has_reported(self) -> None:
         asked = RunnerView(PodLink.OPEN, asked_at=NOW)
@@ -89,6 +89,12 @@ class TestInItsOwnPod:
         assert isinstance(adopt, AdoptPod)
         assert adopt.patch["spec"]["activeDeadlineSeconds"] > 0
         assert plan(running(**from_pool, sandbox=a_sandbox(pod=a_pod(owner=UID)))) == Plan(actions=(ResumeCode(),))
+
+    def test_its_deadline_stays_if_the_record_does_not_say_when_the_code_began(self) -> None:
+        sandbox = a_sandbox(pod=a_pod(owner="the pool", started_at=NOW))
+        [_, adopt] = plan(running(status={"pool_name": "small", "started_at": None}, sandbox=sandbox)).actions
+        assert isinstance(adopt, AdoptPod)
+        assert "spec" not in adopt.patch
 
     def test_it_does_not_run_out_of_time_before_the_runner_has_told(self) -> None:
         late = 10_000
@@ -168,6 +174,10 @@ class TestInASession:
     def test_its_connection_is_waited_for(self) -> None:
         closed = a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED)))
         assert plan(running(**IN_SESSION, session=closed)) == Plan()
+        silent = a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN)))
+        assert plan(running(**IN_SESSION, session=silent)) == Plan(), "connected, but it has not reported"
+        lost = a_view(sandbox=a_sandbox(runner=replace(a_runner(), link=PodLink.CLOSED)))
+        assert plan(running(**IN_SESSION, session=lost)) == Plan(), "it had reported before"
         assert plan(running(**IN_SESSION, session=a_view())) == Plan(actions=(ResumeCode(),))
 
     def test_what_can_not_be_told_again_is_stopped_and_the_session_goes_on(self) -> None:
@@ -197,6 +207,14 @@ class TestAPodThatEnds:
         assert plan(over, 2).wake_at == NOW + seconds(6)
         assert outcome(plan(over, 6))[0] in (Phase.LOST, Phase.FAILED)
         assert outcome(plan(replace(over, transcript=a_finished_transcript()), 2))[0] is Phase.SUCCEEDED
+
+    def test_a_runner_that_is_asked_is_given_up_no_later_for_that(self) -> None:
+        asked = running(
+            frames=FrameStream.REQUESTED,
+            frames_since=NOW - seconds(57),
+            sandbox=a_sandbox(gone=True, over_at=NOW + seconds(1)),
+        )
+        assert plan(asked, 2) == Plan(wake_at=NOW + seconds(3))
 
     def test_nothing_is_waited_for_where_nothing_arrives(self) -> None:
         assert outcome(plan(running(sandbox=a_sandbox(gone=True, over_at=NOW))))[0] is Phase.LOST

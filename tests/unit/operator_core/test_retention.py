@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from factories import NOW, SECRET_UID, a_secret, seconds
+from factories import NOW, SECRET_UID, UID, a_secret, seconds
 
-from codeexec_api.names import EXPIRES_ANNOTATION
-from codeexec_operator.core.retention import abandoned_leases, expired_outputs, orphaned_payloads
+from codeexec_api.names import EXECUTION_LABEL, EXPIRES_ANNOTATION
+from codeexec_operator.core.retention import abandoned_leases, expired_outputs, orphaned_payloads, owners
 
 
 def aged(age: float) -> dict[str, Any]:
@@ -66,3 +66,10 @@ def test_leases_that_no_client_renews(name: str, age: float, abandoned: bool) ->
     meta = {"name": name, "uid": SECRET_UID, "creationTimestamp": (NOW - seconds(9_999)).isoformat()}
     lease = {"metadata": meta, "spec": {"renewTime": (NOW - seconds(age)).isoformat()}}
     assert abandoned_leases([lease], NOW) == ([(name, SECRET_UID)] if abandoned else [])
+
+
+def test_the_execution_that_a_network_policy_was_made_for() -> None:
+    meta = {"name": "run-1-egress", "uid": SECRET_UID, "labels": {EXECUTION_LABEL: "run-1"}}
+    controller, other = {"uid": UID, "controller": True}, {"uid": "another"}
+    made = {"metadata": meta | {"ownerReferences": [other, controller]}}
+    assert owners([made, {"metadata": meta}]) == [("run-1-egress", SECRET_UID, "run-1", UID)]

@@ -19,7 +19,17 @@ from factories import (
 )
 
 from codeexec_api import CodeSession, CodeSessionStatus, Reason, SessionPhase
-from codeexec_operator.core.actions import Attach, CreatePod, DeletePod, Forget, Plan, ReadLease, ReadPod, ReadPolicy
+from codeexec_operator.core.actions import (
+    Attach,
+    CancelStray,
+    CreatePod,
+    DeletePod,
+    Forget,
+    Plan,
+    ReadLease,
+    ReadPod,
+    ReadPolicy,
+)
 from codeexec_operator.core.client_lease import observe
 from codeexec_operator.core.observed import Fault, ObservedSession, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.session import decide_session
@@ -207,6 +217,19 @@ class TestStarting:
         assert plan(starting(), 59.9).status is None
         assert outcome(plan(starting(), 60)) == (SessionPhase.FAILED, "StartTimeout")
 
+    def test_gives_up_in_time_before_anything_else_is_read(self) -> None:
+        for runner in (RunnerView(PodLink.OPEN), replace(a_runner(), link=PodLink.CLOSED)):
+            result = plan(starting(a_sandbox(runner=runner), policy_read=False), 60)
+            assert outcome(result) == (SessionPhase.FAILED, "StartTimeout")
+
+    def test_gives_up_in_time_though_the_runner_has_reported_if_nothing_is_known_of_its_node(self) -> None:
+        waits = starting(
+            a_sandbox(pod=a_pod(runtime_class_name="gvisor")),
+            surroundings=replace(SURROUNDINGS, handlers={"gvisor": "runsc"}),
+        )
+        assert plan(waits, 59).status is None
+        assert outcome(plan(waits, 60)) == (SessionPhase.FAILED, "StartTimeout")
+
     def test_ended_before_it_was_ready(self) -> None:
         result = plan(starting(a_sandbox(), spec={"ended": True}))
         assert outcome(result) == (SessionPhase.ENDED, "EndRequested")
@@ -240,6 +263,10 @@ class TestReady:
         assert plan(ready(**of_client, guests=BUSY), 40) == Plan(wake_at=NOW + seconds(LIFETIME))
         assert plan(ready(lease=gone), 40) == Plan(wake_at=NOW + seconds(IDLE)), "it outlives its client"
         assert plan(ready(spec=of_client["spec"]), 40) == Plan(actions=(ReadLease("codeexec-client-1"),))
+
+    def test_its_idle_time_ends_it_though_its_client_is_there(self) -> None:
+        there = observe(None, {"renewTime": "now", "leaseDurationSeconds": 100 * IDLE}, NOW)
+        assert plan(ready(spec={"clientLease": "codeexec-client-1"}, lease=there)) == Plan(wake_at=NOW + seconds(IDLE))
 
     def test_the_time_begins_anew_with_each_use(self) -> None:
         used = ready(used_at=NOW + seconds(50), status={"last_used_at": NOW + seconds(50)})
@@ -313,6 +340,19 @@ class TestReady:
         result = plan(silent, 61)
         assert outcome(result) == (SessionPhase.FAILED, "RunnerFailed")
         assert result.actions == (DeletePod(),)
+
+    def test_a_pod_that_refuses_connections_for_a_minute_is_lost(self) -> None:
+        runner = RunnerView(PodLink.CLOSED, closed_at=NOW + seconds(59), refused_since=NOW)
+        refused = ready(sandbox=a_sandbox(runner=runner))
+        assert plan(refused, 59.5).status is None
+        assert outcome(plan(refused, 60)) == (SessionPhase.LOST, "PodLost")
+        assert plan(refused, 60).actions == (DeletePod(),)
+
+    def test_code_that_no_execution_claims_is_stopped_once_all_executions_were_heard_of(self) -> None:
+        runs = a_sandbox(runner=a_runner(job=UID))
+        assert plan(ready(sandbox=runs), 14) == Plan(wake_at=NOW + seconds(15))
+        assert plan(ready(sandbox=runs), 15) == Plan(actions=(CancelStray(UID),))
+        assert plan(ready(sandbox=runs, guests=BUSY), 15) == Plan(wake_at=NOW + seconds(LIFETIME)), "it is claimed"
 
     def test_after_a_restart_the_pod_is_looked_for(self) -> None:
         assert plan(ready(sandbox=Sandbox()), 1) == Plan(wake_at=NOW + seconds(15))

@@ -1,5 +1,6 @@
 """Which shard serves a namespace."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,21 @@ from codeexec_operator.core.shard import MOST, Shard
 @given(namespace=st.text(min_size=1), count=st.integers(1, MOST))
 def test_one_and_only_one_shard_serves_a_namespace(namespace: str, count: int) -> None:
     assert [Shard(index, count).serves(namespace) for index in range(count)].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("namespace", "shards"),
+    [
+        ("default", [1, 1, 4, 13]),
+        ("team-1", [0, 1, 3, 8]),
+        ("codeexec-sandbox", [1, 2, 3, 7]),
+        ("x" * 63, [0, 2, 1, 6]),
+    ],
+)
+def test_every_version_gives_a_namespace_to_the_same_shard(namespace: str, shards: list[int]) -> None:
+    """Replicas of two versions lead side by side while a release is upgraded."""
+    serving = [[index for index in range(count) if Shard(index, count).serves(namespace)] for count in (2, 3, 5, 16)]
+    assert serving == [[index] for index in shards]
 
 
 def test_the_namespaces_are_spread() -> None:

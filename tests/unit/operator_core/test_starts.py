@@ -97,6 +97,8 @@ class TestStarts:
         starts.forget("a")
         starts.forget("never-heard-of")
         assert starts.allowance(a_demand("b", 100), 8, 0) == 8
+        starts.forget("b")
+        assert starts.allowance(a_demand("a", 100), 8, 0) == 8, "nor does it start anything"
 
     def test_a_start_that_has_ended_is_for_the_pool_of_its_namespace_that_has_waited_longest(self) -> None:
         woken: list[str] = []
@@ -141,8 +143,44 @@ class TestStarts:
         starts.allowance(a_demand("a", 10, 8), 8, 0)
         starts.allowance(a_demand("b", 6), 8, 0)
         starts.forget("a")
-        starts.allowance(a_demand("c", 1), 8, 0)
+        starts.allowance(a_demand("c", 2), 8, 0)
         assert woken == ["b"]
+
+    def test_what_is_just_enough_for_all_is_not_shared(self) -> None:
+        starts = Starts(nobody)
+        for name, wanted in (("a", 100), ("b", 100), ("a", 1)):
+            starts.allowance(a_demand(name, wanted), 8, 0)
+        assert starts.allowance(a_demand("b", 7), 8, 0) == 7
+        starts.allowance(a_demand("a", 2), 8, 0)
+        assert starts.allowance(a_demand("b", 7), 8, 0) == 4, "one more is too many: shares are the old ones, or even"
+
+    def test_what_ends_frees_a_start_for_each_pool_of_its_namespace(self) -> None:
+        starts = Starts(nobody)
+        starts.allowance(a_demand("a", 100, 7, pool="first"), 8, 0)
+        starts.began("first")
+        for ended in (0, 1, 2):
+            assert starts.allowance(a_demand("a", 100, pool="second"), 8, 0) == ended
+            starts.ended("first")
+
+    def test_no_more_pods_can_end_than_were_starting(self) -> None:
+        starts = Starts(nobody)
+        starts.allowance(a_demand("a", 100, 1, pool="first"), 8, 0)
+        for _ in range(3):
+            starts.ended("first")
+            assert starts.allowance(a_demand("a", 100, pool="second"), 8, 0) == 8
+
+    def test_a_pool_that_wants_one_more_waits_if_its_namespace_may_start_none(self) -> None:
+        woken: list[str] = []
+        starts = Starts(woken.append)
+        starts.allowance(a_demand("a", 8, 8, pool="first"), 8, 0)
+        assert starts.allowance(a_demand("a", 1, pool="second"), 8, 0) == 0
+        starts.ended("first")
+        assert woken == ["second"]
+
+    def test_who_comes_later_gets_nothing_before_shares_are_compared_again_if_there_is_not_one_for_each(self) -> None:
+        starts = Starts(nobody)
+        assert starts.allowance(a_demand("a", 2), 1, 0) == 1
+        assert starts.allowance(a_demand("b", 2), 1, 0) == 0
 
     def test_a_pool_that_wants_nothing_more_does_not_wait_though_its_namespace_has_too_much(self) -> None:
         woken: list[str] = []

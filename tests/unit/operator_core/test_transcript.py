@@ -84,6 +84,12 @@ def test_a_long_line_that_nobody_waits_for_is_left_out_and_the_next_is_not(cuts:
     assert [line for line in taken if len(line) < 20] == [b"one", b"two"]
 
 
+def test_a_line_that_is_just_as_long_as_it_may_be_is_not_left_out() -> None:
+    lines = Lines()
+    assert lines.feed(b"x" * 10, skip_beyond=10) == []
+    assert lines.feed(b"\n", skip_beyond=10) == [b"x" * 10]
+
+
 @given(written=pieces)
 def test_the_order_tells_how_the_streams_were_interleaved(written: list[tuple[str, str]]) -> None:
     transcript = a_run(written)
