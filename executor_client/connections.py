@@ -4,10 +4,14 @@ import asyncio
 import functools
 import ssl
 import weakref
+from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
-from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
+
+from executor_client.credentials import Credentials, Identity, tls_context
 
 
 class _Connection(ResponseHandler):
@@ -49,7 +53,70 @@ class Connector(aiohttp.TCPConnector):
 
 
 class Connections(RESTClientObject):
-    """What `kubernetes.aio` sends its requests through."""
+    """What `kubernetes.aio` sends its requests through.
+
+    Each request shows the identity that counts when it is sent. If the API server refuses that one, the request is
+    made once more with a newer one, if there is a newer one.
+
+    Args:
+        configuration: of the connection, without credentials.
+        credentials: who makes the requests; None for nobody.
+    """
+
+    def __init__(self, configuration: Configuration, credentials: Credentials | None = None) -> None:
+        super().__init__(configuration)
+        self._credentials = credentials
+        self._former: aiohttp.ClientSession | None = None
+        if credentials:
+            self._use(credentials.identity)
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str] | None = None,
+        body: Any = None,
+        post_params: Any = None,
+        _request_timeout: Any = None,
+    ) -> RESTResponse:
+        """Send a request; see `RESTClientObject.request`."""
+
+        async def send(identity: Identity | None) -> RESTResponse:
+            if identity and identity.tls != self._tls:
+                await self._renew(identity)
+            shown = {"authorization": identity.authorization} if identity and identity.authorization else {}
+            sent = {**(headers or {}), **shown}
+            answer: RESTResponse = await super(Connections, self).request(  # type: ignore[no-untyped-call]
+                method, url, sent, body, post_params, _request_timeout
+            )
+            return answer
+
+        identity = await self._credentials.current() if self._credentials else None
+        response = await send(identity)
+        if response.status == 401 and self._credentials and identity:
+            newer = await self._credentials.after(identity)
+            if newer:
+                response.response.release()
+                response = await send(newer)
+        return response
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await super().close()
+        if self._former:
+            await self._former.close()
+
+    def _use(self, identity: Identity) -> None:
+        self.ssl_context = tls_context(self.configuration, identity)
+        self._tls = identity.tls
+
+    async def _renew(self, identity: Identity) -> None:
+        """Make new connections from now on. Those that there are end with their requests."""
+        former, self._former = self._former, self.pool_manager
+        self._use(identity)
+        self.pool_manager = None
+        if former:
+            await former.close()
 
     def _create_connector(self) -> aiohttp.TCPConnector:
         return Connector(self.maxsize, self.ssl_context)

@@ -4,12 +4,13 @@ An executor may be collected in the middle of anything, or with the interpreter.
 operator ends a session that nothing runs in by its limits.
 """
 
+import asyncio
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
-from executor_client.transport import uses_service_account
+from executor_client.credentials import reader, tls_context
 
 if TYPE_CHECKING:
     from executor_client.client import ClusterRef
@@ -35,15 +36,19 @@ def say_farewell(shared: "SharedSession", cluster: "ClusterRef") -> None:
 def _end(name: str, cluster: "ClusterRef") -> None:
     try:
         # Nothing else needs the synchronous client, which takes a while to load.
-        from kubernetes import client, config
+        from kubernetes import client
 
+        read = asyncio.run(reader(cluster.kubeconfig, cluster.context)())
         configuration: Any = client.Configuration()
-        if uses_service_account(cluster.kubeconfig, cluster.context):
-            config.load_incluster_config(client_configuration=configuration)
-        else:
-            config.load_kube_config(cluster.kubeconfig, cluster.context, client_configuration=configuration)
+        configuration.host, configuration.verify_ssl = read.configuration.host, read.configuration.verify_ssl
+        configuration.tls_server_name = read.configuration.tls_server_name
+        configuration.proxy = read.configuration.proxy or configuration.proxy
+        if read.identity.authorization:
+            configuration.api_key = {"authorization": read.identity.authorization}
         configuration.retries = False
         with client.ApiClient(configuration) as api:
+            context = tls_context(read.configuration, read.identity)
+            api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
             client.CustomObjectsApi(api).patch_namespaced_custom_object(
                 GROUP,
                 VERSION,

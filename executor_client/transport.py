@@ -13,12 +13,10 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar
 
 import aiohttp
-import yaml
-from kubernetes.aio import client, config
+from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import (
@@ -55,6 +53,7 @@ from codeexec_api.names import (
 from codeexec_api.sealing import is_sealable, seal
 from executor_client.blocks import split_payload
 from executor_client.connections import Connections
+from executor_client.credentials import Credentials, Identity, find
 from executor_client.exceptions import (
     ClusterUnreachable,
     CodeExecError,
@@ -77,7 +76,6 @@ _INVALID: Final = (400, 422)
 """What it answers to an object that breaks a rule."""
 _OUTAGE_SECONDS: Final = 30
 """How long the API server may be away while an execution is waited for."""
-_TOKEN_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _KEY_SECONDS: Final = 60
 """After which the cluster is asked again which key counts; it keeps each for a day after that."""
 _PARTS_AT_ONCE: Final = 4
@@ -89,7 +87,6 @@ _PAGE: Final = 50
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
 """Longest line of a log that is looked at; those of the runner are much shorter."""
 _MERGE_PATCH: Final = "application/merge-patch+json"
-_KUBECONFIG: Final = "~/.kube/config"
 _OF_NO_USE: Final = re.compile(
     r'Invalid value: (?:"(?:object|array|string|integer|number|boolean)": |(?!["\d\[{-]|true|false|null))'
     r"|ValidatingAdmissionPolicy .* denied request: "
@@ -199,16 +196,19 @@ async def past_quota_races(create: Callable[[], Awaitable[Any]]) -> Any:
 class Transport:
     """A connection to one cluster, for one event loop."""
 
-    def __init__(self, configuration: client.Configuration, namespace: str) -> None:
+    def __init__(
+        self, configuration: client.Configuration, namespace: str, credentials: Credentials | None = None
+    ) -> None:
         self.namespace = namespace
         self._host = configuration.host
         self._api = client.ApiClient(configuration)
-        self._api.rest_client = Connections(configuration)
+        self._api.rest_client = Connections(configuration, credentials)
         self._core = client.CoreV1Api(self._api)
         self._authentication = client.AuthenticationV1Api(self._api)
         self._leases = client.CoordinationV1Api(self._api)
         self._asking_who = asyncio.Lock()
-        self._me: str | None = None
+        self._credentials = credentials
+        self._me: tuple[Identity | None, str] | None = None
         self._custom = client.CustomObjectsApi(self._api)
         self._id = secrets.token_hex(8)
         self._mine = f"{CLIENT_LABEL}={self._id}"
@@ -227,19 +227,10 @@ class Transport:
         Raises:
             ClusterUnreachable: there is no configuration, or it can't be read.
         """
-        # Not bounded: each call that is waited for holds a connection, and what it waits for may need another.
-        configuration = client.Configuration(connection_pool_maxsize=0)
-        configuration.client_go_retries = True  # what is read is read again after the time that a Retry-After says
-        if uses_service_account(kubeconfig, context):
-            try:
-                config.load_incluster_config(client_configuration=configuration)
-            except (config.ConfigException, OSError) as error:
-                raise ClusterUnreachable(f"can't use the service account of this pod: {error}") from error
-        else:
-            await _load_kubeconfig(configuration, kubeconfig, context)
+        configuration, credentials = await find(kubeconfig, context)
         if configuration.proxy is None and bypasses_proxy(configuration.host, os.environ):
             configuration.client_session_kwargs = {"trust_env": False}
-        return cls(configuration, namespace)
+        return cls(configuration, namespace, credentials)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -314,19 +305,23 @@ class Transport:
             raise
 
     async def whoami(self) -> str:
-        """Name by which the cluster knows who this connection belongs to, as the record has to say. Asked once.
+        """Name by which the cluster knows who this connection belongs to, as the record has to say.
+
+        Asked once for each credential.
 
         Raises:
             CodeExecError: see `exceptions`.
         """
         async with self._asking_who:
-            if self._me is None:
+            shown = self._credentials.identity if self._credentials else None
+            if self._me is None or self._me[0] != shown:
                 with self._errors("look up this identity"):
                     review: Any = await self._authentication.create_self_subject_review(
                         client.V1SelfSubjectReview(), _request_timeout=_REQUEST_SECONDS
                     )
-                self._me = str(review.status.user_info.username)
-            return self._me
+                shown = self._credentials.identity if self._credentials else None
+                self._me = shown, str(review.status.user_info.username)
+            return self._me[1]
 
     async def get_policy(self) -> ExecutionPolicy | None:
         """The namespace's own policy; None if it has none.
@@ -567,7 +562,7 @@ class Transport:
             auth_settings=["BearerToken"],
         )
         unlimited = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS)
-        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        with suppress(aiohttp.ClientError, OSError, TimeoutError, CodeExecError):
             response = await self._ask(method, url, headers, body, form, _request_timeout=unlimited)
             try:
                 if response.status == 200:
@@ -802,61 +797,6 @@ class Transport:
         if error.status in _INVALID:
             return InvalidExecution(text)
         return CodeExecError(text)
-
-
-def uses_service_account(kubeconfig: str | None, context: str | None) -> bool:
-    """True when the credentials are those of the pod that this runs in."""
-    in_cluster = "KUBERNETES_SERVICE_HOST" in os.environ and _TOKEN_FILE.exists()
-    return kubeconfig is None and context is None and in_cluster
-
-
-async def _load_kubeconfig(configuration: client.Configuration, kubeconfig: str | None, context: str | None) -> None:
-    """Read the kubeconfig that is named, or that of the user, as kubectl finds it.
-
-    Raises:
-        ClusterUnreachable: there is none, or it can't be used; the text says which file, and what to do.
-    """
-    where = _find_kubeconfig(kubeconfig)
-    try:
-        await config.load_kube_config(where, context, client_configuration=configuration)
-    except config.ConfigException as error:
-        raise ClusterUnreachable(_what_kubeconfig_lacks(where, context, str(error))) from error
-    except (OSError, yaml.YAMLError) as error:
-        raise ClusterUnreachable(f"can't read the kubeconfig {where}: {error}") from error
-    except (TypeError, AttributeError) as error:  # what the loader raises for an empty file, for example
-        raise ClusterUnreachable(
-            f"{where} is not a kubeconfig: set KUBECONFIG or pass {option('kubeconfig')}"
-        ) from error
-
-
-def _find_kubeconfig(kubeconfig: str | None) -> str:
-    """One path or several, as kubectl takes them.
-
-    Raises:
-        ClusterUnreachable: there is no file.
-    """
-    named = os.environ.get("KUBECONFIG")  # the library takes it as it was when it was imported
-    where = kubeconfig or named or _KUBECONFIG
-    files = [Path(one).expanduser() for one in where.split(os.pathsep) if one]
-    if any(file.exists() for file in files):
-        return where
-    unset = "KUBECONFIG is not set, and " if not (kubeconfig or named) else ""
-    absent = f"{' and '.join(map(str, files))} {'does' if len(files) == 1 else 'do'} not exist"
-    raise ClusterUnreachable(
-        f"found no kubeconfig: {unset}{absent}; set KUBECONFIG to the path of your kubeconfig, or pass "
-        f"{option('kubeconfig')}"
-    )
-
-
-def _what_kubeconfig_lacks(where: str, context: str | None, error: str) -> str:
-    if "current-context" in error:
-        return (
-            f"the kubeconfig {where} has no current context; pass {option('context')}, or run `kubectl config "
-            "use-context NAME`"
-        )
-    if context and f"name {context} in" in error:
-        return f"the kubeconfig {where} has no context {context!r}; `kubectl config get-contexts` lists its contexts"
-    return f"can't use the kubeconfig {where}: {error}"
 
 
 def _status(body: str) -> dict[str, Any]:
