@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary
 
 import asyncio_atexit
 
@@ -35,7 +35,7 @@ from codeexec_api import (
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import block_key, file_key, payload_name
 from codeexec_api.permits import parse_mount, parse_permit
-from executor_client import telemetry
+from executor_client import forks, telemetry
 from executor_client.approvals import ApprovalWait, ReviewedCode
 from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size, count_parts, payload_of
 from executor_client.exceptions import CodeExecError, NotFound, NothingToDecide, OutputUnavailable
@@ -147,9 +147,14 @@ class CodeExecutionClient:
         if self.cluster:
             connect = partial(_connect, self.cluster)
             self._connect, self._lease = connect, ClientLease(connect)
-            finalize(self, self._lease.release)
+            forks.finalize(self, self._lease.release)
         elif transport:
             self._connect = transport
+        self.begin_anew()
+        forks.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Use no connection that there is; see `executor_client.forks`."""
         self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport] = WeakKeyDictionary()
 
     async def __aenter__(self) -> Self:
@@ -176,8 +181,9 @@ class CodeExecutionClient:
             await self._lease.close()
 
     async def _disconnect(self) -> None:
-        transport = self._transports.pop(asyncio.get_running_loop(), None)
-        if transport:
+        loop = asyncio.get_running_loop()
+        if transport := self._transports.pop(loop, None):
+            asyncio_atexit.unregister(transport.close, loop=loop)
             await transport.close()
 
     async def execute(
@@ -608,7 +614,7 @@ class CodeExecutionClient:
                 await transport.close()
             else:
                 self._transports[loop] = transport
-                asyncio_atexit.register(self._disconnect, loop=loop)
+                asyncio_atexit.register(transport.close, loop=loop)  # holds on to nothing that holds the client
         return self._transports[loop]
 
 

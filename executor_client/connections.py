@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import os
 import ssl
 import weakref
 from typing import Any
@@ -12,6 +13,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
 
 from executor_client.credentials import Credentials, Identity, tls_context
+from executor_client.exceptions import ClusterUnreachable
 
 
 class _Connection(ResponseHandler):
@@ -39,10 +41,15 @@ class Connector(aiohttp.TCPConnector):
     """
 
     def __init__(self, limit: int, context: ssl.SSLContext | bool) -> None:
+        self._process = os.getpid()
         super().__init__(limit=limit, ssl=context)
         self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
         make: type[ResponseHandler] = _Connection
         self._factory = functools.partial(make, self._loop, transports=self._transports)  # type: ignore[call-arg]
+
+    def __del__(self, *arguments: Any) -> None:
+        if os.getpid() == self._process:  # the parent of a forked process goes on with them
+            super().__del__(*arguments)
 
     async def close(self, *, abort_ssl: bool = True) -> None:
         """Close all connections, also those that asyncio is ending because nobody waited for them any more."""
@@ -66,6 +73,7 @@ class Connections(RESTClientObject):
     def __init__(self, configuration: Configuration, credentials: Credentials | None = None) -> None:
         super().__init__(configuration)
         self._credentials = credentials
+        self._closed = False
         self._former: aiohttp.ClientSession | None = None
         if credentials:
             self._use(credentials.identity)
@@ -91,6 +99,8 @@ class Connections(RESTClientObject):
             )
             return answer
 
+        if self._closed:
+            raise ClusterUnreachable("the client was closed")
         identity = await self._credentials.current() if self._credentials else None
         response = await send(identity)
         if response.status == 401 and self._credentials and identity:
@@ -102,6 +112,7 @@ class Connections(RESTClientObject):
 
     async def close(self) -> None:
         """Close all connections."""
+        self._closed = True
         await super().close()
         if self._former:
             await self._former.close()

@@ -11,7 +11,7 @@ from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
 from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
 from executor_client import tasks
 from executor_client.approvals import ApprovalWait, Patience
-from executor_client.exceptions import CodeExecError, ExecutionLost, NotInstalled
+from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled
 from executor_client.live import LiveOutput
 from executor_client.results import (
     Contents,
@@ -64,7 +64,7 @@ class Execution:
     @property
     def ended(self) -> bool:
         """True when the end has been seen."""
-        return self._latest is not None and self._latest.status.phase.terminal
+        return self._latest is not None and over(self._latest)
 
     async def cancel(self) -> None:
         """Stop the code. Nothing happens if it has ended.
@@ -125,9 +125,31 @@ class Execution:
         """Wait for the end; `seen` is called with each version of the record on the way."""
         transport = await self._connect()
         latest = self._latest = self._latest or await transport.get(self.name)
-        if latest.status.phase.terminal or await self._patience.leaves(latest):
-            return latest
-        seen(latest)
+        while True:
+            if over(latest) or await self._patience.leaves(latest):
+                return latest
+            seen(latest)
+            too_late = await self._watch_until(transport, latest, seen)
+            if too_late is None:
+                return self._latest
+            # What a limit is held against is the record, not what a watch has told of it.
+            try:
+                now = await transport.get(self.name)
+            except NotFound:
+                raise ExecutionLost(f"execution {self.name} was deleted before it ended") from None
+            if now.metadata.resource_version == self._latest.metadata.resource_version:
+                raise too_late
+            latest = self._latest = now
+
+    async def _watch_until(
+        self, transport: ClusterTransport, latest: CodeExecution, seen: Callable[[CodeExecution], None]
+    ) -> CodeExecError | None:
+        """Follow changes until the end, or until the caller doesn't wait any more: then None. Else which limit is over.
+
+        Raises:
+            ExecutionLost: it was deleted.
+            CodeExecError: see `executor_client.exceptions`.
+        """
         spec = latest.spec
         run_seconds = len(spec.blocks) * spec.timeout_seconds + _GRACE_SECONDS
         # In a session it may wait for others, as long as the session lives; the operator ends both.
@@ -146,8 +168,8 @@ class Execution:
                     self._latest = current
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)
-                    if current.status.phase.terminal:
-                        return current
+                    if over(current):
+                        return None
                     if current.status.started_at and not started:
                         started = True
                         overall.reschedule(clock() + run_seconds)
@@ -156,20 +178,22 @@ class Execution:
                         waits = _is_queued(current)
                         overall.reschedule(None if waits else clock() + start_seconds + run_seconds)
                     if await self._patience.leaves(current):
-                        return current
+                        return None
                     seen(current)
             raise ExecutionLost(f"execution {self.name} was deleted before it ended")
         except TimeoutError:
-            if not overall.expired():
-                raise NotInstalled(
+            if unnoticed.expired():
+                return NotInstalled(
                     f"no operator took up execution {self.name} within {OPERATOR_SECONDS} s; check "
                     f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
-                ) from None
+                )
+            if not overall.expired():  # what the caller's own function raised
+                raise
             limit = run_seconds if started else start_seconds + run_seconds
-            raise ExecutionLost(
+            return ExecutionLost(
                 f"execution {self.name} did not end within {limit} s; see "
                 f"`kubectl -n {transport.namespace} get codeexecution {self.name} -o yaml`"
-            ) from None
+            )
 
     async def _give_up(self) -> None:
         """Cancel what nobody has approved in time, and don't wait for ever for that either."""
@@ -218,6 +242,11 @@ class Execution:
         if self._contents is None:
             self._contents = await read_contents(await self._connect(), finished)
         return self._contents
+
+
+def over(execution: CodeExecution) -> bool:
+    """True if it has ended, also in a phase that only a newer operator knows."""
+    return execution.status.phase.terminal or execution.status.finished_at is not None
 
 
 def _is_queued(execution: CodeExecution) -> bool:

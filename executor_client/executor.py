@@ -6,7 +6,6 @@ import logging
 import shutil
 import tempfile
 import threading
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -27,6 +26,7 @@ from codeexec_api.v1alpha1 import (
     MAX_SESSION_SECONDS,
     MAX_TIMEOUT_SECONDS,
 )
+from executor_client import forks
 from executor_client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
 from executor_client.autogen import (
     Described,
@@ -132,7 +132,7 @@ class KubernetesCodeExecutor(
         approval_timeout: how long to wait for approval, in seconds; then the execution is cancelled.
         on_approval_request: called in a worker thread when a human has to approve a call, to tell them.
         on_output: called with output as it comes, in a worker thread, one call after the other.
-        client: use this instead of one made from namespace, kubeconfig and context.
+        client: use this instead of one made from namespace, kubeconfig and context. Whoever made it closes it.
 
     Raises:
         ValueError: a number is out of range, functions_module is not an identifier, the image is not named by digest,
@@ -217,6 +217,7 @@ class KubernetesCodeExecutor(
         self._folder = WorkDir(self.work_dir) if self.work_dir else None
         self._sending = threading.Lock()
         self._downloads: WorkDir | None = None
+        self._owns_client = client is None
         self._client = client or CodeExecutionClient(
             ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context)
         )
@@ -244,7 +245,7 @@ class KubernetesCodeExecutor(
         )
         shared = SharedSession(new)
         if self._client.cluster:
-            weakref.finalize(self, say_farewell, shared, self._client.cluster)
+            forks.finalize(self, say_farewell, shared, self._client.cluster)
         return shared
 
     async def execute_code_blocks(
@@ -258,6 +259,7 @@ class KubernetesCodeExecutor(
         Raises:
             ValueError: there is no block, the code is too large, its source can't be kept in work_dir, or the functions
                 can't be loaded.
+            SessionEnded: `stop` or `restart` was called before the code began.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
         if not code_blocks:
@@ -385,12 +387,16 @@ class KubernetesCodeExecutor(
         await self._client.check()
 
     async def stop(self) -> None:
-        """End the workspace and close all connections. The executor can be used again, with a new workspace."""
+        """End the workspace, and close the connections unless they are those of `client`.
+
+        Calls that wait for their turn raise SessionEnded. The executor can be used again, with a new workspace.
+        """
         await self._end_session()
-        await self._client.close()
+        if self._owns_client:
+            await self._client.close()
 
     async def restart(self) -> None:
-        """Delete the workspace; the next call gets a new one."""
+        """Delete the workspace; the next call gets a new one. Calls that wait for their turn raise SessionEnded."""
         await self._end_session()
 
     async def _end_session(self) -> None:
@@ -503,7 +509,7 @@ class KubernetesCodeExecutor(
         if folder is None:
             root = Path(tempfile.mkdtemp(prefix="codeexec-"))
             folder = self._downloads = WorkDir(root)
-            weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+            forks.finalize(self, shutil.rmtree, root, ignore_errors=True)
         return folder
 
     def _read(self, files: Sequence[Path | str]) -> dict[str, bytes]:

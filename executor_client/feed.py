@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -24,6 +24,16 @@ class _Entry:
         self.waiting = 0
         self._changed = asyncio.Event()
 
+    def take(self, kind: str, raw: Mapping[str, Any]) -> None:
+        """Note a change, or how it is now."""
+        self.deleted = kind in ("DELETED", "GONE")
+        if kind != "GONE":
+            try:
+                self.latest = CodeExecution.parse(raw)
+            except ValueError as problem:  # what came is no execution that this client understands
+                self.error = CodeExecError(f"could not watch the execution: {type(problem).__name__}: {problem}")
+        self.publish()
+
     def publish(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -37,11 +47,14 @@ class Feed:
 
     Args:
         begin: returns the resource version from which on nothing will be missed.
-        events: yields the kind of each change since a resource version, and the object; see `Transport`.
+        events: yields the kind of each change since a resource version, and the object. Where it may have missed some,
+            it looks at the objects that a function names. See `Transport`.
     """
 
     def __init__(
-        self, begin: Callable[[], Awaitable[str]], events: Callable[[str], AsyncGenerator[tuple[str, Any], None]]
+        self,
+        begin: Callable[[], Awaitable[str]],
+        events: Callable[[str, Callable[[], Collection[str]]], AsyncGenerator[tuple[str, Any], None]],
     ) -> None:
         self._begin, self._events = begin, events
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -110,19 +123,21 @@ class Feed:
         if self._task and not self._entries:
             self._task.cancel()
 
+    def _open(self) -> list[str]:
+        """Those whose end has not been seen."""
+        return [
+            name for name, entry in self._entries.items() if not (entry.latest and entry.latest.status.phase.terminal)
+        ]
+
     async def _run(self, version: str) -> None:
         error = CodeExecError("the connection was closed")
         try:
-            async with aclosing(self._events(version)) as events:
+            async with aclosing(self._events(version, self._open)) as events:
                 async for kind, raw in events:
                     if entry := self._entries.get(raw["metadata"]["name"]):
-                        entry.latest = CodeExecution.parse(raw)
-                        entry.deleted = kind == "DELETED"
-                        entry.publish()
+                        entry.take(kind, raw)
         except CodeExecError as problem:
             error = problem
-        except ValueError as problem:  # what came is no execution that this client understands
-            error = CodeExecError(f"could not watch the executions: {type(problem).__name__}: {problem}")
         finally:  # nobody may wait on; who asks later gets a watch of its own
             for entry in self._entries.values():
                 entry.error = error

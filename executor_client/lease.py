@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from codeexec_api.names import LEASE_PREFIX, LEASE_SECONDS
+from executor_client import forks
 from executor_client.exceptions import CodeExecError
 from executor_client.transport import Transport
 
@@ -41,6 +42,11 @@ class ClientLease:
         self._connect = connect
         self._seconds = seconds
         self._every = every
+        self.begin_anew()
+        forks.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Hold no Lease; see `executor_client.forks`."""
         self._lock = threading.Lock()
         self._name = ""
         self._over = threading.Event()
@@ -49,7 +55,7 @@ class ClientLease:
     def hold(self) -> str:
         """The name of the Lease, which is renewed from now on until `release`. Does no I/O."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():  # it doesn't live on in a process that was forked
+            if self._thread is None or not self._thread.is_alive():
                 self._name, self._over = f"{LEASE_PREFIX}{secrets.token_hex(8)}", threading.Event()
                 arguments = (self._connect, self._name, self._seconds, self._every, self._over)
                 self._thread = threading.Thread(target=_keep, args=arguments, name="codeexec-lease", daemon=True)

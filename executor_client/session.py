@@ -13,6 +13,7 @@ from executor_client.blocks import PreparedBlock, WorkspaceFile
 from executor_client.exceptions import FileTransferError, NotFound, NotInstalled, SessionEnded
 from executor_client.execution import OPERATOR_SECONDS
 from executor_client.results import CANCELLED, Artifact, ExecutionResult, session_failure
+from executor_client.transport import ClusterTransport
 from executor_client.words import caller
 
 if TYPE_CHECKING:
@@ -78,7 +79,27 @@ class Session:
         """
         transport = await self._client.connect()
         current = await transport.get_session(self.name)
-        try:
+        while current.status.phase is not SessionPhase.READY:
+            version = current.metadata.resource_version
+            try:
+                current = await self._watch_until_ready(transport, current)
+            except NotFound:
+                raise SessionEnded(f"session {self.name} was deleted") from None
+            if current.metadata.resource_version == version:
+                raise NotInstalled(
+                    f"no operator took up session {self.name} within {OPERATOR_SECONDS} s; check "
+                    f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
+                )
+        return current
+
+    async def _watch_until_ready(self, transport: ClusterTransport, current: CodeSession) -> CodeSession:
+        """Follow changes until it is ready. If no operator takes it up in time, how the record is then.
+
+        Raises:
+            NotFound: it was deleted.
+            CodeExecError: see `ready`.
+        """
+        with suppress(TimeoutError):
             async with (
                 asyncio.timeout(None if current.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
                 aclosing(transport.session_changes(current)) as changes,
@@ -88,15 +109,12 @@ class Session:
                         raise error
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)
-                    current = await anext(changes)
-        except StopAsyncIteration:
-            raise SessionEnded(f"session {self.name} was deleted") from None
-        except TimeoutError:
-            raise NotInstalled(
-                f"no operator took up session {self.name} within {OPERATOR_SECONDS} s; check "
-                f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
-            ) from None
-        return current
+                    try:
+                        current = await anext(changes)
+                    except StopAsyncIteration:
+                        raise NotFound(f"session {self.name} was deleted") from None
+                return current
+        return await transport.get_session(self.name)
 
     async def execute(
         self,

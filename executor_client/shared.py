@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from codeexec_api import SessionPhase
-from executor_client import tasks
+from executor_client import forks, tasks
 from executor_client.exceptions import CodeExecError, ExecutionNotStarted, NotFound, SessionEnded
 from executor_client.results import session_failure
 from executor_client.session import Session
@@ -51,9 +51,15 @@ class SharedSession:
 
     def __init__(self, new: Callable[[], Session]) -> None:
         self._new = new
+        self.begin_anew()
+        forks.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Have no session; see `executor_client.forks`."""
         self._lock = threading.Lock()
         self._current: OpenSession | None = None
         self._note = ""
+        self._ends = 0
 
     async def run(self, call: Callable[[OpenSession], Awaitable[T]]) -> T:
         """Run a call in the session. If it has ended before, the call is run in a new one.
@@ -61,13 +67,13 @@ class SharedSession:
         A new session is created at the same time as what the call creates in it.
 
         Raises:
-            SessionEnded: sessions don't live long enough to run anything.
+            SessionEnded: `end` was called before anything was run, or sessions don't live long enough for that.
             CodeExecError: whatever the call raises, or why there can be no session.
         """
-        attempts = 0
+        attempts, ends = 0, self._ends
         while True:
             attempts += 1
-            opened, mine = self._claim()
+            opened, mine = self._claim(ends)
             if not mine and not await _is_created(opened):
                 self.drop(opened)
                 if attempts >= _SESSIONS_A_CALL:
@@ -98,13 +104,14 @@ class SharedSession:
             return dropped
 
     async def end(self) -> None:
-        """End the session, if there is one; the next call gets a new one.
+        """End the session, if there is one; the next call gets a new one. Calls that wait for their turn don't run.
 
         Raises:
             CodeExecError: it could not be ended; it is forgotten all the same, and ends by its limits.
         """
         with self._lock:
             self._note = ""
+            self._ends += 1
         opened = self.drop()
         if opened and await _is_created(opened):
             await opened.session.end()
@@ -115,9 +122,15 @@ class SharedSession:
             note, self._note = self._note, ""
             return note
 
-    def _claim(self) -> tuple[OpenSession, bool]:
-        """The open session, and whether the caller is the one who has to create it."""
+    def _claim(self, ends: int) -> tuple[OpenSession, bool]:
+        """The open session, and whether the caller is the one who has to create it.
+
+        Raises:
+            SessionEnded: `end` was called more often than when the call came.
+        """
         with self._lock:
+            if self._ends != ends:
+                raise SessionEnded("stop() or restart() was called before this call ran; nothing was run")
             if self._current:
                 return self._current, False
             self._current = OpenSession(self._new())

@@ -10,7 +10,7 @@ import os
 import random
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -69,13 +69,21 @@ from executor_client.words import option
 
 _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240
+_SILENT_SECONDS: Final = 90
+"""After which a watch that says nothing counts as broken: bookmarks come every minute."""
 _RECONNECT_SECONDS: Final = 0.5
-_PASSING: Final = (429, 500, 503, 504)
-"""What the API server answers while it, or a CRD that is being replaced, is not ready."""
+_LONGEST_PAUSE_SECONDS: Final = 8
+"""Before a watch is opened again if those before it gave nothing at all."""
+_PASSING: Final = (429, 500, 502, 503, 504)
+"""What is answered while the API server, a load balancer before it, or a CRD that is being replaced is not ready."""
 _INVALID: Final = (400, 422)
 """What it answers to an object that breaks a rule."""
 _OUTAGE_SECONDS: Final = 30
-"""How long the API server may be away while an execution is waited for."""
+"""How long the API server may be away while an execution is waited for, or created."""
+_REFUSAL_SECONDS: Final = 5
+"""How long it may refuse a watch: one that has just started doesn't know all rights yet."""
+_AGAIN_SECONDS: Final = (0.5, 1.0, 2.0)
+"""Before each further try to create something."""
 _KEY_SECONDS: Final = 60
 """After which the cluster is asked again which key counts; it keeps each for a day after that."""
 _PARTS_AT_ONCE: Final = 4
@@ -94,6 +102,53 @@ _OF_NO_USE: Final = re.compile(
 """What the API server puts before the words of a rule: the type (not in 1.36), and the value where that is wrong."""
 
 _Object = TypeVar("_Object", CodeExecution, CodeSession)
+
+SEEN: Final = "SEEN"
+GONE: Final = "GONE"
+"""Beside the changes that a watch tells of."""
+
+
+class Outage:
+    """How long watches have been failing, and whether there is hope.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._opened_at = self._since = clock()
+        self._pause = _RECONNECT_SECONDS
+        self._of_no_use = False
+        self.said = False
+        """True if the watch has said something."""
+
+    def opens(self) -> None:
+        """A watch is about to be opened."""
+        self._opened_at, self.said, self._of_no_use = self._clock(), False, False
+
+    def ended(self) -> bool:
+        """The watch has ended in order, and from now on it is missing. True if it was of no use at all."""
+        self._since = self._clock()
+        self._of_no_use = self._short and not self.said
+        return self._of_no_use
+
+    def passes(self, error: Exception) -> bool:
+        """True if the watch is to be opened again after this error."""
+        if not self._short:  # it was open for a while, so this is another outage
+            self._since = self._clock()
+        lasting = isinstance(error, ApiException) and error.status not in _PASSING
+        lasting |= isinstance(error, CodeExecError) and not isinstance(error, ClusterUnreachable)
+        return self._clock() - self._since <= (_REFUSAL_SECONDS if lasting else _OUTAGE_SECONDS)
+
+    def pause(self) -> float:
+        """Seconds until the next one is opened: more and more as long as they are of no use."""
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS) if self._of_no_use else _RECONNECT_SECONDS
+        return self._pause if self._short else 0
+
+    @property
+    def _short(self) -> bool:
+        return self._clock() - self._opened_at < _REQUEST_SECONDS
 
 
 class ClusterTransport(Protocol):
@@ -193,6 +248,37 @@ async def past_quota_races(create: Callable[[], Awaitable[Any]]) -> Any:
     return await create()
 
 
+async def created_once(create: Callable[[], Awaitable[Any]], find: Callable[[bool], Awaitable[Any]]) -> Any:
+    """What `create` returns. It is called again where its answer may have been lost: the name is the caller's own.
+
+    Args:
+        create: makes an object of this name.
+        find: returns the object if it is there and the caller's own, and None otherwise. Is told whether the API
+            server has said that there is one of this name.
+
+    Raises:
+        ApiException: it was refused, or whether it was made can't be found out.
+        aiohttp.ClientError: whether it was made can't be found out.
+        OSError: the same.
+    """
+    clock = asyncio.get_running_loop().time
+    last, lost = clock() + _OUTAGE_SECONDS, False
+    for pause in (*_AGAIN_SECONDS, 0):
+        try:
+            return await past_quota_races(create)
+        except (ApiException, aiohttp.ClientError, OSError) as error:
+            status = error.status if isinstance(error, ApiException) else None
+            is_there = lost and status == 409
+            if status and status not in _PASSING and not is_there:
+                raise
+            lost = lost or status != 429
+            if is_there or not pause or clock() >= last:
+                if found := await find(is_there):
+                    return found
+                raise
+        await asyncio.sleep(pause)
+
+
 class Transport:
     """A connection to one cluster, for one event loop."""
 
@@ -206,18 +292,19 @@ class Transport:
         self._core = client.CoreV1Api(self._api)
         self._authentication = client.AuthenticationV1Api(self._api)
         self._leases = client.CoordinationV1Api(self._api)
+        self._closed = False
         self._asking_who = asyncio.Lock()
         self._credentials = credentials
         self._me: tuple[Identity | None, str] | None = None
         self._custom = client.CustomObjectsApi(self._api)
         self._id = secrets.token_hex(8)
-        self._mine = f"{CLIENT_LABEL}={self._id}"
+        mine = {"labelSelector": f"{CLIENT_LABEL}={self._id}"}
         self._asking_for_key = asyncio.Lock()
         self._key: Mapping[str, str] | None = None
         self._key_read_at: float | None = None
         self._feed = Feed(
-            self._begin_feed,
-            lambda version: self._events(EXECUTION_KIND, EXECUTION_PLURAL, version, label_selector=self._mine),
+            lambda: self._begin(EXECUTION_KIND, EXECUTION_PLURAL, mine),
+            lambda version, names: self._events(EXECUTION_KIND, EXECUTION_PLURAL, version, names, mine),
         )
 
     @classmethod
@@ -233,7 +320,8 @@ class Transport:
         return cls(configuration, namespace, credentials)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. What is waited for is an error from then on."""
+        self._closed = True
         await self._feed.close()
         await self._api.close()
         await asyncio.sleep(0)  # what was dropped is closed in the next turn of the loop, which may be its last
@@ -294,6 +382,8 @@ class Transport:
             payload: content of each block and file by its key in the Secrets.
 
         Raises:
+            ClusterUnreachable: no answer came for a while. Code that may have been created was told to stop, if that
+                was possible.
             CodeExecError: see `exceptions`; nothing is run then.
         """
         await self._feed.expect(name)
@@ -428,12 +518,17 @@ class Transport:
                 },
                 "data": {key: base64.b64encode(content).decode() for key, content in data.items()},
             }
+
+            async def find(is_there: bool) -> bool:  # an agent may read no Secret
+                return is_there
+
             async with at_once:
                 with self._errors("create the payload Secret"):
-                    await past_quota_races(
+                    await created_once(
                         lambda: self._core.create_namespaced_secret(
                             self.namespace, secret, _request_timeout=_REQUEST_SECONDS
-                        )
+                        ),
+                        find,
                     )
 
         ref = spec.payload_ref
@@ -445,8 +540,14 @@ class Transport:
                 raise outcome
 
     async def _create_execution(self, name: str, spec: CodeExecutionSpec) -> CodeExecution:
-        labels = {CLIENT_LABEL: self._id}
-        return CodeExecution.parse(await self._create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec, labels))
+        try:
+            return CodeExecution.parse(await self._create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec))
+        except (InvalidExecution, NotInstalled, NotPermitted):
+            raise
+        except CodeExecError:  # it may be there all the same, and nobody would wait for it
+            with suppress(CodeExecError):
+                await self.cancel(name)
+            raise
 
     async def get(self, name: str) -> CodeExecution:
         """The CodeExecution of this name.
@@ -506,20 +607,6 @@ class Transport:
             async for one in changes:
                 yield one
 
-    async def _begin_feed(self) -> str:
-        with self._errors(f"list {EXECUTION_KIND}s"):
-            listed: Any = await self._custom.list_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                self.namespace,
-                EXECUTION_PLURAL,
-                limit=1,
-                label_selector=self._mine,
-                _request_timeout=_REQUEST_SECONDS,
-            )
-        version: str = listed["metadata"]["resourceVersion"]
-        return version
-
     async def read_output(self, name: str) -> Mapping[str, bytes]:
         """What one output ConfigMap holds.
 
@@ -548,22 +635,12 @@ class Transport:
             pod_name: of the sandbox pod.
             since: leave out what is older; time of the node.
         """
-        # The generated method has only sinceSeconds, which depends on when the request arrives.
-        method, url, headers, body, form = await self._api.param_serialize(
-            "GET",
-            "/api/v1/namespaces/{namespace}/pods/{name}/log",
-            path_params={"namespace": self.namespace, "name": pod_name},
-            query_params=[
-                ("container", SANDBOX_CONTAINER),
-                ("follow", "true"),
-                *([("sinceTime", since.isoformat().replace("+00:00", "Z"))] if since else []),
-            ],
-            header_params={"Accept": "*/*"},
-            auth_settings=["BearerToken"],
-        )
-        unlimited = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS)
+        query = {"container": SANDBOX_CONTAINER, "follow": "true"}
+        if since:  # the generated method has only sinceSeconds, which depends on when the request arrives
+            query["sinceTime"] = since.isoformat().replace("+00:00", "Z")
+        path = "/api/v1/namespaces/{namespace}/pods/{name}/log"
         with suppress(aiohttp.ClientError, OSError, TimeoutError, CodeExecError):
-            response = await self._ask(method, url, headers, body, form, _request_timeout=unlimited)
+            response = await self._stream(path, {"name": pod_name}, query)
             try:
                 if response.status == 200:
                     async with aclosing(_lines(response.content)) as lines:
@@ -572,8 +649,28 @@ class Transport:
             finally:
                 response.close()
 
-    async def _ask(self, *request: Any, **options: Any) -> aiohttp.ClientResponse:
-        response: aiohttp.ClientResponse = (await self._api.call_api(*request, **options)).response
+    async def _stream(
+        self, path: str, places: Mapping[str, str], query: Mapping[str, str], *, silent: float | None = None
+    ) -> aiohttp.ClientResponse:
+        """An answer that comes piece by piece, for as long as it takes; the generated methods limit that.
+
+        Args:
+            path: with names of places in braces.
+            places: what stands in them, beside the namespace.
+            query: parameters.
+            silent: seconds after which an answer of which nothing comes is over; None for never.
+        """
+        method, url, headers, body, form = await self._api.param_serialize(
+            "GET",
+            path,
+            path_params={"namespace": self.namespace, **places},
+            query_params=list(query.items()),
+            header_params={"Accept": "*/*"},
+            auth_settings=["BearerToken"],
+        )
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_SECONDS, sock_read=silent)
+        answer = await self._api.call_api(method, url, headers, body, form, _request_timeout=limits)
+        response: aiohttp.ClientResponse = answer.response
         return response
 
     async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
@@ -629,12 +726,19 @@ class Transport:
         labels: Mapping[str, str] | None = None,
     ) -> Any:
         body = manifest(name=name, namespace=self.namespace, spec=spec)
-        body["metadata"] |= {"labels": dict(labels)} if labels else {}
+        body["metadata"]["labels"] = {CLIENT_LABEL: self._id, **(labels or {})}
+
+        async def find(_: bool) -> Any:
+            with suppress(CodeExecError):
+                raw = await self._get_object(kind, plural, name)
+                return raw if raw["metadata"].get("labels", {}).get(CLIENT_LABEL) == self._id else None
+
         with self._errors(f"create the {kind}"):
-            return await past_quota_races(
+            return await created_once(
                 lambda: self._custom.create_namespaced_custom_object(
                     GROUP, VERSION, self.namespace, plural, body, _request_timeout=_REQUEST_SECONDS
-                )
+                ),
+                find,
             )
 
     async def _get_object(self, kind: str, plural: str, name: str) -> Any:
@@ -678,49 +782,91 @@ class Transport:
     async def _changes(
         self, kind: str, plural: str, start: _Object, parse: Callable[[Any], _Object]
     ) -> AsyncGenerator[_Object, None]:
-        version, name = start.metadata.resource_version, start.metadata.name
-        events = self._events(kind, plural, version, field_selector=f"metadata.name={name}")
+        name, seen = start.metadata.name, int(start.metadata.resource_version)
+        version = start.metadata.resource_version
+        events = self._events(kind, plural, version, lambda: [name], {"fieldSelector": f"metadata.name={name}"})
         async with aclosing(events):
             async for change, raw in events:
-                yield parse(raw)
+                if change == GONE:
+                    return
+                current = parse(raw)
+                if int(current.metadata.resource_version) > seen:
+                    seen = int(current.metadata.resource_version)
+                    yield current
                 if change == "DELETED":
                     return
 
-    async def _events(
-        self, kind: str, plural: str, version: str | None, **selector: str
-    ) -> AsyncGenerator[tuple[str, Any], None]:
-        """What changes from a resource version on: the kind of the change, and the object. Lost watches are resumed."""
-        clock = asyncio.get_running_loop().time
-        lost_at = clock()
-        while True:
-            opened_at = clock()
+    async def _begin(self, kind: str, plural: str, selector: Mapping[str, str]) -> str:
+        """The resource version from which on nothing will be missed."""
+        with self._errors(f"list {kind}s"):
+            listed: Any = await self._custom.list_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                self.namespace,
+                plural,
+                limit=1,
+                label_selector=selector.get("labelSelector"),
+                field_selector=selector.get("fieldSelector"),
+                _request_timeout=_REQUEST_SECONDS,
+            )
+        version: str = listed["metadata"]["resourceVersion"]
+        return version
+
+    async def _look(self, kind: str, plural: str, names: Collection[str]) -> AsyncGenerator[tuple[str, Any], None]:
+        """The objects of these names as they are, or GONE with the name."""
+        for name in names:
             try:
+                yield SEEN, await self._get_object(kind, plural, name)
+            except NotFound:
+                yield GONE, {"metadata": {"name": name}}
+
+    async def _events(
+        self, kind: str, plural: str, version: str, names: Callable[[], Collection[str]], selector: Mapping[str, str]
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        """What changes from a resource version on: the kind of the change, and the object. Lost watches are resumed.
+
+        Where a change may have been missed, the objects of these names are looked at: SEEN or GONE.
+        """
+        outage, missed = Outage(asyncio.get_running_loop().time), False
+        while True:
+            outage.opens()
+            try:
+                if missed:
+                    version = await self._begin(kind, plural, selector)
+                    async with aclosing(self._look(kind, plural, names())) as found:
+                        async for seen in found:
+                            yield seen
                 async with aclosing(self._watch_once(kind, plural, version, selector)) as events:
                     async for change, raw in events:
+                        outage.said = True
                         version = raw["metadata"]["resourceVersion"]
                         if change != "BOOKMARK":
                             yield change, raw
-                lost_at = clock()  # from now on it is missing
-            except (ApiException, ClusterUnreachable) as error:
-                if isinstance(error, ApiException) and error.status == 410:
-                    version = None  # too old for the API server: start from the current state
-                    continue
-                if clock() - opened_at > _REQUEST_SECONDS:  # it was open for a while, so this is another outage
-                    lost_at = clock()
-                passing = isinstance(error, ClusterUnreachable) or error.status in _PASSING
-                if passing and clock() - lost_at <= _OUTAGE_SECONDS:
-                    await asyncio.sleep(_RECONNECT_SECONDS)
-                elif isinstance(error, ApiException):
-                    raise self._translate(f"watch the {kind}", error) from error
-                else:
+                missed = outage.ended()
+            except (ApiException, CodeExecError) as error:
+                too_old = isinstance(error, ApiException) and error.status == 410
+                missed = missed or too_old
+                if self._closed or (not too_old and not outage.passes(error)):
+                    if isinstance(error, ApiException):
+                        raise self._translate(f"watch the {kind}", error) from error
                     raise
+            await asyncio.sleep(outage.pause())
 
     async def _watch_once(
-        self, kind: str, plural: str, version: str | None, selector: Mapping[str, str]
+        self, kind: str, plural: str, version: str, selector: Mapping[str, str]
     ) -> AsyncGenerator[tuple[str, Any], None]:
         """One watch, until the server ends it. When the caller has seen enough, its connection is dropped at once."""
         with self._network_errors(f"watch the {kind}"):
-            response = await self._open_watch(plural, version, selector)
+            query = {
+                "watch": "true",
+                "allowWatchBookmarks": "true",
+                "timeoutSeconds": str(_WATCH_SECONDS),
+                "resourceVersion": version,
+                **selector,
+            }
+            path = f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{plural}"
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                response = await self._stream(path, {}, query, silent=_SILENT_SECONDS)
             try:
                 if response.status != 200:
                     raise ApiException(status=response.status, reason=await response.text())
@@ -731,22 +877,6 @@ class Transport:
                     yield event["type"], event["object"]
             finally:
                 response.close()
-
-    async def _open_watch(
-        self, plural: str, version: str | None, selector: Mapping[str, str]
-    ) -> aiohttp.ClientResponse:
-        options: dict[str, Any] = {**selector, **({"resource_version": version} if version else {})}
-        response: aiohttp.ClientResponse = await self._custom.list_namespaced_custom_object_without_preload_content(
-            GROUP,
-            VERSION,
-            self.namespace,
-            plural,
-            watch=True,
-            timeout_seconds=_WATCH_SECONDS,
-            allow_watch_bookmarks=True,
-            **options,
-        )
-        return response
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:

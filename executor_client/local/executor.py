@@ -38,7 +38,7 @@ from codeexec_api.code_rules import find
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.policy import policy_for
 from codeexec_api.v1alpha1 import Approvable
-from executor_client import telemetry
+from executor_client import forks, telemetry
 from executor_client.autogen import (
     Described,
     SandboxCodeResult,
@@ -176,12 +176,17 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         self._functions = tuple(functions)
         self._folder = WorkDir(self.work_dir) if self.work_dir else None
         self._machine = _this_machine()
+        self.begin_anew()
+        forks.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Have no workspace, and run nothing; see `executor_client.forks`."""
         self._scratch: _Scratch | None = None
         self._deletion: weakref.finalize[..., Any] | None = None
         self._stops: set[Stop] = set()
         # One thread: calls of any loops and threads run in the order in which they came.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="codeexec-local")
-        weakref.finalize(self, self._thread.shutdown, wait=False)
+        forks.finalize(self, self._thread.shutdown, wait=False)
 
     async def start(self) -> None:
         """Do nothing: the first call makes the workspace."""
@@ -337,7 +342,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
     def _open(self) -> _Scratch:
         if self._scratch is None:
             self._scratch = _Scratch()
-            self._deletion = weakref.finalize(self, delete, self._scratch.workspace.root)
+            self._deletion = forks.finalize(self, delete, self._scratch.workspace.root)
         return self._scratch
 
     def _discard(self) -> None:

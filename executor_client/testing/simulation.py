@@ -145,6 +145,10 @@ class Simulation:
     def fail(self, failure: Callable[[], CodeExecError] | None) -> None:
         """Have every call, and every watch that is open, fail from now on; None: no more."""
         self._failure = failure
+        self.wake()
+
+    def wake(self) -> None:
+        """Have everybody who waits look again."""
         self.executions.wake()
         self.sessions.wake()
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from factories import NOW
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ConditionType, Phase, condition
+from codeexec_api import CodeExecution, CodeExecutionStatus, ConditionType, ExecutionPolicySpec, Phase, condition
 from executor_client import (
+    ApprovalWait,
     CodeExecError,
     CodeExecutionClient,
     Execution,
@@ -25,7 +26,7 @@ from executor_client import (
     SessionEnded,
     execution,
 )
-from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
+from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 from executor_client.transport import ClusterTransport
 
 ME = Request(agent="me")
@@ -207,6 +208,20 @@ async def test_an_operator_that_is_not_there(
     assert fake.executions[0].spec.cancelled
 
 
+async def test_a_callback_that_times_out_is_an_error_of_the_callback(fake: FakeCluster) -> None:
+    """`requests.post(…, timeout=3)` raises a TimeoutError, for example."""
+
+    def tell(_: object) -> None:
+        raise TimeoutError("the chat did not answer")
+
+    policy = ExecutionPolicySpec.model_validate(
+        {"images": [FAKE_IMAGE], "maxTimeoutSeconds": 10, "withApproval": {"maxTimeoutSeconds": 100}}
+    )
+    client = FakeCluster(policy=policy, run=lambda _: FakeOutcome()).client()
+    with pytest.raises(TimeoutError, match="the chat did not answer"):
+        await client.execute(block("both"), Request(agent="me", timeout_seconds=60, approval=ApprovalWait(notify=tell)))
+
+
 # --- sessions ---
 
 
@@ -260,13 +275,20 @@ async def test_in_the_queue_of_a_pool_it_waits_as_long_as_it_takes(
         yield version(2, conditions=(left,))
         yield finished
 
+    async def get(_: str) -> CodeExecution:
+        return record
+
     async def connect() -> ClusterTransport:
         transport: Any = await client.connect()
-        transport.changes = changes
+        transport.changes, transport.get = changes, get
         return transport  # type: ignore[no-any-return]
 
     first = queued
+    record = version(1)
     assert (await Execution(connect, handle.name, version(0)).finished()).status.phase is Phase.SUCCEEDED
     first = left
     with pytest.raises(ExecutionLost, match=r"did not end within"):
         await Execution(connect, handle.name, version(0)).finished()
+    record = finished
+    ended = await Execution(connect, handle.name, version(0)).finished()
+    assert ended == finished, "a limit is held against the record, not against what a watch has told of it"

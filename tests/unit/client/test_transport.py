@@ -18,7 +18,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
 from codeexec_api.v1alpha1 import MAX_SEALED_BYTES
 from executor_client import ClusterUnreachable, CodeExecError, transport
-from executor_client.transport import Transport, _lines, _message, _missing, past_quota_races
+from executor_client.transport import Outage, Transport, _lines, _message, _missing, past_quota_races
 from executor_client.words import from_the_command_line
 
 
@@ -283,6 +283,56 @@ class TestSealing:
         assert "PLANTED" not in str(e.value)
         assert "delete its data and to restart the operator" in str(e.value)
         assert (server.secrets, server.executions) == ([], [])
+
+
+class TestOutage:
+    """How often a watch is opened again, and for how long."""
+
+    @pytest.fixture
+    def now(self) -> list[float]:
+        return [100.0]
+
+    @pytest.fixture
+    def outage(self, now: list[float]) -> Outage:
+        return Outage(lambda: now[0])
+
+    def test_watches_of_no_use_are_opened_less_and_less_often(self, outage: Outage, now: list[float]) -> None:
+        pauses = []
+        for _ in range(6):
+            outage.opens()
+            assert outage.ended()
+            pauses.append(outage.pause())
+            now[0] += pauses[-1]
+        assert pauses == [1, 2, 4, 8, 8, 8]
+        outage.opens()
+        outage.said = True
+        assert not outage.ended()
+        assert outage.pause() == 0.5
+
+    def test_a_long_watch_that_had_nothing_to_say_is_opened_again_at_once(
+        self, outage: Outage, now: list[float]
+    ) -> None:
+        outage.opens()
+        now[0] += 240
+        assert not outage.ended()
+        assert outage.pause() == 0
+
+    @pytest.mark.parametrize(
+        ("error", "seconds"),
+        [(ApiException(status=status), 30) for status in (429, 500, 502, 503, 504)]
+        + [(ApiException(status=status), 5) for status in (401, 403, 404)]
+        + [(ClusterUnreachable("no answer"), 30), (CodeExecError("refused"), 5)],
+        ids=str,
+    )
+    def test_how_long_there_is_hope(self, outage: Outage, now: list[float], error: Exception, seconds: float) -> None:
+        outage.opens()
+        now[0] += 300  # it was open for long, and the outage begins with its end
+        assert outage.passes(error)
+        now[0] += seconds
+        outage.opens()
+        assert outage.passes(error)
+        now[0] += 0.1
+        assert not outage.passes(error)
 
 
 def a_rule_is_broken(*causes: dict[str, str]) -> str:
