@@ -29,7 +29,7 @@ class _Entry:
         self.deleted = kind in ("DELETED", "GONE")
         if kind != "GONE":
             try:
-                self.latest = CodeExecution.parse(raw)
+                self.latest = CodeExecution.read(raw)
             except ValueError as problem:  # what came is no execution that this client understands
                 self.error = CodeExecError(f"could not watch the execution: {type(problem).__name__}: {problem}")
         self.publish()

@@ -420,7 +420,7 @@ class Transport:
             CodeExecError: see `exceptions`.
         """
         try:
-            return ExecutionPolicy.parse(await self._get_object(POLICY_KIND, POLICY_PLURAL, POLICY_NAME))
+            return ExecutionPolicy.read(await self._get_object(POLICY_KIND, POLICY_PLURAL, POLICY_NAME))
         except NotFound:
             return None
 
@@ -443,7 +443,7 @@ class Transport:
             CodeExecError: see `exceptions`.
         """
         labels = {EXECUTION_LABEL: spec.execution_ref.name}
-        return ExecutionApproval.parse(await self._create_object(APPROVAL_KIND, APPROVAL_PLURAL, name, spec, labels))
+        return ExecutionApproval.read(await self._create_object(APPROVAL_KIND, APPROVAL_PLURAL, name, spec, labels))
 
     async def revoke(self, name: str) -> None:
         """Take an ExecutionApproval back.
@@ -541,7 +541,7 @@ class Transport:
 
     async def _create_execution(self, name: str, spec: CodeExecutionSpec) -> CodeExecution:
         try:
-            return CodeExecution.parse(await self._create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec))
+            return CodeExecution.read(await self._create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec))
         except (InvalidExecution, NotInstalled, NotPermitted):
             raise
         except CodeExecError:  # it may be there all the same, and nobody would wait for it
@@ -556,7 +556,7 @@ class Transport:
             NotFound: there is none.
             CodeExecError: see `exceptions`.
         """
-        return CodeExecution.parse(await self._get_object(EXECUTION_KIND, EXECUTION_PLURAL, name))
+        return CodeExecution.read(await self._get_object(EXECUTION_KIND, EXECUTION_PLURAL, name))
 
     def list(self) -> AsyncGenerator[CodeExecution, None]:
         """All CodeExecutions of the namespace, in no particular order.
@@ -564,7 +564,7 @@ class Transport:
         Raises:
             CodeExecError: see `exceptions`.
         """
-        return self._list_objects(EXECUTION_KIND, EXECUTION_PLURAL, CodeExecution.parse)
+        return self._list_objects(EXECUTION_KIND, EXECUTION_PLURAL, CodeExecution.read)
 
     async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
         """All CodeExecutions and CodeSessions of the namespace as they are stored, each with its `kind`.
@@ -603,7 +603,7 @@ class Transport:
             except NotFound:
                 return
             yield latest
-        async with aclosing(self._changes(EXECUTION_KIND, EXECUTION_PLURAL, latest, CodeExecution.parse)) as changes:
+        async with aclosing(self._changes(EXECUTION_KIND, EXECUTION_PLURAL, latest, CodeExecution.read)) as changes:
             async for one in changes:
                 yield one
 
@@ -680,7 +680,7 @@ class Transport:
             CodeExecError: see `exceptions`.
         """
         spec = spec.model_copy(update={"requested_by": await self.whoami()})
-        return CodeSession.parse(await self._create_object(SESSION_KIND, SESSION_PLURAL, name, spec))
+        return CodeSession.read(await self._create_object(SESSION_KIND, SESSION_PLURAL, name, spec))
 
     async def get_session(self, name: str) -> CodeSession:
         """The CodeSession of this name.
@@ -689,7 +689,7 @@ class Transport:
             NotFound: there is none.
             CodeExecError: see `exceptions`.
         """
-        return CodeSession.parse(await self._get_object(SESSION_KIND, SESSION_PLURAL, name))
+        return CodeSession.read(await self._get_object(SESSION_KIND, SESSION_PLURAL, name))
 
     def list_sessions(self) -> AsyncGenerator[CodeSession, None]:
         """All CodeSessions of the namespace, in no particular order.
@@ -697,7 +697,7 @@ class Transport:
         Raises:
             CodeExecError: see `exceptions`.
         """
-        return self._list_objects(SESSION_KIND, SESSION_PLURAL, CodeSession.parse)
+        return self._list_objects(SESSION_KIND, SESSION_PLURAL, CodeSession.read)
 
     async def end_session(self, name: str) -> None:
         """Ask the operator to end a session, which deletes its workspace.
@@ -715,7 +715,7 @@ class Transport:
         Raises:
             CodeExecError: see `exceptions`.
         """
-        return self._changes(SESSION_KIND, SESSION_PLURAL, session, CodeSession.parse)
+        return self._changes(SESSION_KIND, SESSION_PLURAL, session, CodeSession.read)
 
     async def _create_object(
         self,

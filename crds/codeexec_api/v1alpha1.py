@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from codeexec_api import leniency
 from codeexec_api.digests import code_digest
 from codeexec_api.names import (
     API_VERSION,
@@ -1433,12 +1434,21 @@ class _Object(_Status):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
-        """Parse an object from the API server.
+        """Parse an object from the API server, to do what it asks for: what is not known is refused.
 
         Raises:
             pydantic.ValidationError: a ValueError that names each wrong field.
         """
         return cls.model_validate(raw)
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Self:
+        """Read back an object from the API server, to tell of it: another version may have written it.
+
+        Raises:
+            pydantic.ValidationError: a ValueError that names each field that is missing or of another type.
+        """
+        return leniency.read(cls, raw)
 
 
 class CodeExecution(_Object):
