@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
@@ -24,6 +24,9 @@ from executor_client.work_dir import WorkDir
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+NO_MODULE: Final = "Module name must be a valid Python identifier:"
+"""In the words of AutoGen's own executors."""
 
 
 @dataclass
@@ -99,7 +102,8 @@ class Described(Generic[AnySettings]):
 def prepare_blocks(code_blocks: Sequence[CodeBlock], unknown: Callable[[str], str] = unknown_language) -> Prepared:
     """AutoGen's blocks as they are run, up to the first that can't be; see `prepare`."""
     sources = [SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks]
-    return prepare(sources, unknown)
+    # Beside our words those of the Docker executor, which raises them.
+    return prepare(sources, lambda language: f"{unknown(language)}\nUnsupported language: {language}")
 
 
 def check_timeout(value: int) -> None:

@@ -71,8 +71,19 @@ class WorkspaceFile:
 class Prepared:
     """The blocks that can be run, and what stands in the way of the one after them."""
 
-    blocks: tuple[PreparedBlock, ...]
+    runnable: tuple[PreparedBlock, ...]
     refusal: str = ""
+
+    @property
+    def blocks(self) -> tuple[PreparedBlock, ...]:
+        """All blocks.
+
+        Raises:
+            ValueError: one can't be run; the text says why.
+        """
+        if self.refusal:
+            raise ValueError(f"{self.refusal}; nothing was run")
+        return self.runnable
 
 
 def prepare(blocks: Sequence[SourceBlock], unknown: Callable[[str], str] = unknown_language) -> Prepared:
@@ -96,6 +107,17 @@ def prepare(blocks: Sequence[SourceBlock], unknown: Callable[[str], str] = unkno
             return Prepared(tuple(prepared), f"{FILENAME_REFUSED}: {error}")
         prepared.append(PreparedBlock(language, block.code.encode(), filename))
     return Prepared(tuple(prepared))
+
+
+def all_prepared(blocks: Sequence[PreparedBlock | SourceBlock]) -> tuple[PreparedBlock, ...]:
+    """The blocks, each ready to be sent.
+
+    Raises:
+        ValueError: one can't be run; the text says why.
+    """
+    return tuple(
+        block for one in blocks for block in ((one,) if isinstance(one, PreparedBlock) else prepare([one]).blocks)
+    )
 
 
 def file_name(code: str) -> str | None:

@@ -37,7 +37,15 @@ from codeexec_api.names import block_key, file_key, payload_name
 from codeexec_api.permits import parse_mount, parse_permit
 from executor_client import forks, telemetry
 from executor_client.approvals import ApprovalWait, ReviewedCode
-from executor_client.blocks import PreparedBlock, WorkspaceFile, check_size, count_parts, payload_of
+from executor_client.blocks import (
+    PreparedBlock,
+    SourceBlock,
+    WorkspaceFile,
+    all_prepared,
+    check_size,
+    count_parts,
+    payload_of,
+)
 from executor_client.exceptions import CodeExecError, NotFound, NothingToDecide, OutputUnavailable
 from executor_client.execution import Execution, read_contents
 from executor_client.images import check_image
@@ -123,8 +131,7 @@ class CodeExecutionClient:
     """Creates CodeExecutions and CodeSessions, and waits for results.
 
         async with CodeExecutionClient() as client:
-            prepared = prepare([SourceBlock("python", "print(1)")])  # prepared.refusal says what can't be run
-            result = await client.execute(prepared.blocks, Request(agent="me"))
+            result = await client.execute([SourceBlock("python", "print(1)")], Request(agent="me"))
 
     Connections are opened when they are first needed, one for each event loop, and closed by `close()`, at the end of
     `async with` or with the loop. Concurrent calls are independent of each other.
@@ -188,7 +195,7 @@ class CodeExecutionClient:
 
     async def execute(
         self,
-        blocks: Sequence[PreparedBlock],
+        blocks: Sequence[PreparedBlock | SourceBlock],
         request: Request,
         *,
         files: Sequence[WorkspaceFile] = (),
@@ -212,9 +219,11 @@ class CodeExecutionClient:
                 raises stops the code and is raised here.
 
         Raises:
-            ValueError: blocks and files are too large, or egress or mounts are asked for in a session.
+            ValueError: a block can't be run, blocks and files are too large, or egress or mounts are asked for in a
+                session.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
+        blocks = all_prepared(blocks)
         check_size(blocks, files)
         with telemetry.execution_span() as span:
             transport = await self.connect()
@@ -239,7 +248,7 @@ class CodeExecutionClient:
 
     async def submit(
         self,
-        blocks: Sequence[PreparedBlock],
+        blocks: Sequence[PreparedBlock | SourceBlock],
         request: Request,
         *,
         files: Sequence[WorkspaceFile] = (),
@@ -250,9 +259,11 @@ class CodeExecutionClient:
         """The same, but without waiting: the execution goes on whatever becomes of the caller.
 
         Raises:
-            ValueError: blocks and files are too large, or egress or mounts are asked for in a session.
+            ValueError: a block can't be run, blocks and files are too large, or egress or mounts are asked for in a
+                session.
             CodeExecError: it could not be submitted; see `executor_client.exceptions`.
         """
+        blocks = all_prepared(blocks)
         check_size(blocks, files)
         with telemetry.execution_span(telemetry.SUBMIT_SPAN_NAME) as span:
             transport = await self.connect()

@@ -33,8 +33,8 @@ _START_SECONDS: Final = 75
 _GRACE_SECONDS: Final = 60
 """For what comes behind the last block: output and files are brought to the record."""
 _LOG_AGAIN_SECONDS: Final = 1.0
-_LOG_TRIES: Final = 5
-"""How often a log is asked for that gives nothing; the record has it all in the end."""
+_LOG_PAUSE_SECONDS: Final = 8.0
+"""Before a log is asked for again that gives nothing, at most; the record has it all in the end."""
 _CLOCK_SKEW: Final = timedelta(minutes=1)
 _READS_AT_ONCE: Final = 4
 
@@ -223,20 +223,20 @@ class Execution:
     async def _follow(
         self, execution: CodeExecution, live: LiveOutput, arrived: "asyncio.Queue[OutputChunk | None]"
     ) -> None:
-        """Put what the log gives into the queue. A log that breaks off is read again, for a while."""
+        """Put what the log gives into the queue. A log that breaks off is read again, until this is cancelled."""
         transport = await self._connect()
         started_at = execution.status.started_at
         in_session = execution.spec.session_ref is not None
         since = started_at - _CLOCK_SKEW if started_at and in_session else None
-        tries = _LOG_TRIES
-        while tries:
-            tries -= 1
+        pause = _LOG_AGAIN_SECONDS
+        while True:
             async with aclosing(transport.follow_log(execution.status.pod_name, since)) as lines:
                 async for line in lines:
                     if chunk := live.feed(line):
                         arrived.put_nowait(chunk)
-                        tries = _LOG_TRIES
-            await asyncio.sleep(_LOG_AGAIN_SECONDS)
+                        pause = _LOG_AGAIN_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOG_PAUSE_SECONDS)
 
     async def _read_contents(self, finished: CodeExecution) -> Contents:
         if self._contents is None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from autogen_core import CancellationToken, Component
 from autogen_core.code_executor import CodeBlock, CodeExecutor
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from codeexec_api import Limits, Phase, Reason
 from codeexec_api.v1alpha1 import (
@@ -29,6 +29,7 @@ from codeexec_api.v1alpha1 import (
 from executor_client import forks
 from executor_client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
 from executor_client.autogen import (
+    NO_MODULE,
     Described,
     SandboxCodeResult,
     check_range,
@@ -74,6 +75,8 @@ class KubernetesCodeResult(SandboxCodeResult):
 
 class KubernetesCodeExecutorConfig(BaseModel):
     """Configuration of `KubernetesCodeExecutor`. Holds references to credentials, never credentials."""
+
+    model_config = ConfigDict(extra="forbid")
 
     timeout: int = 60
     namespace: str | None = None
@@ -181,7 +184,7 @@ class KubernetesCodeExecutor(
                 "functions need approval='wait': they are checked by an execution, which may need approval, too"
             )
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
-            raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
+            raise ValueError(f"{NO_MODULE} functions_module is {functions_module!r}")
         if session not in ("per-executor", "per-call"):
             raise ValueError(f"session is {session!r}, but must be 'per-executor' or 'per-call'")
         if stateful and session == "per-call":
@@ -267,14 +270,14 @@ class KubernetesCodeExecutor(
         if cancellation_token.is_cancelled():
             return KubernetesCodeResult(exit_code=1, output=CANCELLED)
         prepared = prepare_blocks(code_blocks)
-        if not prepared.blocks:
+        if not prepared.runnable:
             return KubernetesCodeResult(exit_code=1, output=prepared.refusal)
-        code_file = keep_source(self._folder, prepared.blocks) or f"/workspace/{prepared.blocks[0].file}"
+        code_file = keep_source(self._folder, prepared.runnable) or f"/workspace/{prepared.runnable[0].file}"
         cancelled = event_of(cancellation_token)
         if self._shared:
-            running = self._shared.run(partial(self._run_in_session, prepared.blocks, cancelled))
+            running = self._shared.run(partial(self._run_in_session, prepared.runnable, cancelled))
         else:
-            running = self._run_alone(prepared.blocks, cancelled)
+            running = self._run_alone(prepared.runnable, cancelled)
         try:
             result = await despite_cancellation(running, cancellation_token)
         except SessionDenied as error:

@@ -26,7 +26,7 @@ for name in {packages!r}:
         missing.append(name)
 if missing:
     there = sorted({{one.metadata["Name"] for one in importlib.metadata.distributions()}})
-    print(f"{where} lacks {{', '.join(missing)}}; nothing is installed at run time. It has: "
+    print(f"Pip install failed. {where} lacks {{', '.join(missing)}}; nothing is installed at run time. It has: "
           f"{{', '.join(there) or 'no packages'}}", file=sys.stderr)
     sys.exit(1)
 importlib.import_module({module!r})

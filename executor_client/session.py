@@ -1,15 +1,16 @@
 """A handle on one session: a workspace that several executions share, one after the other."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from codeexec_api import CodeSession, CodeSessionSpec, Phase, SessionPhase
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client import telemetry
-from executor_client.blocks import PreparedBlock, WorkspaceFile
+from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile
 from executor_client.exceptions import FileTransferError, NotFound, NotInstalled, SessionEnded
 from executor_client.execution import OPERATOR_SECONDS
 from executor_client.results import CANCELLED, Artifact, ExecutionResult, session_failure
@@ -18,6 +19,8 @@ from executor_client.words import caller
 
 if TYPE_CHECKING:
     from executor_client.client import CodeExecutionClient, ListFiles, OnOutput, Request
+
+logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -118,7 +121,7 @@ class Session:
 
     async def execute(
         self,
-        blocks: Sequence[PreparedBlock],
+        blocks: Sequence[PreparedBlock | SourceBlock],
         *,
         files: Sequence[WorkspaceFile] = (),
         fetch: Sequence[str] = (),
@@ -130,7 +133,7 @@ class Session:
 
         Raises:
             SessionEnded: the session is over; nothing was run.
-            ValueError: blocks and files are too large.
+            ValueError: a block can't be run, or blocks and files are too large.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
         return await self._client.execute(
@@ -181,7 +184,7 @@ class Session:
         return dict(result.files)
 
     async def list_files(self, *, cancelled: asyncio.Event | None = None) -> list[Artifact]:
-        """The files in the workspace, sorted by path; at most 256.
+        """The files in the workspace, sorted by path; at most 256. How many are left out is a line in the log.
 
         Raises:
             SessionEnded: the session is over.
@@ -189,6 +192,13 @@ class Session:
         """
         result = await self.execute((), list_files="All", cancelled=cancelled)
         _demand_success(result)
+        if result.artifacts_omitted:
+            logger.warning(
+                "%d files of session %s are not listed: at most %d are, and none with an unusable name",
+                result.artifacts_omitted,
+                self.name,
+                MAX_ARTIFACTS,
+            )
         return sorted(result.artifacts, key=lambda one: one.path)
 
     async def end(self) -> None:

@@ -40,6 +40,7 @@ from codeexec_api.policy import policy_for
 from codeexec_api.v1alpha1 import Approvable
 from executor_client import forks, telemetry
 from executor_client.autogen import (
+    NO_MODULE,
     Described,
     SandboxCodeResult,
     check_timeout,
@@ -157,7 +158,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
     ) -> None:
         check_timeout(timeout)
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
-            raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
+            raise ValueError(f"{NO_MODULE} functions_module is {functions_module!r}")
         self._endpoints = tuple(map(check_endpoint, endpoints))
         _demand_platform()
         demand_approval(os.environ, approval, _now())
@@ -222,10 +223,10 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         if cancellation_token.is_cancelled():
             return LocalCodeResult(exit_code=1, output=CANCELLED)
         prepared = prepare_blocks(code_blocks, self._unknown)
-        if not prepared.blocks:
+        if not prepared.runnable:
             return LocalCodeResult(exit_code=1, output=prepared.refusal)
-        check_size(prepared.blocks, ())
-        asked = Asked(f"local-{secrets.token_hex(6)}", self._specify(prepared.blocks))
+        check_size(prepared.runnable, ())
+        asked = Asked(f"local-{secrets.token_hex(6)}", self._specify(prepared.runnable))
         with telemetry.execution_span() as span:
             telemetry.describe_request(span, namespace=None, name=asked.name, spec=asked.spec)
             cancelled = event_of(cancellation_token)
@@ -236,14 +237,14 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
                 raise
             if approver := self._approver():
                 span.set_attribute("codeexec.approval.approver", approver)
-            code_file = keep_source(self._folder, prepared.blocks)
-            refusal, findings = await asyncio.to_thread(self._judge, asked.spec, prepared.blocks)
+            code_file = keep_source(self._folder, prepared.runnable)
+            refusal, findings = await asyncio.to_thread(self._judge, asked.spec, prepared.runnable)
             asked = replace(asked, findings=findings)
             if refusal:
                 ran = _Ran(denied(asked, refusal))
                 self._tell_the_end(Phase.PENDING, ran.record)
             else:
-                job = partial(self._run, asked, prepared.blocks)
+                job = partial(self._run, asked, prepared.runnable)
                 ran = await despite_cancellation(self._in_turn(job, asked, cancelled), cancellation_token)
             telemetry.describe_outcome(span, ran.record)
         result = ran.result()
@@ -288,7 +289,10 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             if future.cancelled():
                 return self._never_ran(asked)
             stop.set()
-            await asyncio.wait([waiting])
+            if future.cancel():  # its turn has not come, so there is nothing to wait for
+                self._never_ran(asked)
+            else:
+                await asyncio.wait([waiting])
             raise
         finally:
             canceller.cancel()

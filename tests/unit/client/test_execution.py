@@ -24,6 +24,7 @@ from executor_client import (
     PreparedBlock,
     Request,
     SessionEnded,
+    SourceBlock,
     execution,
 )
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
@@ -141,6 +142,54 @@ async def test_whatever_becomes_of_the_log_each_stream_is_whole(
     handle = await bent(client, bend).submit(block("both"), ME)
     chunks = await output_of(handle)
     assert (text_of(chunks), text_of(chunks, "stderr")) == ("1\n2\n", "E\n")
+
+
+async def test_a_log_that_gives_nothing_for_long_is_still_asked_for(
+    client: CodeExecutionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer ends a silent stream every few minutes, and then the code prints."""
+    monkeypatch.setattr(execution, "_LOG_AGAIN_SECONDS", 0)
+    asked = 0
+
+    async def silent_at_first(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+        nonlocal asked
+        asked += 1
+        if asked > 12:
+            async for line in good(pod, since):
+                yield line
+
+    handle = await bent(client, silent_at_first).submit(block("hang"), ME)
+    output = handle.output()
+    async with asyncio.timeout(10):
+        assert (await anext(output)).text == "so far\n"
+    await output.aclose()
+
+
+@pytest.mark.parametrize("code", [SourceBlock("rust", "x"), SourceBlock("python", "# filename: /etc/x.py\n1")])
+async def test_a_block_that_can_not_be_run_is_an_error_and_no_success(
+    client: CodeExecutionClient, fake: FakeCluster, code: SourceBlock
+) -> None:
+    good = SourceBlock("python", "both")
+    assert (await client.execute([good], ME)).stdout == "1\n2\n"
+    async with await client.open_session(ME) as session:
+        for run in (session.execute([good, code]), client.execute([code], ME), client.submit([code], ME)):
+            with pytest.raises(ValueError, match="nothing was run"):
+                await run
+    assert len(fake.executions) == 1
+
+
+async def test_files_that_are_not_listed_are_told_of(
+    client: CodeExecutionClient, fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def behave(one: FakeBlock) -> FakeOutcome:
+        one.files.update({f"f{number}": b"" for number in range(300)})
+        return FakeOutcome()
+
+    fake._run = behave
+    async with await client.open_session(ME) as session:
+        await session.execute(block("make"))
+        assert len(await session.list_files()) == 256
+        assert f"files of session {session.name} are not listed: at most 256 are" in caplog.text
 
 
 async def test_a_log_that_lies_is_not_gone_on_with_and_the_result_is_true(
