@@ -285,13 +285,24 @@ class CodeExecutionClient:
         """
         return await (await self.connect()).get(name)
 
-    async def list_executions(self) -> list[CodeExecution]:
-        """The records of all executions of the namespace, oldest first.
+    async def list_executions(
+        self,
+        *,
+        phase: Phase | None = None,
+        takes: Callable[[CodeExecution], bool] = lambda _: True,
+        limit: int | None = None,
+    ) -> list[CodeExecution]:
+        """The records of executions of the namespace, oldest first. What is not asked for is not held in memory.
+
+        Args:
+            phase: only those in this phase.
+            takes: only those for which this is true.
+            limit: only so many, the newest.
 
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
-        return await _oldest_first((await self.connect()).list())
+        return await _oldest_first((await self.connect()).list(phase), takes, limit)
 
     async def list_stored(self) -> list[Mapping[str, Any]]:
         """All executions and sessions of the namespace as the API server has them, each with its `kind`.
@@ -325,7 +336,7 @@ class CodeExecutionClient:
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
-        return [one for one in await self.list_executions() if one.status.phase is Phase.AWAITING_APPROVAL]
+        return await self.list_executions(phase=Phase.AWAITING_APPROVAL)
 
     async def approve(
         self, execution: CodeExecution, *, reason: str = "", valid: timedelta = timedelta(minutes=15)
@@ -645,6 +656,17 @@ def _nothing_to_decide(execution: CodeExecution) -> NothingToDecide:
     )
 
 
-async def _oldest_first(records: AsyncIterator[_Record]) -> list[_Record]:
-    found = [one async for one in records]
-    return sorted(found, key=lambda one: (str(one.metadata.creation_timestamp), one.metadata.name))
+async def _oldest_first(
+    records: AsyncIterator[_Record], takes: Callable[[_Record], bool] = lambda _: True, limit: int | None = None
+) -> list[_Record]:
+    found: list[_Record] = []
+    async for one in records:
+        if takes(one):
+            found.append(one)
+            if limit and len(found) >= 2 * limit:
+                found = _by_age(found)[-limit:]
+    return _by_age(found)[-limit if limit else 0 :]
+
+
+def _by_age(records: list[_Record]) -> list[_Record]:
+    return sorted(records, key=lambda one: (str(one.metadata.creation_timestamp), one.metadata.name))

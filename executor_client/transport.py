@@ -27,6 +27,7 @@ from codeexec_api import (
     ExecutionApproval,
     ExecutionApprovalSpec,
     ExecutionPolicy,
+    Phase,
     manifest,
 )
 from codeexec_api.names import (
@@ -181,8 +182,8 @@ class ClusterTransport(Protocol):
     async def get(self, name: str) -> CodeExecution:
         """The CodeExecution of this name; `NotFound` if there is none."""
 
-    def list(self) -> AsyncGenerator[CodeExecution, None]:
-        """All CodeExecutions of the namespace, in no particular order."""
+    def list(self, phase: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
+        """All CodeExecutions of the namespace, or those in this phase, in no particular order."""
 
     def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
         """All CodeExecutions and CodeSessions of the namespace as they are stored, each with its `kind`."""
@@ -558,13 +559,14 @@ class Transport:
         """
         return CodeExecution.read(await self._get_object(EXECUTION_KIND, EXECUTION_PLURAL, name))
 
-    def list(self) -> AsyncGenerator[CodeExecution, None]:
-        """All CodeExecutions of the namespace, in no particular order.
+    def list(self, phase: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
+        """All CodeExecutions of the namespace, or those in this phase, in no particular order.
 
         Raises:
             CodeExecError: see `exceptions`.
         """
-        return self._list_objects(EXECUTION_KIND, EXECUTION_PLURAL, CodeExecution.read)
+        fields = f"status.phase={phase.value}" if phase else None
+        return self._list_objects(EXECUTION_KIND, EXECUTION_PLURAL, CodeExecution.read, fields)
 
     async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
         """All CodeExecutions and CodeSessions of the namespace as they are stored, each with its `kind`.
@@ -735,8 +737,15 @@ class Transport:
 
         with self._errors(f"create the {kind}"):
             return await created_once(
+                # Strict: what an older cluster doesn't know is refused, where it would be dropped in silence.
                 lambda: self._custom.create_namespaced_custom_object(
-                    GROUP, VERSION, self.namespace, plural, body, _request_timeout=_REQUEST_SECONDS
+                    GROUP,
+                    VERSION,
+                    self.namespace,
+                    plural,
+                    body,
+                    field_validation="Strict",
+                    _request_timeout=_REQUEST_SECONDS,
                 ),
                 find,
             )
@@ -760,14 +769,17 @@ class Transport:
         )
 
     async def _list_objects(
-        self, kind: str, plural: str, parse: Callable[[Any], _Object]
+        self, kind: str, plural: str, parse: Callable[[Any], _Object], fields: str | None = None
     ) -> AsyncGenerator[_Object, None]:
-        async with aclosing(self._list_raw(kind, plural)) as items:
+        async with aclosing(self._list_raw(kind, plural, fields)) as items:
             async for item in items:
                 yield parse(item)
 
-    async def _list_raw(self, kind: str, plural: str) -> AsyncGenerator[Mapping[str, Any], None]:
-        following: dict[str, Any] = {}
+    async def _list_raw(
+        self, kind: str, plural: str, fields: str | None = None
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
+        chosen: dict[str, Any] = {"field_selector": fields} if fields else {}
+        following: dict[str, Any] = chosen
         while True:
             with self._errors(f"list {kind}s"):
                 page: Any = await self._custom.list_namespaced_custom_object(
@@ -777,7 +789,7 @@ class Transport:
                 yield item
             if not (token := page["metadata"].get("continue")):
                 return
-            following = {"_continue": token}
+            following = {**chosen, "_continue": token}
 
     async def _changes(
         self, kind: str, plural: str, start: _Object, parse: Callable[[Any], _Object]

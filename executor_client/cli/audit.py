@@ -233,8 +233,9 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
 
 
 async def _records(client: CodeExecutionClient, asked: Asked) -> list[Any]:
-    found: list[Record] = [*await client.list_executions(), *await client.list_sessions()]
-    return auditing.by_age(one for one in found if asked.takes(one))
+    sessions = await client.list_sessions()
+    found: list[Record] = [*await client.list_executions(takes=asked.takes), *filter(asked.takes, sessions)]
+    return auditing.by_age(found)
 
 
 async def _find(client: CodeExecutionClient, name: str) -> Record:

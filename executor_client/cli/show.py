@@ -51,13 +51,12 @@ def get(
     if name:
         echo_record(cluster.run(lambda client: client.get(name)), _show, as_json=as_json)
         return
-    found = [
-        one
-        for one in cluster.run(lambda client: client.list_executions())
-        if agent in (None, one.spec.source.agent)
-        and phase in (None, one.status.phase)
-        and (with_transfers or one.spec.blocks)
-    ][-(limit or 0) :]
+
+    def takes(one: CodeExecution) -> bool:
+        return agent in (None, one.spec.source.agent) and (with_transfers or bool(one.spec.blocks))
+
+    asked = Phase(phase) if phase else None
+    found = cluster.run(lambda client: client.list_executions(phase=asked, takes=takes, limit=limit))
     echo_records(found, _COLUMNS, _row, now(), as_json=as_json)
 
 

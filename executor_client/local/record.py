@@ -178,6 +178,8 @@ def _record(asked: Asked, status: CodeExecutionStatus) -> CodeExecution:
 def unknown_here(language: str, program: str, known: Sequence[str]) -> str:
     """The message for a language that this machine doesn't run; without a program if no machine does."""
     why = f": this machine has no {program}" if program else ""
+    if program == "pwsh":
+        why += " (Powershell or pwsh is not installed)"  # in the words of AutoGen's executors
     return f"unknown language {language}{why}; supported languages: {', '.join(known)}"
 
 

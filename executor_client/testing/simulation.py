@@ -560,6 +560,7 @@ class Simulation:
         command = LANGUAGES[block.language].command
         if block.language not in self._languages:
             text = f"unknown language {block.language}: the sandbox image has no {command[0]}"
+            text += " (Powershell or pwsh is not installed)" if command[0] == "pwsh" else ""
             there = ", ".join(one for one in LANGUAGES if one in self._languages)
             return FakeOutcome(stderr=f"{text}; supported languages: {there}\n", exit_code=1)
         path = block.filename or default_file_name(block.language, block.sha256)

@@ -106,11 +106,12 @@ class FakeTransport:
         self._check()
         return self._simulation.executions[name]
 
-    async def list(self) -> AsyncGenerator[CodeExecution, None]:
-        """The newest version of each record."""
+    async def list(self, phase: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
+        """The newest version of each record, or of those in this phase."""
         self._check()
         for execution in self._simulation.executions.all():
-            yield execution
+            if phase in (None, execution.status.phase):
+                yield execution
 
     async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
         """The newest version of each record, as an API server would have it."""

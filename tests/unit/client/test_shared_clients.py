@@ -12,6 +12,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
+from codeexec_api import Phase
 from executor_client import (
     ClusterRef,
     ClusterUnreachable,
@@ -97,6 +98,21 @@ async def test_a_client_is_collected_whether_it_was_closed_or_not(fake: FakeClus
     del clients, client
     gc.collect()
     assert [one() for one in there] == [None] * 4
+
+
+async def test_a_list_holds_what_is_asked_for_only(fake: FakeCluster) -> None:
+    client = fake.client()
+    request = Request(agent="me")
+    for code in ("a", "b", "c", "d", "e"):
+        await client.execute([SourceBlock("python", code)], request)
+        fake.advance(1)
+    held = await client.submit([SourceBlock("python", "hang")], request)
+    names = [one.metadata.name for one in await client.list_executions()]
+    assert [one.metadata.name for one in await client.list_executions(limit=2)] == names[-2:]
+    running = await client.list_executions(phase=Phase.RUNNING)
+    assert [one.metadata.name for one in running] == [held.name]
+    few = await client.list_executions(takes=lambda one: one.metadata.name != held.name, limit=1)
+    assert [one.metadata.name for one in few] == names[-2:-1]
 
 
 def exit_code_of_a_fork(work: Callable[[], object]) -> int:
