@@ -550,8 +550,11 @@ class KubernetesCodeExecutor(
 
     @classmethod
     def _from_config_past_version(cls, config: dict[str, Any], version: int) -> Self:  # noqa: ARG003 - there was one
-        """Version 1 knew no sessions: each call had a pod of its own."""
-        return cls._from_config(KubernetesCodeExecutorConfig.model_validate({"session": "per-call"} | config))
+        """Version 1 knew no sessions: each call had a pod of its own. Dumps of the Docker executor have it, too."""
+        known = {name: value for name, value in config.items() if name in KubernetesCodeExecutorConfig.model_fields}
+        if ignored := sorted(config.keys() - known.keys()):
+            logger.warning("these settings have no effect in a KubernetesCodeExecutor: %s", ", ".join(ignored))
+        return cls._from_config(KubernetesCodeExecutorConfig.model_validate({"session": "per-call"} | known))
 
 
 class _Transfer:

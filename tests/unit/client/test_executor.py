@@ -131,6 +131,14 @@ def test_an_old_configuration_keeps_its_meaning(version: int | None, config: dic
     assert dumped.config["timeout"] == config.get("timeout", 60)
 
 
+def test_a_dump_of_the_docker_executor_loads_and_says_what_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    config = {"timeout": 5, "auto_remove": True, "bind_dir": None}
+    provider = "executor_client.KubernetesCodeExecutor"
+    loaded = CodeExecutor.load_component({"provider": provider, "component_version": 1, "config": config})
+    assert loaded.dump_component().config["timeout"] == 5
+    assert "no effect in a KubernetesCodeExecutor: auto_remove, bind_dir" in caplog.text
+
+
 @pytest.mark.parametrize(
     "config", [{"timeout": 0}, {"functions_module": "not one"}, {"limits": {"cpu": "none"}}, {"tiemout": 5}]
 )
