@@ -186,5 +186,5 @@ def _try_again_at(seen: ObservedPool, problem_at: datetime, timing: Timing) -> d
 
 def _manifest(name: str, seen: ObservedPool, template: Template, now: datetime) -> dict[str, Any]:
     seconds = seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS
-    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.surroundings, now)
+    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.policy, seen.surroundings, now)
     return build_pool_pod(seen.pool, name=name, template=template.digest, **parts)

@@ -71,7 +71,8 @@ def _manifest(
 ) -> dict[str, Any]:
     """The pod, with a deadline behind that of this operator."""
     seconds = timing.start_timeout + seen.session.spec.max_lifetime_seconds + 2 * timing.grace
-    return build_pod(seen.session, **startup.parts_of(image, runtime_class_name, seconds, seen.surroundings, now))
+    parts = startup.parts_of(image, runtime_class_name, seconds, seen.policy, seen.surroundings, now)
+    return build_pod(seen.session, **parts)
 
 
 def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:

@@ -109,7 +109,8 @@ def _manifest(seen: Observed, now: datetime, timing: Timing) -> dict[str, Any]:
     """The pod, with a deadline behind those of the runner and of this operator."""
     spec, status = seen.execution.spec, seen.execution.status
     seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace
-    parts = startup.parts_of(status.image, status.runtime_class_name or None, seconds, seen.surroundings, now)
+    runtime_class = status.runtime_class_name or None
+    parts = startup.parts_of(status.image, runtime_class, seconds, seen.policy, seen.surroundings, now)
     return build_pod(seen.execution, **parts)
 
 

@@ -14,6 +14,7 @@ from codeexec_api import (
     ExecutionPolicySpec,
     OpenedEgress,
     PodLimits,
+    PodRequests,
     Reason,
     condition,
     find_condition,
@@ -140,16 +141,27 @@ def taken(sandbox: Sandbox, when: str) -> str:
 
 
 def parts_of(
-    image: str, runtime_class_name: str | None, seconds: float, surroundings: Surroundings, now: datetime
+    image: str,
+    runtime_class_name: str | None,
+    seconds: float,
+    policy: ExecutionPolicySpec | PolicyProblem | None,
+    surroundings: Surroundings,
+    now: datetime,
 ) -> PodParts:
     """What a pod is made of that is to end by itself after so many seconds."""
     return {
         "image": image,
+        "requests": requests_of(policy),
         "deadline_seconds": int(seconds),
         "runtime_class_name": runtime_class_name,
         "user_namespace": surroundings.user_namespace(runtime_class_name),
         "egress_targets": [target.dump() for target in surroundings.targets(now)],
     }
+
+
+def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodRequests:
+    """What pods request under this policy."""
+    return policy.requests if isinstance(policy, ExecutionPolicySpec) else PodRequests()
 
 
 def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -> datetime:

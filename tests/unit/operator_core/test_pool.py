@@ -260,6 +260,7 @@ class TestForUse:
 
     def test_none_that_was_made_otherwise(self) -> None:
         assert not self.for_use(ready(), spec={"limits": {"cpu": "250m"}})
+        assert not self.for_use(ready(), policy=a_policy(requests={"cpu": "250m"}))
 
     def test_none_that_is_too_old(self) -> None:
         assert self.for_use(ready(), 99, spec={"maxAgeSeconds": 100})
