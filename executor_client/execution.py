@@ -23,6 +23,7 @@ from executor_client.results import (
     result_of,
 )
 from executor_client.transport import ClusterTransport
+from executor_client.waiting import OnWait, Waiting
 from executor_client.words import caller
 
 logger = logging.getLogger(__name__)
@@ -53,9 +54,11 @@ class Execution:
         latest: CodeExecution | None = None,
         *,
         approval: ApprovalWait = _WAIT,
+        on_wait: OnWait | None = None,
     ) -> None:
         self._connect = connect
         self._patience = Patience(approval, self._give_up)
+        self._waiting = Waiting(on_wait)
         self._overall: asyncio.Timeout | None = None
         self._latest = latest
         self._contents: Contents | None = None
@@ -128,6 +131,7 @@ class Execution:
         if latest.status.phase.terminal or await self._patience.leaves(latest):
             return latest
         seen(latest)
+        await self._waiting.see(latest)
         spec = latest.spec
         run_seconds = len(spec.blocks) * spec.timeout_seconds + _GRACE_SECONDS
         # In a session it may wait for others, as long as the session lives; the operator ends both.
@@ -158,6 +162,7 @@ class Execution:
                     if await self._patience.leaves(current):
                         return current
                     seen(current)
+                    await self._waiting.see(current)
             raise ExecutionLost(f"execution {self.name} was deleted before it ended")
         except TimeoutError:
             if not overall.expired():

@@ -1223,7 +1223,7 @@ class CodeExecutionStatus(_SandboxStatus):
     conditions: Conditions = Field(
         (),
         description="conditions lists the current conditions. Their types are Accepted, Approved, Queued, "
-        "EgressClosed, Started and Finished.",
+        "Delayed, EgressClosed, Started and Finished.",
     )
     observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
     code_digest: str = Field(
@@ -1399,7 +1399,8 @@ class CodeSessionStatus(_SandboxStatus):
     message: str = Field("", max_length=4096, description=_MESSAGE)
     conditions: Conditions = Field(
         (),
-        description="conditions lists the current conditions. Their types are Accepted, EgressClosed and Ready.",
+        description="conditions lists the current conditions. Their types are Accepted, Delayed, EgressClosed and "
+        "Ready.",
     )
     observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
     operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)

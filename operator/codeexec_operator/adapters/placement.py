@@ -16,7 +16,7 @@ from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core import actions
-from codeexec_operator.core.observed import PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed import PoolView, Room, Sandbox, SessionView, is_blocked
 from codeexec_operator.core.placement import Claim, Step, next_step
 
 
@@ -29,6 +29,8 @@ class Register:
     adopt_session: Callable[[CodeSession], None]
     find_pool: Callable[[str, Verdict, PodLimits], PoolWorker | None]
     """By namespace, and what is asked for."""
+    room: Callable[[str], Room]
+    """What has pods in a namespace."""
 
 
 class Placement:
@@ -83,7 +85,7 @@ class Placement:
     def view_session(self) -> SessionView | None:
         """The session, if it is in line there."""
         over = self._execution().status.phase.terminal
-        return self._session.view_for(self) if self._session and not over else None
+        return self._session.view_for(self, self._joined_at) if self._session and not over else None
 
     def view_pool(self) -> PoolView | None:
         """The pool that was asked, with the pod that it has given, until the code starts."""
@@ -96,6 +98,10 @@ class Placement:
             return replace(view, image=of.image, runtime_class_name=of.runtime_class_name, pod_name=name, proven=proven)
         asked = self.asked or Verdict("", None)
         return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
+
+    def room(self) -> Room:
+        """What has pods in its namespace, if no node has room for its own."""
+        return self._register.room(self._worker.meta.namespace) if is_blocked(self._worker.sandbox) else Room()
 
     # --- what is done ---
 
@@ -120,7 +126,7 @@ class Placement:
     def _join_session(self) -> None:
         ref = self._execution().spec.session_ref
         if ref and (found := self._register.find_session(self._worker.meta.namespace, ref.name)):
-            self._session = found
+            self._session, self._joined_at = found, now()
             found.join(self)
 
     async def look_up_session(self) -> SessionView | None:

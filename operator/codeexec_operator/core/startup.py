@@ -59,6 +59,9 @@ class Timing:
     """How old what the record says of a session's use may get."""
     queue_notice: float = 0.25
     """How long an execution waits for a pod of a pool before its record says so."""
+    start_notice: float = 1.5
+    """How long an execution or session waits for its own pod, or for its turn in a session, before its record says
+    so. If no node has room for its pod, it is `queue_notice`."""
     queue_recorded: float = 5
     """How old what the record says of its place in the queue may get."""
     queue_write: float = 0.1
@@ -165,10 +168,14 @@ def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodReques
 
 
 def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -> datetime:
-    """Until when the pod has to be ready: so long after it was accepted, or after it waited for a pool in vain."""
+    """Until when the pod has to be ready."""
+    return requested_at(conditions, now) + timedelta(seconds=timing.start_timeout)
+
+
+def requested_at(conditions: Sequence[Condition], now: datetime) -> datetime:
+    """When the pod was requested: after it was accepted, or after it waited for a pool in vain."""
     found = (find_condition(conditions, kind) for kind in (ConditionType.ACCEPTED, ConditionType.QUEUED))
-    begun = [one.last_transition_time for one in found if one]
-    return max(begun, default=now) + timedelta(seconds=timing.start_timeout)
+    return max((one.last_transition_time for one in found if one), default=now)
 
 
 def out_of_memory(what: str, limits: PodLimits) -> str:
@@ -199,12 +206,12 @@ def has_reported(sandbox: Sandbox) -> bool:
 
 def late(sandbox: Sandbox, timing: Timing) -> Ending:
     """The pod did not become ready in time, with what is known of why."""
-    message = f"the pod did not start within {timing.start_timeout:g} s: {_why(sandbox)}"
+    message = f"the pod did not start within {timing.start_timeout:g} s: {why(sandbox)}"
     return Ending(Event.DEADLINE, None, message)
 
 
-def _why(sandbox: Sandbox) -> str:
-    """In the words of the scheduler or the kubelet, where they say anything."""
+def why(sandbox: Sandbox) -> str:
+    """Why the pod is not ready, in the words of the scheduler or the kubelet, where they say anything."""
     pod = sandbox.pod
     if pod is None:
         return "the API server has not reported it"

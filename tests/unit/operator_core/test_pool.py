@@ -29,6 +29,7 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadPool,
 )
+from codeexec_operator.core.delay import FREE_ROOM
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
@@ -409,7 +410,7 @@ class TestEachPod:
         result = plan(seen({"a": ready(), "b": waits, "c": waits}))
         assert result.status
         assert reason_of(result) == ("False", "PoolFilling")
-        told = "the scheduler found no node for 2 pods: 0/1 nodes are available: 1 Insufficient cpu."
+        told = f"the scheduler found no node for 2 pods: 0/1 nodes are available: 1 Insufficient cpu. {FREE_ROOM}"
         assert result.status.conditions[0].message == told
         observed = seen({"a": ready(), "b": waits, "c": waits})
         assert trouble_of(observed) == told
