@@ -8,7 +8,7 @@ import pytest
 from cluster_tools import SANDBOX, wait_for
 from component_stage import in_thread
 
-from executor_client import ExecutionNotStarted, PreparedBlock, WaitNotice
+from executor_client import ExecutionNotStarted, Limits, PreparedBlock, WaitNotice
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 ROOM = {"cpu": "30m"}
@@ -141,3 +141,61 @@ async def test_who_waits_in_vain_fails_and_is_not_refused(hurried, stage, client
     ended = stage.record(agent)
     assert (ended["status"]["phase"], ended["status"]["reason"]) == ("Failed", "StartTimeout")
     await holder.end()
+
+
+# --- pools give way ---
+
+
+@pytest.mark.parametrize("kind", ["pod of its own", "session"])
+async def test_a_ready_pod_of_a_full_node_gives_way_to_work_and_the_pool_refills_only_into_what_fits(
+    operator, stage, client, asking, agent, one_place, make_pool, kind
+):
+    pool = await make_pool(1)
+    [ready] = pool.pods()
+    own = asking(limits=Limits(cpu="90m", memory="96Mi"))  # which the pool doesn't serve
+    session = await client.open_session(own) if kind == "session" else None
+    blocks = waiting_at(agent)
+    call = asyncio.create_task(session.execute(blocks) if session else client.execute(blocks, own))
+    await stage.script.reached(agent)
+    await in_thread(wait_for, "one pod of the pool to wait for room", lambda: pool.pods() and ready not in pool.pods())
+    assert len(pool.pods()) == 1
+    stage.script.open(agent)
+    assert (await call).exit_code == 0
+    if session:
+        await session.end()
+    await in_thread(pool.ready, 1)
+
+
+async def test_a_pod_that_was_claimed_never_gives_way(operator, stage, client, asking, agent, one_place, make_pool):
+    await make_pool(1)
+    running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
+    await stage.script.reached(agent)
+    heard = Heard()
+    own = asking(agent=f"{agent}-2", limits=Limits(cpu="90m", memory="96Mi"), on_wait=heard)
+    second = asyncio.create_task(client.execute(HELLO, own))
+    assert (await heard.notices.get()).reason == "Unschedulable"
+    stage.script.open(agent)
+    assert (await running).exit_code == 0
+    assert (await second).output == "hello\n"
+    assert stage.record(agent)["status"]["phase"] == "Succeeded"
+
+
+async def test_a_loop_of_single_calls_does_not_starve_a_session(
+    operator, stage, client, asking, agent, one_place, make_pool
+):
+    await make_pool(1)
+    over = asyncio.Event()
+
+    async def loop() -> int:
+        calls = 0
+        while not over.is_set():
+            assert (await client.execute(HELLO, asking(agent=f"{agent}-loop"))).output == "hello\n"
+            calls += 1
+        return calls
+
+    loops = [asyncio.create_task(loop()) for _ in range(4)]
+    session = await client.open_session(asking())
+    assert (await session.execute(HELLO)).output == "hello\n"
+    await session.end()
+    over.set()
+    assert sum(await asyncio.gather(*loops)) > 0

@@ -9,12 +9,13 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, Room, SessionView, is_blocked
+from codeexec_operator.core.observed import ObservedSession, Room, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claimant, has_turn, rank
 from codeexec_operator.core.session import decide_session
@@ -30,9 +31,8 @@ class SessionWorker(PodWorker):
         context: Context,
         session: CodeSession,
         forget: Callable[["SessionWorker"], None],
-        room: Callable[[str], Room],
+        rooms: Rooms,
     ) -> None:
-        """`room` says what has pods in a namespace."""
         self._seen = ObservedSession(
             session=session,
             policy=context.policies.default,
@@ -43,7 +43,7 @@ class SessionWorker(PodWorker):
         self._queue: Line[Claimant] = Line(rank)
         self._guests: dict[str, Claimant] = {}
         """Those in line, by UID."""
-        self._forget, self._room = forget, room
+        self._forget, self._rooms = forget, rooms
         super().__init__(context, session.metadata)
 
     @property
@@ -113,12 +113,14 @@ class SessionWorker(PodWorker):
                 return
 
     def _decide(self) -> Plan:
+        needs = self.phase is SessionPhase.STARTING and lacks_room(self.sandbox)
+        self._rooms.know(self.meta.namespace, self.meta.uid, now(), needs=needs)
         self._seen = replace(
             self._seen,
             sandbox=self.sandbox,
             surroundings=self.context.lookout.view_from(self.sandbox.pod),
             guests=self._guests.keys(),
-            room=self._room(self.meta.namespace) if is_blocked(self.sandbox) else Room(),
+            room=self._rooms.of(self.meta.namespace) if is_blocked(self.sandbox) else Room(),
         )
         return decide_session(self._seen, now(), self.context.timing)
 
@@ -175,6 +177,7 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, session=current)
 
     async def _end(self) -> None:
+        self._rooms.know(self.meta.namespace, self.meta.uid, now(), needs=False)
         if self.deleted:  # for those who still look at it
             gone = self._seen.session.model_copy(
                 update={"spec": self._seen.session.spec.model_copy(update={"ended": True})}

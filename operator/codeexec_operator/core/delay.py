@@ -7,7 +7,7 @@ from typing import Final
 from codeexec_api import CodeExecution, CodeSession, ConditionType, Reason, find_condition
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.findings import Ending, with_condition
-from codeexec_operator.core.observed import Room, Sandbox
+from codeexec_operator.core.observed import Room, Sandbox, is_blocked, lacks_room
 from codeexec_operator.core.startup import Timing, late, requested_at, why
 
 FREE_ROOM: Final = (
@@ -42,7 +42,7 @@ def tell(
     before = find_condition(record.status.conditions, ConditionType.DELAYED)
     if before and before.status == "True" and before.reason == reason.value and said.rstrip(".") in before.message:
         return plan
-    what_to_do = advice(blocked, room) if blocked else _look_at(record, sandbox)
+    what_to_do = _advice(sandbox, room) if blocked else _look_at(record, sandbox)
     message = f"the pod is not ready yet: {said.rstrip('.')}. {what_to_do}"
     return replace(plan, status=record.status.model_copy(update=_delayed(record, reason.value, message, now)))
 
@@ -69,13 +69,14 @@ def _delayed(record: CodeExecution | CodeSession, reason: str, message: str, now
 def too_late(sandbox: Sandbox, room: Room, timing: Timing) -> Ending:
     """The end of what waited for its pod in vain, with what to do if no node had room."""
     ending = late(sandbox, timing)
-    blocked = sandbox.pod.unschedulable if sandbox.pod else ""
-    return replace(ending, message=f"{ending.message.rstrip('.')}. {advice(blocked, room)}") if blocked else ending
+    if not is_blocked(sandbox):
+        return ending
+    return replace(ending, message=f"{ending.message.rstrip('.')}. {_advice(sandbox, room)}")
 
 
-def advice(blocked: str, room: Room) -> str:
-    """What to do if the scheduler finds no node, and for these reasons."""
-    if "Insufficient" not in blocked and "Too many pods" not in blocked:
+def _advice(sandbox: Sandbox, room: Room) -> str:
+    """What to do if the scheduler finds no node."""
+    if not lacks_room(sandbox):
         return "The platform owner has to look at the nodes: `kubectl describe nodes`"
     return f"{_holders(room)}{FREE_ROOM}"
 

@@ -213,8 +213,14 @@ class Sandbox:
 
 
 def is_blocked(sandbox: Sandbox) -> bool:
-    """True if no node has room for the pod, in the scheduler's view."""
+    """True if the scheduler finds no node for the pod."""
     return sandbox.pod is not None and bool(sandbox.pod.unschedulable)
+
+
+def lacks_room(sandbox: Sandbox) -> bool:
+    """True if that is for want of room, which pods that go make."""
+    words = sandbox.pod.unschedulable if sandbox.pod else ""
+    return "Insufficient" in words or "Too many pods" in words
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ def trouble_of(seen: ObservedPool) -> str:
         return seen.problem.message
     placeless = [pod.unschedulable for one in (seen.members or {}).values() if (pod := one.sandbox.pod)]
     blocked = [words for words in placeless if words]
+    if seen.held_until:
+        return f"its pods give way to pods of executions and sessions that no node has room for. {FREE_ROOM}"
     if not blocked:
         return ""
     return f"the scheduler found no node for {pods(len(blocked))}: {blocked[0].rstrip('.')}. {FREE_ROOM}"

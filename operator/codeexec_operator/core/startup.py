@@ -79,6 +79,12 @@ class Timing:
     pool_pause: float = 1
     """How long a pool waits after one of its pods was no good; twice as long each further time."""
     pool_longest_pause: float = 60
+    give_way: float = 20
+    """How long pools make no pods after a pod of an execution or session was found that no node has room for."""
+    give_way_again: float = 5
+    """How long a pod that a pool gave up may take to become room for such a pod, before the pool gives up another."""
+    crowded: float = 10
+    """How long a pool starts one pod after the other, once no node had room for one of its pods."""
     start_turn: float = 5
     """How often a pool that may start no more pods asks again. It is told sooner when it may."""
 

@@ -23,6 +23,7 @@ from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Placement
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.observed import PodView, Room
@@ -193,7 +194,9 @@ def a_ready_session() -> CodeSession:
 async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> None:
     async def measure(others: int) -> int:
         stage = Stage()
-        session = SessionWorker(stage.context, a_ready_session(), lambda _: None, lambda _: Room())
+        session = SessionWorker(
+            stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None)
+        )
         guests = [Guest(number) for number in range(others + 2)]
         for guest in guests:
             session.join(guest)
@@ -214,7 +217,7 @@ async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> N
 
 async def test_all_who_wait_hear_that_a_session_is_over() -> None:
     stage = Stage()
-    session = SessionWorker(stage.context, a_ready_session(), lambda _: None, lambda _: Room())
+    session = SessionWorker(stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None))
     guests = [Guest(number) for number in range(3)]
     for guest in guests:
         session.join(guest)
