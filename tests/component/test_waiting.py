@@ -166,6 +166,12 @@ async def test_a_ready_pod_of_a_full_node_gives_way_to_work_and_the_pool_refills
     await in_thread(pool.ready, 1)
 
 
+async def test_a_pool_has_one_pod_at_most_that_waits_for_room(operator, one_place, make_pool):
+    pool = await make_pool(4, ready=False)
+    await in_thread(pool.ready, 1)
+    await in_thread(wait_for, "one other pod to wait for room", lambda: len(pool.pods()) == 2)
+
+
 async def test_a_pod_that_was_claimed_never_gives_way(operator, stage, client, asking, agent, one_place, make_pool):
     await make_pool(1)
     running = asyncio.create_task(client.execute(waiting_at(agent), asking()))

@@ -19,7 +19,7 @@ from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.measures import PoolCount
-from codeexec_operator.core.observed import PoolView, is_blocked
+from codeexec_operator.core.observed import PoolView
 from codeexec_operator.core.observed_pool import ObservedPool
 from codeexec_operator.core.placement import assign, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
@@ -53,11 +53,8 @@ class PoolWorker(Worker):
         self._seen = ObservedPool(pool)
         self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
         self.claims = Claims()
-        self._looked_at = 0.0
-        self._listed = False
+        self._looked_at, self._listed, self._trouble = 0.0, False, ""
         self._changed_at: datetime | None = None
-        self._full_at: datetime | None = None
-        self._trouble = ""
         self._starts, self._rooms, self._forget, self._opened = starts, rooms, forget, opened
         super().__init__(context, pool.metadata)
 
@@ -168,26 +165,24 @@ class PoolWorker(Worker):
     def _decide(self) -> Plan:
         surroundings = self.context.lookout.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
         demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self._pods.starting)
-        limit = STARTS_PER_NODE * max(1, surroundings.open_nodes)
         moment, timing, namespace = now(), self.context.timing, self.meta.namespace
-        if any(is_blocked(one.sandbox) for one in self._pods.members.values()):
-            self._full_at = moment
         self._seen = replace(
             self._seen,
             surroundings=surroundings,
             members=self._pods.members if self._listed else None,
             claimed=len(self.claims.taken),
             queued=len(self.claims.queue),
-            allowance=self._starts.allowance(demand, limit, time.monotonic()),
-            full_at=self._full_at,
+            allowance=self._starts.allowance(
+                demand, STARTS_PER_NODE * max(1, surroundings.open_nodes), time.monotonic()
+            ),
+            full_at=self._pods.full_at,
             held_until=self._rooms.held_until(namespace, moment, timing),
             unserved=self._rooms.unserved(namespace, moment, timing),
             names=tuple(f"{self.meta.name}-{secrets.token_hex(POOL_SUFFIX_LENGTH // 2)}" for _ in range(_NAMES)),
         )
         self._trouble = trouble_of(self._seen)
         plan = decide_pool(self._seen, moment, timing)
-        given = sum(isinstance(one, actions.DropMember) and one.gives_way for one in plan.actions)
-        self._rooms.given(namespace, given, moment, timing)
+        self._rooms.given(namespace, plan, moment, timing)
         return self._not_at_once(plan)
 
     def _not_at_once(self, plan: Plan) -> Plan:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from codeexec_operator.core.actions import DropMember, Plan
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.startup import Timing
 
@@ -62,8 +63,9 @@ class Rooms:
         """For how many of those who need room pools have to give up a pod now."""
         return len(self._unserved(namespace, now, timing))
 
-    def given(self, namespace: str, count: int, now: datetime, timing: Timing) -> None:
-        """A pool gives up so many pods."""
+    def given(self, namespace: str, plan: Plan, now: datetime, timing: Timing) -> None:
+        """A pool carries out this plan."""
+        count = sum(isinstance(one, DropMember) and one.gives_way for one in plan.actions)
         for need in self._unserved(namespace, now, timing)[:count]:
             need.given_at = now
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from factories import NOW
 
 from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.core.actions import DropMember, Plan
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.startup import Timing
 
@@ -40,7 +41,8 @@ def test_who_needs_room_is_served_once_and_again_after_a_pause_but_not_for_ever(
     assert stage.rooms.held_until("box", NOW, TIMING) == NOW + timedelta(seconds=22)
     assert stage.rooms.held_until("box", NOW + timedelta(seconds=22), TIMING) is None
     assert (stage.unserved(2), stage.unserved(2, "another")) == (2, 0)
-    stage.rooms.given("box", 1, NOW + timedelta(seconds=2), TIMING)
+    plan = Plan(actions=(DropMember("a"), DropMember("b", gives_way=True)))
+    stage.rooms.given("box", plan, NOW + timedelta(seconds=2), TIMING)
     assert (stage.unserved(2), stage.unserved(6.9), stage.unserved(7)) == (1, 1, 2)
     assert (stage.unserved(20), stage.unserved(22)) == (1, 0)
     stage.rooms.know("box", "b", NOW, needs=False)
