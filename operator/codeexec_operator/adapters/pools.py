@@ -53,8 +53,8 @@ class PoolWorker(Worker):
         self._seen = ObservedPool(pool)
         self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
         self.claims = Claims()
-        self._looked_at, self._listed, self._trouble = 0.0, False, ""
         self._changed_at: datetime | None = None
+        self._looked_at, self._listed, self._trouble = 0.0, False, ""
         self._starts, self._rooms, self._forget, self._opened = starts, rooms, forget, opened
         super().__init__(context, pool.metadata)
 
@@ -165,6 +165,7 @@ class PoolWorker(Worker):
     def _decide(self) -> Plan:
         surroundings = self.context.lookout.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
         demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self._pods.starting)
+        limit = STARTS_PER_NODE * max(1, surroundings.open_nodes)
         moment, timing, namespace = now(), self.context.timing, self.meta.namespace
         self._seen = replace(
             self._seen,
@@ -172,9 +173,7 @@ class PoolWorker(Worker):
             members=self._pods.members if self._listed else None,
             claimed=len(self.claims.taken),
             queued=len(self.claims.queue),
-            allowance=self._starts.allowance(
-                demand, STARTS_PER_NODE * max(1, surroundings.open_nodes), time.monotonic()
-            ),
+            allowance=self._starts.allowance(demand, limit, time.monotonic()),
             full_at=self._pods.full_at,
             held_until=self._rooms.held_until(namespace, moment, timing),
             unserved=self._rooms.unserved(namespace, moment, timing),
