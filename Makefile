@@ -42,7 +42,7 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sign sbom cosign deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries bench-fairness audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sign sbom cosign deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries bench-fairness bench-wide audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -233,6 +233,10 @@ bench-records: deploy ## Measure a call and the operator without and with 10,000
 bench-fairness: venv control-plane ## Measure a call alone, and beside a namespace that floods the operator, on simulated nodes (FLOOD, CALLS)
 	@$(CLUSTER)/tools.sh helm kubectl
 	PYTHONPATH=tests/support:tests/scale $(BIN)/python tests/scale/fairness.py
+
+bench-wide: venv control-plane ## Measure one operator with many namespaces, nodes and ready pods, all simulated (NAMESPACES, NODES, READY)
+	@$(CLUSTER)/tools.sh helm kubectl
+	PYTHONPATH=tests/support:tests/scale $(BIN)/python tests/scale/wide.py
 
 cast: deploy ## Run the quick start on the cluster and write docs/cast.svg, the terminal at the top of README
 	@$(BIN)/python tests/support/cast.py

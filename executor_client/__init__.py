@@ -32,6 +32,7 @@ from executor_client.exceptions import (
 )
 from executor_client.extras import missing_extra
 from executor_client.results import Artifact, ExecutionResult, OutputChunk
+from executor_client.waiting import WaitNotice
 
 if TYPE_CHECKING:
     from executor_client.client import ClusterRef, CodeExecutionClient, Request
@@ -83,6 +84,7 @@ __all__ = [
     "SessionDenied",
     "SessionEnded",
     "SourceBlock",
+    "WaitNotice",
     "WorkspaceFile",
     "prepare",
 ]

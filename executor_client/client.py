@@ -53,6 +53,7 @@ from executor_client.lease import ClientLease
 from executor_client.results import ExecutionResult, OutputChunk, artifact_content
 from executor_client.session import Session
 from executor_client.transport import ClusterTransport, Transport
+from executor_client.waiting import OnWait
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,9 @@ class Request:
     Like mounts, these need a pod of the execution's own: there are none in a session."""
     mounts: Sequence[Mount | str] = ()
     """What code is to read besides its files, such as `pvc:data:/mnt/data`; see `codeexec_api.permits.parse_mount`."""
+    on_wait: OnWait | None = None
+    """Called in a worker thread when the code waits for room or for its turn, each time that there is something new to
+    say. What it raises stops the code and is raised. None: each reason is logged once."""
 
     def __post_init__(self) -> None:
         if self.image is not None:
@@ -230,7 +234,7 @@ class CodeExecutionClient:
             name, spec = self._specify(blocks, request, files, fetch, list_files, session)
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
             created = await self._create(transport, name, spec, payload_of(blocks, files))
-            handle = Execution(self.connect, name, created, approval=request.approval)
+            handle = Execution(self.connect, name, created, approval=request.approval, on_wait=request.on_wait)
             canceller = asyncio.create_task(self._cancel_when(transport, name, cancelled or asyncio.Event()))
             try:
                 if on_output:
@@ -270,7 +274,7 @@ class CodeExecutionClient:
             name, spec = self._specify(blocks, request, files, fetch, list_files, session)
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
             created = await self._create(transport, name, spec, payload_of(blocks, files))
-            return Execution(self.connect, name, created, approval=request.approval)
+            return Execution(self.connect, name, created, approval=request.approval, on_wait=request.on_wait)
 
     def attach(self, name: str) -> Execution:
         """A handle on an execution that exists already. Does no I/O."""

@@ -23,6 +23,7 @@ from executor_client.results import (
     result_of,
 )
 from executor_client.transport import ClusterTransport
+from executor_client.waiting import OnWait, Waiting
 from executor_client.words import caller
 
 logger = logging.getLogger(__name__)
@@ -53,9 +54,11 @@ class Execution:
         latest: CodeExecution | None = None,
         *,
         approval: ApprovalWait = _WAIT,
+        on_wait: OnWait | None = None,
     ) -> None:
         self._connect = connect
         self._patience = Patience(approval, self._give_up)
+        self._waiting = Waiting(on_wait)
         self._overall: asyncio.Timeout | None = None
         self._latest = latest
         self._contents: Contents | None = None
@@ -129,6 +132,7 @@ class Execution:
             if over(latest) or await self._patience.leaves(latest):
                 return latest
             seen(latest)
+            await self._waiting.see(latest)
             too_late = await self._watch_until(transport, latest, seen)
             if too_late is None:
                 return self._latest
@@ -180,6 +184,7 @@ class Execution:
                     if await self._patience.leaves(current):
                         return None
                     seen(current)
+                    await self._waiting.see(current)
             raise ExecutionLost(f"execution {self.name} was deleted before it ended")
         except TimeoutError:
             if unnoticed.expired():

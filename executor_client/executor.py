@@ -54,6 +54,7 @@ from executor_client.functions import (
 from executor_client.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.shared import OpenSession, SharedSession
 from executor_client.unasked import acted_on
+from executor_client.waiting import OnWait
 from executor_client.work_dir import Stamp, WorkDir, is_kept_source
 
 logger = logging.getLogger(__name__)
@@ -134,6 +135,8 @@ class KubernetesCodeExecutor(
             exit code 1 and what is waited for; the code runs when it is approved, and `result_of` gets its result.
         approval_timeout: how long to wait for approval, in seconds; then the execution is cancelled.
         on_approval_request: called in a worker thread when a human has to approve a call, to tell them.
+        on_wait: called in a worker thread when a call waits for room or for its turn, with the reason and what to do;
+            default: each reason is logged once.
         on_output: called with output as it comes, in a worker thread, one call after the other.
         client: use this instead of one made from namespace, kubeconfig and context. Whoever made it closes it.
 
@@ -170,6 +173,7 @@ class KubernetesCodeExecutor(
         approval: ApprovalMode = "wait",
         approval_timeout: int = 600,
         on_approval_request: Callable[[ApprovalRequest], None] | None = None,
+        on_wait: OnWait | None = None,
         on_output: OnOutput | None = None,
         client: CodeExecutionClient | None = None,
     ) -> None:
@@ -234,6 +238,7 @@ class KubernetesCodeExecutor(
             mounts=tuple(mounts),
             executor="KubernetesCodeExecutor",
             approval=ApprovalWait(approval, approval_timeout, on_approval_request),
+            on_wait=on_wait,
         )
         self._shared = self._share() if session == "per-executor" else None
 

@@ -95,6 +95,8 @@ class Reason(StrEnum):
     QUEUE_TIMEOUT = "QueueTimeout"
     POD_CLAIMED = "PodClaimed"
     POD_REQUESTED = "PodRequested"
+    UNSCHEDULABLE = "Unschedulable"
+    POD_STARTING = "PodStarting"
     SANDBOX_READY = "SandboxReady"
     FILE_REFUSED = "FileRefused"
     CODE_STARTED = "CodeStarted"

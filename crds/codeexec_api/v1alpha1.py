@@ -82,6 +82,8 @@ MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024
 """Limit of each output stream."""
 MAX_INLINE_BYTES: Final = 256 * 1024
 """Limit of each output stream in the status. Both streams, escaped, must fit into one etcd object (1.5 MiB)."""
+DEFAULT_REQUESTS: Final = {"cpu": "20m", "memory": "64Mi", "ephemeral_storage": "16Mi"}
+"""What a sandbox pod requests if no policy says otherwise: what a sandbox needs that waits for code."""
 
 IMAGE_PATTERN: Final = r"^[a-z0-9][a-zA-Z0-9./:_-]{0,199}@sha256:[0-9a-f]{64}$"
 CIDR_PATTERN: Final = r"^[0-9a-fA-F:.]{2,45}/[0-9]{1,3}$"
@@ -412,7 +414,7 @@ class Source(_Model):
 
 
 class PodLimits(_Model):
-    """PodLimits are the resource limits of a sandbox pod. The pod's requests equal its limits."""
+    """PodLimits are the resource limits of a sandbox pod. The policy defines its requests."""
 
     cpu: Quantity = Field(
         "500m", description="cpu is the CPU limit of the pod in cores, as a quantity. Defaults to 500m."
@@ -1222,7 +1224,7 @@ class CodeExecutionStatus(_SandboxStatus):
     conditions: Conditions = Field(
         (),
         description="conditions lists the current conditions. Their types are Accepted, Approved, Queued, "
-        "EgressClosed, Started and Finished.",
+        "Delayed, EgressClosed, Started and Finished.",
     )
     observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
     code_digest: str = Field(
@@ -1398,7 +1400,8 @@ class CodeSessionStatus(_SandboxStatus):
     message: str = Field("", max_length=4096, description=_MESSAGE)
     conditions: Conditions = Field(
         (),
-        description="conditions lists the current conditions. Their types are Accepted, EgressClosed and Ready.",
+        description="conditions lists the current conditions. Their types are Accepted, Delayed, EgressClosed and "
+        "Ready.",
     )
     observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
     operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
@@ -1580,6 +1583,29 @@ class SomeLimits(_Model):
     memory: QuantityText | None = Field(None, description=_HIGHEST_MEMORY)
     ephemeral_storage: QuantityText | None = Field(None, description=_HIGHEST_STORAGE)
     pids: int | None = Field(None, ge=1, le=MAX_PIDS, description=_HIGHEST_PIDS)
+
+
+class PodRequests(_Model):
+    """PodRequests are what each sandbox pod requests of its node. If the pod's limit is lower, it requests its limit.
+
+    If a request is unset, it is that of the operator's default policy.
+    """
+
+    cpu: Quantity | None = Field(
+        None,
+        description="cpu is the requested CPU in cores, as a quantity. It is also the share that a pod gets of a busy "
+        f"node. The operator's default is {DEFAULT_REQUESTS['cpu']}.",
+    )
+    memory: Quantity | None = Field(
+        None,
+        description="memory is the requested memory in bytes, as a quantity. The operator's default is "
+        f"{DEFAULT_REQUESTS['memory']}.",
+    )
+    ephemeral_storage: Quantity | None = Field(
+        None,
+        description="ephemeralStorage is the requested disk in bytes, as a quantity. The operator's default is "
+        f"{DEFAULT_REQUESTS['ephemeral_storage']}.",
+    )
 
 
 def _network(text: str) -> str:
@@ -1857,6 +1883,12 @@ class ExecutionPolicySpec(_Model):
     max_limits: PolicyLimits = Field(
         default_factory=PolicyLimits,
         description="maxLimits are the highest limits that requests can have. If unset, each limit has its default.",
+    )
+    requests: PodRequests = Field(
+        default_factory=PodRequests,
+        description="requests are what each pod of an execution, session or pool requests of its node. Its limits are "
+        "not affected.",
+        json_schema_extra={"default": {}},
     )
     egress: _EgressRules = Field(
         (),

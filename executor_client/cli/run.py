@@ -29,6 +29,7 @@ from executor_client.client import CodeExecutionClient, OnOutput, Request
 from executor_client.images import check_image
 from executor_client.results import Artifact, ExecutionResult
 from executor_client.session import Session
+from executor_client.waiting import WaitNotice
 
 _BY_SUFFIX: Final = {one.extension: one.name for one in LANGUAGES.values()}
 
@@ -246,7 +247,8 @@ def run(
 ) -> None:
     """Run FILE (or - for standard input) in a sandbox, and exit with the exit code of the code.
 
-    Output appears as it comes. If the execution needs approval, the command says so on stderr and waits. Ctrl-C stops
+    Output appears as it comes. If the execution waits, for approval, for room or for its turn, the command says
+    so on stderr. Ctrl-C stops
     the code in the cluster and exits with 130.
     """
     if session_name and new_session:
@@ -272,6 +274,7 @@ def run(
         mounts=mounts,
         executor=PROGRAM,
         approval=ApprovalWait(notify=_tell),
+        on_wait=_tell_wait,
     )
     job = _Job(_blocks(file, code, language), request, files, artifacts, session_name, new_session, stateful, overwrite)
     printer = None if as_json else Printer()
@@ -291,6 +294,10 @@ def run(
 def _tell(request: ApprovalRequest) -> None:
     until = f" (until {request.wait_until:%H:%M:%S} UTC)" if request.wait_until else ""
     click.echo(f"codeexec: waiting{until}: {one_line(request.message)}", err=True)
+
+
+def _tell_wait(notice: WaitNotice) -> None:
+    click.echo(f"codeexec: waiting ({notice.reason}): {one_line(notice.message)}", err=True)
 
 
 def _blocks(file: str | None, code: str | None, language: str | None) -> tuple[PreparedBlock, ...]:

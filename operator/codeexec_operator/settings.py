@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from codeexec_operator.core.shard import MOST
+
 
 class Settings(BaseSettings):
     """What the Deployment tells the operator."""
@@ -26,6 +28,10 @@ class Settings(BaseSettings):
     """Namespace and name of the Lease that one replica leads by, with a slash between them."""
     lease_seconds: Annotated[int, Field(ge=5)] = 15
     """How long the Lease of a leader that has gone silent is not taken by another replica."""
+    shard: Annotated[int, Field(ge=0, lt=MOST)] = 0
+    """Which of the shards this process is."""
+    shards: Annotated[int, Field(ge=1, le=MOST)] = 1
+    """How many shards the release has. Each serves its share of the namespaces."""
     metrics_port: int | None = None
     """Serves /metrics; absent: nothing does."""
     otlp_endpoint: Annotated[

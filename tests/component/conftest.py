@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cluster_tools import SANDBOX, Admin, a_name, wait_for
-from component_stage import LEASE_SECONDS, LIMITS, Stage, in_thread
+from component_stage import LIMITS, Stage, in_thread
 from operator_process import OperatorProcess
 
 from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
@@ -51,7 +51,7 @@ def operator(_one_operator: OperatorProcess, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture(scope="module")
 def fast(stage: Stage) -> Iterator[OperatorProcess]:
-    operator = stage.operator(clock="+11m x10", lease_seconds=10 * LEASE_SECONDS)
+    operator = stage.operator(clock="+11m x10")
     _hurrying.append(operator)
     yield operator
     operator.end()

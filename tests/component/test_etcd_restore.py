@@ -6,7 +6,8 @@ import shutil
 import pytest
 from audit_command import AuditCommand
 from cluster_tools import SANDBOX, wait_for
-from component_stage import LEASE_SECONDS, Stage, in_thread
+from component_stage import Stage, in_thread
+from operator_process import LEASE_SECONDS
 
 from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlock, Request
 

@@ -43,8 +43,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @pytest.mark.timeout(3000 if MANY else 300)
 def test_the_operator_holds_none_of_many_finished_records(tmp_path: Path) -> None:
-    values = {"logLevel": "INFO", "deleteRecords": True, "leaseSeconds": 300}  # of a clock that runs faster
-    with Stage(tmp_path, values={"operator": values}) as stage:
+    with Stage(tmp_path, values={"operator": {"logLevel": "INFO", "deleteRecords": True}}) as stage:
         asyncio.run(_measured(stage))
 
 

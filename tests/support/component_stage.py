@@ -42,7 +42,6 @@ _Key: TypeAlias = tuple[str, str, str]
 """Kind, namespace and name of an object."""
 
 OPERATOR: Final = "codeexec-operator"
-LEASE_SECONDS: Final = 30
 LIMITS: Final = {"cpu": "100m", "memory": "96Mi"}
 RUNTIME_CLASS: Final = "simulated"
 PRETENDED: Final = "pretended"
@@ -70,12 +69,18 @@ class Stage:
         folder: for keys, logs and kubeconfigs.
         namespaces: sandbox namespaces.
         values: of the chart, beside those that simulated nodes need.
+        nodes: how many.
     """
 
     def __init__(
-        self, folder: Path, *, namespaces: tuple[str, ...] = (SANDBOX,), values: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        *,
+        namespaces: tuple[str, ...] = (SANDBOX,),
+        values: Mapping[str, Any] | None = None,
+        nodes: int = 3,
     ) -> None:
-        self.folder, self.namespaces = folder, namespaces
+        self.folder, self.namespaces, self._count = folder, namespaces, nodes
         self._values = {**_values(namespaces), **(values or {})}
         self._stack = ExitStack()
         self._operators = 0
@@ -89,7 +94,7 @@ class Stage:
             self.admin = Admin(self.plane.kubeconfig)
             self._install()
             authority, where = self.plane.folder / "ca.crt", self.plane.address
-            nodes = ScriptedNodes(self.plane.kubeconfig, authority, where, self.folder)
+            nodes = ScriptedNodes(self.plane.kubeconfig, authority, where, self.folder, count=self._count)
             self.nodes = self._stack.enter_context(nodes)
             # Without a client certificate, which the API server would look at before the token of who asks.
             without = self.plane.kubeconfig_with_token("none")
@@ -226,11 +231,11 @@ class Stage:
         for namespace in self.namespaces:
             wait_for(
                 f"the quota of {namespace} to be counted",
-                lambda namespace=namespace: "used" in self._quota(namespace),
+                lambda namespace=namespace: all("used" in one["status"] for one in self._quotas(namespace)),
             )
 
-    def _quota(self, namespace: str) -> str:
-        return self.admin.kubectl("-n", namespace, "get", "resourcequotas", "-o", "jsonpath={.items[*].status}")
+    def _quotas(self, namespace: str) -> list[dict[str, Any]]:
+        return self.admin.list("resourcequota", namespace)
 
 
 RUNNING: Final = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Running")
@@ -291,6 +296,5 @@ def _values(namespaces: tuple[str, ...]) -> dict[str, Any]:
         "policy": {"runtimeClassName": RUNTIME_CLASS, "runtimeClassNames": [PRETENDED], "podTTLSeconds": 0},
         "defaultPool": {"enabled": False},
         "resourceQuota": {**_QUOTA, "configMaps": 20000},
-        # Nobody restarts an operator here that has ended because its API server was away for too long.
-        "operator": {"logLevel": "INFO", "leaseSeconds": LEASE_SECONDS},
+        "operator": {"logLevel": "INFO"},
     }

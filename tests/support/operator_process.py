@@ -14,11 +14,13 @@ import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 from cluster_tools import wait_for
 
+LEASE_SECONDS: Final = 30
+"""More than the chart says: nobody restarts an operator here that has ended because its API server was away."""
 _START_SECONDS = 60
 _STOP_SECONDS = 15
 _LOG_LINES = 60
@@ -33,7 +35,8 @@ class OperatorProcess:
         kubeconfig: with the rights of its service account.
         api_server: address and port, a target of its egress proofs.
         clock: see `_shifted`.
-        lease_seconds: how long others wait for it when it has gone silent; as the chart says, if none are given.
+        shard: which of how many shards it is.
+        lease_seconds: how long others wait for it when it has gone silent, by a clock that runs as it should.
     """
 
     def __init__(
@@ -44,7 +47,8 @@ class OperatorProcess:
         kubeconfig: str | Path,
         api_server: str,
         clock: str | None = None,
-        lease_seconds: int | None = None,
+        shard: tuple[int, int] = (0, 1),
+        lease_seconds: int = LEASE_SECONDS,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "operator.log"
@@ -53,7 +57,7 @@ class OperatorProcess:
         self._folder = folder
         target = urlsplit(api_server)
         passed = {name: value for name, value in os.environ.items() if name.startswith(("COV", "PATH", "HOME", "LANG"))}
-        self._environment = {
+        self.environment = {
             **passed,
             **environment,
             "CODEEXEC_HEALTH_PORT": str(self.health_port),
@@ -62,7 +66,9 @@ class OperatorProcess:
             "KUBERNETES_SERVICE_HOST": str(target.hostname),
             "KUBERNETES_SERVICE_PORT": str(target.port),
             "KUBECONFIG": str(kubeconfig),
-            **({"CODEEXEC_LEASE_SECONDS": str(lease_seconds)} if lease_seconds else {}),
+            "CODEEXEC_SHARD": str(shard[0]),
+            "CODEEXEC_SHARDS": str(shard[1]),
+            "CODEEXEC_LEASE_SECONDS": str(lease_seconds * rate_of(clock)),
             **_shifted(clock),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,7 +102,7 @@ class OperatorProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *unshare, *quiet, *program],
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -210,6 +216,14 @@ def free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
+
+
+def rate_of(clock: str | None) -> int:
+    """How many times as fast such a clock runs.
+
+    Its Lease has to be as many times as long. Else a renewal that takes half a second, as on a busy machine, ends it.
+    """
+    return int((clock or "").partition("x")[2] or 1)
 
 
 def _shifted(clock: str | None) -> dict[str, str]:

@@ -45,6 +45,31 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{/* Name of the objects of one shard. Arguments: the root context, the shard. */}}
+{{- define "codeexec.shardName" -}}
+{{- include "codeexec.operatorName" (index . 0) }}{{ with index . 1 }}-{{ . }}{{ end }}
+{{- end }}
+
+{{/* The selector and the labels of one shard's Deployment. The first shard has those of a release without shards,
+because the selector of a Deployment can't be changed. Arguments: the root context, the shard. */}}
+{{- define "codeexec.shardLabels" -}}
+{{- include "codeexec.operatorSelector" (index . 0) }}
+{{- with index . 1 }}
+codeexec.dev/shard: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Selects the replicas of one shard, and of no other. Arguments: the root context, the shard. */}}
+{{- define "codeexec.shardSelector" -}}
+matchLabels:
+  {{- include "codeexec.shardLabels" . | nindent 2 }}
+{{- if and (not (index . 1)) (gt (int (index . 0).Values.operator.shards) 1) }}
+matchExpressions:
+  - key: codeexec.dev/shard
+    operator: DoesNotExist
+{{- end }}
+{{- end }}
+
 {{/* Arguments: the root context, and the name of the job's values in `audit`. */}}
 {{- define "codeexec.auditJobSelector" -}}
 {{- $component := index . 1 -}}

@@ -16,6 +16,7 @@ from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.supervision import end
 from codeexec_operator.core.leadership import Candidate, LeaseRecord, LeaseTiming
+from codeexec_operator.core.shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ class Leader:
     Args:
         cluster: where the Lease is.
         namespace: of the Lease.
-        name: of the Lease.
+        name: of the Lease of a release without shards.
         timing: of the Lease.
+        shard: what this process is to serve.
         lost: ends the process; called when it may no longer act.
     """
 
@@ -47,11 +49,14 @@ class Leader:
         name: str,
         *,
         timing: LeaseTiming,
+        shard: Shard,
         lost: Callable[[str], NoReturn] = exit_at_once,
     ) -> None:
-        self._cluster, self._namespace, self._name, self._lost = cluster, namespace, name, lost
+        self._cluster, self._namespace, self._name, self._lost = cluster, namespace, shard.lease(name), lost
         # A container that is restarted has the name of the one before it, and must not go on as that one.
-        self._timing, self._candidate = timing, Candidate(f"{platform.node()}_{uuid.uuid4()}", timing)
+        self._candidate = Candidate(f"{platform.node()}_{uuid.uuid4()}", timing, shard.count)
+        self._others = {one: self._candidate for one in shard.others(name)}
+        self._timing = timing
         self._renewing: asyncio.Task[None] | None = None
         self._problem = ""
 
@@ -68,6 +73,10 @@ class Leader:
     async def lead(self) -> int:
         """Wait until this process leads, for as long as it takes. From then on the Lease is renewed.
 
+        While the number of shards changes, replicas of both numbers are there. Each leader holds its own Lease before
+        it looks at those of the others, and waits for each that is held with another number. So no two of them serve
+        the same namespace.
+
         Returns:
             The epoch.
         """
@@ -77,6 +86,7 @@ class Leader:
             await asyncio.sleep(min(self._timing.look_every, left) if left > 0 else self._timing.look_every)
             await self._try(self._take)
         self._renewing = asyncio.create_task(self._renew())
+        await self._wait_for_others()
         logger.info("this replica leads, with epoch %s", self.epoch)
         return self.epoch
 
@@ -102,7 +112,9 @@ class Leader:
     async def _take(self) -> None:
         await self._look()
         if _now() >= self._candidate.take_at():
-            await self._write(self._candidate.taken(datetime.now(UTC)))
+            await self._look_around()
+            above = max(one.record.epoch if one.record else 0 for one in self._others.values())
+            await self._write(self._candidate.taken(datetime.now(UTC), above=above))
 
     async def _renew_once(self) -> None:
         record = self._candidate.renewed(datetime.now(UTC))
@@ -117,6 +129,21 @@ class Leader:
     async def _look(self) -> None:
         record = await self._cluster.get_leadership(self._namespace, self._name)
         self._candidate = self._candidate.saw(record, _now())
+
+    async def _wait_for_others(self) -> None:
+        told: list[str] = []
+        while not await self._try(self._look_around) or self._held_otherwise():
+            if told != (told := self._held_otherwise()):
+                logger.warning("replicas that count another number of shards hold %s; waiting", ", ".join(told))
+            await asyncio.sleep(self._timing.look_every)
+
+    async def _look_around(self) -> None:
+        records = await asyncio.gather(*(self._cluster.get_leadership(self._namespace, one) for one in self._others))
+        for (name, seen), record in zip(self._others.items(), records, strict=True):
+            self._others[name] = seen.saw(record, _now())
+
+    def _held_otherwise(self) -> list[str]:
+        return [name for name, one in self._others.items() if one.obstructs(_now())]
 
     async def _write(self, record: LeaseRecord) -> None:
         sent_at = _now()

@@ -31,6 +31,7 @@ from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.adapters.tenants import Tenant, Tenants
 from codeexec_operator.adapters.worker import Context
 from codeexec_operator.core.configuration import Configuration, ConfigurationError, parse_configuration
+from codeexec_operator.core.shard import Shard
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.settings import Settings
 
@@ -72,6 +73,7 @@ class Operation:
         watch_configuration: Callable[["Operation"], Awaitable[None]],
     ) -> None:
         self._settings, self._configuration, self._cluster = settings, configuration, cluster
+        self._shard = Shard(settings.shard, settings.shards)
         self._found: Mapping[str, str] | None = None
         self._changed = asyncio.Event()
         self._watch, self._watch_configuration = watch, watch_configuration
@@ -128,7 +130,7 @@ class Operation:
         self._jobs.add("sealing keys", self._renew_keys, every=_KEYS_SECONDS, after=_KEYS_SECONDS)
         self._jobs.add("new configuration", self._reconfigure, every=0)
         self._jobs.add("configuration", partial(self._watch_configuration, self), every=0)
-        await self._tenants.serve(self._configuration.namespaces)
+        await self._tenants.serve(self._ours())
         self._telemetry.metrics.leads(self.controller.census, self._tenants.served)
 
     async def stop(self) -> None:
@@ -179,11 +181,14 @@ class Operation:
         self._lookout.trust(new.image_keys)
         if (new.policy, new.image_keys) != (before.policy, before.image_keys):
             self._policies.change(new.policy)
-            for namespace in new.namespaces:
+            for namespace in self._ours():
                 self.controller.policy_changed(namespace)
-        await self._tenants.serve(new.namespaces)
+        await self._tenants.serve(self._ours())
         if new.pool != before.pool:
             self._tenants.each(self._add_pool)
+
+    def _ours(self) -> list[str]:
+        return [one for one in self._configuration.namespaces if self._shard.serves(one)]
 
     def _begin(self, tenant: Tenant) -> None:
         """The jobs of one namespace."""
@@ -218,7 +223,15 @@ class Operation:
         self._audit.tell_of_earlier(namespace)
 
     async def _renew_keys(self) -> None:
-        if await self._keys.renew(self.controller.awaited_keys()):
+        if await self._keys.renew(await self._awaited_keys()):
             self._tenants.each(
                 lambda tenant: tenant.jobs.add("sealing key", partial(self._keys.publish, tenant.namespace))
             )
+
+    async def _awaited_keys(self) -> frozenset[str] | None:
+        """One shard throws old keys away; it asks the API server which of them the namespaces of the others need."""
+        if self._shard.index:
+            return None
+        others = set(self._configuration.namespaces).difference(self._ours())
+        awaited = [await self._cluster.keys_of_unfinished(one) for one in sorted(others)]
+        return self.controller.awaited_keys().union(*awaited)

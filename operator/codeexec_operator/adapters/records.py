@@ -83,6 +83,13 @@ class Records:
         """executionpolicies: get."""
         return await self._get(_POLICIES, namespace, POLICY_NAME)
 
+    async def keys_of_unfinished(self, namespace: str) -> set[str]:
+        """codeexecutions: list. Names of the keys that the payloads of unfinished executions are sealed with."""
+        query = {"fieldSelector": UNFINISHED[EXECUTION_PLURAL]}
+        pages = self._api.pages(EXECUTIONS.path(namespace), _AT_A_TIME, query=query)
+        sealed = [one["spec"].get("sealedPayload") async for page in pages for one in page["items"] or ()]
+        return {one["keyName"] for one in sealed if one}
+
     async def pods_of_running_executions(self, namespace: str) -> set[str]:
         """codeexecutions: list. Names of the pods in which code runs."""
         query = {"fieldSelector": f"status.phase={Phase.RUNNING.value}"}

@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from codeexec_api.names import GROUP
+
 _NEVER: Final = float("-inf")
 _EPOCHS_BEGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
+_SHARDS_ANNOTATION: Final = f"{GROUP}/shards"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class LeaseRecord:
     renewed: str
     version: str = ""
     """Resource version that a write is conditional on; empty to create the Lease."""
+    shards: str = "1"
+    """How many shards the release has, as its holder knows. Versions before 0.2 have one, and don't say so."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "LeaseRecord":
@@ -67,6 +72,7 @@ class LeaseRecord:
             acquired=spec.get("acquireTime") or "",
             renewed=spec.get("renewTime") or "",
             version=raw["metadata"]["resourceVersion"],
+            shards=(raw["metadata"].get("annotations") or {}).get(_SHARDS_ANNOTATION, "1"),
         )
 
     def older_than(self, other: "LeaseRecord | None") -> bool:
@@ -82,7 +88,8 @@ class LeaseRecord:
             "acquireTime": self.acquired,
             "renewTime": self.renewed,
         }
-        return {"metadata": {"resourceVersion": self.version} if self.version else {}, "spec": spec}
+        version = {"resourceVersion": self.version} if self.version else {}
+        return {"metadata": version | {"annotations": {_SHARDS_ANNOTATION: self.shards}}, "spec": spec}
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,8 @@ class Candidate:
     identity: str
     """Of this process alone: one that is restarted is another candidate."""
     timing: LeaseTiming = LeaseTiming()
+    shards: int = 1
+    """How many shards the release has, as this process knows."""
     record: LeaseRecord | None = None
     """The Lease as it was seen last; None: there is none."""
     seen_at: float = _NEVER
@@ -134,16 +143,28 @@ class Candidate:
             return _NEVER
         return self.seen_at + record.duration
 
-    def taken(self, clock: datetime) -> LeaseRecord:
+    def obstructs(self, now: float) -> bool:
+        """True if this Lease, of another shard, is held by a replica that counts another number of shards.
+
+        Such a replica may serve namespaces that this process is to serve.
+        """
+        return self.record is not None and self.record.shards != str(self.shards) and now < self.take_at()
+
+    def taken(self, clock: datetime, *, above: int = 0) -> LeaseRecord:
         """What to write to take the Lease.
 
         The epoch goes on from the Lease's, and never begins anew: if the Lease was deleted, or comes from a backup of
         etcd, the number of seconds since 2025 is higher than what it had grown to.
+
+        Args:
+            clock: the time of day.
+            above: an epoch of another shard, which may have served the same namespaces before.
         """
         before = self.record or LeaseRecord("", 0, 0, "", "")
-        epoch = max(before.epoch + 1, int((clock - _EPOCHS_BEGIN).total_seconds()))
+        epoch = max(before.epoch + 1, above + 1, int((clock - _EPOCHS_BEGIN).total_seconds()))
         time = _micro_time(clock)
-        return LeaseRecord(self.identity, epoch, self.timing.duration, time, time, before.version)
+        duration, shards = self.timing.duration, str(self.shards)
+        return LeaseRecord(self.identity, epoch, duration, time, time, before.version, shards)
 
     def renewed(self, clock: datetime) -> LeaseRecord | None:
         """What to write to go on leading; None if it doesn't lead."""

@@ -40,6 +40,7 @@ from codeexec_operator.adapters.supervision import JobFailure, end, explain
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.configuration import ConfigurationError, parse_configuration
 from codeexec_operator.core.leadership import LeaseTiming
+from codeexec_operator.core.shard import Shard
 from codeexec_operator.settings import Settings
 
 PROCESS: Final = kopf.OperatorRegistry()
@@ -106,7 +107,8 @@ async def _stand_by(memo: kopf.Memo, ours: Settings) -> None:
     )
     await memo.lookout.open()
     memo.stack.push_async_callback(memo.lookout.close)
-    memo.leader = Leader(memo.cluster, *ours.leader_lease, timing=LeaseTiming(ours.lease_seconds))
+    shard = Shard(ours.shard, ours.shards)
+    memo.leader = Leader(memo.cluster, *ours.leader_lease, timing=LeaseTiming(ours.lease_seconds), shard=shard)
     health = await serve_health(ours.health_port, partial(_ready, memo))
     memo.stack.push_async_callback(health.cleanup)
 

@@ -77,7 +77,10 @@ OPERATOR_AT_HOME: Rights = {
 OPERATOR_AT_HOME_BY_NAME: NamedRights = {
     ("", "secrets", "codeexec-sealing"): {"get", "patch"},
     ("", "configmaps", "codeexec-operator"): {"get", "list", "watch"},
-    ("coordination.k8s.io", "leases", "codeexec-operator"): {"get", "patch"},
+    **{
+        ("coordination.k8s.io", "leases", name): {"get", "patch"}
+        for name in ("codeexec-operator", *(f"codeexec-operator-{shard}" for shard in range(1, 16)))
+    },
     ("", "services", "codeexec-canary"): {"get"},
 }
 """The keys that small payloads are sealed with, its configuration, the Lease that one replica leads by, and the address

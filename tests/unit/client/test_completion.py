@@ -160,9 +160,7 @@ def test_what_takes_long_is_left_out(complete: Complete, fake, names, monkeypatc
     async def never() -> Any:
         await asyncio.Event().wait()
 
-    begun = time.monotonic()
     assert complete("get", connect=lambda ref: CodeExecutionClient(transport=never)) == []
-    assert time.monotonic() - begun < 5
 
 
 BLOCKED = """

@@ -25,6 +25,7 @@ from executor_client import (
     Request,
     SessionEnded,
     SourceBlock,
+    WaitNotice,
     execution,
 )
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
@@ -341,3 +342,77 @@ async def test_in_the_queue_of_a_pool_it_waits_as_long_as_it_takes(
     record = finished
     ended = await Execution(connect, handle.name, version(0)).finished()
     assert ended == finished, "a limit is held against the record, not against what a watch has told of it"
+
+
+# --- what a caller hears meanwhile ---
+
+
+def waits(finished: CodeExecution, *said: tuple[ConditionType, str, str]) -> list[CodeExecution]:
+    """Versions of a record that waits, for one reason after the other."""
+    versions = []
+    for number, (kind, reason, message) in enumerate(said, 1):
+        shown = condition(kind, holds=True, reason=reason, message=message, now=NOW, generation=1)
+        status = CodeExecutionStatus(phase=Phase.STARTING, observed_generation=1, conditions=(shown,))
+        meta = finished.metadata.model_copy(update={"resource_version": str(number)})
+        versions.append(finished.model_copy(update={"metadata": meta, "status": status}))
+    return versions
+
+
+async def watched(client: CodeExecutionClient, on_wait: Any, *said: tuple[ConditionType, str, str]) -> Execution:
+    """A handle on an execution that waits for these reasons, and then ends."""
+    submitted = await client.submit(block("both"), ME)
+    finished = await submitted.finished()
+    first, *rest = waits(finished, *said)
+    transport: Any = await client.connect()
+
+    async def changes(_: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        for one in [*rest, finished]:
+            yield one
+
+    transport.changes = changes
+
+    async def connect() -> Any:
+        return transport
+
+    return Execution(connect, submitted.name, first, on_wait=on_wait)
+
+
+PLACE = (ConditionType.QUEUED, "WaitingForPool", "position 2 of 2")
+NEXT = (ConditionType.QUEUED, "WaitingForPool", "position 1 of 2")
+BLOCKED = (ConditionType.DELAYED, "Unschedulable", "no node has room")
+SLOW = (ConditionType.DELAYED, "PodStarting", "the pod is not ready yet")
+
+
+async def test_a_caller_hears_of_everything_new_that_the_code_waits_for(client: CodeExecutionClient) -> None:
+    heard: list[WaitNotice] = []
+    threads: set[bool] = set()
+
+    def tell(notice: WaitNotice) -> None:
+        heard.append(notice)
+        threads.add(threading.current_thread() is threading.main_thread())
+
+    handle = await watched(client, tell, PLACE, PLACE, NEXT, BLOCKED)
+    assert (await handle.finished()).status.phase is Phase.SUCCEEDED
+    assert [(one.reason, one.message) for one in heard] == [PLACE[1:], NEXT[1:], BLOCKED[1:]]
+    assert heard[0].execution == handle.name
+    assert threads == {False}
+
+
+async def test_without_a_callback_each_reason_is_logged_once(
+    client: CodeExecutionClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="executor_client.waiting"):
+        await (await watched(client, None, PLACE, NEXT, BLOCKED, SLOW)).finished()
+    assert [(one.levelname, one.args[1]) for one in caplog.records if one.args] == [
+        ("WARNING", "WaitingForPool"),
+        ("WARNING", "Unschedulable"),
+        ("INFO", "PodStarting"),
+    ]
+
+
+async def test_what_a_callback_raises_ends_the_wait(client: CodeExecutionClient) -> None:
+    def tell(notice: WaitNotice) -> None:
+        raise RuntimeError(notice.reason)
+
+    with pytest.raises(RuntimeError, match="Unschedulable"):
+        await (await watched(client, tell, BLOCKED)).finished()

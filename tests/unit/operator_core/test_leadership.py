@@ -227,3 +227,32 @@ def take_part(server: Server, replica: Replica, what: str, now: float, network: 
         candidate = candidate.saw(server.record, now + replica.monotonic)
     replica.candidate = candidate
     return now
+
+
+@pytest.mark.parametrize(
+    ("record", "obstructs"),
+    [
+        (None, False),
+        (replace(HELD, shards="2"), False),
+        (HELD, True),
+        (replace(HELD, shards="many"), True),
+        (replace(HELD, holder=""), False),
+    ],
+    ids=["there is none", "the same number", "another number", "somebody has changed it", "given back"],
+)
+def test_a_lease_of_another_number_of_shards_obstructs_until_it_is_free(
+    record: LeaseRecord | None, obstructs: bool
+) -> None:
+    seen = Candidate(ME, LeaseTiming(), shards=2).saw(record, 100)
+    assert seen.obstructs(114.9) is obstructs
+    assert not seen.obstructs(115), "its holder has gone silent"
+
+
+def test_the_number_of_shards_is_written_and_read() -> None:
+    taken = Candidate(ME, LeaseTiming(), shards=3).taken(CLOCK, above=SECONDS + 7)
+    stored = taken.dump()
+    stored["metadata"]["resourceVersion"] = "1"
+    assert LeaseRecord.parse(stored) == replace(taken, version="1")
+    assert (taken.shards, taken.epoch) == ("3", SECONDS + 8)
+    del stored["metadata"]["annotations"]
+    assert LeaseRecord.parse(stored).shards == "1", "of a version without shards"

@@ -25,15 +25,18 @@ import pytest
 SOURCES = Path(__file__).parents[3] / "operator" / "sandbox"
 SANDBOX_UID = 1_500_000_000 + os.getpid()
 """A user that nobody else on this machine is: the kernel counts processes for each user."""
-# The workspace is a constant of the runner; the launcher sets it before anything runs.
+# The workspace is a constant of the runner; the launcher sets it before anything runs. For each file of the workspace
+# that is named `later…`, the runner's clock is 15 s ahead: code that makes one is as slow as it says, on any machine.
 LAUNCHER = """
-import os, sys
+import glob, os, sys, time
 assert os.getpid() == 1, "not in a PID namespace of its own"
 sys.path.insert(0, sys.argv[1])
 import workspace
 workspace.WORKSPACE = sys.argv[2]
 import job, kernel, runner
 kernel.FOLDERS = sys.argv[3]
+clock = time.monotonic
+time.monotonic = lambda: clock() + 15 * len(glob.glob(f"{workspace.WORKSPACE}/later*"))
 exec(sys.argv[4])
 runner.main()
 """

