@@ -22,7 +22,7 @@ from executor_client.cli.display import as_list, as_object, echo_fields, echo_js
 from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE, verify_with_operator
 from executor_client.cli.show import show_time
-from executor_client.client import CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
 from executor_client.exceptions import NotFound
 
 _COLUMNS: Final = ("CREATED", "KIND", "NAME", "AGENT", "REQUESTED-BY", "PHASE", "REASON", "APPROVER", "DIGEST")

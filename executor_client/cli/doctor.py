@@ -10,7 +10,6 @@ import click
 from rich.text import Text
 
 from codeexec_api.names import NODE_RUNTIME
-from executor_client.blocks import SourceBlock, prepare
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, now, output_option
 from executor_client.cli.diagnosis import (
     RIGHTS,
@@ -26,8 +25,9 @@ from executor_client.cli.diagnosis import (
 )
 from executor_client.cli.display import echo_json, one_line, styled, terminal
 from executor_client.cli.inspector import Inspector
-from executor_client.client import ClusterRef, CodeExecutionClient, Request
+from executor_client.client.client import ClusterRef, CodeExecutionClient, Request
 from executor_client.exceptions import CodeExecError
+from executor_client.model.blocks import SourceBlock, prepare
 
 _PROBE: Final = SourceBlock("python", "print('codeexec doctor')")
 _PROBE_SECONDS: Final = 30

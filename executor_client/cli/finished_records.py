@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.names import EXPORT_CURSOR, GROUP, VERSION
-from executor_client.transport import Transport
+from executor_client.transport.cluster import Transport
 
 _REQUEST_SECONDS: Final = 60
 _PAGE: Final = 200

@@ -10,7 +10,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.names import GROUP, VERSION
 from executor_client.cli.diagnosis import Right
-from executor_client.transport import Transport
+from executor_client.transport.cluster import Transport
 
 _REQUEST_SECONDS: Final = 15
 

@@ -15,9 +15,9 @@ from codeexec_api.audit_findings import FindingKind, LogLine
 from codeexec_api.checkpoints import Witness
 from codeexec_api.names import OPERATOR_SELECTOR
 from executor_client.cli.common import in_namespace, now
-from executor_client.client import ClusterRef, CodeExecutionClient
+from executor_client.client.client import ClusterRef, CodeExecutionClient
 from executor_client.exceptions import NotInstalled, NotPermitted
-from executor_client.transport import Transport
+from executor_client.transport.cluster import Transport
 
 OPERATOR_NAMESPACE: Final = "codeexec-system"
 """Where the documentation installs the operator."""

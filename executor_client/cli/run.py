@@ -18,18 +18,18 @@ from codeexec_api.paths import check_workspace_path
 from codeexec_api.permits import parse_mount, parse_permit
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
-from executor_client.approvals import ApprovalRequest, ApprovalWait
-from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
 from executor_client.cli.completion import LIVE_SESSIONS, complete_language, name_of
 from executor_client.cli.display import Printer, echo_json, one_line, report, size
 from executor_client.cli.files import download, save_artifact
 from executor_client.cli.hints import hint_about
-from executor_client.client import CodeExecutionClient, OnOutput, Request
-from executor_client.images import check_image
-from executor_client.results import Artifact, ExecutionResult
-from executor_client.session import Session
-from executor_client.waiting import WaitNotice
+from executor_client.client.approvals import ApprovalRequest, ApprovalWait
+from executor_client.client.client import CodeExecutionClient, OnOutput, Request
+from executor_client.client.session import Session
+from executor_client.client.waiting import WaitNotice
+from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
+from executor_client.model.images import check_image
+from executor_client.model.results import Artifact, ExecutionResult
 
 _BY_SUFFIX: Final = {one.extension: one.name for one in LANGUAGES.values()}
 

@@ -20,8 +20,8 @@ from executor_client.cli.display import (
     report,
     size,
 )
-from executor_client.client import CodeExecutionClient
-from executor_client.results import ExecutionResult
+from executor_client.client.client import CodeExecutionClient
+from executor_client.model.results import ExecutionResult
 
 _FIRST_SECONDS: Final = 15.0
 """How long `logs` waits for the first output of a running execution."""

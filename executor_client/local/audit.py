@@ -15,8 +15,8 @@ from typing import Any, Final
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.audit_file import LogFile
-from executor_client import forks
 from executor_client.exceptions import AuditLogUnavailable
+from executor_client.runtime import forks
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class LocalAuditLog:
         forks.begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Begin a chain; see `executor_client.forks`."""
+        """Begin a chain; see `executor_client.runtime.forks`."""
         self._lock = threading.Lock()
         self._segment = Segment(secrets.token_hex(16), NAMESPACE, version("codeexec"))
 

@@ -38,8 +38,7 @@ from codeexec_api.code_rules import find
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.policy import policy_for
 from codeexec_api.v1alpha1 import Approvable
-from executor_client import forks, telemetry
-from executor_client.autogen import (
+from executor_client.autogen.base import (
     NO_MODULE,
     Described,
     SandboxCodeResult,
@@ -51,22 +50,23 @@ from executor_client.autogen import (
     prepare_blocks,
     to_autogen,
 )
-from executor_client.blocks import PreparedBlock, check_size
-from executor_client.code_reading import read_code
-from executor_client.exceptions import FileTransferError, LocalRunNotApproved, LocalSandboxUnavailable
-from executor_client.functions import (
+from executor_client.autogen.functions import (
     UserFunction,
     check_program,
     module_source,
 )
+from executor_client.exceptions import FileTransferError, LocalRunNotApproved, LocalSandboxUnavailable
 from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
 from executor_client.local.audit import LocalAuditLog
 from executor_client.local.plan import Machine, check_endpoint, plan
 from executor_client.local.record import Asked, BlockEnd, Happened, Output, begun, denied, finished, lost, unknown_here
 from executor_client.local.supervised import Stop, run_block
 from executor_client.local.workspace import Workspace, delete
-from executor_client.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
-from executor_client.work_dir import Stamp, WorkDir
+from executor_client.model.blocks import PreparedBlock, check_size
+from executor_client.model.code_reading import read_code
+from executor_client.model.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
+from executor_client.runtime import forks, telemetry
+from executor_client.workspace.work_dir import Stamp, WorkDir
 
 _MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
@@ -181,7 +181,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         forks.begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Have no workspace, and run nothing; see `executor_client.forks`."""
+        """Have no workspace, and run nothing; see `executor_client.runtime.forks`."""
         self._scratch: _Scratch | None = None
         self._deletion: weakref.finalize[..., Any] | None = None
         self._stops: set[Stop] = set()

@@ -24,7 +24,7 @@ from codeexec_api import (
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.v1alpha1 import ObjectMeta
-from executor_client.results import Contents, StreamName
+from executor_client.model.results import Contents, StreamName
 
 LAYERS: Final = ("Seccomp", "Landlock")
 _EXIT_CODES: Final = {Event.DEADLINE: 124, Event.OUT_OF_MEMORY: 137, Event.CANCEL: 130}

@@ -6,13 +6,13 @@ from typing import Final
 
 from codeexec_api import CodeExecution, CodeSession, EgressVerdict, ExecutionPolicySpec, Reason
 from codeexec_api.names import block_key
-from executor_client.client import DEFAULT_NAMESPACE, CodeExecutionClient
+from executor_client.client.client import DEFAULT_NAMESPACE, CodeExecutionClient
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script
 from executor_client.testing.records import FAKE_IMAGE
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.transport import FakeTransport
-from executor_client.transport import ClusterTransport
+from executor_client.transport.cluster import ClusterTransport
 
 _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -55,8 +55,8 @@ from codeexec_api.names import (
 from codeexec_api.permits import opening
 from codeexec_api.policy import namespace_policy, policy_for, without_code_rules
 from codeexec_api.v1alpha1 import ObjectMeta
-from executor_client.code_reading import read_code
 from executor_client.exceptions import CodeExecError
+from executor_client.model.code_reading import read_code
 from executor_client.testing import records
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script, StreamName, Workspace
 from executor_client.testing.output import STREAMS, Collected, Frames, Output, collect

@@ -14,7 +14,7 @@ import yaml
 from cluster_tools import SANDBOX
 
 from executor_client import ClusterUnreachable, NotPermitted
-from executor_client.transport import Transport
+from executor_client.transport.cluster import Transport
 
 AGENT = f"system:serviceaccount:{SANDBOX}:codeexec-agent"
 CREDENTIAL = (
@@ -148,12 +148,13 @@ async def test_a_client_certificate_that_is_replaced_counts_for_the_next_call(
 
 SCRIPT = """
 import asyncio, logging, sys
-from executor_client import ClusterRef, CodeExecutionClient, farewell
+from executor_client import ClusterRef, CodeExecutionClient
+from executor_client.workspace import session_finalizer
 
 async def main():
     client = CodeExecutionClient(ClusterRef(kubeconfig=sys.argv[1], namespace=sys.argv[2]))
     print(await (await client.connect()).whoami(), flush=True)
-    await asyncio.to_thread(farewell._end, "no-such-session", client.cluster)
+    await asyncio.to_thread(session_finalizer._end, "no-such-session", client.cluster)
     await asyncio.Event().wait()
 
 logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")

@@ -31,7 +31,7 @@ from api_calls import Call, Match, call_of
 from faults import Answer, Cut, Delay, Empty, Fault, Lose, Rule, Stall, WatchError, a_status, answered
 from kube_credentials import Upstream, upstream_of, without_tls
 
-from executor_client.connections import Connector
+from executor_client.transport.connections import Connector
 
 T = TypeVar("T")
 _Response = TypeVar("_Response", bound=web.StreamResponse)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, Phase, v1alpha1
 from codeexec_api.audit_check import read_log, verify
 from executor_client import CodeExecutionClient, Request, prepare
-from executor_client.blocks import SourceBlock
+from executor_client.model.blocks import SourceBlock
 from executor_client.testing import FakeCluster, FakeOutcome
 
 SPEC = {"blocks": [], "sessionRef": {"name": "s"}, "source": {"agent": "x"}}

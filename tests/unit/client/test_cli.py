@@ -11,15 +11,15 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from executor_client.blocks import PreparedBlock
 from executor_client.cli import main
 from executor_client.cli.display import Printer, age, size, visible
 from executor_client.cli.files import save_artifact
 from executor_client.cli.run import _tell_wait
-from executor_client.client import Request
-from executor_client.results import OutputChunk
+from executor_client.client.client import Request
+from executor_client.client.waiting import WaitNotice
+from executor_client.model.blocks import PreparedBlock
+from executor_client.model.results import OutputChunk
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
-from executor_client.waiting import WaitNotice
 
 ESCAPE = "\x1b]0;title\x07"
 

@@ -26,10 +26,10 @@ from executor_client import (
     SessionEnded,
     SourceBlock,
     WaitNotice,
-    execution,
 )
+from executor_client.client import execution
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
-from executor_client.transport import ClusterTransport
+from executor_client.transport.cluster import ClusterTransport
 
 ME = Request(agent="me")
 OUTCOMES = {
@@ -401,7 +401,7 @@ async def test_a_caller_hears_of_everything_new_that_the_code_waits_for(client: 
 async def test_without_a_callback_each_reason_is_logged_once(
     client: CodeExecutionClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", logger="executor_client.waiting"):
+    with caplog.at_level("INFO", logger="executor_client.client.waiting"):
         await (await watched(client, None, PLACE, NEXT, BLOCKED, SLOW)).finished()
     assert [(one.levelname, one.args[1]) for one in caplog.records if one.args] == [
         ("WARNING", "WaitingForPool"),

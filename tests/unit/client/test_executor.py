@@ -16,8 +16,8 @@ from factories import IMAGE
 from codeexec_api import Limits, Phase
 from codeexec_api.languages import unknown_language
 from executor_client import ClusterUnreachable, CodeExecutionClient, ExecutionResult, KubernetesCodeExecutor
-from executor_client.autogen import to_autogen
-from executor_client.executor import KubernetesCodeResult
+from executor_client.autogen.base import to_autogen
+from executor_client.autogen.kubernetes import KubernetesCodeResult
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from autogen_core.code_executor import FunctionWithRequirements, ImportFromModule, with_requirements
 
-from executor_client.functions import check_program, module_source, names, prompt, silence_pip
+from executor_client.autogen.functions import check_program, module_source, names, prompt, silence_pip
 
 IMPORTS = ["json", ImportFromModule("__future__", ("annotations",)), "base64", ImportFromModule("os", ("path",))]
 

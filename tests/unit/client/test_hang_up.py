@@ -17,7 +17,7 @@ from certificates import Authority
 from kubernetes.aio import client
 
 from codeexec_api import CodeExecution
-from executor_client.transport import Transport
+from executor_client.transport.cluster import Transport
 
 
 class Server:

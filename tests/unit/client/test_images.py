@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_client.images import check_image
+from executor_client.model.images import check_image
 
 ONE = "1" * 64
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor_client import OutputChunk
-from executor_client.live import LiveOutput
+from executor_client.client.live_output import LiveOutput
 
 
 def frame(seq: int, **fields: Any) -> bytes:

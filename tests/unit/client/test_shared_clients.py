@@ -19,12 +19,12 @@ from executor_client import (
     KubernetesCodeExecutor,
     Request,
     SessionEnded,
-    farewell,
     prepare,
 )
-from executor_client.blocks import SourceBlock
-from executor_client.connections import Connector
+from executor_client.model.blocks import SourceBlock
 from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
+from executor_client.transport.connections import Connector
+from executor_client.workspace import session_finalizer
 
 HANG = [CodeBlock("hang", "python")]
 OTHER = [CodeBlock("x", "python")]
@@ -134,7 +134,7 @@ class TestForks:
     def test_a_child_ends_nothing_of_its_parent(
         self, fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(farewell, "_end", lambda *_: (tmp_path / "ended").touch())
+        monkeypatch.setattr(session_finalizer, "_end", lambda *_: (tmp_path / "ended").touch())
         client = fake.client()
         client.cluster = ClusterRef("here")  # type: ignore[misc]
         executor = KubernetesCodeExecutor(client=client)

@@ -17,9 +17,10 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
 from codeexec_api.v1alpha1 import MAX_SEALED_BYTES
-from executor_client import ClusterUnreachable, CodeExecError, transport
-from executor_client.transport import Outage, Transport, _lines, _message, _missing, past_quota_races
-from executor_client.words import from_the_command_line
+from executor_client import ClusterUnreachable, CodeExecError
+from executor_client.model.words import from_the_command_line
+from executor_client.transport import cluster
+from executor_client.transport.cluster import Outage, Transport, _lines, _message, _missing, past_quota_races
 
 
 class Pieces:
@@ -45,7 +46,7 @@ class Pieces:
     ],
 )
 async def test_lines_of_a_log(pieces: list[bytes], lines: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(cluster, "_MAX_LINE_BYTES", 10)
     content: Any = Pieces(*pieces)
     assert [line async for line in _lines(content)] == lines
 
@@ -86,7 +87,7 @@ class Creating:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_RACE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(cluster, "_RACE_SECONDS", (0.0, 0.0))
 
 
 @pytest.mark.usefixtures("at_once")

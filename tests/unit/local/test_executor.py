@@ -30,8 +30,8 @@ from executor_client import (
     FileTransferError,
     Limits,
     LocalSandboxUnavailable,
-    telemetry,
 )
+from executor_client.runtime import telemetry
 
 pytestmark = pytest.mark.usefixtures("landlock")
 

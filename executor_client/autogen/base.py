@@ -14,12 +14,12 @@ from autogen_core.code_executor import CodeBlock, CodeResult
 from codeexec_api import BlockStatus, Phase
 from codeexec_api.languages import unknown_language
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
-from executor_client import tasks
-from executor_client.blocks import Prepared, PreparedBlock, SourceBlock, prepare
-from executor_client.folders import NameRefused
-from executor_client.functions import PROMPT_TEMPLATE, UserFunction, names, prompt, silence_pip
-from executor_client.results import Artifact, ExecutionResult
-from executor_client.work_dir import WorkDir
+from executor_client.autogen.functions import PROMPT_TEMPLATE, UserFunction, names, prompt, silence_pip
+from executor_client.model.blocks import Prepared, PreparedBlock, SourceBlock, prepare
+from executor_client.model.results import Artifact, ExecutionResult
+from executor_client.runtime import asyncio_tasks
+from executor_client.workspace.folders import NameRefused
+from executor_client.workspace.work_dir import WorkDir
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ async def despite_cancellation(running: Coroutine[Any, Any, T], token: Cancellat
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() or forgiven or not token.is_cancelled():
-                await tasks.stop(task)
+                await asyncio_tasks.stop(task)
                 raise
             forgiven = True
             if waiting := asyncio.current_task():

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_BYTES
-from executor_client.blocks import WorkspaceFile
 from executor_client.exceptions import FileTransferError
-from executor_client.folders import refusal, write_inside
+from executor_client.model.blocks import WorkspaceFile
+from executor_client.workspace.folders import refusal, write_inside
 
 MAX_FILES_SENT: Final = 256
 MAX_BYTES_SENT: Final = 4 * MAX_PAYLOAD_BYTES

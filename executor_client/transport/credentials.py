@@ -22,7 +22,7 @@ from kubernetes.aio.config.exec_provider import ExecProvider
 from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from executor_client.exceptions import ClusterUnreachable
-from executor_client.words import option
+from executor_client.model.words import option
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _KUBECONFIG: Final = "~/.kube/config"

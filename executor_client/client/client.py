@@ -35,9 +35,13 @@ from codeexec_api import (
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import block_key, file_key, payload_name
 from codeexec_api.permits import parse_mount, parse_permit
-from executor_client import forks, telemetry
-from executor_client.approvals import ApprovalWait, ReviewedCode
-from executor_client.blocks import (
+from executor_client.client.approvals import ApprovalWait, ReviewedCode
+from executor_client.client.execution import Execution, read_contents
+from executor_client.client.lease import ClientLease
+from executor_client.client.session import Session
+from executor_client.client.waiting import OnWait
+from executor_client.exceptions import CodeExecError, NotFound, NothingToDecide, OutputUnavailable
+from executor_client.model.blocks import (
     PreparedBlock,
     SourceBlock,
     WorkspaceFile,
@@ -46,14 +50,10 @@ from executor_client.blocks import (
     count_parts,
     payload_of,
 )
-from executor_client.exceptions import CodeExecError, NotFound, NothingToDecide, OutputUnavailable
-from executor_client.execution import Execution, read_contents
-from executor_client.images import check_image
-from executor_client.lease import ClientLease
-from executor_client.results import ExecutionResult, OutputChunk, artifact_content
-from executor_client.session import Session
-from executor_client.transport import ClusterTransport, Transport
-from executor_client.waiting import OnWait
+from executor_client.model.images import check_image
+from executor_client.model.results import ExecutionResult, OutputChunk, artifact_content
+from executor_client.runtime import forks, telemetry
+from executor_client.transport.cluster import ClusterTransport, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Request:
     """What every execution of a client has in common.
 
     Raises:
-        ValueError: the image is not named by digest (see `executor_client.images`), or a permit or a mount is none.
+        ValueError: the image is not named by digest (see `model.images`), or a permit or a mount is none.
     """
 
     agent: str
@@ -165,7 +165,7 @@ class CodeExecutionClient:
         forks.begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Use no connection that there is; see `executor_client.forks`."""
+        """Use no connection that there is; see `executor_client.runtime.forks`."""
         self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport] = WeakKeyDictionary()
 
     async def __aenter__(self) -> Self:

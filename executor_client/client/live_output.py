@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from executor_client.results import OutputChunk, StreamName
+from executor_client.model.results import OutputChunk, StreamName
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from codeexec_api.names import LEASE_PREFIX, LEASE_SECONDS
-from executor_client import forks
 from executor_client.exceptions import CodeExecError
-from executor_client.transport import Transport
+from executor_client.runtime import forks
+from executor_client.transport.cluster import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class ClientLease:
         forks.begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Hold no Lease; see `executor_client.forks`."""
+        """Hold no Lease; see `executor_client.runtime.forks`."""
         self._lock = threading.Lock()
         self._name = ""
         self._over = threading.Event()

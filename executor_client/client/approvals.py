@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final, Literal, Self, TypeAlias
 
 from codeexec_api import CodeExecution, Grant, Phase
-from executor_client import tasks
+from executor_client.runtime import asyncio_tasks
 
 ApprovalMode: TypeAlias = Literal["wait", "return"]
 
@@ -91,7 +91,7 @@ class Patience:
 
     async def _stop(self) -> None:
         if self._timer:
-            await tasks.stop(self._timer)
+            await asyncio_tasks.stop(self._timer)
             self._timer = None
 
     async def leaves(self, current: CodeExecution) -> bool:

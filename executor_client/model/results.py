@@ -29,7 +29,7 @@ from executor_client.exceptions import (
     SessionDenied,
     SessionEnded,
 )
-from executor_client.words import Caller, in_words_of
+from executor_client.model.words import Caller, in_words_of
 
 CANCELLED: Final = "Code execution was cancelled."
 StreamName: TypeAlias = Literal["stdout", "stderr"]

@@ -26,9 +26,7 @@ from codeexec_api.v1alpha1 import (
     MAX_SESSION_SECONDS,
     MAX_TIMEOUT_SECONDS,
 )
-from executor_client import forks
-from executor_client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
-from executor_client.autogen import (
+from executor_client.autogen.base import (
     NO_MODULE,
     Described,
     SandboxCodeResult,
@@ -41,21 +39,23 @@ from executor_client.autogen import (
     prepare_blocks,
     to_autogen,
 )
-from executor_client.blocks import PreparedBlock, WorkspaceFile
-from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
-from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
-from executor_client.farewell import say_farewell
-from executor_client.folders import refusal
-from executor_client.functions import (
+from executor_client.autogen.functions import (
     UserFunction,
     check_program,
     module_source,
 )
-from executor_client.results import CANCELLED, Artifact, ExecutionResult
-from executor_client.shared import OpenSession, SharedSession
-from executor_client.unasked import acted_on
-from executor_client.waiting import OnWait
-from executor_client.work_dir import Stamp, WorkDir, is_kept_source
+from executor_client.client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
+from executor_client.client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
+from executor_client.client.waiting import OnWait
+from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
+from executor_client.model.blocks import PreparedBlock, WorkspaceFile
+from executor_client.model.results import CANCELLED, Artifact, ExecutionResult
+from executor_client.runtime import forks
+from executor_client.workspace.folders import refusal
+from executor_client.workspace.session_finalizer import say_farewell
+from executor_client.workspace.shared_session import OpenSession, SharedSession
+from executor_client.workspace.unasked import acted_on
+from executor_client.workspace.work_dir import Stamp, WorkDir, is_kept_source
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from codeexec_api import SessionPhase
-from executor_client import forks, tasks
+from executor_client.client.session import Session
 from executor_client.exceptions import CodeExecError, ExecutionNotStarted, NotFound, SessionEnded
-from executor_client.results import session_failure
-from executor_client.session import Session
-from executor_client.words import caller
-from executor_client.work_dir import Stamp
+from executor_client.model.results import session_failure
+from executor_client.model.words import caller
+from executor_client.runtime import asyncio_tasks, forks
+from executor_client.workspace.work_dir import Stamp
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class SharedSession:
         forks.begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Have no session; see `executor_client.forks`."""
+        """Have no session; see `executor_client.runtime.forks`."""
         self._lock = threading.Lock()
         self._current: OpenSession | None = None
         self._note = ""
@@ -146,7 +146,7 @@ class SharedSession:
             return await calling
         finally:
             calling.cancel()
-            await asyncio.shield(tasks.settle(creating, calling))
+            await asyncio.shield(asyncio_tasks.settle(creating, calling))
 
     async def _create(self, opened: OpenSession) -> None:
         try:

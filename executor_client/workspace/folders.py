@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from codeexec_api.paths import check_workspace_path
-from executor_client.unasked import acted_on
+from executor_client.workspace.unasked import acted_on
 
 _OWNERS: Final = {"HEAD": "a Git repository", "pyvenv.cfg": "a virtual environment"}
 """Whose folder it is that holds such a file. Programs act on much of what is in there, whatever its name."""

@@ -10,11 +10,11 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
-from executor_client.credentials import reader, tls_context
+from executor_client.transport.credentials import reader, tls_context
 
 if TYPE_CHECKING:
-    from executor_client.client import ClusterRef
-    from executor_client.shared import SharedSession
+    from executor_client.client.client import ClusterRef
+    from executor_client.workspace.shared_session import SharedSession
 
 logger = logging.getLogger(__name__)
 

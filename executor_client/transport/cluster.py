@@ -52,9 +52,6 @@ from codeexec_api.names import (
     payload_name,
 )
 from codeexec_api.sealing import is_sealable, seal
-from executor_client.blocks import split_payload
-from executor_client.connections import Connections
-from executor_client.credentials import Credentials, Identity, find
 from executor_client.exceptions import (
     ClusterUnreachable,
     CodeExecError,
@@ -64,9 +61,12 @@ from executor_client.exceptions import (
     NotPermitted,
     OutputUnavailable,
 )
-from executor_client.feed import Feed
-from executor_client.proxies import bypasses_proxy
-from executor_client.words import option
+from executor_client.model.blocks import split_payload
+from executor_client.model.words import option
+from executor_client.transport.connections import Connections
+from executor_client.transport.credentials import Credentials, Identity, find
+from executor_client.transport.proxies import bypasses_proxy
+from executor_client.transport.shared_watch import Feed
 
 _REQUEST_SECONDS: Final = 15
 _WATCH_SECONDS: Final = 240

@@ -12,8 +12,8 @@ from aiohttp.client_proto import ResponseHandler
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
 
-from executor_client.credentials import Credentials, Identity, tls_context
 from executor_client.exceptions import ClusterUnreachable
+from executor_client.transport.credentials import Credentials, Identity, tls_context
 
 
 class _Connection(ResponseHandler):

@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
 from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
-from executor_client import tasks
-from executor_client.approvals import ApprovalWait, Patience
+from executor_client.client.approvals import ApprovalWait, Patience
+from executor_client.client.live_output import LiveOutput
+from executor_client.client.waiting import OnWait, Waiting
 from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled
-from executor_client.live import LiveOutput
-from executor_client.results import (
+from executor_client.model.results import (
     Contents,
     ExecutionResult,
     OutputChunk,
@@ -22,9 +22,9 @@ from executor_client.results import (
     not_approved_in_time,
     result_of,
 )
-from executor_client.transport import ClusterTransport
-from executor_client.waiting import OnWait, Waiting
-from executor_client.words import caller
+from executor_client.model.words import caller
+from executor_client.runtime import asyncio_tasks
+from executor_client.transport.cluster import ClusterTransport
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class Execution:
                 yield chunk
             finished = await watching
         finally:
-            await tasks.stop(watching)
+            await asyncio_tasks.stop(watching)
         recorded = interleaved(finished.status, await self._read_contents(finished))
         for chunk in live[0].missing(recorded) if live else recorded:
             yield chunk
@@ -222,7 +222,7 @@ class Execution:
             return await self._wait(seen)
         finally:
             for task in following:
-                await tasks.stop(task)
+                await asyncio_tasks.stop(task)
             arrived.put_nowait(None)
 
     async def _follow(

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from codeexec_api import CodeExecution
-from executor_client import tasks
 from executor_client.exceptions import CodeExecError
+from executor_client.runtime import asyncio_tasks
 
 _IDLE_SECONDS: Final = 60
 """How long the watch is kept up while nothing is waited for."""
@@ -117,7 +117,7 @@ class Feed:
         if self._idle:
             self._idle.cancel()
         if self._task:
-            await tasks.stop(self._task)
+            await asyncio_tasks.stop(self._task)
 
     def _stop_if_idle(self) -> None:
         if self._task and not self._entries:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 from codeexec_api import CodeSession, CodeSessionSpec, Phase, SessionPhase
 from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
-from executor_client import telemetry
-from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile
+from executor_client.client.execution import OPERATOR_SECONDS
 from executor_client.exceptions import FileTransferError, NotFound, NotInstalled, SessionEnded
-from executor_client.execution import OPERATOR_SECONDS
-from executor_client.results import CANCELLED, Artifact, ExecutionResult, session_failure
-from executor_client.transport import ClusterTransport
-from executor_client.words import caller
+from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
+from executor_client.model.results import CANCELLED, Artifact, ExecutionResult, session_failure
+from executor_client.model.words import caller
+from executor_client.runtime import telemetry
+from executor_client.transport.cluster import ClusterTransport
 
 if TYPE_CHECKING:
-    from executor_client.client import CodeExecutionClient, ListFiles, OnOutput, Request
+    from executor_client.client.client import CodeExecutionClient, ListFiles, OnOutput, Request
 
 logger = logging.getLogger(__name__)
 
