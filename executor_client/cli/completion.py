@@ -15,7 +15,7 @@ from codeexec_api import CodeExecution, CodeSession, Phase
 from codeexec_api.languages import LANGUAGES
 from executor_client.cli.common import Connect
 from executor_client.client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient
-from executor_client.transport.cluster import ClusterTransport
+from executor_client.transport.protocol import ClusterTransport
 
 _SECONDS: Final = 1.5
 """After which what has been found by then is all."""

@@ -28,6 +28,7 @@ from executor_client.cli.inspector import Inspector
 from executor_client.client.client import ClusterRef, CodeExecutionClient, Request
 from executor_client.exceptions import CodeExecError
 from executor_client.model.blocks import SourceBlock, prepare
+from executor_client.transport.cluster import Transport
 
 _PROBE: Final = SourceBlock("python", "print('codeexec doctor')")
 _PROBE_SECONDS: Final = 30
@@ -88,10 +89,9 @@ async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bo
 
 
 async def _run_probe(inspector: Inspector, runtime_class: str | None) -> list[Finding]:
-    async def connection() -> Inspector:
-        return inspector
+    async def connection() -> Transport:
+        return Transport(inspector)
 
-    client = CodeExecutionClient(transport=connection)
     request = Request(
         agent="codeexec-doctor",
         timeout_seconds=_PROBE_SECONDS,
@@ -99,8 +99,9 @@ async def _run_probe(inspector: Inspector, runtime_class: str | None) -> list[Fi
         executor=PROGRAM,
     )
     try:
-        handle = await client.submit(prepare([_PROBE]).blocks, request, list_files="None")
-        return judge_probe(await handle.finished(), version("codeexec"))
+        async with CodeExecutionClient(transport=connection) as client:
+            handle = await client.submit(prepare([_PROBE]).blocks, request, list_files="None")
+            return judge_probe(await handle.finished(), version("codeexec"))
     except CodeExecError as error:
         return [judge_failed_probe(error)]
 

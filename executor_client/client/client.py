@@ -53,7 +53,8 @@ from executor_client.model.blocks import (
 from executor_client.model.images import check_image
 from executor_client.model.results import ExecutionResult, OutputChunk, artifact_content
 from executor_client.runtime import forks, telemetry
-from executor_client.transport.cluster import ClusterTransport, Transport
+from executor_client.transport.cluster import Transport
+from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
 

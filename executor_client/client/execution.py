@@ -24,7 +24,7 @@ from executor_client.model.results import (
 )
 from executor_client.model.words import caller
 from executor_client.runtime import asyncio_tasks
-from executor_client.transport.cluster import ClusterTransport
+from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFi
 from executor_client.model.results import CANCELLED, Artifact, ExecutionResult, session_failure
 from executor_client.model.words import caller
 from executor_client.runtime import telemetry
-from executor_client.transport.cluster import ClusterTransport
+from executor_client.transport.protocol import ClusterTransport
 
 if TYPE_CHECKING:
     from executor_client.client.client import CodeExecutionClient, ListFiles, OnOutput, Request

@@ -12,7 +12,7 @@ from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script
 from executor_client.testing.records import FAKE_IMAGE
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.transport import FakeTransport
-from executor_client.transport.cluster import ClusterTransport
+from executor_client.transport.protocol import ClusterTransport
 
 _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ import functools
 import os
 import ssl
 import weakref
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -14,6 +14,9 @@ from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
 
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.transport.credentials import Credentials, Identity, tls_context
+
+REQUEST_SECONDS: Final = 15
+"""How long a request may take that says nothing else."""
 
 
 class _Connection(ResponseHandler):
@@ -95,7 +98,7 @@ class Connections(RESTClientObject):
             shown = {"authorization": identity.authorization} if identity and identity.authorization else {}
             sent = {**(headers or {}), **shown}
             answer: RESTResponse = await super(Connections, self).request(  # type: ignore[no-untyped-call]
-                method, url, sent, body, post_params, _request_timeout
+                method, url, sent, body, post_params, _request_timeout or REQUEST_SECONDS
             )
             return answer
 

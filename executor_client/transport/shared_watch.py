@@ -42,7 +42,7 @@ class _Entry:
         await self._changed.wait()
 
 
-class Feed:
+class SharedWatch:
     """For one event loop.
 
     Args:
@@ -70,7 +70,7 @@ class Feed:
         """
         async with self._opening:
             if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._run(await self._begin()), name="feed of executions")
+                self._task = asyncio.create_task(self._run(await self._begin()), name="shared watch of executions")
         self._entries[name] = _Entry()
         for old in [one for one, entry in self._entries.items() if not entry.waiting][:-_MOST]:
             del self._entries[old]

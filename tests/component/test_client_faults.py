@@ -17,7 +17,7 @@ from executor_client import (
     PreparedBlock,
 )
 from executor_client.client import execution
-from executor_client.transport import cluster
+from executor_client.transport import connections, watch
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 CREATE, WATCH, GET = (Match(verb, EXECUTION_PLURAL) for verb in ("create", "watch", "get"))
@@ -36,7 +36,7 @@ def through(stage, make_client):
 def less_patience(monkeypatch):
     """The client gives up sooner: which error it is doesn't depend on how long that takes."""
     monkeypatch.setattr(execution, "OPERATOR_SECONDS", 4)
-    monkeypatch.setattr(cluster, "_REQUEST_SECONDS", 3)
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 3)
 
 
 def waiting_at(gate: str) -> tuple[PreparedBlock, ...]:
@@ -233,7 +233,7 @@ async def test_where_no_watch_gives_anything_the_result_is_found(operator, stage
 
 async def test_a_watch_that_has_gone_silent_is_opened_again(operator, stage, through, asking, agent, monkeypatch):
     """A laptop that slept, or a NAT that forgot the connection: nothing says that it is dead."""
-    monkeypatch.setattr(cluster, "_SILENT_SECONDS", 2)
+    monkeypatch.setattr(watch, "_SILENT_SECONDS", 2)
     running = asyncio.create_task(through.execute(waiting_at(agent), asking()))
     await stage.script.reached(agent)
     with stage.client_proxy.fault(WATCH, Delay(0)) as again:

@@ -29,7 +29,7 @@ from executor_client import (
 )
 from executor_client.client import execution
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
-from executor_client.transport.cluster import ClusterTransport
+from executor_client.transport.protocol import ClusterTransport
 
 ME = Request(agent="me")
 OUTCOMES = {

@@ -19,8 +19,15 @@ from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
 from codeexec_api.v1alpha1 import MAX_SEALED_BYTES
 from executor_client import ClusterUnreachable, CodeExecError
 from executor_client.model.words import from_the_command_line
-from executor_client.transport import cluster
-from executor_client.transport.cluster import Outage, Transport, _lines, _message, _missing, past_quota_races
+from executor_client.transport import creation, log_lines
+from executor_client.transport.api_errors import message as message_of
+from executor_client.transport.api_errors import missing as missing_in
+from executor_client.transport.api_errors import translate
+from executor_client.transport.cluster import Transport
+from executor_client.transport.creation import past_quota_races
+from executor_client.transport.kube_api import KubeApi
+from executor_client.transport.log_lines import lines_of
+from executor_client.transport.watch import Outage
 
 
 class Pieces:
@@ -46,9 +53,9 @@ class Pieces:
     ],
 )
 async def test_lines_of_a_log(pieces: list[bytes], lines: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(log_lines, "_MAX_LINE_BYTES", 10)
     content: Any = Pieces(*pieces)
-    assert [line async for line in _lines(content)] == lines
+    assert [line async for line in lines_of(content)] == lines
 
 
 @pytest.mark.parametrize(
@@ -61,11 +68,11 @@ async def test_lines_of_a_log(pieces: list[bytes], lines: list[bytes], monkeypat
     ],
 )
 def test_what_a_refusal_says(body: Any, missing: str, message: str) -> None:
-    assert (_missing(json.dumps(body)), _message(json.dumps(body))) == (missing, message)
+    assert (missing_in(json.dumps(body)), message_of(json.dumps(body))) == (missing, message)
 
 
 def test_a_refusal_that_is_no_json() -> None:
-    assert (_missing("404 page not found"), _message("404 page not found")) == ("", "404 page not found")
+    assert (missing_in("404 page not found"), message_of("404 page not found")) == ("", "404 page not found")
 
 
 class Creating:
@@ -87,7 +94,7 @@ class Creating:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_RACE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(creation, "_RACE_SECONDS", (0.0, 0.0))
 
 
 @pytest.mark.usefixtures("at_once")
@@ -143,7 +150,9 @@ class ApiServer:
         app.router.add_post("/api/v1/namespaces/sandboxes/secrets", self._create_secret)
         app.router.add_get("/api/v1/namespaces/sandboxes/configmaps/codeexec-sealing-key", self._get_key)
         async with TestServer(app) as server:
-            self.connection = Transport(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
+            self.connection = Transport(
+                KubeApi(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
+            )
             try:
                 yield self
             finally:
@@ -363,23 +372,19 @@ def a_rule_is_broken(*causes: dict[str, str]) -> str:
         ),
     ],
 )
-async def test_a_rule_of_the_api_is_told_in_its_own_words(cause: dict[str, str], told: str) -> None:
+def test_a_rule_of_the_api_is_told_in_its_own_words(cause: dict[str, str], told: str) -> None:
     error = ApiException(status=422)
     error.body = a_rule_is_broken(cause)
-    connection = Transport(client.Configuration(host="http://127.0.0.1:1"), "sandboxes")
-    text = str(connection._translate("create the ExecutionApproval", error))
-    await connection.close()
+    text = str(translate("create the ExecutionApproval", "sandboxes", error))
     assert text.startswith(f"could not create the ExecutionApproval in namespace 'sandboxes': {told}")
     assert "object" not in text
     assert "422" not in text
 
 
-async def test_all_rules_that_are_broken_are_told() -> None:
+def test_all_rules_that_are_broken_are_told() -> None:
     error = ApiException(status=422)
     error.body = a_rule_is_broken({"field": "a", "message": "one"}, {"field": "b", "message": "two"})
-    connection = Transport(client.Configuration(host="http://127.0.0.1:1"), "sandboxes")
-    assert str(connection._translate("create it", error)).endswith(": a: one; b: two")
-    await connection.close()
+    assert str(translate("create it", "sandboxes", error)).endswith(": a: one; b: two")
 
 
 class TestKubeconfig:
