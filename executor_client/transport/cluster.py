@@ -28,14 +28,12 @@ from codeexec_api.names import (
     EXECUTION_KIND,
     EXECUTION_LABEL,
     EXECUTION_PLURAL,
-    GROUP,
     POLICY_KIND,
     POLICY_NAME,
     POLICY_PLURAL,
     SANDBOX_CONTAINER,
     SESSION_KIND,
     SESSION_PLURAL,
-    VERSION,
 )
 from executor_client.exceptions import (
     CodeExecError,
@@ -113,10 +111,7 @@ class Transport(ClusterTransport):
 
     @override
     async def check(self) -> None:
-        with self._api.errors("list CodeExecutions"):
-            await self._api.custom.list_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, EXECUTION_PLURAL, limit=1
-            )
+        await self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, {})
 
     @override
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:

@@ -4,7 +4,6 @@ Every error of the API server or of the network leaves here as one of `exception
 """
 
 import asyncio
-import os
 import secrets
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,8 +20,8 @@ from executor_client.transport import connections
 from executor_client.transport.api_errors import translate
 from executor_client.transport.connections import Connections
 from executor_client.transport.creation import created_once
-from executor_client.transport.credentials import Credentials, Identity, find
-from executor_client.transport.proxies import bypasses_proxy
+from executor_client.transport.credentials import Credentials, Identity
+from executor_client.transport.kube_config import find
 
 _PAGE: Final = 50
 """Objects a page of a list: each may hold half a megabyte of output."""
@@ -56,8 +55,6 @@ class KubeApi:
             ClusterUnreachable: there is no configuration, or it can't be read.
         """
         configuration, credentials = await find(kubeconfig, context)
-        if configuration.proxy is None and bypasses_proxy(configuration.host, os.environ):
-            configuration.client_session_kwargs = {"trust_env": False}
         return cls(configuration, namespace, credentials)
 
     async def close(self) -> None:

@@ -10,7 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
-from executor_client.transport.credentials import reader, tls_context
+from executor_client.transport.credentials import tls_context
+from executor_client.transport.kube_config import reader
 
 if TYPE_CHECKING:
     from executor_client.client.client import ClusterRef

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from executor_client import ClusterRef, ClusterUnreachable, CodeExecutionClient
-from executor_client.transport.proxies import bypasses_proxy
+from executor_client.transport.kube_config import bypasses_proxy
 
 CLUSTER = "https://10.1.2.3:6443"
 
