@@ -40,8 +40,9 @@ if TYPE_CHECKING:
         KubernetesCodeExecutorConfig,
         KubernetesCodeResult,
     )
-    from executor_client.client.client import ClusterRef, CodeExecutionClient, Request
+    from executor_client.client.client import CodeExecutionClient
     from executor_client.client.execution import Execution
+    from executor_client.client.request import ClusterRef, Request
     from executor_client.client.session import Session
     from executor_client.local.approval import LocalApproval
     from executor_client.local.executor import LocalCodeResult, LocalSandboxExecutor, LocalSandboxExecutorConfig
@@ -90,7 +91,8 @@ __all__ = [
 ]
 
 _LOADED_WHEN_ASKED_FOR = {
-    **dict.fromkeys(("ClusterRef", "CodeExecutionClient", "Request"), "client.client"),
+    "CodeExecutionClient": "client.client",
+    **dict.fromkeys(("ClusterRef", "Request"), "client.request"),
     "Execution": "client.execution",
     "Session": "client.session",
     **dict.fromkeys(

@@ -45,7 +45,8 @@ from executor_client.autogen.functions import (
     module_source,
 )
 from executor_client.client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
-from executor_client.client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient, OnOutput, Request
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request
 from executor_client.client.waiting import OnWait
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile

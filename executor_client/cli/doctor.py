@@ -25,7 +25,8 @@ from executor_client.cli.diagnosis import (
 )
 from executor_client.cli.display import echo_json, one_line, styled, terminal
 from executor_client.cli.inspector import Inspector
-from executor_client.client.client import ClusterRef, CodeExecutionClient, Request
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import ClusterRef, Request
 from executor_client.exceptions import CodeExecError
 from executor_client.model.blocks import SourceBlock, prepare
 from executor_client.transport.cluster import Transport

@@ -15,7 +15,8 @@ from codeexec_api.audit_findings import FindingKind, LogLine
 from codeexec_api.checkpoints import Witness
 from codeexec_api.names import OPERATOR_SELECTOR
 from executor_client.cli.common import in_namespace, now
-from executor_client.client.client import ClusterRef, CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import ClusterRef
 from executor_client.exceptions import NotInstalled, NotPermitted
 from executor_client.transport.kube_api import KubeApi
 

@@ -24,7 +24,8 @@ from executor_client.cli.display import Printer, echo_json, one_line, report, si
 from executor_client.cli.files import download, save_artifact
 from executor_client.cli.hints import hint_about
 from executor_client.client.approvals import ApprovalRequest, ApprovalWait
-from executor_client.client.client import CodeExecutionClient, OnOutput, Request
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import OnOutput, Request
 from executor_client.client.session import Session
 from executor_client.client.waiting import WaitNotice
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare

@@ -5,20 +5,19 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from codeexec_api import CodeSession, CodeSessionSpec, Phase, SessionPhase
 from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.client.execution import OPERATOR_SECONDS
+from executor_client.client.request import ListFiles, OnOutput, Request
+from executor_client.client.running import Running
 from executor_client.exceptions import FileTransferError, NotFound, NotInstalled, SessionEnded
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
 from executor_client.model.results import CANCELLED, Artifact, ExecutionResult, session_failure
 from executor_client.model.words import caller
 from executor_client.runtime import telemetry
 from executor_client.transport.protocol import ClusterTransport
-
-if TYPE_CHECKING:
-    from executor_client.client.client import CodeExecutionClient, ListFiles, OnOutput, Request
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +31,9 @@ class Session:
 
     def __init__(
         self,
-        client: "CodeExecutionClient",
+        client: Running,
         name: str,
-        request: "Request",
+        request: Request,
         spec: CodeSessionSpec,
         keep_alive: Callable[[], str] | None = None,
     ) -> None:
@@ -69,7 +68,7 @@ class Session:
             NotFound: there is none of this name.
             CodeExecError: see `executor_client.exceptions`.
         """
-        return await self._client.get_session(self.name)
+        return await (await self._client.connect()).get_session(self.name)
 
     async def ready(self) -> CodeSession:
         """Wait until executions can run in it, and return the record.
@@ -125,9 +124,9 @@ class Session:
         *,
         files: Sequence[WorkspaceFile] = (),
         fetch: Sequence[str] = (),
-        list_files: "ListFiles" = "Changed",
+        list_files: ListFiles = "Changed",
         cancelled: asyncio.Event | None = None,
-        on_output: "OnOutput | None" = None,
+        on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """Run blocks in order in the workspace; see `CodeExecutionClient.execute`.
 
@@ -208,7 +207,7 @@ class Session:
             CodeExecError: see `executor_client.exceptions`.
         """
         with suppress(NotFound):
-            await self._client.end_session(self.name)
+            await (await self._client.connect()).end_session(self.name)
 
 
 def _demand_success(result: ExecutionResult) -> None:

@@ -6,7 +6,8 @@ from typing import Final
 
 from codeexec_api import CodeExecution, CodeSession, EgressVerdict, ExecutionPolicySpec, Reason
 from codeexec_api.names import block_key
-from executor_client.client.client import DEFAULT_NAMESPACE, CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import DEFAULT_NAMESPACE
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script
 from executor_client.testing.records import FAKE_IMAGE

@@ -14,7 +14,7 @@ from executor_client.transport.credentials import tls_context
 from executor_client.transport.kube_config import reader
 
 if TYPE_CHECKING:
-    from executor_client.client.client import ClusterRef
+    from executor_client.client.request import ClusterRef
     from executor_client.workspace.shared_session import SharedSession
 
 logger = logging.getLogger(__name__)

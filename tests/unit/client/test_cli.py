@@ -15,7 +15,7 @@ from executor_client.cli import main
 from executor_client.cli.display import Printer, age, size, visible
 from executor_client.cli.files import save_artifact
 from executor_client.cli.run import _tell_wait
-from executor_client.client.client import Request
+from executor_client.client.request import Request
 from executor_client.client.waiting import WaitNotice
 from executor_client.model.blocks import PreparedBlock
 from executor_client.model.results import OutputChunk

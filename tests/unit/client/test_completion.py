@@ -15,7 +15,8 @@ from click.shell_completion import ShellComplete
 from codeexec_api import ExecutionPolicySpec, Limits
 from executor_client.cli import completion, main
 from executor_client.client.approvals import ApprovalWait
-from executor_client.client.client import CodeExecutionClient, Request
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import Request
 from executor_client.model.blocks import SourceBlock, prepare
 from executor_client.testing import FAKE_IMAGE, FakeCluster, FakeOutcome
 
