@@ -18,8 +18,7 @@ from executor_client.autogen.functions import PROMPT_TEMPLATE, UserFunction, nam
 from executor_client.model.blocks import Prepared, PreparedBlock, SourceBlock, prepare
 from executor_client.model.results import Artifact, ExecutionResult
 from executor_client.runtime import asyncio_tasks
-from executor_client.workspace.folders import NameRefused
-from executor_client.workspace.work_dir import WorkDir
+from executor_client.workspace.work_dir import NameRefused, WorkDir
 
 logger = logging.getLogger(__name__)
 

@@ -52,11 +52,10 @@ from executor_client.exceptions import CodeExecError, FileMissing, FileTransferE
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile
 from executor_client.model.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.runtime import forks
-from executor_client.workspace.folders import refusal
-from executor_client.workspace.session_finalizer import say_farewell
+from executor_client.workspace.session_finalizer import end_unattended
 from executor_client.workspace.shared_session import OpenSession, SharedSession
 from executor_client.workspace.unasked import acted_on
-from executor_client.workspace.work_dir import Stamp, WorkDir, is_kept_source
+from executor_client.workspace.work_dir import Stamp, WorkDir, is_kept_source, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +253,7 @@ class KubernetesCodeExecutor(
         )
         shared = SharedSession(new)
         if self._client.cluster:
-            forks.finalize(self, say_farewell, shared, self._client.cluster)
+            forks.finalize(self, end_unattended, shared, self._client.cluster)
         return shared
 
     async def execute_code_blocks(

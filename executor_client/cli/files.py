@@ -17,7 +17,7 @@ from executor_client.client.request import Request
 from executor_client.client.session import Session
 from executor_client.exceptions import FileTransferError, NotFound
 from executor_client.model.results import Artifact
-from executor_client.workspace.folders import refusal, write_inside
+from executor_client.workspace.work_dir import refusal, write_inside
 
 _REMOTE: Final = re.compile(r"([a-z0-9][-a-z0-9.]*):(.+)", re.DOTALL)
 _MOST_PATHS: Final = 64

@@ -7,34 +7,32 @@ operator ends a session that nothing runs in by its limits.
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
+from executor_client.client.request import ClusterRef
 from executor_client.transport.credentials import tls_context
 from executor_client.transport.kube_config import reader
-
-if TYPE_CHECKING:
-    from executor_client.client.request import ClusterRef
-    from executor_client.workspace.shared_session import SharedSession
+from executor_client.workspace.shared_session import SharedSession
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_AND_READ_SECONDS: Final = (2, 3)
 
 
-def say_farewell(shared: "SharedSession", cluster: "ClusterRef") -> None:
+def end_unattended(shared: SharedSession, cluster: ClusterRef) -> None:
     """End the session, if one is open: in a thread, or at once when the interpreter ends. Raises nothing."""
     opened = shared.drop()
     if opened is None:
         return
     if threading.main_thread().is_alive():
         # The collector may have come in a running loop, or while some lock is held.
-        threading.Thread(target=_end, args=(opened.session.name, cluster), name="codeexec-farewell").start()
+        threading.Thread(target=_end, args=(opened.session.name, cluster), name="codeexec-session-finalizer").start()
     else:
         _end(opened.session.name, cluster)
 
 
-def _end(name: str, cluster: "ClusterRef") -> None:
+def _end(name: str, cluster: ClusterRef) -> None:
     try:
         # Nothing else needs the synchronous client, which takes a while to load.
         from kubernetes import client

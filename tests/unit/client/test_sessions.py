@@ -577,7 +577,7 @@ async def test_an_executor_that_is_collected_ends_its_session(fake: FakeCluster,
     del executor
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name == "codeexec-farewell":
+        if thread.name == "codeexec-session-finalizer":
             thread.join()
     assert farewells == [f"here/{fake.sessions[0].metadata.name}"]
 

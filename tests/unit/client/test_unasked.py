@@ -17,8 +17,8 @@ from executor_client import FileTransferError, KubernetesCodeExecutor
 from executor_client.autogen.kubernetes import SessionMode
 from executor_client.cli import main
 from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
-from executor_client.workspace.folders import NameRefused, write_inside
 from executor_client.workspace.unasked import acted_on
+from executor_client.workspace.work_dir import NameRefused, write_inside
 
 TOKEN = CancellationToken()
 
