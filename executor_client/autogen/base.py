@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -13,12 +13,11 @@ from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeexec_api import BlockStatus, Phase
 from codeexec_api.languages import unknown_language
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
 from executor_client.autogen.functions import PROMPT_TEMPLATE, UserFunction, names, prompt, silence_pip
-from executor_client.model.blocks import Prepared, PreparedBlock, SourceBlock, prepare
+from executor_client.model.blocks import Prepared, SourceBlock, prepare
 from executor_client.model.results import Artifact, ExecutionResult
 from executor_client.runtime import asyncio_tasks
-from executor_client.workspace.work_dir import NameRefused, WorkDir
 
 logger = logging.getLogger(__name__)
 
@@ -156,56 +155,6 @@ async def despite_cancellation(running: Coroutine[Any, Any, T], token: Cancellat
 def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     with suppress(RuntimeError):  # the token has outlived the loop, and with it the call that it was given to
         loop.call_soon_threadsafe(event.set)
-
-
-def keep_source(folder: WorkDir | None, blocks: Sequence[PreparedBlock]) -> str | None:
-    """Keep each block in work_dir, if that is set and no program of the caller's acts on its name unasked.
-
-    What stands under a name there is replaced; see `write_inside`. If the file system takes two names for one (by
-    case or Unicode normalization), the source of the later block stays; what is run doesn't come from here.
-
-    Returns:
-        Path of the first block, or None if it was not kept.
-
-    Raises:
-        ValueError: a name leads out of work_dir or can't be written.
-    """
-    if folder is None:
-        return None
-    root = folder.root.resolve()
-    kept = [block for block in blocks if not folder.keeps_out(block.file)]
-    for block in kept:
-        try:
-            folder.write(block.file, block.content)
-        except ValueError:
-            raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
-        except (OSError, RuntimeError) as error:
-            raise ValueError(f"{block.file!r} can't be saved in work_dir: {error}; nothing was run") from error
-    first = blocks[0]
-    return str(root / first.file) if first in kept else None
-
-
-def keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
-    """Write files into work_dir, and say which of the artifacts are there: none that programs act on unasked."""
-    kept = set()
-    for path, content in contents.items():
-        try:
-            folder.write(path, content)
-            kept.add(path)
-        except NameRefused:
-            continue  # told of below, as those that were not even fetched
-        except (OSError, RuntimeError, ValueError) as error:
-            logger.warning("%r of execution %s can't be saved in work_dir: %s", path, result.name, error)
-    artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
-    if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
-        logger.warning(
-            "not copied into work_dir from execution %s (at most %d bytes a call, and no names that programs act on "
-            "unasked, such as hidden ones): %s",
-            result.name,
-            MAX_FETCH_BYTES,
-            ", ".join(left),
-        )
-    return replace(result, artifacts=artifacts, files=contents)
 
 
 def to_autogen(

@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -34,8 +34,6 @@ from executor_client.autogen.base import (
     check_timeout,
     despite_cancellation,
     event_of,
-    keep_artifacts,
-    keep_source,
     prepare_blocks,
     to_autogen,
 )
@@ -50,12 +48,23 @@ from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutp
 from executor_client.client.waiting import OnWait
 from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile
-from executor_client.model.results import CANCELLED, Artifact, ExecutionResult
+from executor_client.model.results import CANCELLED, ExecutionResult
 from executor_client.runtime import forks
 from executor_client.workspace.session_finalizer import end_unattended
 from executor_client.workspace.shared_session import OpenSession, SharedSession
+from executor_client.workspace.transfers import (
+    bring_back,
+    fetch,
+    groups,
+    keep,
+    keep_artifacts,
+    keep_source,
+    list_all,
+    upload,
+    without_sources,
+)
 from executor_client.workspace.unasked import acted_on
-from executor_client.workspace.work_dir import Stamp, WorkDir, is_kept_source, refusal
+from executor_client.workspace.work_dir import Stamp, WorkDir, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +75,6 @@ _NOT_RUN: Final = (Phase.CANCELLED, Phase.AWAITING_APPROVAL, Phase.EXPIRED)
 """How a call can end whose code has, or may have, not run at all."""
 _COMPONENT_VERSION: Final = 2
 """1: each call had a pod of its own, as `session="per-call"` has."""
-_PATTERNS_AT_ONCE: Final = 64
-"""Files that one execution fetches by name."""
 
 
 class KubernetesCodeResult(SandboxCodeResult):
@@ -325,8 +332,8 @@ class KubernetesCodeExecutor(
         transfer = self._transfer("upload_files", cancellation_token)
         contents = self._read(files)
         sizes = {name: len(content) for name, content in contents.items()}
-        for group in _groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
-            await transfer.run(partial(_upload, {name: contents[name] for name in group}))
+        for group in groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
+            await transfer.run(partial(upload, {name: contents[name] for name in group}))
 
     async def download_files(
         self, files: list[Path | str], cancellation_token: CancellationToken, *, allow_names: Sequence[Path | str] = ()
@@ -352,16 +359,16 @@ class KubernetesCodeExecutor(
         """
         transfer = self._transfer("download_files", cancellation_token)
         wanted = [Path(file).as_posix() for file in files]
-        there = await transfer.run(_list)
+        there = await transfer.run(list_all)
         sizes = {one.path: one.size_bytes for one in there}
         # Where not all are named, one that isn't may be there all the same, and of any size.
         unnamed = [name for name in wanted if name not in sizes] if len(there) == MAX_ARTIFACTS else []
         asked = {name: sizes[name] for name in wanted if name in sizes} | dict.fromkeys(unnamed, MAX_FETCH_BYTES)
-        found = await transfer.run(partial(_fetch, asked))
+        found = await transfer.run(partial(fetch, asked))
         if missing := [name for name in wanted if name not in found]:
             raise FileMissing(
                 f"not in the workspace: {', '.join(missing)}; there are: "
-                f"{', '.join(_without_sources(sizes)) or 'no files'}"
+                f"{', '.join(without_sources(sizes)) or 'no files'}"
             )
         folder, allowed = self._download_folder(), {Path(name).as_posix() for name in allow_names}
         for name in wanted:
@@ -370,7 +377,7 @@ class KubernetesCodeExecutor(
                     f"{name!r} is not saved in {folder.root}: {why}. Leave the name out, or give it in allow_names, "
                     "too; nothing was saved"
                 )
-        return [str(_keep(folder, name, found[name], any_name=name in allowed)) for name in wanted]
+        return [str(keep(folder, name, found[name], any_name=name in allowed)) for name in wanted]
 
     async def get_file_list(self, cancellation_token: CancellationToken) -> list[str]:
         """Paths of the files in the workspace that `download_files` takes, sorted; of at most 256 files.
@@ -384,7 +391,9 @@ class KubernetesCodeExecutor(
             CodeExecError: see `executor_client.exceptions`.
         """
         transfer = self._transfer("get_file_list", cancellation_token)
-        return [path for path in _without_sources(one.path for one in await transfer.run(_list)) if not acted_on(path)]
+        return [
+            path for path in without_sources(one.path for one in await transfer.run(list_all)) if not acted_on(path)
+        ]
 
     async def start(self) -> None:
         """Connect and make sure that codeexec is installed. Optional: the first call connects by itself.
@@ -448,7 +457,7 @@ class KubernetesCodeExecutor(
             result = await session.execute(blocks, files=files, cancelled=cancelled, on_output=self._on_output)
             if result.phase not in (*_NOT_RUN, Phase.DENIED):
                 opened.sent |= last
-            return await _bring_back(self._folder, opened, result, cancelled) if result.artifacts else result
+            return await bring_back(self._folder, opened, result, cancelled) if result.artifacts else result
         finally:
             if uploading:
                 uploading.set_result(None)
@@ -477,7 +486,7 @@ class KubernetesCodeExecutor(
         sources = {block.file for block in blocks} | ({f"{self.functions_module}.py"} if self._functions else set())
         lacks = self._folder.unsent(opened.sent) if self._folder and self._config.upload_work_dir else {}
         sizes = {name: stamp.size for name, stamp in lacks.items() if name not in sources}
-        pieces = [{name: lacks[name] for name in group} for group in _groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES)]
+        pieces = [{name: lacks[name] for name in group} for group in groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES)]
         code = sum(len(block.content) for block in blocks)
         if not pieces or sum(stamp.size for stamp in pieces[-1].values()) + code > MAX_PAYLOAD_BYTES:
             pieces.append({})
@@ -575,69 +584,3 @@ class _Transfer:
 def _demand_functions(checked: ExecutionResult) -> None:
     if checked.exit_code != 0:
         raise ValueError(f"Functions failed to load: {checked.output.strip()}")
-
-
-def _keep(folder: WorkDir, name: str, content: bytes, *, any_name: bool) -> Path:
-    try:
-        return folder.write(name, content, any_name=any_name)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise FileTransferError(f"{name!r} can't be saved in {folder.root}: {error}") from error
-
-
-def _without_sources(paths: Iterable[str]) -> list[str]:
-    """Without `tmp_code_….py` and the like: nobody has asked for these files."""
-    return [path for path in paths if not is_kept_source(path)]
-
-
-async def _upload(files: Mapping[str, bytes], cancelled: asyncio.Event, opened: OpenSession) -> None:
-    await opened.session.upload(files, cancelled=cancelled)
-
-
-async def _list(cancelled: asyncio.Event, opened: OpenSession) -> list[Artifact]:
-    return await opened.session.list_files(cancelled=cancelled)
-
-
-async def _fetch(sizes: Mapping[str, int], cancelled: asyncio.Event, opened: OpenSession) -> dict[str, bytes]:
-    """Content of files of the workspace, as far as they are there, in as many executions as their sizes need."""
-    found: dict[str, bytes] = {}
-    for group in _groups(sizes, MAX_FETCH_BYTES, _PATTERNS_AT_ONCE):
-        contents = await opened.session.download(group, cancelled=cancelled)
-        found |= {path: contents[path] for path in group if path in contents}
-    return found
-
-
-async def _bring_back(
-    folder: WorkDir, opened: OpenSession, result: ExecutionResult, cancelled: asyncio.Event
-) -> ExecutionResult:
-    """Copy files that the code has made or changed into work_dir. The result is there whether that works or not."""
-    wanted: dict[str, int] = {}
-    for artifact in result.artifacts:
-        # A name with * or ? would be a pattern that may match more.
-        if folder.keeps_out(artifact.path) or set("*?") & set(artifact.path):
-            continue
-        if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
-            wanted[artifact.path] = artifact.size_bytes
-    found: dict[str, bytes] = {}
-    for group in _groups(wanted, MAX_FETCH_BYTES, _PATTERNS_AT_ONCE):
-        try:
-            fetched = await opened.session.execute((), fetch=group, list_files="None", cancelled=cancelled)
-        except CodeExecError as error:
-            logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
-        else:
-            found |= fetched.files
-    kept = keep_artifacts(folder, result, found)
-    opened.sent |= folder.stamps(one.path for one in kept.artifacts if one.fetched)
-    return kept
-
-
-def _groups(sizes: Mapping[str, int], most_bytes: int, most_names: int) -> list[list[str]]:
-    """Names in groups, in order; a group holds more than `most_bytes` only if a single one does."""
-    groups: list[list[str]] = []
-    room = 0
-    for name, size in sizes.items():
-        if not groups or size > room or len(groups[-1]) == most_names:
-            groups.append([])
-            room = most_bytes
-        groups[-1].append(name)
-        room -= size
-    return groups

@@ -45,8 +45,6 @@ from executor_client.autogen.base import (
     check_timeout,
     despite_cancellation,
     event_of,
-    keep_artifacts,
-    keep_source,
     prepare_blocks,
     to_autogen,
 )
@@ -66,6 +64,7 @@ from executor_client.model.blocks import PreparedBlock, check_size
 from executor_client.model.code_reading import read_code
 from executor_client.model.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
 from executor_client.runtime import forks, telemetry
+from executor_client.workspace.transfers import keep_artifacts, keep_source
 from executor_client.workspace.work_dir import Stamp, WorkDir
 
 _MACHINES: Final = ("x86_64", "aarch64")

@@ -504,7 +504,7 @@ async def test_what_does_not_fit_is_named_and_not_copied(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("executor_client.autogen.kubernetes.MAX_FETCH_BYTES", 10)
-    monkeypatch.setattr("executor_client.autogen.base.MAX_FETCH_BYTES", 10)
+    monkeypatch.setattr("executor_client.workspace.transfers.MAX_FETCH_BYTES", 10)
     result = await call(make(work_dir=tmp_path), "write small 123", "write large 12345678901")
     assert {one.path: one.fetched for one in result.artifacts} == {"small": True, "large": False}
     assert not (tmp_path / "large").exists()
