@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from codeexec_api import Limits
-from executor_client.approvals import ApprovalRequest, ApprovalWait
-from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
+from executor_client.client.approvals import ApprovalRequest, ApprovalWait
+from executor_client.client.waiting import WaitNotice
 from executor_client.exceptions import (
     AuditLogUnavailable,
     ClusterUnreachable,
@@ -30,20 +30,22 @@ from executor_client.exceptions import (
     SessionDenied,
     SessionEnded,
 )
-from executor_client.extras import missing_extra
-from executor_client.results import Artifact, ExecutionResult, OutputChunk
+from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
+from executor_client.model.results import Artifact, ExecutionResult, OutputChunk
+from executor_client.runtime.extras import missing_extra
 
 if TYPE_CHECKING:
-    from executor_client.client import ClusterRef, CodeExecutionClient, Request
-    from executor_client.execution import Execution
-    from executor_client.executor import (
+    from executor_client.autogen.kubernetes import (
         KubernetesCodeExecutor,
         KubernetesCodeExecutorConfig,
         KubernetesCodeResult,
     )
+    from executor_client.client.client import CodeExecutionClient
+    from executor_client.client.execution import Execution
+    from executor_client.client.request import ClusterRef, Request
+    from executor_client.client.session import Session
     from executor_client.local.approval import LocalApproval
     from executor_client.local.executor import LocalCodeResult, LocalSandboxExecutor, LocalSandboxExecutorConfig
-    from executor_client.session import Session
 
 __all__ = [
     "ApprovalRequest",
@@ -83,15 +85,19 @@ __all__ = [
     "SessionDenied",
     "SessionEnded",
     "SourceBlock",
+    "WaitNotice",
     "WorkspaceFile",
     "prepare",
 ]
 
 _LOADED_WHEN_ASKED_FOR = {
-    **dict.fromkeys(("ClusterRef", "CodeExecutionClient", "Request"), "client"),
-    "Execution": "execution",
-    "Session": "session",
-    **dict.fromkeys(("KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"), "executor"),
+    "CodeExecutionClient": "client.client",
+    **dict.fromkeys(("ClusterRef", "Request"), "client.request"),
+    "Execution": "client.execution",
+    "Session": "client.session",
+    **dict.fromkeys(
+        ("KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"), "autogen.kubernetes"
+    ),
     **dict.fromkeys(("LocalCodeResult", "LocalSandboxExecutor", "LocalSandboxExecutorConfig"), "local.executor"),
     "LocalApproval": "local.approval",
 }

@@ -81,7 +81,7 @@ class Records:
     def _check(self, raw: Mapping[str, Any]) -> bool:
         """True if it agrees with its line."""
         try:
-            record = (CodeSession if raw["kind"] == SESSION_KIND else CodeExecution).parse(raw)
+            record = (CodeSession if raw["kind"] == SESSION_KIND else CodeExecution).read(raw)
         except ValidationError as error:
             where = f"{raw['kind']} {raw['metadata']['name']}"
             fields = ", ".join(".".join(map(str, one["loc"])) for one in error.errors(include_input=False))

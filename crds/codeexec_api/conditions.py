@@ -23,7 +23,11 @@ class ConditionType(StrEnum):
     Of a pool. True: as many pods as asked for stand ready. False: not yet; reason and message say why.
     """
     QUEUED = "Queued"
-    """True: waits for a pod of a pool; the message says at which place. False: it waits no more."""
+    """True: waits for a pod of a pool, or for its turn in a session; the message says at which place. False: it waits
+    no more."""
+    DELAYED = "Delayed"
+    """True: its pod was requested and has not started; reason and message say why, and what to do. False: it waits no
+    more."""
     STARTED = "Started"
     """True: the code was handed to the runner. False: the pod could not be started."""
     FINISHED = "Finished"

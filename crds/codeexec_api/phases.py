@@ -30,8 +30,8 @@ class Phase(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True if the execution has ended and its phase no longer changes."""
-        return self not in _ORIGINS
+        """True if the execution has ended and its phase no longer changes. Not of a phase of a newer version."""
+        return self in _PHASES and self not in _ORIGINS
 
 
 class SessionPhase(StrEnum):
@@ -47,8 +47,8 @@ class SessionPhase(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True if the session has ended and no execution can run there."""
-        return self not in _SESSION_ORIGINS
+        """True if the session has ended and no execution can run there. Not of a phase of a newer version."""
+        return self in _SESSION_PHASES and self not in _SESSION_ORIGINS
 
 
 class Event(StrEnum):
@@ -95,6 +95,8 @@ class Reason(StrEnum):
     QUEUE_TIMEOUT = "QueueTimeout"
     POD_CLAIMED = "PodClaimed"
     POD_REQUESTED = "PodRequested"
+    UNSCHEDULABLE = "Unschedulable"
+    POD_STARTING = "PodStarting"
     SANDBOX_READY = "SandboxReady"
     FILE_REFUSED = "FileRefused"
     CODE_STARTED = "CodeStarted"
@@ -170,6 +172,7 @@ TRANSITIONS: Final = MappingProxyType(
     }
 )
 
+_PHASES: Final = frozenset(Phase)
 _ORIGINS: Final = frozenset(phase for phase, _ in TRANSITIONS)
 
 SESSION_TRANSITIONS: Final = MappingProxyType(
@@ -190,6 +193,7 @@ SESSION_TRANSITIONS: Final = MappingProxyType(
     }
 )
 
+_SESSION_PHASES: Final = frozenset(SessionPhase)
 _SESSION_ORIGINS: Final = frozenset(phase for phase, _ in SESSION_TRANSITIONS)
 
 

@@ -130,12 +130,13 @@ def evaluate(
 def inheriting(policy: ExecutionPolicySpec, default: ExecutionPolicySpec) -> ExecutionPolicySpec:
     """The policy of a namespace as it counts in a cluster with this default policy.
 
-    A policy that says nothing of the isolation, or of the export of records, doesn't weaken it. An image that is signed
-    needs no second signature.
+    Requests that are unset are those of the default. A policy that says nothing of the isolation, or of the export of
+    records, doesn't weaken it. An image that is signed needs no second signature.
     """
     export = policy.records.require_export or default.records.require_export
     return policy.model_copy(
         update={
+            "requests": default.requests.model_copy(update=policy.requests.model_dump(exclude_none=True)),
             "image_signatures": (*policy.image_signatures, *default.image_signatures),
             "runtime_class_name": policy.runtime_class_name or default.runtime_class_name,
             "require_user_namespaces": policy.require_user_namespaces or default.require_user_namespaces,

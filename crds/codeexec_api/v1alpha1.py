@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from codeexec_api import leniency
 from codeexec_api.digests import code_digest
 from codeexec_api.names import (
     API_VERSION,
@@ -81,6 +82,8 @@ MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024
 """Limit of each output stream."""
 MAX_INLINE_BYTES: Final = 256 * 1024
 """Limit of each output stream in the status. Both streams, escaped, must fit into one etcd object (1.5 MiB)."""
+DEFAULT_REQUESTS: Final = {"cpu": "20m", "memory": "64Mi", "ephemeral_storage": "16Mi"}
+"""What a sandbox pod requests if no policy says otherwise: what a sandbox needs that waits for code."""
 
 IMAGE_PATTERN: Final = r"^[a-z0-9][a-zA-Z0-9./:_-]{0,199}@sha256:[0-9a-f]{64}$"
 CIDR_PATTERN: Final = r"^[0-9a-fA-F:.]{2,45}/[0-9]{1,3}$"
@@ -411,7 +414,7 @@ class Source(_Model):
 
 
 class PodLimits(_Model):
-    """PodLimits are the resource limits of a sandbox pod. The pod's requests equal its limits."""
+    """PodLimits are the resource limits of a sandbox pod. The policy defines its requests."""
 
     cpu: Quantity = Field(
         "500m", description="cpu is the CPU limit of the pod in cores, as a quantity. Defaults to 500m."
@@ -1221,7 +1224,7 @@ class CodeExecutionStatus(_SandboxStatus):
     conditions: Conditions = Field(
         (),
         description="conditions lists the current conditions. Their types are Accepted, Approved, Queued, "
-        "EgressClosed, Started and Finished.",
+        "Delayed, EgressClosed, Started and Finished.",
     )
     observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
     code_digest: str = Field(
@@ -1397,7 +1400,8 @@ class CodeSessionStatus(_SandboxStatus):
     message: str = Field("", max_length=4096, description=_MESSAGE)
     conditions: Conditions = Field(
         (),
-        description="conditions lists the current conditions. Their types are Accepted, EgressClosed and Ready.",
+        description="conditions lists the current conditions. Their types are Accepted, Delayed, EgressClosed and "
+        "Ready.",
     )
     observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
     operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
@@ -1433,12 +1437,21 @@ class _Object(_Status):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
-        """Parse an object from the API server.
+        """Parse an object from the API server, to do what it asks for: what is not known is refused.
 
         Raises:
             pydantic.ValidationError: a ValueError that names each wrong field.
         """
         return cls.model_validate(raw)
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Self:
+        """Read back an object from the API server, to tell of it: another version may have written it.
+
+        Raises:
+            pydantic.ValidationError: a ValueError that names each field that is missing or of another type.
+        """
+        return leniency.read(cls, raw)
 
 
 class CodeExecution(_Object):
@@ -1570,6 +1583,29 @@ class SomeLimits(_Model):
     memory: QuantityText | None = Field(None, description=_HIGHEST_MEMORY)
     ephemeral_storage: QuantityText | None = Field(None, description=_HIGHEST_STORAGE)
     pids: int | None = Field(None, ge=1, le=MAX_PIDS, description=_HIGHEST_PIDS)
+
+
+class PodRequests(_Model):
+    """PodRequests are what each sandbox pod requests of its node. If the pod's limit is lower, it requests its limit.
+
+    If a request is unset, it is that of the operator's default policy.
+    """
+
+    cpu: Quantity | None = Field(
+        None,
+        description="cpu is the requested CPU in cores, as a quantity. It is also the share that a pod gets of a busy "
+        f"node. The operator's default is {DEFAULT_REQUESTS['cpu']}.",
+    )
+    memory: Quantity | None = Field(
+        None,
+        description="memory is the requested memory in bytes, as a quantity. The operator's default is "
+        f"{DEFAULT_REQUESTS['memory']}.",
+    )
+    ephemeral_storage: Quantity | None = Field(
+        None,
+        description="ephemeralStorage is the requested disk in bytes, as a quantity. The operator's default is "
+        f"{DEFAULT_REQUESTS['ephemeral_storage']}.",
+    )
 
 
 def _network(text: str) -> str:
@@ -1847,6 +1883,12 @@ class ExecutionPolicySpec(_Model):
     max_limits: PolicyLimits = Field(
         default_factory=PolicyLimits,
         description="maxLimits are the highest limits that requests can have. If unset, each limit has its default.",
+    )
+    requests: PodRequests = Field(
+        default_factory=PodRequests,
+        description="requests are what each pod of an execution, session or pool requests of its node. Its limits are "
+        "not affected.",
+        json_schema_extra={"default": {}},
     )
     egress: _EgressRules = Field(
         (),

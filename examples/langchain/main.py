@@ -11,7 +11,7 @@ from langchain_core.language_models.fake_chat_models import FakeMessagesListChat
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool, tool
 
-from executor_client import CodeExecutionClient, ExecutionResult, Limits, Request, Session, SourceBlock, prepare
+from executor_client import CodeExecutionClient, ExecutionResult, Limits, Request, Session, SourceBlock
 
 REQUEST = Request(agent="langchain-example", timeout_seconds=20, limits=Limits(cpu="250m"))
 FIRST = "open('squares', 'w').write(','.join(str(n * n) for n in range(5)))\nprint('saved')"
@@ -24,7 +24,7 @@ def run_python_tool(session: Session) -> BaseTool:
     @tool(response_format="content_and_artifact")
     async def run_python(code: str) -> tuple[str, ExecutionResult]:
         """Run Python code and return what it prints. Files persist between calls, variables don't."""
-        result = await session.execute(prepare([SourceBlock("python", code)]).blocks)
+        result = await session.execute([SourceBlock("python", code)])
         note = "" if result.exit_code == 0 else f"\n[exit code {result.exit_code}]"
         return result.output + note, result
 

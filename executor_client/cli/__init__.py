@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from executor_client.extras import missing_extra
+from executor_client.runtime.extras import missing_extra
 
 __all__ = ["main"]
 

@@ -19,7 +19,7 @@ from executor_client.cli.display import (
     size,
 )
 from executor_client.cli.show import show_time
-from executor_client.client import CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
 from executor_client.exceptions import CodeExecError
 
 _COLUMNS: Final = ("NAME", "AGENT", "REQUESTED-BY", "ASKS-FOR", "LANGUAGE", "DIGEST", "LEFT", "AGE")

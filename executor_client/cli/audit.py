@@ -22,7 +22,7 @@ from executor_client.cli.display import as_list, as_object, echo_fields, echo_js
 from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE, verify_with_operator
 from executor_client.cli.show import show_time
-from executor_client.client import CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
 from executor_client.exceptions import NotFound
 
 _COLUMNS: Final = ("CREATED", "KIND", "NAME", "AGENT", "REQUESTED-BY", "PHASE", "REASON", "APPROVER", "DIGEST")
@@ -233,8 +233,9 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
 
 
 async def _records(client: CodeExecutionClient, asked: Asked) -> list[Any]:
-    found: list[Record] = [*await client.list_executions(), *await client.list_sessions()]
-    return auditing.by_age(one for one in found if asked.takes(one))
+    sessions = await client.list_sessions()
+    found: list[Record] = [*await client.list_executions(takes=asked.takes), *filter(asked.takes, sessions)]
+    return auditing.by_age(found)
 
 
 async def _find(client: CodeExecutionClient, name: str) -> Record:

@@ -15,7 +15,7 @@ from executor_client.cli.auditing import many
 from executor_client.cli.common import Cluster, now
 from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.operator_log import OperatorLog, of_the_operator
-from executor_client.client import ClusterRef
+from executor_client.client.request import ClusterRef
 
 
 @click.command(short_help="Make a key for checkpoints.")

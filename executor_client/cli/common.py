@@ -10,9 +10,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 import click
 import pydantic
 
-from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef
 from executor_client.exceptions import CodeExecError
-from executor_client.words import from_the_command_line
+from executor_client.model.words import from_the_command_line
 
 T = TypeVar("T")
 Connect: TypeAlias = Callable[[ClusterRef], CodeExecutionClient]

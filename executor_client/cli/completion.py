@@ -14,8 +14,9 @@ from click.shell_completion import CompletionItem
 from codeexec_api import CodeExecution, CodeSession, Phase
 from codeexec_api.languages import LANGUAGES
 from executor_client.cli.common import Connect
-from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient
-from executor_client.transport import ClusterTransport
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef
+from executor_client.transport.protocol import ClusterTransport
 
 _SECONDS: Final = 1.5
 """After which what has been found by then is all."""

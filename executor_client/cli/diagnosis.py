@@ -9,8 +9,8 @@ from typing import Final
 from codeexec_api import CodeExecution, EgressProof, EgressVerdict, Phase
 from codeexec_api.names import EXECUTION_KIND, EXECUTION_PLURAL, GROUP, SESSION_KIND, SESSION_PLURAL
 from executor_client.exceptions import CodeExecError
-from executor_client.results import message_of
-from executor_client.words import Caller
+from executor_client.model.results import message_of
+from executor_client.model.words import Caller
 
 _TOLERATED_SKEW_SECONDS: Final = 10
 """Requests for live output and the validity of tokens depend on the time."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval
 from codeexec_api.names import API_VERSION, APPROVAL_KIND, EXECUTION_KIND, SESSION_KIND
-from executor_client.results import NOTES, ExecutionResult, OutputChunk, StreamName
+from executor_client.model.results import NOTES, ExecutionResult, OutputChunk, StreamName
 
 _GAP: Final = 3
 """Spaces between the columns of a table."""

@@ -10,7 +10,6 @@ import click
 from rich.text import Text
 
 from codeexec_api.names import NODE_RUNTIME
-from executor_client.blocks import SourceBlock, prepare
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, now, output_option
 from executor_client.cli.diagnosis import (
     RIGHTS,
@@ -26,8 +25,11 @@ from executor_client.cli.diagnosis import (
 )
 from executor_client.cli.display import echo_json, one_line, styled, terminal
 from executor_client.cli.inspector import Inspector
-from executor_client.client import ClusterRef, CodeExecutionClient, Request
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import ClusterRef, Request
 from executor_client.exceptions import CodeExecError
+from executor_client.model.blocks import SourceBlock, prepare
+from executor_client.transport.cluster import Transport
 
 _PROBE: Final = SourceBlock("python", "print('codeexec doctor')")
 _PROBE_SECONDS: Final = 30
@@ -88,10 +90,9 @@ async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bo
 
 
 async def _run_probe(inspector: Inspector, runtime_class: str | None) -> list[Finding]:
-    async def connection() -> Inspector:
-        return inspector
+    async def connection() -> Transport:
+        return Transport(inspector)
 
-    client = CodeExecutionClient(transport=connection)
     request = Request(
         agent="codeexec-doctor",
         timeout_seconds=_PROBE_SECONDS,
@@ -99,8 +100,9 @@ async def _run_probe(inspector: Inspector, runtime_class: str | None) -> list[Fi
         executor=PROGRAM,
     )
     try:
-        handle = await client.submit(prepare([_PROBE]).blocks, request, list_files="None")
-        return judge_probe(await handle.finished(), version("codeexec"))
+        async with CodeExecutionClient(transport=connection) as client:
+            handle = await client.submit(prepare([_PROBE]).blocks, request, list_files="None")
+            return judge_probe(await handle.finished(), version("codeexec"))
     except CodeExecError as error:
         return [judge_failed_probe(error)]
 

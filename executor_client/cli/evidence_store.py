@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from executor_client.extras import missing_extra
+from executor_client.runtime.extras import missing_extra
 
 _AT_ONCE: Final = 16
 """Files that are read at the same time: an object storage takes a moment for each."""

@@ -22,7 +22,8 @@ from executor_client.cli.common import Cluster, now
 from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.finished_records import FinishedRecords, Name
 from executor_client.cli.operator_log import OperatorLog, of_the_operator
-from executor_client.client import DEFAULT_NAMESPACE, ClusterRef, CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef
 
 _KINDS: Final = (
     (EXECUTION_PLURAL, EXECUTION_KIND, tuple(one.value for one in Phase if not one.terminal)),

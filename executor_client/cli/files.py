@@ -12,11 +12,12 @@ from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options
 from executor_client.cli.completion import LIVE_SESSIONS, WITH_FILES, file_or
-from executor_client.client import CodeExecutionClient, Request
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import Request
+from executor_client.client.session import Session
 from executor_client.exceptions import FileTransferError, NotFound
-from executor_client.folders import refusal, write_inside
-from executor_client.results import Artifact
-from executor_client.session import Session
+from executor_client.model.results import Artifact
+from executor_client.workspace.work_dir import refusal, write_inside
 
 _REMOTE: Final = re.compile(r"([a-z0-9][-a-z0-9.]*):(.+)", re.DOTALL)
 _MOST_PATHS: Final = 64

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.names import EXPORT_CURSOR, GROUP, VERSION
-from executor_client.transport import Transport
+from executor_client.transport.kube_api import KubeApi
 
 _REQUEST_SECONDS: Final = 60
 _PAGE: Final = 200
@@ -25,7 +25,7 @@ class Name(NamedTuple):
     version: int
 
 
-class FinishedRecords(Transport):
+class FinishedRecords(KubeApi):
     """A connection to a sandbox namespace."""
 
     async def listed(self, plural: str, unfinished: Iterable[str]) -> tuple[list[Name], int]:
@@ -40,7 +40,7 @@ class FinishedRecords(Transport):
         found: list[Name] = []
         version, token = 0, None
         while token != "":
-            with self._errors(f"list {plural}"):
+            with self.errors(f"list {plural}"):
                 page, token = await self._page(plural, selector, token)
             version = version or int(page["metadata"]["resourceVersion"])
             metas = [one["metadata"] for one in page.get("items") or ()]
@@ -50,7 +50,7 @@ class FinishedRecords(Transport):
     async def _page(self, plural: str, selector: str, token: str | None) -> tuple[Mapping[str, Any], str]:
         """A page, and the token of the next one."""
         async with asyncio.timeout(_REQUEST_SECONDS):
-            call: Any = self._custom.list_namespaced_custom_object_without_preload_content
+            call: Any = self.custom.list_namespaced_custom_object_without_preload_content
             answer = await call(
                 GROUP,
                 VERSION,
@@ -84,7 +84,7 @@ class FinishedRecords(Transport):
         async def read(one: Name) -> Mapping[str, Any] | None:
             async with turns:
                 try:
-                    raw: Any = await self._custom.get_namespaced_custom_object(
+                    raw: Any = await self.custom.get_namespaced_custom_object(
                         GROUP, VERSION, self.namespace, plural, one.name, _request_timeout=_REQUEST_SECONDS
                     )
                 except ApiException as error:
@@ -95,7 +95,7 @@ class FinishedRecords(Transport):
             unchanged = (meta["uid"], int(meta["resourceVersion"])) == (one.uid, one.version)
             return {**raw, "kind": kind, "metadata": meta} if unchanged else None
 
-        with self._errors(f"get {plural}"):
+        with self.errors(f"get {plural}"):
             return [one for one in await asyncio.gather(*map(read, names)) if one]
 
     async def cursor(self) -> Mapping[str, str]:
@@ -105,8 +105,8 @@ class FinishedRecords(Transport):
             NotFound: the namespace has no such ConfigMap.
             CodeExecError: see `exceptions`.
         """
-        with self._errors(f"get the ConfigMap {EXPORT_CURSOR}"):
-            found = await self._core.read_namespaced_config_map(
+        with self.errors(f"get the ConfigMap {EXPORT_CURSOR}"):
+            found = await self.core.read_namespaced_config_map(
                 EXPORT_CURSOR, self.namespace, _request_timeout=_REQUEST_SECONDS
             )
         return found.data or {}
@@ -118,7 +118,7 @@ class FinishedRecords(Transport):
             CodeExecError: see `exceptions`.
         """
         body: Any = {"data": {plural: str(version) for plural, version in up_to.items()}}
-        with self._errors(f"write the ConfigMap {EXPORT_CURSOR}"):
-            await self._core.patch_namespaced_config_map(
+        with self.errors(f"write the ConfigMap {EXPORT_CURSOR}"):
+            await self.core.patch_namespaced_config_map(
                 EXPORT_CURSOR, self.namespace, body, _content_type=_MERGE_PATCH, _request_timeout=_REQUEST_SECONDS
             )

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from executor_client.results import ExecutionResult
+from executor_client.model.results import ExecutionResult
 
 _NO_PIP: Final = re.compile(r"\bpip3?: (?:command )?not found|No module named '?pip\b")
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")

@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any
 
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.names import GROUP, VERSION
 from executor_client.cli.diagnosis import Right
-from executor_client.transport import Transport
-
-_REQUEST_SECONDS: Final = 15
+from executor_client.transport.kube_api import KubeApi
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Server:
     """The time by its clock, in whole seconds."""
 
 
-class Inspector(Transport):
+class Inspector(KubeApi):
     """A connection with additional requests. Only the one for RuntimeClasses needs a right."""
 
     async def server(self) -> Server:
@@ -34,10 +32,10 @@ class Inspector(Transport):
         Raises:
             CodeExecError: see `exceptions`.
         """
-        with self._errors("ask for the version"):
-            answer = await client.VersionApi(self._api).get_code_with_http_info(_request_timeout=_REQUEST_SECONDS)
+        with self.errors("ask for the version"):
+            answer = await client.VersionApi(self.client).get_code_with_http_info()
         date = (answer.headers or {}).get("Date")
-        return Server(self._host, answer.data.git_version, parsedate_to_datetime(date) if date else None)
+        return Server(self.host, answer.data.git_version, parsedate_to_datetime(date) if date else None)
 
     async def kinds(self) -> frozenset[str]:
         """The codeexec kinds that the API server knows.
@@ -45,9 +43,9 @@ class Inspector(Transport):
         Raises:
             CodeExecError: see `exceptions`.
         """
-        with self._errors("list the kinds"):
+        with self.errors("list the kinds"):
             try:
-                found: Any = await self._custom.get_api_resources(GROUP, VERSION, _request_timeout=_REQUEST_SECONDS)
+                found: Any = await self.custom.get_api_resources(GROUP, VERSION)
             except ApiException as error:
                 if error.status == 404:
                     return frozenset()
@@ -69,10 +67,8 @@ class Inspector(Transport):
             "verb": right.verb,
         }
         review: Any = {"spec": {"resourceAttributes": attributes}}
-        with self._errors("ask for rights"):
-            answer = await client.AuthorizationV1Api(self._api).create_self_subject_access_review(
-                review, _request_timeout=_REQUEST_SECONDS
-            )
+        with self.errors("ask for rights"):
+            answer = await client.AuthorizationV1Api(self.client).create_self_subject_access_review(review)
         return bool(answer.status and answer.status.allowed)
 
     async def runtime_class_exists(self, name: str) -> bool | None:
@@ -81,9 +77,9 @@ class Inspector(Transport):
         Raises:
             CodeExecError: see `exceptions`.
         """
-        with self._errors("read the RuntimeClass"):
+        with self.errors("read the RuntimeClass"):
             try:
-                await client.NodeV1Api(self._api).read_runtime_class(name, _request_timeout=_REQUEST_SECONDS)
+                await client.NodeV1Api(self.client).read_runtime_class(name)
             except ApiException as error:
                 if error.status not in (403, 404):
                     raise

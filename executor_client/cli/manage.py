@@ -10,7 +10,7 @@ from executor_client.cli.common import Cluster, cluster_options, now, output_opt
 from executor_client.cli.completion import UNFINISHED, name_of, name_or_end
 from executor_client.cli.display import age, echo_fields, echo_record, echo_records
 from executor_client.cli.show import show_conditions, show_egress, show_time
-from executor_client.client import CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
 
 _COLUMNS: Final = ("NAME", "AGENT", "PHASE", "REASON", "EXECUTIONS", "STATEFUL", "USED", "AGE")
 

@@ -15,9 +15,10 @@ from codeexec_api.audit_findings import FindingKind, LogLine
 from codeexec_api.checkpoints import Witness
 from codeexec_api.names import OPERATOR_SELECTOR
 from executor_client.cli.common import in_namespace, now
-from executor_client.client import ClusterRef, CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import ClusterRef
 from executor_client.exceptions import NotInstalled, NotPermitted
-from executor_client.transport import Transport
+from executor_client.transport.kube_api import KubeApi
 
 OPERATOR_NAMESPACE: Final = "codeexec-system"
 """Where the documentation installs the operator."""
@@ -65,7 +66,7 @@ class ContainerLog:
         return list(read_log(f"{self.name}, rotated", self.text))  # the node has begun a new file meanwhile
 
 
-class OperatorLog(Transport):
+class OperatorLog(KubeApi):
     """A connection to the namespace of the operator."""
 
     @classmethod
@@ -99,9 +100,9 @@ class OperatorLog(Transport):
         return found
 
     async def _pods(self) -> list[dict[str, Any]]:
-        with self._errors("list the operator's pods"):
+        with self.errors("list the operator's pods"):
             # Not parsed by the library: to load its models of a pod takes seconds.
-            listing = self._core.list_namespaced_pod_without_preload_content
+            listing = self.core.list_namespaced_pod_without_preload_content
             _, body = await self._answer("list pods", listing(self.namespace, label_selector=OPERATOR_SELECTOR))
         pods: list[dict[str, Any]] = json.loads(body)["items"]
         if not pods:
@@ -113,8 +114,8 @@ class OperatorLog(Transport):
 
     async def _text(self, pod: str, *, previous: bool) -> tuple[str, ...] | None:
         """The lines of a log; None if there is none. One that is just being written is left out."""
-        with self._errors("read the operator's log"):
-            reading = self._core.read_namespaced_pod_log_without_preload_content
+        with self.errors("read the operator's log"):
+            reading = self.core.read_namespaced_pod_log_without_preload_content
             request = reading(pod, self.namespace, container=_CONTAINER, previous=previous)
             status, body = await self._answer("get pods/log", request, *_NO_LOG)
         return tuple(body.split("\n")[:-1]) if status == 200 else None

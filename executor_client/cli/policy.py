@@ -28,7 +28,7 @@ from codeexec_api.names import EXECUTION_KIND, PAYLOAD_SECRET_TYPE, POLICY_KIND,
 from codeexec_api.policy import policy_for, without_code_rules
 from executor_client.cli.common import Cluster, cluster_options, explain, output_option
 from executor_client.cli.display import echo_fields, echo_json, echo_table
-from executor_client.code_reading import read_code
+from executor_client.model.code_reading import read_code
 
 _Spec = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
 _SPECS: Final[dict[str, type[_Spec]]] = {

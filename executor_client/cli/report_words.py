@@ -116,6 +116,8 @@ WHY: Final[Mapping[str, str]] = MappingProxyType(
         Reason.QUEUE_TIMEOUT: "No pod was free within the queue timeout",
         Reason.POD_CLAIMED: "Taking a pod from the pool",
         Reason.POD_REQUESTED: "Waiting for its pod",
+        Reason.UNSCHEDULABLE: "Waiting for room on a node",
+        Reason.POD_STARTING: "Waiting for its pod to start",
         Reason.SANDBOX_READY: "",
         Reason.FILE_REFUSED: "A file could not be written to the workspace",
         Reason.CODE_STARTED: "",

@@ -18,17 +18,19 @@ from codeexec_api.paths import check_workspace_path
 from codeexec_api.permits import parse_mount, parse_permit
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
-from executor_client.approvals import ApprovalRequest, ApprovalWait
-from executor_client.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
 from executor_client.cli.completion import LIVE_SESSIONS, complete_language, name_of
 from executor_client.cli.display import Printer, echo_json, one_line, report, size
 from executor_client.cli.files import download, save_artifact
 from executor_client.cli.hints import hint_about
-from executor_client.client import CodeExecutionClient, OnOutput, Request
-from executor_client.images import check_image
-from executor_client.results import Artifact, ExecutionResult
-from executor_client.session import Session
+from executor_client.client.approvals import ApprovalRequest, ApprovalWait
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import OnOutput, Request
+from executor_client.client.session import Session
+from executor_client.client.waiting import WaitNotice
+from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
+from executor_client.model.images import check_image
+from executor_client.model.results import Artifact, ExecutionResult
 
 _BY_SUFFIX: Final = {one.extension: one.name for one in LANGUAGES.values()}
 
@@ -246,7 +248,8 @@ def run(
 ) -> None:
     """Run FILE (or - for standard input) in a sandbox, and exit with the exit code of the code.
 
-    Output appears as it comes. If the execution needs approval, the command says so on stderr and waits. Ctrl-C stops
+    Output appears as it comes. If the execution waits, for approval, for room or for its turn, the command says
+    so on stderr. Ctrl-C stops
     the code in the cluster and exits with 130.
     """
     if session_name and new_session:
@@ -272,6 +275,7 @@ def run(
         mounts=mounts,
         executor=PROGRAM,
         approval=ApprovalWait(notify=_tell),
+        on_wait=_tell_wait,
     )
     job = _Job(_blocks(file, code, language), request, files, artifacts, session_name, new_session, stateful, overwrite)
     printer = None if as_json else Printer()
@@ -291,6 +295,10 @@ def run(
 def _tell(request: ApprovalRequest) -> None:
     until = f" (until {request.wait_until:%H:%M:%S} UTC)" if request.wait_until else ""
     click.echo(f"codeexec: waiting{until}: {one_line(request.message)}", err=True)
+
+
+def _tell_wait(notice: WaitNotice) -> None:
+    click.echo(f"codeexec: waiting ({notice.reason}): {one_line(notice.message)}", err=True)
 
 
 def _blocks(file: str | None, code: str | None, language: str | None) -> tuple[PreparedBlock, ...]:

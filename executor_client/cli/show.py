@@ -20,8 +20,8 @@ from executor_client.cli.display import (
     report,
     size,
 )
-from executor_client.client import CodeExecutionClient
-from executor_client.results import ExecutionResult
+from executor_client.client.client import CodeExecutionClient
+from executor_client.model.results import ExecutionResult
 
 _FIRST_SECONDS: Final = 15.0
 """How long `logs` waits for the first output of a running execution."""
@@ -51,13 +51,12 @@ def get(
     if name:
         echo_record(cluster.run(lambda client: client.get(name)), _show, as_json=as_json)
         return
-    found = [
-        one
-        for one in cluster.run(lambda client: client.list_executions())
-        if agent in (None, one.spec.source.agent)
-        and phase in (None, one.status.phase)
-        and (with_transfers or one.spec.blocks)
-    ][-(limit or 0) :]
+
+    def takes(one: CodeExecution) -> bool:
+        return agent in (None, one.spec.source.agent) and (with_transfers or bool(one.spec.blocks))
+
+    asked = Phase(phase) if phase else None
+    found = cluster.run(lambda client: client.list_executions(phase=asked, takes=takes, limit=limit))
     echo_records(found, _COLUMNS, _row, now(), as_json=as_json)
 
 

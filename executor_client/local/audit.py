@@ -16,6 +16,7 @@ from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.audit_file import LogFile
 from executor_client.exceptions import AuditLogUnavailable
+from executor_client.runtime import forks
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +45,15 @@ class LocalAuditLog:
             raise self._unavailable(error) from error
         weakref.finalize(self, os.close, descriptor)
         self._descriptor, self._write = descriptor, LogFile(descriptor)
+        self.begin_anew()
+        self._append(AuditEvent.OPERATOR_STARTED, {})
+        self._process = os.getpid()
+        forks.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Begin a chain; see `executor_client.runtime.forks`."""
         self._lock = threading.Lock()
         self._segment = Segment(secrets.token_hex(16), NAMESPACE, version("codeexec"))
-        self._append(AuditEvent.OPERATOR_STARTED, {})
 
     def tell(self, before: Phase, record: CodeExecution) -> None:
         """Write down what becomes of an execution; `before` is the phase that it had.
@@ -54,6 +61,9 @@ class LocalAuditLog:
         Raises:
             AuditLogUnavailable: it could not be written down.
         """
+        if self._process != os.getpid():
+            self._append(AuditEvent.OPERATOR_STARTED, {})
+            self._process = os.getpid()
         self._append(AuditEvent.STATUS_WRITE, of_a_write(CodeExecutionStatus(phase=before), record))
 
     def tell_the_end(self, before: Phase, record: CodeExecution) -> None:

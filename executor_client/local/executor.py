@@ -38,34 +38,34 @@ from codeexec_api.code_rules import find
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.policy import policy_for
 from codeexec_api.v1alpha1 import Approvable
-from executor_client import telemetry
-from executor_client.autogen import (
+from executor_client.autogen.base import (
+    NO_MODULE,
     Described,
     SandboxCodeResult,
     check_timeout,
     despite_cancellation,
     event_of,
-    keep_artifacts,
-    keep_source,
     prepare_blocks,
     to_autogen,
 )
-from executor_client.blocks import PreparedBlock, check_size
-from executor_client.code_reading import read_code
-from executor_client.exceptions import FileTransferError, LocalRunNotApproved, LocalSandboxUnavailable
-from executor_client.functions import (
+from executor_client.autogen.functions import (
     UserFunction,
     check_program,
     module_source,
 )
+from executor_client.exceptions import FileTransferError, LocalRunNotApproved, LocalSandboxUnavailable
 from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
 from executor_client.local.audit import LocalAuditLog
 from executor_client.local.plan import Machine, check_endpoint, plan
 from executor_client.local.record import Asked, BlockEnd, Happened, Output, begun, denied, finished, lost, unknown_here
 from executor_client.local.supervised import Stop, run_block
 from executor_client.local.workspace import Workspace, delete
-from executor_client.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
-from executor_client.work_dir import Stamp, WorkDir
+from executor_client.model.blocks import PreparedBlock, check_size
+from executor_client.model.code_reading import read_code
+from executor_client.model.results import CANCELLED, NOTHING, Contents, ExecutionResult, result_of
+from executor_client.runtime import forks, telemetry
+from executor_client.workspace.transfers import keep_artifacts, keep_source
+from executor_client.workspace.work_dir import Stamp, WorkDir
 
 _MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
@@ -157,7 +157,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
     ) -> None:
         check_timeout(timeout)
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
-            raise ValueError(f"functions_module is {functions_module!r}, but must be a valid Python identifier")
+            raise ValueError(f"{NO_MODULE} functions_module is {functions_module!r}")
         self._endpoints = tuple(map(check_endpoint, endpoints))
         _demand_platform()
         demand_approval(os.environ, approval, _now())
@@ -176,12 +176,17 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         self._functions = tuple(functions)
         self._folder = WorkDir(self.work_dir) if self.work_dir else None
         self._machine = _this_machine()
+        self.begin_anew()
+        forks.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Have no workspace, and run nothing; see `executor_client.runtime.forks`."""
         self._scratch: _Scratch | None = None
         self._deletion: weakref.finalize[..., Any] | None = None
         self._stops: set[Stop] = set()
         # One thread: calls of any loops and threads run in the order in which they came.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="codeexec-local")
-        weakref.finalize(self, self._thread.shutdown, wait=False)
+        forks.finalize(self, self._thread.shutdown, wait=False)
 
     async def start(self) -> None:
         """Do nothing: the first call makes the workspace."""
@@ -217,10 +222,10 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         if cancellation_token.is_cancelled():
             return LocalCodeResult(exit_code=1, output=CANCELLED)
         prepared = prepare_blocks(code_blocks, self._unknown)
-        if not prepared.blocks:
+        if not prepared.runnable:
             return LocalCodeResult(exit_code=1, output=prepared.refusal)
-        check_size(prepared.blocks, ())
-        asked = Asked(f"local-{secrets.token_hex(6)}", self._specify(prepared.blocks))
+        check_size(prepared.runnable, ())
+        asked = Asked(f"local-{secrets.token_hex(6)}", self._specify(prepared.runnable))
         with telemetry.execution_span() as span:
             telemetry.describe_request(span, namespace=None, name=asked.name, spec=asked.spec)
             cancelled = event_of(cancellation_token)
@@ -231,14 +236,14 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
                 raise
             if approver := self._approver():
                 span.set_attribute("codeexec.approval.approver", approver)
-            code_file = keep_source(self._folder, prepared.blocks)
-            refusal, findings = await asyncio.to_thread(self._judge, asked.spec, prepared.blocks)
+            code_file = keep_source(self._folder, prepared.runnable)
+            refusal, findings = await asyncio.to_thread(self._judge, asked.spec, prepared.runnable)
             asked = replace(asked, findings=findings)
             if refusal:
                 ran = _Ran(denied(asked, refusal))
                 self._tell_the_end(Phase.PENDING, ran.record)
             else:
-                job = partial(self._run, asked, prepared.blocks)
+                job = partial(self._run, asked, prepared.runnable)
                 ran = await despite_cancellation(self._in_turn(job, asked, cancelled), cancellation_token)
             telemetry.describe_outcome(span, ran.record)
         result = ran.result()
@@ -283,7 +288,10 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             if future.cancelled():
                 return self._never_ran(asked)
             stop.set()
-            await asyncio.wait([waiting])
+            if future.cancel():  # its turn has not come, so there is nothing to wait for
+                self._never_ran(asked)
+            else:
+                await asyncio.wait([waiting])
             raise
         finally:
             canceller.cancel()
@@ -337,7 +345,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
     def _open(self) -> _Scratch:
         if self._scratch is None:
             self._scratch = _Scratch()
-            self._deletion = weakref.finalize(self, delete, self._scratch.workspace.root)
+            self._deletion = forks.finalize(self, delete, self._scratch.workspace.root)
         return self._scratch
 
     def _discard(self) -> None:

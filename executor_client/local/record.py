@@ -24,7 +24,7 @@ from codeexec_api import (
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.v1alpha1 import ObjectMeta
-from executor_client.results import Contents, StreamName
+from executor_client.model.results import Contents, StreamName
 
 LAYERS: Final = ("Seccomp", "Landlock")
 _EXIT_CODES: Final = {Event.DEADLINE: 124, Event.OUT_OF_MEMORY: 137, Event.CANCEL: 130}
@@ -178,6 +178,8 @@ def _record(asked: Asked, status: CodeExecutionStatus) -> CodeExecution:
 def unknown_here(language: str, program: str, known: Sequence[str]) -> str:
     """The message for a language that this machine doesn't run; without a program if no machine does."""
     why = f": this machine has no {program}" if program else ""
+    if program == "pwsh":
+        why += " (Powershell or pwsh is not installed)"  # in the words of AutoGen's executors
     return f"unknown language {language}{why}; supported languages: {', '.join(known)}"
 
 

@@ -13,7 +13,7 @@ from codeexec_api import Event
 from executor_client.exceptions import ExecutionLost, ExecutionNotStarted, LocalSandboxUnavailable
 from executor_client.local.plan import Plan
 from executor_client.local.record import BlockEnd, Output
-from executor_client.results import StreamName
+from executor_client.model.results import StreamName
 
 _WORKER: Final = Path(__file__).with_name("worker.py")
 _START_SECONDS: Final = 60

@@ -6,13 +6,14 @@ from typing import Final
 
 from codeexec_api import CodeExecution, CodeSession, EgressVerdict, ExecutionPolicySpec, Reason
 from codeexec_api.names import block_key
-from executor_client.client import DEFAULT_NAMESPACE, CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import DEFAULT_NAMESPACE
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script
 from executor_client.testing.records import FAKE_IMAGE
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.transport import FakeTransport
-from executor_client.transport import ClusterTransport
+from executor_client.transport.protocol import ClusterTransport
 
 _START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -55,8 +55,8 @@ from codeexec_api.names import (
 from codeexec_api.permits import opening
 from codeexec_api.policy import namespace_policy, policy_for, without_code_rules
 from codeexec_api.v1alpha1 import ObjectMeta
-from executor_client.code_reading import read_code
 from executor_client.exceptions import CodeExecError
+from executor_client.model.code_reading import read_code
 from executor_client.testing import records
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script, StreamName, Workspace
 from executor_client.testing.output import STREAMS, Collected, Frames, Output, collect
@@ -145,6 +145,10 @@ class Simulation:
     def fail(self, failure: Callable[[], CodeExecError] | None) -> None:
         """Have every call, and every watch that is open, fail from now on; None: no more."""
         self._failure = failure
+        self.wake()
+
+    def wake(self) -> None:
+        """Have everybody who waits look again."""
         self.executions.wake()
         self.sessions.wake()
 
@@ -556,6 +560,7 @@ class Simulation:
         command = LANGUAGES[block.language].command
         if block.language not in self._languages:
             text = f"unknown language {block.language}: the sandbox image has no {command[0]}"
+            text += " (Powershell or pwsh is not installed)" if command[0] == "pwsh" else ""
             there = ", ".join(one for one in LANGUAGES if one in self._languages)
             return FakeOutcome(stderr=f"{text}; supported languages: {there}\n", exit_code=1)
         path = block.filename or default_file_name(block.language, block.sha256)

@@ -6,6 +6,8 @@ from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, Final
 
+from typing_extensions import override
+
 from codeexec_api import (
     CodeExecution,
     CodeExecutionSpec,
@@ -18,73 +20,73 @@ from codeexec_api import (
 )
 from codeexec_api.names import EXECUTION_KIND, MAX_EXECUTION_NAME, SESSION_KIND
 from codeexec_api.v1alpha1 import MAX_CODE_BYTES, MAX_PART_BYTES
-from executor_client.exceptions import CodeExecError, InvalidExecution, NotFound, OutputUnavailable
+from executor_client.exceptions import ClusterUnreachable, CodeExecError, InvalidExecution, NotFound, OutputUnavailable
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.store import Growing, Record
+from executor_client.transport.protocol import ClusterTransport
 
 _SESSION_GRACE_SECONDS: Final = 0.1
 """How long a session may come after its first execution, in true seconds; clients create both at once."""
 
 
-class FakeTransport:
+class FakeTransport(ClusterTransport):
     """A connection to the fake, for one event loop."""
 
     def __init__(self, simulation: Simulation, user: str) -> None:
         self._user = user
         self.namespace = simulation.namespace
         self._simulation = simulation
+        self._closed = False
 
+    def _check(self) -> None:
+        if self._closed:
+            raise ClusterUnreachable("the client was closed")
+        self._simulation.check()
+
+    @override
     async def check(self) -> None:
-        """Raise the error that the fake is to fail with, if any."""
-        self._simulation.check()
+        self._check()
 
+    @override
     async def close(self) -> None:
-        """There is nothing to close."""
+        self._closed = True
+        self._simulation.wake()
 
+    @override
     async def whoami(self) -> str:
-        """The user that this client was made for."""
-        self._simulation.check()
+        self._check()
         return self._user
 
+    @override
     async def get_policy(self) -> ExecutionPolicy | None:
-        """The policy that the fake was made with; None if that is the cluster's default."""
-        self._simulation.check()
+        self._check()
         return self._simulation.policy_object()
 
+    @override
     async def read_code(self, secret: str) -> Mapping[str, bytes]:
-        """What was submitted with the execution whose record names this Secret."""
-        self._simulation.check()
+        self._check()
         for execution in self._simulation.executions.all():
             approval = execution.status.approval
             if approval and approval.code_secret == secret and execution.status.phase is Phase.AWAITING_APPROVAL:
                 return self._simulation.payloads[execution.metadata.name]
         raise NotFound(f"there is no Secret {secret!r} with code that waits for a decision")
 
+    @override
     async def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
-        """Create an ExecutionApproval, and do at once what comes of it.
-
-        Raises:
-            InvalidExecution: the API server would refuse it: who has requested the execution decides about it.
-        """
-        self._simulation.check()
+        self._check()
         if spec.approver == spec.execution_ref.requested_by:
             problem = "spec.approver: nobody approves their own request; another user has to approve"
             _refuse("ExecutionApproval", self.namespace, iter([("spec.approver", problem)]))
         return self._simulation.decide(name, spec)
 
+    @override
     async def revoke(self, name: str) -> None:
-        """Take an ExecutionApproval back."""
-        self._simulation.check()
+        self._check()
         self._simulation.revoke(name, self._user)
 
+    @override
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
-        """Create a CodeExecution, and do at once what comes of it.
-
-        Raises:
-            InvalidExecution: the API server would refuse it.
-            CodeExecError: there is one of this name, or the fake is to fail.
-        """
-        self._simulation.check()
+        self._check()
         _refuse("CodeExecution", self.namespace, _problems(name, spec))
         spec = spec.model_copy(update={"requested_by": self._user})
         created = self._simulation.create(name, spec, dict(payload))
@@ -93,85 +95,81 @@ class FakeTransport:
             loop.call_later(_SESSION_GRACE_SECONDS, self._simulation.give_up_on_session, name)
         return created
 
+    @override
     async def get(self, name: str) -> CodeExecution:
-        """The newest version of a record."""
-        self._simulation.check()
+        self._check()
         return self._simulation.executions[name]
 
-    async def list(self) -> AsyncGenerator[CodeExecution, None]:
-        """The newest version of each record."""
-        self._simulation.check()
+    @override
+    async def list(self, phase: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
+        self._check()
         for execution in self._simulation.executions.all():
-            yield execution
+            if phase in (None, execution.status.phase):
+                yield execution
 
+    @override
     async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
-        """The newest version of each record, as an API server would have it."""
-        self._simulation.check()
+        self._check()
         executions, sessions = self._simulation.executions.all(), self._simulation.sessions.all()
         for kind, records in ((EXECUTION_KIND, executions), (SESSION_KIND, sessions)):
             for record in records:
                 stored = record.model_dump(mode="json", by_alias=True, exclude_none=True)
                 yield {"kind": kind, **stored, "status": record.status.model_dump(mode="json", by_alias=True)}
 
+    @override
     async def cancel(self, name: str) -> None:
-        """Stop an execution."""
-        self._simulation.check()
+        self._check()
         self._simulation.cancel(name)
 
+    @override
     async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
-        """Each version after the given one."""
         versions = self._simulation.executions.versions(execution.metadata.name)
-        async for version in _newer(versions, execution, self._simulation.check):
+        async for version in _newer(versions, execution, self._check):
             yield version
 
+    @override
     async def read_output(self, name: str) -> Mapping[str, bytes]:
-        """What one output ConfigMap holds."""
-        self._simulation.check()
+        self._check()
         if name not in self._simulation.outputs:
             raise OutputUnavailable(f"output {name} is not in the fake cluster")
         return self._simulation.outputs[name]
 
+    @override
     async def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
-        """Lines of the log of a pod from then on, as they come, until the pod ends."""
         log = self._simulation.log(pod_name)
         if log is None:
             return
         with suppress(CodeExecError):  # a log that can't be read is an end and no error
-            async for written, line in log.read(0, self._simulation.check):
+            async for written, line in log.read(0, self._check):
                 if since is None or written >= since:
                     yield line
 
+    @override
     async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
-        """Create a CodeSession, and start it.
-
-        Raises:
-            InvalidExecution: the API server would refuse it.
-            CodeExecError: there is one of this name, or the fake is to fail.
-        """
-        self._simulation.check()
+        self._check()
         _refuse("CodeSession", self.namespace, _name_problems(name))
         return self._simulation.create_session(name, spec.model_copy(update={"requested_by": self._user}))
 
+    @override
     async def get_session(self, name: str) -> CodeSession:
-        """The newest version of a record."""
-        self._simulation.check()
+        self._check()
         return self._simulation.sessions[name]
 
+    @override
     async def list_sessions(self) -> AsyncGenerator[CodeSession, None]:
-        """The newest version of each record."""
-        self._simulation.check()
+        self._check()
         for session in self._simulation.sessions.all():
             yield session
 
+    @override
     async def end_session(self, name: str) -> None:
-        """End a session."""
-        self._simulation.check()
+        self._check()
         self._simulation.end_session(name)
 
+    @override
     async def session_changes(self, session: CodeSession) -> AsyncGenerator[CodeSession, None]:
-        """Each version after the given one."""
         versions = self._simulation.sessions.versions(session.metadata.name)
-        async for version in _newer(versions, session, self._simulation.check):
+        async for version in _newer(versions, session, self._check):
             yield version
 
 

@@ -32,7 +32,10 @@ def missing(block):
     if block["language"] not in PROGRAMS or _is_there(program):
         return ""
     known = ", ".join(language for language, program in PROGRAMS.items() if _is_there(program))
-    return f"unknown language {block['language']}: the sandbox image has no {program}; supported languages: {known}"
+    lacks = f"the sandbox image has no {program}"
+    if program == "pwsh":
+        lacks += " (Powershell or pwsh is not installed)"  # in the words of AutoGen's executors
+    return f"unknown language {block['language']}: {lacks}; supported languages: {known}"
 
 
 def _is_there(program):

@@ -57,7 +57,7 @@ async def test_kubeconfig_that_is_not_there():
 
 async def test_crds_that_are_missing(make_executor, kubeconfig, monkeypatch):
     """The real API server answers for a group that nobody has installed."""
-    monkeypatch.setattr("executor_client.transport.GROUP", "absent.codeexec.dev")
+    monkeypatch.setattr("executor_client.transport.watch.GROUP", "absent.codeexec.dev")
     executor = make_executor(kubeconfig=kubeconfig)
     with pytest.raises(NotInstalled, match="CRDs are missing: install the codeexec Helm chart"):
         await executor.start()
@@ -101,7 +101,7 @@ async def test_a_rule_of_the_api_is_told_in_its_own_words(make_user, admin):
 
 async def test_namespace_that_no_operator_serves(make_executor, admin, kubeconfig, monkeypatch):
     """Nobody serves any, here. How long the client waits for an operator is a constant; this is a shorter one."""
-    monkeypatch.setattr("executor_client.execution.OPERATOR_SECONDS", 1)
+    monkeypatch.setattr("executor_client.client.execution.OPERATOR_SECONDS", 1)
     namespace = a_name("unserved")
     admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     executor = make_executor(kubeconfig=kubeconfig, namespace=namespace)

@@ -240,6 +240,7 @@ def _rules(**actions: list[str]) -> Thing:
 
 GOOD_POLICIES: dict[str, Thing] = {
     "the least": {},
+    "requests of pods": {"spec": {"requests": {"cpu": "20m", "memory": 67_108_864}}},
     "rules for code": _rules(Deny=["ctypes"], NeedApproval=["socket", "subprocess"], Note=["os"]),
 }
 BAD_POLICIES = {
@@ -256,6 +257,8 @@ BAD_POLICIES = {
     "image by tag": ({"spec": {"images": ["python:3"]}}, "spec.images[0]"),
     "unknown language": ({"spec": {"languages": ["perl"]}}, "spec.languages[0]"),
     "timeout of zero": ({"spec": {"maxTimeoutSeconds": 0}}, "spec.maxTimeoutSeconds"),
+    "nothing requested": ({"spec": {"requests": {"cpu": "0"}}}, "spec.requests.cpu"),
+    "processes requested": ({"spec": {"requests": {"pids": 4}}}, 'unknown field "spec.requests.pids"'),
     "output for a moment": ({"spec": {"outputTTLSeconds": 59}}, "spec.outputTTLSeconds"),
     "no idle limit": ({"spec": {"maxSessionIdleSeconds": 0}}, "spec.maxSessionIdleSeconds"),
     "sessions of more than a week": (

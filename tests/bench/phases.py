@@ -10,8 +10,8 @@ from measuring import WARM_UP, Contender, nothing, progress
 
 from codeexec_api import CodeExecution
 from executor_client import CodeExecutionClient, ExecutionResult
-from executor_client.client import DEFAULT_NAMESPACE
-from executor_client.transport import Transport
+from executor_client.client.request import DEFAULT_NAMESPACE
+from executor_client.transport.cluster import Transport
 
 PHASES = ("create_ack", "adoption", "start", "run", "propagate", "e2e")
 """In order; the last is the sum of the others."""

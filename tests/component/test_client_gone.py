@@ -12,8 +12,8 @@ SCRIPT = """
 import asyncio, sys
 from functools import partial
 from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
-from executor_client.client import _connect
-from executor_client.lease import ClientLease
+from executor_client.client.client import _connect
+from executor_client.client.lease import ClientLease
 
 async def main():
     ref = ClusterRef(kubeconfig=sys.argv[1], namespace=sys.argv[2])

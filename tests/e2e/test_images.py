@@ -93,8 +93,12 @@ def tags(reference: str) -> Iterator[str]:
     yield from subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()
 
 
-def test_a_tag_is_refused_with_the_digest_of_the_image_named():
+def test_a_tag_is_refused_with_the_command_that_prints_the_digest():
     tag = next(tags(image()))
     with pytest.raises(ValueError, match="must be named by digest") as caught:
         KubernetesCodeExecutor(image=tag)
-    assert str(caught.value).endswith(f"use {image()}")
+    _, command, _ = str(caught.value).split("`")
+    printed = subprocess.run(
+        command.replace("IMAGE", tag), shell=True, capture_output=True, text=True, check=True, timeout=20
+    )
+    assert printed.stdout.strip() == image()

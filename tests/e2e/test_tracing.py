@@ -24,7 +24,8 @@ from release_fixtures import (
     the_one,
 )
 
-from executor_client import Limits, telemetry
+from executor_client import Limits
+from executor_client.runtime import telemetry
 
 pytestmark = [
     pytest.mark.e2e,

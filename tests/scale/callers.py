@@ -15,7 +15,7 @@ from typing import Any, Final
 from stage import LIMITS, NAMESPACE, RUNTIME_CLASS
 
 from executor_client import CodeExecutionClient, Limits, Request, SourceBlock, prepare
-from executor_client.client import ClusterRef
+from executor_client.client.request import ClusterRef
 from executor_client.exceptions import CodeExecError
 
 PATIENCE_SECONDS: Final = 120

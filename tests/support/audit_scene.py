@@ -16,11 +16,12 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from codeexec_api import ExecutionPolicySpec, Limits, Reason
-from executor_client.approvals import ApprovalWait
-from executor_client.blocks import PreparedBlock, SourceBlock, prepare
 from executor_client.cli import main
-from executor_client.client import CodeExecutionClient, Request
+from executor_client.client.approvals import ApprovalWait
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import Request
 from executor_client.exceptions import CodeExecError
+from executor_client.model.blocks import PreparedBlock, SourceBlock, prepare
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 HOSTILE = "<script>document.title='taken over'</script><img src=x onerror=\"document.title='taken over'\">"

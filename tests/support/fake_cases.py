@@ -37,7 +37,7 @@ from executor_client import (
     WorkspaceFile,
     prepare,
 )
-from executor_client.client import DEFAULT_NAMESPACE
+from executor_client.client.request import DEFAULT_NAMESPACE
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 Script = Callable[[FakeBlock], FakeOutcome]

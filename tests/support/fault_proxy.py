@@ -28,10 +28,10 @@ import aiohttp
 import yaml
 from aiohttp import web
 from api_calls import Call, Match, call_of
-from faults import Answer, Cut, Delay, Fault, Lose, Rule, Stall, WatchError, a_status, answered
+from faults import Answer, Cut, Delay, Empty, Fault, Lose, Rule, Stall, WatchError, a_status, answered
 from kube_credentials import Upstream, upstream_of, without_tls
 
-from executor_client.connections import Connector
+from executor_client.transport.connections import Connector
 
 T = TypeVar("T")
 _Response = TypeVar("_Response", bound=web.StreamResponse)
@@ -203,6 +203,8 @@ class FaultProxy:
                 event = {"type": "ERROR", "object": a_status(code, "a fault on purpose")}
                 body = json.dumps(event).encode() + b"\n"
                 return stream.answers(web.Response(body=body, content_type="application/json"))
+            case Empty():
+                return stream.answers(web.Response())
             case Delay(seconds):
                 await asyncio.sleep(seconds)
             case Stall(None):

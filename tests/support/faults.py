@@ -73,7 +73,12 @@ class WatchError:
     code: int
 
 
-Fault = Answer | Delay | Stall | Cut | Lose | WatchError
+@dataclass(frozen=True)
+class Empty:
+    """It is answered with 200 and nothing, as by a proxy that can't stream."""
+
+
+Fault = Answer | Delay | Stall | Cut | Lose | WatchError | Empty
 
 
 class Rule:

@@ -20,7 +20,7 @@ from simulated_kubelets import Kubelets, Pod, hang_up, node, tls
 
 from codeexec_api.names import SANDBOX_CONTAINER
 from codeexec_operator.manifests.pod import egress_targets_of
-from executor_client.connections import Connections
+from executor_client.transport.connections import Connections
 
 T = TypeVar("T")
 

@@ -80,6 +80,10 @@ def limit(resource: str, value: str | None) -> Change:
     return change
 
 
+def request(resource: str, value: str) -> Change:
+    return lambda pod: pod["spec"]["containers"][0]["resources"]["requests"].update({resource: value})
+
+
 def volume(**source: Any) -> Change:
     return lambda pod: pod["spec"]["volumes"].append({"name": "other", **source})
 
@@ -119,6 +123,7 @@ NO_ESCALATION = "spec.containers[0].securityContext.allowPrivilegeEscalation"
 CAPABILITIES = "spec.containers[0].securityContext.capabilities"
 RUN_AS_USER = "spec.securityContext.runAsUser"
 LIMITS = "spec.containers[0].resources.limits"
+REQUESTS = "spec.containers[0].resources.requests"
 MOUNTS = "spec.containers[0].volumeMounts"
 
 # What is tried: the field that the refusal must name, and the change of a hardened pod.
@@ -295,10 +300,9 @@ WEAKER: dict[str, tuple[str, Change]] = {
     "device": (LIMITS, limit("example.com/gpu", "1")),
     "device of a claim": ("spec.resourceClaims", a_device_of_a_claim),
     "resources of the pod": ("spec.resources", spec(resources={"limits": {"cpu": "1", "memory": "1Gi"}})),
-    "less requested": (
-        "spec.containers[0].resources.requests",
-        lambda pod: pod["spec"]["containers"][0]["resources"].update(requests={"cpu": "1m"}),
-    ),
+    "no CPU requested": (REQUESTS, request("cpu", "0")),
+    "no memory requested": (REQUESTS, request("memory", "0")),
+    "no disk requested": (REQUESTS, request("ephemeral-storage", "0")),
     "no deadline": ("spec.activeDeadlineSeconds", spec(activeDeadlineSeconds=None)),
     "distant deadline": ("spec.activeDeadlineSeconds", spec(activeDeadlineSeconds=2**31 - 1)),
     "second run": ("spec.restartPolicy", spec(restartPolicy="OnFailure")),

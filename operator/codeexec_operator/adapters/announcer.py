@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
+from codeexec_api import CodeExecution, CodeSession
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.metrics import EVENTS_DROPPED, EVENTS_FAILED, EVENTS_POSTED, Metrics
-from codeexec_operator.core.announcements import Allowance, announce, build_event
+from codeexec_operator.core.announcements import Allowance, announce, announce_wait, build_event
 from codeexec_operator.core.fair_queue import FairQueue
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,11 @@ class Announcer:
         self._allowance = Allowance(_BURST, _PER_SECOND, time.monotonic())
         self._silent_until = 0.0
 
-    def written(self, before: Phase | SessionPhase, record: CodeExecution | CodeSession) -> None:
-        """A status was written; `before` is the phase that the record had. Waits for nothing, and never raises."""
+    def written(self, before: CodeExecution | CodeSession, record: CodeExecution | CodeSession) -> None:
+        """A status was written; `before` is the record as it was. Waits for nothing, and never raises."""
         try:
-            if what := announce(before, record):
+            what = announce(before.status.phase, record) or announce_wait(before.status.conditions, record)
+            if what:
                 event = build_event(record, what, datetime.now(UTC), self._instance)
                 if not self._waiting.put(record.metadata.namespace, event):
                     self._metrics.events(EVENTS_DROPPED)

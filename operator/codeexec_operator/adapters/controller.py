@@ -6,17 +6,28 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Phase, PodLimits, SandboxPool, Verdict
+from codeexec_api import (
+    CodeExecution,
+    CodeSession,
+    ExecutionApproval,
+    Phase,
+    PodLimits,
+    SandboxPool,
+    SessionPhase,
+    Verdict,
+)
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL, payload_name
 from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.pools import PoolWorker
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.roster import Roster
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.worker import Context, understood
 from codeexec_operator.core.measures import Census
+from codeexec_operator.core.observed import Room
 from codeexec_operator.core.starts import Starts
 
 _TRIES: Final = 3
@@ -45,7 +56,8 @@ class Controller:
         self._starts = Starts(self._wake_pool)
         self._ended: OrderedDict[str, int] = OrderedDict()
         """Resource versions, by UID, at which executions and sessions were let go of lately."""
-        self._register = Register(self._find_session, self._adopt_session, self._find_pool)
+        self._rooms = Rooms(self._look_around, self._wake_pools)
+        self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._rooms)
 
     async def turn(self, raw: Mapping[str, Any]) -> None:
         """Wait until it is the turn of an object's namespace. To read an object takes time of the one thread."""
@@ -98,7 +110,14 @@ class Controller:
             worker.observe_pool(pool)
             return
         self._pools.add(
-            PoolWorker(self._context, pool, starts=self._starts, forget=self._forget_pool, opened=self._pool_opened)
+            PoolWorker(
+                self._context,
+                pool,
+                starts=self._starts,
+                rooms=self._rooms,
+                forget=self._forget_pool,
+                opened=self._pool_opened,
+            )
         )
 
     def on_policy(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
@@ -198,7 +217,7 @@ class Controller:
         self._executions.add(ExecutionWorker(self._context, execution, self._register, self._forget_execution))
 
     def _start_session(self, session: CodeSession) -> None:
-        self._sessions.add(SessionWorker(self._context, session, self._forget_session))
+        self._sessions.add(SessionWorker(self._context, session, self._forget_session, self._rooms))
 
     def _adopt_session(self, session: CodeSession) -> None:
         uid = session.metadata.uid
@@ -213,6 +232,19 @@ class Controller:
     def _find_pool(self, namespace: str, verdict: Verdict, limits: PodLimits) -> PoolWorker | None:
         here = sorted(self._pools.of(namespace), key=lambda one: one.meta.name)
         return next((one for one in here if one.serves(verdict, limits)), None)
+
+    def _look_around(self, namespace: str) -> Room:
+        sessions = [one for one in self._sessions.of(namespace) if one.phase is SessionPhase.READY]
+        return Room(
+            idle=tuple(one.meta.name for one in sessions if not one.busy),
+            busy=sum(one.busy for one in sessions),
+            executions=sum(one.phase is Phase.RUNNING and bool(one.pods()) for one in self._executions.of(namespace)),
+            ready=sum(one.count.ready for one in self._pools.of(namespace)),
+        )
+
+    def _wake_pools(self, namespace: str) -> None:
+        for pool in self._pools.of(namespace):
+            pool.wake()
 
     def _forget_pool(self, worker: PoolWorker) -> None:
         self._starts.forget(worker.meta.uid)

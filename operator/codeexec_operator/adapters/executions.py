@@ -133,6 +133,7 @@ class ExecutionWorker(PodWorker):
             session=self.place.view_session() or self._seen.session,
             pool=self.place.view_pool(),
             pool_asked=self.place.asked is not None,
+            room=self.place.room(),
             approvals=self.approvals.known,
             code_unreadable=self.approvals.unreadable,
             surroundings=self.context.lookout.view_from(self.sandbox.pod),

@@ -8,15 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from codeexec_api import CodeExecution, CodeSession, PodLimits, Verdict
+from codeexec_api import CodeExecution, CodeSession, Phase, PodLimits, Verdict
 from codeexec_api.names import pod_name
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.pools import PoolWorker
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core import actions
-from codeexec_operator.core.observed import PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed import PoolView, Room, Sandbox, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.placement import Claim, Step, next_step
 
 
@@ -29,6 +30,7 @@ class Register:
     adopt_session: Callable[[CodeSession], None]
     find_pool: Callable[[str, Verdict, PodLimits], PoolWorker | None]
     """By namespace, and what is asked for."""
+    rooms: Rooms
 
 
 class Placement:
@@ -83,7 +85,7 @@ class Placement:
     def view_session(self) -> SessionView | None:
         """The session, if it is in line there."""
         over = self._execution().status.phase.terminal
-        return self._session.view_for(self) if self._session and not over else None
+        return self._session.view_for(self, self._joined_at) if self._session and not over else None
 
     def view_pool(self) -> PoolView | None:
         """The pool that was asked, with the pod that it has given, until the code starts."""
@@ -97,10 +99,21 @@ class Placement:
         asked = self.asked or Verdict("", None)
         return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
 
+    def room(self) -> Room:
+        """What has pods in its namespace, if no node has room for its own."""
+        return self._register.rooms.of(self._worker.meta.namespace) if is_blocked(self._worker.sandbox) else Room()
+
+    def ask_for_room(self) -> None:
+        """Have pools make room if no node has any for its pod, as long as its code may start."""
+        meta, starting = self._worker.meta, self._execution().status.phase is Phase.STARTING
+        needs = starting and not self._worker.deleted and lacks_room(self._worker.sandbox)
+        self._register.rooms.know(meta.namespace, meta.uid, now(), needs=needs)
+
     # --- what is done ---
 
     def step(self) -> None:
         """Change what has to be changed before it is decided what else is to be done."""
+        self.ask_for_room()
         session, pool, claimed = self._session, self._pool, self._claimed
         served = bool(pool and self.asked and not claimed and pool.serves(self.asked, self.claim.limits))
         pod = self._worker.sandbox if claimed else None
@@ -120,7 +133,7 @@ class Placement:
     def _join_session(self) -> None:
         ref = self._execution().spec.session_ref
         if ref and (found := self._register.find_session(self._worker.meta.namespace, ref.name)):
-            self._session = found
+            self._session, self._joined_at = found, now()
             found.join(self)
 
     async def look_up_session(self) -> SessionView | None:
@@ -176,6 +189,7 @@ class Placement:
 
     def leave(self) -> None:
         """It is over."""
+        self.ask_for_room()
         if self._session:
             self._session.leave(self, ran=self.started)
         self._leave_pool()

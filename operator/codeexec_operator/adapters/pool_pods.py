@@ -13,7 +13,7 @@ from codeexec_api.names import POOL_LABEL
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, now
 from codeexec_operator.core.findings import Proven
-from codeexec_operator.core.observed import Sandbox, parse_pod
+from codeexec_operator.core.observed import Sandbox, is_blocked, parse_pod
 from codeexec_operator.core.observed_pool import Member
 from codeexec_operator.core.payload import build_warm_up
 from codeexec_operator.core.pod_template import Template, template_label
@@ -46,6 +46,8 @@ class PoolPods:
         self.members: dict[str, Member] = {}
         self.admitted: dict[str, None] = {}
         """Names of those that were admitted, in that order."""
+        self.full_at: datetime | None = None
+        """When it was last seen that no node has room for one of them."""
         self._connections: dict[str, Connection] = {}
         self._context, self._namespace, self._changed = context, namespace, changed
 
@@ -57,6 +59,8 @@ class PoolPods:
     def look(self) -> None:
         """Take in what the connections know."""
         self.members = {name: self._newest(name) for name in self.members}
+        if any(is_blocked(one.sandbox) for one in self.members.values()):
+            self.full_at = now()
 
     def in_order(self) -> Iterator[tuple[str, Member]]:
         """Those that were admitted, as they are at this moment."""

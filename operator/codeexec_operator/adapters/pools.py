@@ -13,6 +13,7 @@ from codeexec_api import PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verd
 from codeexec_api.names import POOL_SUFFIX_LENGTH
 from codeexec_operator.adapters.pool_claims import Claims, Guest
 from codeexec_operator.adapters.pool_pods import ClaimedPod, PoolPods
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.worker import Context, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
@@ -44,6 +45,7 @@ class PoolWorker(Worker):
         pool: SandboxPool,
         *,
         starts: Starts,
+        rooms: Rooms,
         forget: Callable[["PoolWorker"], None],
         opened: Callable[[str], None],
     ) -> None:
@@ -51,11 +53,9 @@ class PoolWorker(Worker):
         self._seen = ObservedPool(pool)
         self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
         self.claims = Claims()
-        self._looked_at = 0.0
-        self._listed = False
         self._changed_at: datetime | None = None
-        self._trouble = ""
-        self._starts, self._forget, self._opened = starts, forget, opened
+        self._looked_at, self._listed, self._trouble = 0.0, False, ""
+        self._starts, self._rooms, self._forget, self._opened = starts, rooms, forget, opened
         super().__init__(context, pool.metadata)
 
     def observe_pool(self, pool: SandboxPool) -> None:
@@ -166,6 +166,7 @@ class PoolWorker(Worker):
         surroundings = self.context.lookout.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
         demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self._pods.starting)
         limit = STARTS_PER_NODE * max(1, surroundings.open_nodes)
+        moment, timing, namespace = now(), self.context.timing, self.meta.namespace
         self._seen = replace(
             self._seen,
             surroundings=surroundings,
@@ -173,10 +174,15 @@ class PoolWorker(Worker):
             claimed=len(self.claims.taken),
             queued=len(self.claims.queue),
             allowance=self._starts.allowance(demand, limit, time.monotonic()),
+            full_at=self._pods.full_at,
+            held_until=self._rooms.held_until(namespace, moment, timing),
+            unserved=self._rooms.unserved(namespace, moment, timing),
             names=tuple(f"{self.meta.name}-{secrets.token_hex(POOL_SUFFIX_LENGTH // 2)}" for _ in range(_NAMES)),
         )
         self._trouble = trouble_of(self._seen)
-        return self._not_at_once(decide_pool(self._seen, now(), self.context.timing))
+        plan = decide_pool(self._seen, moment, timing)
+        self._rooms.given(namespace, plan, moment, timing)
+        return self._not_at_once(plan)
 
     def _not_at_once(self, plan: Plan) -> Plan:
         """A status is written a while after it has changed: it is not worth to slow down what has changed it."""

@@ -60,5 +60,5 @@ class Recorder:
     async def _write(self, before: Record, status: Any, write: Callable[[Record, Any], Awaitable[Record]]) -> Record:
         after = before.model_copy(update={"status": status.model_copy(update=self._signature)})
         written = await self._audit.record(before, after, write)
-        self._announcer.written(before.status.phase, written)
+        self._announcer.written(before, written)
         return written

@@ -3,17 +3,19 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, SessionView
+from codeexec_operator.core.observed import ObservedSession, Room, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claimant, has_turn, rank
 from codeexec_operator.core.session import decide_session
@@ -24,7 +26,13 @@ logger = logging.getLogger(__name__)
 class SessionWorker(PodWorker):
     """One session. Executions `join` in the order in which they come, and `leave` when they are over."""
 
-    def __init__(self, context: Context, session: CodeSession, forget: Callable[["SessionWorker"], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        session: CodeSession,
+        forget: Callable[["SessionWorker"], None],
+        rooms: Rooms,
+    ) -> None:
         self._seen = ObservedSession(
             session=session,
             policy=context.policies.default,
@@ -35,7 +43,7 @@ class SessionWorker(PodWorker):
         self._queue: Line[Claimant] = Line(rank)
         self._guests: dict[str, Claimant] = {}
         """Those in line, by UID."""
-        self._forget = forget
+        self._forget, self._rooms = forget, rooms
         super().__init__(context, session.metadata)
 
     @property
@@ -64,11 +72,12 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, used_at=now(), executions=self._seen.executions + 1)
         self.wake()
 
-    def view_for(self, guest: Claimant) -> SessionView:
-        """What an execution sees of the session."""
+    def view_for(self, guest: Claimant, since: datetime) -> SessionView:
+        """What an execution sees of the session that has waited since then."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
         turn = self._queue.first is guest and has_turn(guest, self._seen, sandbox.runner)
-        return SessionView(self._seen.session, sandbox, turn)
+        place, length = self._queue.place(guest), len(self._queue)
+        return SessionView(self._seen.session, sandbox, turn, since, place, length)
 
     @property
     def phase(self) -> SessionPhase:
@@ -92,7 +101,8 @@ class SessionWorker(PodWorker):
 
     async def _step(self) -> Plan:
         plan = await super()._step()
-        self._wake_guests(all_of_them=self.over or self._seen.session.spec.ended)
+        told = plan.status is not None  # such as why the pod doesn't start
+        self._wake_guests(all_of_them=told or self.over or self._seen.session.spec.ended)
         return plan
 
     def _wake_guests(self, *, all_of_them: bool) -> None:
@@ -103,11 +113,14 @@ class SessionWorker(PodWorker):
                 return
 
     def _decide(self) -> Plan:
+        needs = self.phase is SessionPhase.STARTING and lacks_room(self.sandbox)
+        self._rooms.know(self.meta.namespace, self.meta.uid, now(), needs=needs)
         self._seen = replace(
             self._seen,
             sandbox=self.sandbox,
             surroundings=self.context.lookout.view_from(self.sandbox.pod),
             guests=self._guests.keys(),
+            room=self._rooms.of(self.meta.namespace) if is_blocked(self.sandbox) else Room(),
         )
         return decide_session(self._seen, now(), self.context.timing)
 
@@ -164,6 +177,7 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, session=current)
 
     async def _end(self) -> None:
+        self._rooms.know(self.meta.namespace, self.meta.uid, now(), needs=False)
         if self.deleted:  # for those who still look at it
             gone = self._seen.session.model_copy(
                 update={"spec": self._seen.session.spec.model_copy(update={"ended": True})}

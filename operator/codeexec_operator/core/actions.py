@@ -167,6 +167,8 @@ class DropMember(Action):
     name: str
     problem: Ending | None = None
     """Why, if that is a fault; one that lasts would make it happen again and again."""
+    gives_way: bool = False
+    """True if it makes room for a pod of an execution or a session."""
 
 
 @dataclass(frozen=True)

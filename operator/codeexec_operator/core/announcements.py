@@ -4,11 +4,22 @@ Nothing of the usual way: an execution that is accepted, runs and ends by itself
 Event holds code or output, or a text that could quote them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, CodeSession, EgressVerdict, Phase, Reason, SessionPhase
+from codeexec_api import (
+    CodeExecution,
+    CodeSession,
+    Condition,
+    ConditionType,
+    EgressVerdict,
+    Phase,
+    Reason,
+    SessionPhase,
+    find_condition,
+)
 from codeexec_api.audit import in_utc
 from codeexec_api.names import API_VERSION, EXECUTION_KIND, GROUP, SESSION_KIND
 
@@ -73,6 +84,15 @@ def announce(before: Phase | SessionPhase, record: CodeExecution | CodeSession) 
     if record.status.phase is before:
         return None
     return _of_execution(record, before) if isinstance(record, CodeExecution) else _of_session(record)
+
+
+def announce_wait(before: Sequence[Condition], record: CodeExecution | CodeSession) -> Announcement | None:
+    """What is to be told of something that has begun to wait, or waits for another reason; `before` is what it had."""
+    for kind in (ConditionType.DELAYED, ConditionType.QUEUED):
+        known, new = find_condition(before, kind), find_condition(record.status.conditions, kind)
+        if new and new.status == "True" and not (known and (known.status, known.reason) == ("True", new.reason)):
+            return Announcement(new.reason, new.message, "Start", warning=kind is ConditionType.DELAYED)
+    return None
 
 
 def build_event(about: CodeExecution | CodeSession, what: Announcement, now: datetime, instance: str) -> dict[str, Any]:

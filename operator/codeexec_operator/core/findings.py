@@ -14,6 +14,7 @@ from codeexec_api import (
     Event,
     Reason,
     condition,
+    find_condition,
     set_condition,
 )
 from codeexec_api.phases import Move, SessionMove
@@ -62,6 +63,22 @@ def with_condition(
     text = message[:MESSAGE_LENGTH]
     new = condition(kind, holds=holds, reason=reason, message=text, now=now, generation=meta.generation)
     return set_condition(conditions, new)
+
+
+def waits_no_more(
+    conditions: tuple[Condition, ...],
+    reason: str,
+    message: str,
+    now: datetime,
+    meta: ObjectMeta,
+    kinds: Sequence[ConditionType] = (ConditionType.QUEUED, ConditionType.DELAYED),
+) -> tuple[Condition, ...]:
+    """These conditions, of which those of these kinds no longer say that something is waited for."""
+    for kind in kinds:
+        before = find_condition(conditions, kind)
+        if before and before.status == "True":
+            conditions = with_condition(conditions, kind, reason, message, now, meta)
+    return conditions
 
 
 def transition(

@@ -212,6 +212,31 @@ class Sandbox:
     runner: RunnerView = field(default_factory=RunnerView)
 
 
+def is_blocked(sandbox: Sandbox) -> bool:
+    """True if the scheduler finds no node for the pod."""
+    return sandbox.pod is not None and bool(sandbox.pod.unschedulable)
+
+
+def lacks_room(sandbox: Sandbox) -> bool:
+    """True if that is for want of room, which pods that go make."""
+    words = sandbox.pod.unschedulable if sandbox.pod else ""
+    return "Insufficient" in words or "Too many pods" in words
+
+
+@dataclass(frozen=True)
+class Room:
+    """What has pods in a namespace."""
+
+    idle: tuple[str, ...] = ()
+    """Names of sessions in which nothing runs or waits."""
+    busy: int = 0
+    """Other sessions."""
+    executions: int = 0
+    """With a pod of their own, or of a pool."""
+    ready: int = 0
+    """Pods of pools that wait for an execution."""
+
+
 @dataclass(frozen=True)
 class SessionView:
     """What an execution needs to know of the session that it runs in."""
@@ -220,6 +245,12 @@ class SessionView:
     sandbox: Sandbox = field(default_factory=Sandbox)
     turn: bool = False
     """True if nothing that came earlier waits or runs."""
+    since: datetime | None = None
+    """When it got in line."""
+    position: int = 0
+    """How many are before it."""
+    length: int = 0
+    """How many are in the queue, with it."""
 
 
 @dataclass(frozen=True)
@@ -280,6 +311,8 @@ class Observed:
     pool: PoolView | None = None
     pool_asked: bool = False
     """True if it was looked for a pool that has pods such as this execution needs."""
+    room: Room = field(default_factory=Room)
+    """Looked at only while no node has room for its pod."""
     recorded_at: datetime | None = None
     """When this process last wrote its record."""
     frames: FrameStream = FrameStream.CLOSED
@@ -317,6 +350,8 @@ class ObservedSession:
     """When this process last saw an execution of it end."""
     lease: LeaseView | None = None
     """The Lease of its client, once it was read."""
+    room: Room = field(default_factory=Room)
+    """Looked at only while no node has room for its pod."""
     executions: int = 0
     """How many have run in it, as far as is known."""
     unresponsive: str = ""

@@ -58,6 +58,12 @@ class ObservedPool:
     queued: int = 0
     allowance: int = 0
     """How many more may be starting, so that all namespaces get their share of what the nodes can start."""
+    full_at: datetime | None = None
+    """When it was last seen that no node has room for one of its pods."""
+    held_until: datetime | None = None
+    """Until then room is for pods of executions and sessions of the namespace; None if they all have some."""
+    unserved: int = 0
+    """How many of those the pool has to give up a pod for now."""
     names: tuple[str, ...] = ()
     """Names for new pods."""
     last_claim_at: datetime | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from codeexec_api import Event, PodLimits, Reason, evaluate
+from codeexec_api import Event, PodLimits, PodRequests, Reason, evaluate
 from codeexec_api.names import TEMPLATE_LABEL
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.image_trust import unverified
@@ -22,12 +22,14 @@ class Template:
     image: str
     runtime_class_name: str | None
     limits: PodLimits
+    requests: PodRequests
     user_namespace: bool
 
     @property
     def digest(self) -> str:
         """Changes when anything does that a pod can't change any more."""
-        parts = [self.image, self.runtime_class_name, self.limits.dump(), self.user_namespace]
+        resources = [self.limits.dump(), self.requests.dump()]
+        parts = [self.image, self.runtime_class_name, *resources, self.user_namespace]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -47,6 +49,7 @@ def template_of(seen: ObservedPool) -> Template | Ending:
         verdict.image,
         verdict.runtime_class_name,
         seen.pool.spec.limits,
+        seen.policy.requests,
         seen.surroundings.user_namespace(verdict.runtime_class_name),
     )
 

@@ -5,7 +5,7 @@ is never made twice. `adapters/pools.py` carries out what is decided here; `plac
 a pod.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -23,7 +23,7 @@ from codeexec_operator.core.actions import (
     ReadPool,
 )
 from codeexec_operator.core.findings import Ending
-from codeexec_operator.core.observed import RunnerView
+from codeexec_operator.core.observed import RunnerView, is_blocked
 from codeexec_operator.core.observed_pool import Member, ObservedPool, is_asked
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
@@ -60,11 +60,13 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
         wakes.append(wake_at)
     used = isinstance(template, Template) and seen.pool.spec.replicas > 0
     wanted = seen.pool.spec.replicas + seen.queued if used else 0
-    for name in _surplus(kept, wanted):
-        acts = [action for action in acts if not _concerns(action, name)]
-        acts.append(DropMember(name))
-        del kept[name]
-    missing = wanted - len(kept)
+    held = seen.held_until is not None and now < seen.held_until
+    if seen.held_until and held:
+        wakes.append(min(seen.held_until, now + timedelta(seconds=timing.give_way_again)))
+    too_many = _too_many(kept, wanted, seen, held=held)
+    kept = {name: one for name, one in kept.items() if name not in too_many}
+    acts = [action for action in acts if not _concerns(action, too_many)] + list(too_many.values())
+    missing = 0 if held else min(wanted - len(kept), _likely_to_fit(seen, kept, now, timing))
     if missing > 0 and isinstance(template, Template):
         create_at = _create_at(seen, kept, now, timing)
         if now < create_at:
@@ -82,8 +84,8 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
     )
 
 
-def _concerns(action: Action, name: str) -> bool:
-    return isinstance(action, AttachMember | AdmitMember | PingMember) and action.name == name
+def _concerns(action: Action, names: Collection[str]) -> bool:
+    return isinstance(action, AttachMember | AdmitMember | PingMember) and action.name in names
 
 
 def _look_at(
@@ -165,6 +167,29 @@ def _surplus(members: Mapping[str, Member], wanted: int) -> list[str]:
     return by_use[: max(0, len(members) - wanted)]
 
 
+def _too_many(members: Mapping[str, Member], wanted: int, seen: ObservedPool, *, held: bool) -> dict[str, DropMember]:
+    """By name: pods that are more than wanted, that only compete for room, or that give way to those who need it.
+
+    Of pods that no node has room for, the one that has waited longest stays: it is first when there is room again. If
+    executions and sessions need the room, none stays, and as many as they need of those that nobody waits for give way.
+    """
+    dropped = {name: DropMember(name) for name in _surplus(members, wanted)}
+    blocked = [name for name, one in members.items() if is_blocked(one.sandbox) and name not in dropped]
+    first = min(blocked, key=lambda name: members[name].created_at, default="")
+    dropped |= {name: DropMember(name) for name in blocked if held or name != first}
+    if held:
+        rest = {name: one for name, one in members.items() if name not in dropped}
+        dropped |= {name: DropMember(name, gives_way=True) for name in _surplus(rest, seen.queued)[: seen.unserved]}
+    return dropped
+
+
+def _likely_to_fit(seen: ObservedPool, members: Mapping[str, Member], now: datetime, timing: Timing) -> int:
+    """How many more pods nodes may have room for: where there was none lately, it is tried with one at a time."""
+    if seen.full_at is None or now >= seen.full_at + timedelta(seconds=timing.crowded):
+        return len(seen.names)
+    return 0 if any(not one.ready for one in members.values()) else 1
+
+
 def _create_at(seen: ObservedPool, members: Mapping[str, Member], now: datetime, timing: Timing) -> datetime:
     """When to make what is missing: at once if it is needed, else not beside the code that runs at this moment."""
     if seen.problem_at:
@@ -186,5 +211,5 @@ def _try_again_at(seen: ObservedPool, problem_at: datetime, timing: Timing) -> d
 
 def _manifest(name: str, seen: ObservedPool, template: Template, now: datetime) -> dict[str, Any]:
     seconds = seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS
-    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.surroundings, now)
+    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.policy, seen.surroundings, now)
     return build_pool_pod(seen.pool, name=name, template=template.digest, **parts)

@@ -6,6 +6,7 @@ from typing import Any
 
 from codeexec_api import Condition, ConditionType, Reason, SandboxPoolStatus
 from codeexec_api.names import POOL_LABEL
+from codeexec_operator.core.delay import FREE_ROOM
 from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.pod_template import Template
@@ -56,7 +57,11 @@ def trouble_of(seen: ObservedPool) -> str:
         return seen.problem.message
     placeless = [pod.unschedulable for one in (seen.members or {}).values() if (pod := one.sandbox.pod)]
     blocked = [words for words in placeless if words]
-    return f"the scheduler found no node for {pods(len(blocked))}: {blocked[0]}" if blocked else ""
+    if seen.held_until:
+        return f"its pods give way to pods of executions and sessions that no node has room for. {FREE_ROOM}"
+    if not blocked:
+        return ""
+    return f"the scheduler found no node for {pods(len(blocked))}: {blocked[0].rstrip('.')}. {FREE_ROOM}"
 
 
 def pods(count: int) -> str:

@@ -14,12 +14,11 @@ from codeexec_api import (
     Reason,
     StreamStatus,
     advance,
-    find_condition,
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import output_name
 from codeexec_operator.core.actions import Action, CancelCode, DeletePayload, DeletePod, GiveUpSession, Plan
-from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, transition, with_condition
+from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, transition, waits_no_more, with_condition
 from codeexec_operator.core.observed import FrameStream, Observed
 
 _WARNING: Final = (
@@ -28,15 +27,11 @@ _WARNING: Final = (
 )
 
 
-def no_longer_queued(seen: Observed, now: datetime, reason: Reason, message: str) -> Observed:
-    """The same, with its place in a queue given up, if it had one."""
-    conditions = seen.execution.status.conditions
-    before = find_condition(conditions, ConditionType.QUEUED)
-    if before is None or before.status == "False":
-        return seen
-    meta = seen.execution.metadata
-    left = with_condition(conditions, ConditionType.QUEUED, reason.value, message, now, meta)
-    return knowing(seen, {"conditions": left})
+def waiting_no_more(seen: Observed, now: datetime, reason: Reason, message: str) -> Observed:
+    """The same, with a record that no longer says that it waits, for its turn or for its pod."""
+    execution = seen.execution
+    conditions = waits_no_more(execution.status.conditions, reason.value, message, now, execution.metadata)
+    return knowing(seen, {"conditions": conditions})
 
 
 def knowing(seen: Observed, facts: dict[str, Any]) -> Observed:
@@ -57,8 +52,6 @@ def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
     if transcript.parts.lost:
         message += f"; not all output could be kept: {transcript.parts.lost}"
     ending = replace(ending, message=message)
-    if not seen.execution.status.started_at:
-        seen = no_longer_queued(seen, now, ending.reason or Reason.CANCEL_REQUESTED, message)
     status = moved(seen, now, ending, ConditionType.FINISHED)
     started = status.started_at
     update: dict[str, Any] = {"finished_at": now}
@@ -67,7 +60,8 @@ def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
         never_accepted = not_yet and ending.event in (Event.REFUSED, Event.EXPIRED)
         kind = ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED
         meta = seen.execution.metadata
-        update["conditions"] = with_condition(status.conditions, kind, status.reason, status.message, now, meta)
+        said = (status.reason, status.message, now, meta)
+        update["conditions"] = with_condition(waits_no_more(status.conditions, *said), kind, *said)
     else:
         update |= _result(seen, ending.event)
         duration = _duration((now - started).total_seconds())

@@ -6,7 +6,7 @@ from typing import Any
 
 from codeexec_api import CodeSessionStatus, ConditionType, Event, Reason, advance_session, evaluate, set_condition
 from codeexec_api.phases import SessionPhase
-from codeexec_operator.core import startup
+from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import (
     CancelStray,
     CreatePod,
@@ -18,7 +18,7 @@ from codeexec_operator.core.actions import (
     ReadPolicy,
 )
 from codeexec_operator.core.client_lease import look_after_client
-from codeexec_operator.core.findings import Ending, transition
+from codeexec_operator.core.findings import Ending, transition, waits_no_more
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
@@ -71,7 +71,8 @@ def _manifest(
 ) -> dict[str, Any]:
     """The pod, with a deadline behind that of this operator."""
     seconds = timing.start_timeout + seen.session.spec.max_lifetime_seconds + 2 * timing.grace
-    return build_pod(seen.session, **startup.parts_of(image, runtime_class_name, seconds, seen.surroundings, now))
+    parts = startup.parts_of(image, runtime_class_name, seconds, seen.policy, seen.surroundings, now)
+    return build_pod(seen.session, **parts)
 
 
 def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
@@ -81,7 +82,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     give_up_at = startup.give_up_at(status.conditions, now, timing)
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
-        return _end(seen, now, startup.late(seen.sandbox, timing))
+        return _end(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
     if not seen.policy_read:
         return Plan(actions=(ReadPolicy(),))
     if ending := _unverified(seen, status.image):  # an operator before this one may have had other keys
@@ -91,11 +92,15 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
-        return _end(seen, now, startup.late(seen.sandbox, timing)) if late else connected
+        if late:
+            return _end(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
+        return delay.tell(seen.session, connected, seen.sandbox, seen.room, now, timing)
     pod, ready = connected
     proven = startup.prove(pod, ready, seen.surroundings, now, seen.session.metadata.generation)
     if startup.undecided(proven, seen.policy) and not late:
-        return Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
+        plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
+        said = proven.condition.message
+        return delay.tell(seen.session, plan, seen.sandbox, seen.room, now, timing, said)
     known = status.model_copy(update=proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     seen = replace(seen, session=seen.session.model_copy(update={"status": known}))
     if ending := startup.refuses(proven, seen.policy):
@@ -217,4 +222,6 @@ def _moved(
 ) -> CodeSessionStatus:
     session = seen.session
     move = advance_session(session.status.phase, ending.event)
-    return session.status.model_copy(update=transition(session, move, now, ending, kind, holds=holds))
+    facts = transition(session, move, now, ending, kind, holds=holds)
+    conditions = waits_no_more(facts["conditions"], facts["reason"], facts["message"], now, session.metadata)
+    return session.status.model_copy(update={**facts, "conditions": conditions})

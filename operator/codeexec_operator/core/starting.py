@@ -8,7 +8,7 @@ from codeexec_api import CodeExecutionSpec, ConditionType, Event, Reason, Verdic
 from codeexec_api.permits import opening
 from codeexec_api.phases import SessionPhase
 from codeexec_api.v1alpha1 import SANDBOX_FIELDS
-from codeexec_operator.core import startup
+from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import (
     Action,
     AdoptPod,
@@ -20,12 +20,12 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.approving import consult, permits
-from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven, with_condition
+from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven, waits_no_more, with_condition
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
-from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, no_longer_queued
+from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, waiting_no_more
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.network_policy import build_network_policy
 from codeexec_operator.manifests.pod import build_adoption, build_pod
@@ -109,7 +109,8 @@ def _manifest(seen: Observed, now: datetime, timing: Timing) -> dict[str, Any]:
     """The pod, with a deadline behind those of the runner and of this operator."""
     spec, status = seen.execution.spec, seen.execution.status
     seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace
-    parts = startup.parts_of(status.image, status.runtime_class_name or None, seconds, seen.surroundings, now)
+    runtime_class = status.runtime_class_name or None
+    parts = startup.parts_of(status.image, runtime_class, seconds, seen.policy, seen.surroundings, now)
     return build_pod(seen.execution, **parts)
 
 
@@ -131,13 +132,16 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
     if isinstance(connected, Plan):
-        return finish(seen, now, _late(seen, timing)) if late else connected
+        waits = delay.tell(seen.execution, connected, seen.sandbox, seen.room, now, timing)
+        return finish(seen, now, _late(seen, timing)) if late else waits
     pod, ready = connected
     status = seen.execution.status
     generation = seen.execution.metadata.generation
     proven = startup.prove(pod, ready, seen.surroundings, now, generation, status.egress)
     if startup.undecided(proven, seen.policy) and not late:
-        return Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
+        plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
+        said = proven.condition.message
+        return delay.tell(seen.execution, plan, seen.sandbox, seen.room, now, timing, said)
     seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     if ending := startup.refuses(proven, seen.policy):
         return finish(seen, now, ending)
@@ -146,7 +150,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
 
 def _late(seen: Observed, timing: Timing) -> Ending:
     """The pod did not become ready in time. Kubernetes says in no status of a pod that a ConfigMap is missing."""
-    ending = startup.late(seen.sandbox, timing)
+    ending = delay.too_late(seen.sandbox, seen.room, timing)
     if not seen.execution.spec.mounts:
         return ending
     sources = ", ".join(one.source for one in seen.execution.spec.mounts)
@@ -173,7 +177,7 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
         listed_at = seen.since + timedelta(seconds=timing.list_grace)
         if status.observed_generation and now < listed_at:  # pools are heard of later than executions
             return Plan(wake_at=listed_at)
-        seen = no_longer_queued(seen, now, Reason.POD_REQUESTED, "the pool was deleted, or its pods don't fit any more")
+        seen = waiting_no_more(seen, now, Reason.POD_REQUESTED, "the pool was deleted, or its pods don't fit any more")
         return request_pod(knowing(seen, facts | {"pool_name": ""}), now, timing)
     pool = seen.pool
     if (pool.image, pool.runtime_class_name) != (verdict.image, verdict.runtime_class_name):
@@ -185,41 +189,60 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
 
 
 def _stand_in_line(seen: Observed, pool: PoolView, now: datetime, timing: Timing) -> Plan:
-    """Wait, and now and then record at which place."""
+    """Wait, for a time if it is limited, and now and then record at which place."""
     execution = seen.execution
     leave_at, limit = None, execution.spec.queue_timeout_seconds
+    place = f"{_place(pool)} of pool {pool.name!r}" + (f"; {pool.problem}" if pool.problem else "")
     if limit:
         approved = find_condition(execution.status.conditions, ConditionType.APPROVED)
         since = approved.last_transition_time if approved else execution.metadata.creation_timestamp or now
         leave_at = since + timedelta(seconds=limit)
         if now >= leave_at:
-            message = f"no pod was free within spec.queueTimeoutSeconds ({limit} s): {_place(pool)}"
+            message = f"no pod was free within spec.queueTimeoutSeconds ({limit} s): {place}"
             return finish(seen, now, Ending(Event.DEADLINE, Reason.QUEUE_TIMEOUT, message))
+    tell_at = pool.since + timedelta(seconds=timing.queue_notice)
+    plan = _record_place(seen, Reason.WAITING_FOR_POOL, place, tell_at, pool.length, now, timing)
+    return replace(plan, wake_at=min(plan.wake_at, leave_at or plan.wake_at)) if plan.wake_at else plan
+
+
+def _wait_for_session(seen: Observed, view: SessionView, now: datetime, timing: Timing) -> Plan:
+    """Until the session starts, and then until it is its turn. The session wakes it."""
+    if view.session.status.phase is not SessionPhase.READY:
+        return delay.tell_of_session(seen.execution, view.session, now)
+    if view.position == 0:
+        return Plan()
+    place = f"{_place(view)} of session {view.session.metadata.name!r}, which runs one execution at a time"
+    tell_at = (view.since or now) + timedelta(seconds=timing.start_notice)
+    return _record_place(seen, Reason.WAITING_FOR_SESSION, place, tell_at, view.length, now, timing)
+
+
+def _place(line: PoolView | SessionView) -> str:
+    return f"position {line.position + 1} of {line.length} in the queue"
+
+
+def _record_place(
+    seen: Observed, reason: Reason, place: str, tell_at: datetime, length: int, now: datetime, timing: Timing
+) -> Plan:
+    """Record the place in a queue from `tell_at` on; in a long queue less often."""
+    execution = seen.execution
     before = find_condition(execution.status.conditions, ConditionType.QUEUED)
-    pause = timedelta(seconds=max(timing.queue_recorded, timing.queue_write * pool.length))
-    place = _place(pool)[:MESSAGE_LENGTH]
-    if before and seen.recorded_at:
-        record_at = seen.recorded_at + pause
-    else:
-        record_at = pool.since + timedelta(seconds=timing.queue_notice)
+    pause = timedelta(seconds=max(timing.queue_recorded, timing.queue_write * length))
+    place = place[:MESSAGE_LENGTH]
+    record_at = seen.recorded_at + pause if before and seen.recorded_at else tell_at
     if now >= record_at and before and before.message == place:
         record_at = now + pause
     if now < record_at:
-        return Plan(wake_at=min(record_at, leave_at or record_at))
-    reason, conditions = Reason.WAITING_FOR_POOL.value, execution.status.conditions
-    queued = with_condition(conditions, ConditionType.QUEUED, reason, place, now, execution.metadata, holds=True)
-    update = {"reason": reason, "message": place, "conditions": queued}
+        return Plan(wake_at=record_at)
+    meta, why = execution.metadata, reason.value
+    conditions = waits_no_more(execution.status.conditions, why, place, now, meta, [ConditionType.DELAYED])
+    conditions = with_condition(conditions, ConditionType.QUEUED, why, place, now, meta, holds=True)
+    update = {"reason": why, "message": place, "conditions": conditions}
     return Plan(status=execution.status.model_copy(update=update))
-
-
-def _place(pool: PoolView) -> str:
-    place = f"position {pool.position + 1} of {pool.length} in the queue of pool {pool.name!r}"
-    return f"{place}; {pool.problem}" if pool.problem else place
 
 
 def _start_claimed(seen: Observed, pool: PoolView, proven: Proven, now: datetime, timing: Timing) -> Plan:
     """The pod is there and its network was shown to be closed: all that is left to do is to hand over the code."""
-    seen = no_longer_queued(seen, now, Reason.POD_CLAIMED, f"got pod {pool.pod_name}")
+    seen = waiting_no_more(seen, now, Reason.POD_CLAIMED, f"got pod {pool.pod_name}")
     conditions = set_condition(seen.execution.status.conditions, proven.condition)
     seen = knowing(seen, proven.facts | {"pod_name": pool.pod_name, "conditions": conditions})
     if ending := startup.refuses(proven, seen.policy):
@@ -252,7 +275,7 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     runner = view.sandbox.runner
     ready = view.session.status.phase is SessionPhase.READY and runner.ready and runner.link is PodLink.OPEN
     if not view.turn or not ready:
-        return Plan()  # the session sees to it that it comes
+        return _wait_for_session(seen, view, now, timing)
     if plan := _without_payload(seen, now):
         return plan
     session = view.session.status
@@ -302,21 +325,23 @@ def verdict_now(seen: Observed) -> Verdict | Ending:
 
 def _hand_over(seen: Observed, now: datetime) -> Plan:
     """The sandbox is ready: record that the code goes in, then hand it over, if the policy still lets it."""
-    if not isinstance(seen.payload, Payload):  # it was let go of meanwhile
+    payload = seen.payload
+    if not isinstance(payload, Payload):  # it was let go of meanwhile
         return Plan(actions=(ReadRequest(),))
+    seen = waiting_no_more(seen, now, Reason.SANDBOX_READY, "the sandbox is ready")
     verdict = verdict_now(seen)
     if isinstance(verdict, Ending):
         return finish(seen, now, verdict)
     if ending := distrusted(seen, seen.execution.status.image):  # in a session, that of its pod
         return finish(seen, now, ending)
     try:
-        messages = build_messages(seen.execution, seen.payload, stateful=is_stateful(seen))
+        messages = build_messages(seen.execution, payload, stateful=is_stateful(seen))
     except UnicodeDecodeError as error:
         message = f"spec.blocks: a block is not UTF-8 text ({error.reason} at byte {error.start}). Nothing was run"
         return finish(seen, now, Ending(Event.FAULT, Reason.PAYLOAD_MISMATCH, message))
     handed = Ending(Event.STARTED, None, "the code was handed to the runner")
     status = moved(seen, now, handed, ConditionType.STARTED).model_copy(update={"started_at": now})
-    delete: tuple[Action, ...] = (DeletePayload(seen.payload.secrets),) if seen.payload.secrets else ()
+    delete: tuple[Action, ...] = (DeletePayload(payload.secrets),) if payload.secrets else ()
     return Plan(status=status, actions=(*delete, StartCode(messages)))
 
 

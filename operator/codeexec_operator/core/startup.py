@@ -14,6 +14,7 @@ from codeexec_api import (
     ExecutionPolicySpec,
     OpenedEgress,
     PodLimits,
+    PodRequests,
     Reason,
     condition,
     find_condition,
@@ -58,6 +59,9 @@ class Timing:
     """How old what the record says of a session's use may get."""
     queue_notice: float = 0.25
     """How long an execution waits for a pod of a pool before its record says so."""
+    start_notice: float = 1.5
+    """How long an execution or session waits for its own pod, or for its turn in a session, before its record says
+    so. If no node has room for its pod, it is `queue_notice`."""
     queue_recorded: float = 5
     """How old what the record says of its place in the queue may get."""
     queue_write: float = 0.1
@@ -75,6 +79,12 @@ class Timing:
     pool_pause: float = 1
     """How long a pool waits after one of its pods was no good; twice as long each further time."""
     pool_longest_pause: float = 60
+    give_way: float = 20
+    """How long pools make no pods after a pod of an execution or session was found that no node has room for."""
+    give_way_again: float = 5
+    """How long a pod that a pool gave up may take to become room for such a pod, before the pool gives up another."""
+    crowded: float = 10
+    """How long a pool starts one pod after the other, once no node had room for one of its pods."""
     start_turn: float = 5
     """How often a pool that may start no more pods asks again. It is told sooner when it may."""
 
@@ -140,11 +150,17 @@ def taken(sandbox: Sandbox, when: str) -> str:
 
 
 def parts_of(
-    image: str, runtime_class_name: str | None, seconds: float, surroundings: Surroundings, now: datetime
+    image: str,
+    runtime_class_name: str | None,
+    seconds: float,
+    policy: ExecutionPolicySpec | PolicyProblem | None,
+    surroundings: Surroundings,
+    now: datetime,
 ) -> PodParts:
     """What a pod is made of that is to end by itself after so many seconds."""
     return {
         "image": image,
+        "requests": requests_of(policy),
         "deadline_seconds": int(seconds),
         "runtime_class_name": runtime_class_name,
         "user_namespace": surroundings.user_namespace(runtime_class_name),
@@ -152,11 +168,20 @@ def parts_of(
     }
 
 
+def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodRequests:
+    """What pods request under this policy."""
+    return policy.requests if isinstance(policy, ExecutionPolicySpec) else PodRequests()
+
+
 def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -> datetime:
-    """Until when the pod has to be ready: so long after it was accepted, or after it waited for a pool in vain."""
+    """Until when the pod has to be ready."""
+    return requested_at(conditions, now) + timedelta(seconds=timing.start_timeout)
+
+
+def requested_at(conditions: Sequence[Condition], now: datetime) -> datetime:
+    """When the pod was requested: after it was accepted, or after it waited for a pool in vain."""
     found = (find_condition(conditions, kind) for kind in (ConditionType.ACCEPTED, ConditionType.QUEUED))
-    begun = [one.last_transition_time for one in found if one]
-    return max(begun, default=now) + timedelta(seconds=timing.start_timeout)
+    return max((one.last_transition_time for one in found if one), default=now)
 
 
 def out_of_memory(what: str, limits: PodLimits) -> str:
@@ -187,12 +212,12 @@ def has_reported(sandbox: Sandbox) -> bool:
 
 def late(sandbox: Sandbox, timing: Timing) -> Ending:
     """The pod did not become ready in time, with what is known of why."""
-    message = f"the pod did not start within {timing.start_timeout:g} s: {_why(sandbox)}"
+    message = f"the pod did not start within {timing.start_timeout:g} s: {why(sandbox)}"
     return Ending(Event.DEADLINE, None, message)
 
 
-def _why(sandbox: Sandbox) -> str:
-    """In the words of the scheduler or the kubelet, where they say anything."""
+def why(sandbox: Sandbox) -> str:
+    """Why the pod is not ready, in the words of the scheduler or the kubelet, where they say anything."""
     pod = sandbox.pod
     if pod is None:
         return "the API server has not reported it"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, Required, TypedDict, Unpack
 
-from codeexec_api import CodeExecution, CodeSession, Mount, PodLimits, SandboxPool
+from codeexec_api import CodeExecution, CodeSession, Mount, PodLimits, PodRequests, SandboxPool
 from codeexec_api.names import (
     API_VERSION,
     EGRESS_LABEL,
@@ -23,9 +23,11 @@ from codeexec_api.names import (
     pod_name,
 )
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import ObjectMeta
+from codeexec_api.v1alpha1 import DEFAULT_REQUESTS, ObjectMeta
 from codeexec_operator.manifests import hardening
 
+_RESOURCES: Final = {"cpu": "cpu", "memory": "memory", "ephemeral_storage": "ephemeral-storage"}
+"""Fields of limits and requests, and what Kubernetes calls them."""
 EGRESS_TARGETS: Final = "CODEEXEC_EGRESS_TARGETS"
 """The one variable of a sandbox pod. Only the runner can read it; code gets an environment of the runner's making."""
 
@@ -45,6 +47,8 @@ class PodParts(TypedDict, total=False):
     """Image reference by digest, as the policy chose it."""
     deadline_seconds: Required[int]
     """The kubelet ends the pod after this time, whatever else happens."""
+    requests: PodRequests
+    """What it requests of its node, at most its limits."""
     runtime_class_name: str | None
     """RuntimeClass, as the policy chose it; None is the node's default."""
     user_namespace: bool
@@ -127,7 +131,6 @@ def _pod(
 ) -> dict[str, Any]:
     runtime_class_name, egress_targets = parts.get("runtime_class_name"), list(parts.get("egress_targets", ()))
     identity = hardening.identity(user_of, user_namespace=parts.get("user_namespace", False))
-    resources = {"cpu": limits.cpu, "memory": limits.memory, "ephemeral-storage": limits.ephemeral_storage}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -149,9 +152,19 @@ def _pod(
                     # What a runner that can't start says reaches the record.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": deepcopy(dict(hardening.CONTAINER_SECURITY_CONTEXT)),
-                    "resources": {"requests": resources, "limits": resources},
+                    "resources": _resources(limits, parts.get("requests", PodRequests())),
                     "volumeMounts": hardening.volume_mounts() + hardening.read_only_mounts(mounts),
                 }
             ],
         },
+    }
+
+
+def _resources(limits: PodLimits, requests: PodRequests) -> dict[str, dict[str, str]]:
+    """Kubernetes refuses a request above the limit, so a pod with a low limit requests its limit."""
+    highest = {kind: getattr(limits, field) for field, kind in _RESOURCES.items()}
+    asked = {kind: getattr(requests, field) or DEFAULT_REQUESTS[field] for field, kind in _RESOURCES.items()}
+    return {
+        "requests": {kind: min(asked[kind], limit, key=parse_quantity) for kind, limit in highest.items()},
+        "limits": highest,
     }

@@ -9,7 +9,7 @@ from cluster_tools import SANDBOX, SYSTEM, a_name, a_secret, wait_for
 from conformance.sandbox import ALONE, BESIDE_OTHERS
 
 from executor_client import ClusterRef, CodeExecutionClient, Request
-from executor_client.blocks import SourceBlock, prepare
+from executor_client.model.blocks import SourceBlock, prepare
 
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-06")]
 

@@ -64,7 +64,7 @@ async def test_failures_that_an_agent_can_mend_are_results(works, sandbox, polic
     assert (unknown.exit_code, unknown.output) == (
         1,
         "unknown language cobol; supported languages: python, bash, sh. A sandbox image with node or pwsh also runs "
-        "javascript or pwsh: see docs/images.md",
+        "javascript or pwsh: see docs/images.md\nUnsupported language: cobol",
     )
     cases = {"ended": "import sys; sys.exit(9)", "missing": ("sh", "nonesuch"), "late": "import time; time.sleep(60)"}
     session = sandbox.session(timeout=3)

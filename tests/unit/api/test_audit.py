@@ -446,7 +446,7 @@ def tampered(change: Callable[[dict[str, Any]], None], *, complete: bool = True)
         (lambda one: one["status"].update(message="all fine"), FindingKind.RECORD_CHANGED, "output or messages"),
         (lambda one: one["spec"].update(requestedBy="root"), FindingKind.RECORD_CHANGED, 'requestedBy is "root"'),
         (lambda one: one["spec"]["blocks"].clear(), FindingKind.RECORD_CHANGED, "digest is"),
-        (lambda one: one["status"].update(phase="Great"), FindingKind.RECORD_CHANGED, "not written by an operator"),
+        (lambda one: one["status"].update(phase="Great"), FindingKind.RECORD_CHANGED, 'phase is "Great", but was'),
         (
             lambda one: one["status"].pop("audit"),
             FindingKind.RECORD_UNANCHORED,

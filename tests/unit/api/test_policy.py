@@ -15,6 +15,7 @@ from codeexec_api import (
     ExecutionPolicySpec,
     Grant,
     Limits,
+    PodRequests,
     SandboxPoolSpec,
     evaluate,
 )
@@ -433,10 +434,17 @@ def test_a_policy_that_is_silent_about_isolation_does_not_weaken_it(
     own = policy.model_copy(update={"require_user_namespaces": asked})
     default = a_policy(runtimeClassName=default_class, requireUserNamespaces=required)
     counts = inheriting(own, default)
+    assert counts.requests == default.requests
     assert counts.runtime_class_name == (policy.runtime_class_name or default_class)
     assert counts.require_user_namespaces is (required or asked)
     changed = {"runtime_class_name": None, "require_user_namespaces": False}
     assert counts.model_copy(update=changed) == own.model_copy(update=changed)
+
+
+def test_a_policy_replaces_single_requests_of_the_default() -> None:
+    default = a_policy(requests={"cpu": "20m", "memory": "64Mi"})
+    counts = inheriting(a_policy(requests={"memory": "1Gi"}), default)
+    assert counts.requests == PodRequests(cpu="20m", memory="1Gi")
 
 
 class TestApprovable:

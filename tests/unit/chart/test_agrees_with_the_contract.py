@@ -13,7 +13,16 @@ from pydantic import BaseModel
 from codeexec_api import Boundary, CodeAction, CodeRule, ExecutionPolicySpec, Limits, PodLimits, SandboxPoolSpec
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import MAX_AGENT_RULES, MAX_CODE_RULES, AgentRule, Approvable, PolicyLimits, SomeLimits
+from codeexec_api.v1alpha1 import (
+    DEFAULT_REQUESTS,
+    MAX_AGENT_RULES,
+    MAX_CODE_RULES,
+    AgentRule,
+    Approvable,
+    PodRequests,
+    PolicyLimits,
+    SomeLimits,
+)
 from codeexec_operator.core.isolation import promised
 from executor_client.cli import diagnosis
 
@@ -49,7 +58,9 @@ def test_artifact_hub_lists_the_crds() -> None:
 def test_the_chart_has_the_defaults_of_the_model() -> None:
     images = ("box@sha256:" + "0" * 64,)
     policy = {key: value for key, value in VALUES["policy"].items() if key not in ("extraImages", "runtimeClassName")}
-    assert ExecutionPolicySpec.model_validate({"images": images, **policy}) == ExecutionPolicySpec(images=images)
+    requests = PodRequests.model_validate(DEFAULT_REQUESTS)  # the model leaves them out: they are the operator's
+    default = ExecutionPolicySpec(images=images, requests=requests)
+    assert ExecutionPolicySpec.model_validate({"images": images, **policy}) == default
     assert set(policy) | {"images"} == set(ExecutionPolicySpec(images=images).dump())
 
 
@@ -79,6 +90,7 @@ POLICY = SCHEMA["properties"]["policy"]["properties"]
 SECTIONS = {
     ExecutionPolicySpec: POLICY,
     PolicyLimits: POLICY["maxLimits"]["properties"],
+    PodRequests: POLICY["requests"]["properties"],
     AgentRule: POLICY["agentRules"]["items"]["properties"],
     Approvable: SCHEMA["definitions"]["approvable"]["properties"],
     SomeLimits: SCHEMA["definitions"]["someLimits"]["properties"],
@@ -92,7 +104,7 @@ def _numbers(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
     return {name: node for name, node in nodes.items() if node.get("type") == "integer"}
 
 
-@pytest.mark.parametrize("model", SECTIONS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [one for one in SECTIONS if one is not PodRequests], ids=lambda model: model.__name__)
 def test_numbers_have_the_bounds_of_the_model(model: type[BaseModel]) -> None:
     numbers = _numbers(model)
     assert numbers
@@ -101,7 +113,7 @@ def test_numbers_have_the_bounds_of_the_model(model: type[BaseModel]) -> None:
         assert (section["minimum"], section["maximum"]) == (node["minimum"], node["maximum"]), name
 
 
-@pytest.mark.parametrize("model", [AgentRule, Approvable, SomeLimits], ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [AgentRule, Approvable, PodRequests, SomeLimits], ids=lambda model: model.__name__)
 def test_rules_and_what_is_approvable_have_the_fields_of_the_model(model: type[BaseModel]) -> None:
     assert set(SECTIONS[model]) == set(model.model_json_schema(by_alias=True)["properties"])
 

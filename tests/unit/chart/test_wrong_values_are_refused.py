@@ -179,6 +179,8 @@ REFUSED = {
     "timeout as a duration": (["--set", "policy.maxTimeoutSeconds=10m"], "/policy/maxTimeoutSeconds'"),
     "too many blocks": (["--set", "policy.maxBlocks=65"], "/policy/maxBlocks'"),
     "zero cpu": (["--set-string", "policy.maxLimits.cpu=0"], "/policy/maxLimits/cpu'"),
+    "nothing requested": (["--set-string", "policy.requests.memory=0"], "/policy/requests/memory'"),
+    "a request left out": (["--set", "policy.requests.cpu=null"], "/policy/requests': missing property 'cpu'"),
     "unknown unit": (["--set", "policy.maxLimits.memory=1GB"], "/policy/maxLimits/memory'"),
     "negative storage": (["--set", "policy.maxLimits.ephemeralStorage=-1"], "/policy/maxLimits/ephemeralStorage'"),
     "Kubernetes' spelling of a limit": (

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from codeexec_api.languages import unknown_language
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_CODE_BYTES, MAX_FILES, MAX_PAYLOAD_BYTES
-from executor_client import blocks
-from executor_client.blocks import (
+from executor_client.model import blocks
+from executor_client.model.blocks import (
     PreparedBlock,
     SourceBlock,
     WorkspaceFile,
@@ -48,8 +48,10 @@ def test_languages_are_normalized_and_code_is_kept_as_it_is() -> None:
 )
 def test_a_block_that_can_not_be_run_keeps_those_before_it(block: SourceBlock, refusal: str) -> None:
     prepared = prepare([SourceBlock("sh", "ls"), block, SourceBlock("sh", "never")])
-    assert [one.content for one in prepared.blocks] == [b"ls"]
+    assert [one.content for one in prepared.runnable] == [b"ls"]
     assert prepared.refusal == refusal
+    with pytest.raises(ValueError, match="nothing was run"):
+        prepared.blocks  # noqa: B018 - else a block that can't be run would be a success without output
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_a_name_is_either_refused_or_arrives_as_it_was_written(name: str) -> Non
     prepared = prepare([SourceBlock("python", f"# filename: {name}\nprint(1)")])
     if prepared.refusal:
         assert prepared.refusal.startswith(OUTSIDE)
-        assert prepared.blocks == ()
+        assert prepared.runnable == ()
     else:
         [block] = prepared.blocks
         # In AutoGen's form a name ends at the end of the line or at a colon, without the blanks around it.

@@ -11,12 +11,14 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from executor_client.blocks import PreparedBlock
 from executor_client.cli import main
 from executor_client.cli.display import Printer, age, size, visible
 from executor_client.cli.files import save_artifact
-from executor_client.client import Request
-from executor_client.results import OutputChunk
+from executor_client.cli.run import _tell_wait
+from executor_client.client.request import Request
+from executor_client.client.waiting import WaitNotice
+from executor_client.model.blocks import PreparedBlock
+from executor_client.model.results import OutputChunk
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 ESCAPE = "\x1b]0;title\x07"
@@ -452,3 +454,8 @@ def test_each_command_asks_the_cluster_that_is_named(fake, monkeypatch) -> None:
     CliRunner().invoke(main, ["get"], obj=connect, env={"CODEEXEC_NAMESPACE": "named"})
     CliRunner().invoke(main, ["get"], obj=connect)
     assert asked == [("mine", "there"), ("named", None), ("codeexec-sandbox", None)]
+
+
+def test_run_says_what_the_code_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell_wait(WaitNotice("run-1", "box", "Unschedulable", "no node has room.\nEnd sessions"))
+    assert capsys.readouterr() == ("", "codeexec: waiting (Unschedulable): no node has room.\\nEnd sessions\n")

@@ -13,10 +13,11 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from codeexec_api import ExecutionPolicySpec, Limits
-from executor_client.approvals import ApprovalWait
-from executor_client.blocks import SourceBlock, prepare
 from executor_client.cli import completion, main
-from executor_client.client import CodeExecutionClient, Request
+from executor_client.client.approvals import ApprovalWait
+from executor_client.client.client import CodeExecutionClient
+from executor_client.client.request import Request
+from executor_client.model.blocks import SourceBlock, prepare
 from executor_client.testing import FAKE_IMAGE, FakeCluster, FakeOutcome
 
 POLICY = {
@@ -166,7 +167,7 @@ def test_what_takes_long_is_left_out(complete: Complete, fake, names, monkeypatc
 BLOCKED = """
 import time
 from executor_client.cli import completion, main
-from executor_client.client import CodeExecutionClient
+from executor_client.client.client import CodeExecutionClient
 
 async def blocks():
     time.sleep(60)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from factories import NOW
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ConditionType, Phase, condition
+from codeexec_api import CodeExecution, CodeExecutionStatus, ConditionType, ExecutionPolicySpec, Phase, condition
 from executor_client import (
+    ApprovalWait,
     CodeExecError,
     CodeExecutionClient,
     Execution,
@@ -23,10 +24,12 @@ from executor_client import (
     PreparedBlock,
     Request,
     SessionEnded,
-    execution,
+    SourceBlock,
+    WaitNotice,
 )
-from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
-from executor_client.transport import ClusterTransport
+from executor_client.client import execution
+from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
+from executor_client.transport.protocol import ClusterTransport
 
 ME = Request(agent="me")
 OUTCOMES = {
@@ -142,6 +145,54 @@ async def test_whatever_becomes_of_the_log_each_stream_is_whole(
     assert (text_of(chunks), text_of(chunks, "stderr")) == ("1\n2\n", "E\n")
 
 
+async def test_a_log_that_gives_nothing_for_long_is_still_asked_for(
+    client: CodeExecutionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer ends a silent stream every few minutes, and then the code prints."""
+    monkeypatch.setattr(execution, "_LOG_AGAIN_SECONDS", 0)
+    asked = 0
+
+    async def silent_at_first(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+        nonlocal asked
+        asked += 1
+        if asked > 12:
+            async for line in good(pod, since):
+                yield line
+
+    handle = await bent(client, silent_at_first).submit(block("hang"), ME)
+    output = handle.output()
+    async with asyncio.timeout(10):
+        assert (await anext(output)).text == "so far\n"
+    await output.aclose()
+
+
+@pytest.mark.parametrize("code", [SourceBlock("rust", "x"), SourceBlock("python", "# filename: /etc/x.py\n1")])
+async def test_a_block_that_can_not_be_run_is_an_error_and_no_success(
+    client: CodeExecutionClient, fake: FakeCluster, code: SourceBlock
+) -> None:
+    good = SourceBlock("python", "both")
+    assert (await client.execute([good], ME)).stdout == "1\n2\n"
+    async with await client.open_session(ME) as session:
+        for run in (session.execute([good, code]), client.execute([code], ME), client.submit([code], ME)):
+            with pytest.raises(ValueError, match="nothing was run"):
+                await run
+    assert len(fake.executions) == 1
+
+
+async def test_files_that_are_not_listed_are_told_of(
+    client: CodeExecutionClient, fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def behave(one: FakeBlock) -> FakeOutcome:
+        one.files.update({f"f{number}": b"" for number in range(300)})
+        return FakeOutcome()
+
+    fake._run = behave
+    async with await client.open_session(ME) as session:
+        await session.execute(block("make"))
+        assert len(await session.list_files()) == 256
+        assert f"files of session {session.name} are not listed: at most 256 are" in caplog.text
+
+
 async def test_a_log_that_lies_is_not_gone_on_with_and_the_result_is_true(
     client: CodeExecutionClient, fake: FakeCluster
 ) -> None:
@@ -207,6 +258,20 @@ async def test_an_operator_that_is_not_there(
     assert fake.executions[0].spec.cancelled
 
 
+async def test_a_callback_that_times_out_is_an_error_of_the_callback(fake: FakeCluster) -> None:
+    """`requests.post(…, timeout=3)` raises a TimeoutError, for example."""
+
+    def tell(_: object) -> None:
+        raise TimeoutError("the chat did not answer")
+
+    policy = ExecutionPolicySpec.model_validate(
+        {"images": [FAKE_IMAGE], "maxTimeoutSeconds": 10, "withApproval": {"maxTimeoutSeconds": 100}}
+    )
+    client = FakeCluster(policy=policy, run=lambda _: FakeOutcome()).client()
+    with pytest.raises(TimeoutError, match="the chat did not answer"):
+        await client.execute(block("both"), Request(agent="me", timeout_seconds=60, approval=ApprovalWait(notify=tell)))
+
+
 # --- sessions ---
 
 
@@ -260,13 +325,94 @@ async def test_in_the_queue_of_a_pool_it_waits_as_long_as_it_takes(
         yield version(2, conditions=(left,))
         yield finished
 
+    async def get(_: str) -> CodeExecution:
+        return record
+
     async def connect() -> ClusterTransport:
         transport: Any = await client.connect()
-        transport.changes = changes
+        transport.changes, transport.get = changes, get
         return transport  # type: ignore[no-any-return]
 
     first = queued
+    record = version(1)
     assert (await Execution(connect, handle.name, version(0)).finished()).status.phase is Phase.SUCCEEDED
     first = left
     with pytest.raises(ExecutionLost, match=r"did not end within"):
         await Execution(connect, handle.name, version(0)).finished()
+    record = finished
+    ended = await Execution(connect, handle.name, version(0)).finished()
+    assert ended == finished, "a limit is held against the record, not against what a watch has told of it"
+
+
+# --- what a caller hears meanwhile ---
+
+
+def waits(finished: CodeExecution, *said: tuple[ConditionType, str, str]) -> list[CodeExecution]:
+    """Versions of a record that waits, for one reason after the other."""
+    versions = []
+    for number, (kind, reason, message) in enumerate(said, 1):
+        shown = condition(kind, holds=True, reason=reason, message=message, now=NOW, generation=1)
+        status = CodeExecutionStatus(phase=Phase.STARTING, observed_generation=1, conditions=(shown,))
+        meta = finished.metadata.model_copy(update={"resource_version": str(number)})
+        versions.append(finished.model_copy(update={"metadata": meta, "status": status}))
+    return versions
+
+
+async def watched(client: CodeExecutionClient, on_wait: Any, *said: tuple[ConditionType, str, str]) -> Execution:
+    """A handle on an execution that waits for these reasons, and then ends."""
+    submitted = await client.submit(block("both"), ME)
+    finished = await submitted.finished()
+    first, *rest = waits(finished, *said)
+    transport: Any = await client.connect()
+
+    async def changes(_: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        for one in [*rest, finished]:
+            yield one
+
+    transport.changes = changes
+
+    async def connect() -> Any:
+        return transport
+
+    return Execution(connect, submitted.name, first, on_wait=on_wait)
+
+
+PLACE = (ConditionType.QUEUED, "WaitingForPool", "position 2 of 2")
+NEXT = (ConditionType.QUEUED, "WaitingForPool", "position 1 of 2")
+BLOCKED = (ConditionType.DELAYED, "Unschedulable", "no node has room")
+SLOW = (ConditionType.DELAYED, "PodStarting", "the pod is not ready yet")
+
+
+async def test_a_caller_hears_of_everything_new_that_the_code_waits_for(client: CodeExecutionClient) -> None:
+    heard: list[WaitNotice] = []
+    threads: set[bool] = set()
+
+    def tell(notice: WaitNotice) -> None:
+        heard.append(notice)
+        threads.add(threading.current_thread() is threading.main_thread())
+
+    handle = await watched(client, tell, PLACE, PLACE, NEXT, BLOCKED)
+    assert (await handle.finished()).status.phase is Phase.SUCCEEDED
+    assert [(one.reason, one.message) for one in heard] == [PLACE[1:], NEXT[1:], BLOCKED[1:]]
+    assert heard[0].execution == handle.name
+    assert threads == {False}
+
+
+async def test_without_a_callback_each_reason_is_logged_once(
+    client: CodeExecutionClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="executor_client.client.waiting"):
+        await (await watched(client, None, PLACE, NEXT, BLOCKED, SLOW)).finished()
+    assert [(one.levelname, one.args[1]) for one in caplog.records if one.args] == [
+        ("WARNING", "WaitingForPool"),
+        ("WARNING", "Unschedulable"),
+        ("INFO", "PodStarting"),
+    ]
+
+
+async def test_what_a_callback_raises_ends_the_wait(client: CodeExecutionClient) -> None:
+    def tell(notice: WaitNotice) -> None:
+        raise RuntimeError(notice.reason)
+
+    with pytest.raises(RuntimeError, match="Unschedulable"):
+        await (await watched(client, tell, BLOCKED)).finished()

@@ -16,8 +16,8 @@ from factories import IMAGE
 from codeexec_api import Limits, Phase
 from codeexec_api.languages import unknown_language
 from executor_client import ClusterUnreachable, CodeExecutionClient, ExecutionResult, KubernetesCodeExecutor
-from executor_client.autogen import to_autogen
-from executor_client.executor import KubernetesCodeResult
+from executor_client.autogen.base import to_autogen
+from executor_client.autogen.kubernetes import KubernetesCodeResult
 
 
 @pytest.fixture
@@ -131,10 +131,27 @@ def test_an_old_configuration_keeps_its_meaning(version: int | None, config: dic
     assert dumped.config["timeout"] == config.get("timeout", 60)
 
 
-@pytest.mark.parametrize("config", [{"timeout": 0}, {"functions_module": "not one"}, {"limits": {"cpu": "none"}}])
+def test_a_dump_of_the_docker_executor_loads_and_says_what_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    config = {"timeout": 5, "auto_remove": True, "bind_dir": None}
+    provider = "executor_client.KubernetesCodeExecutor"
+    loaded = CodeExecutor.load_component({"provider": provider, "component_version": 1, "config": config})
+    assert loaded.dump_component().config["timeout"] == 5
+    assert "no effect in a KubernetesCodeExecutor: auto_remove, bind_dir" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "config", [{"timeout": 0}, {"functions_module": "not one"}, {"limits": {"cpu": "none"}}, {"tiemout": 5}]
+)
 def test_a_wrong_configuration_is_refused(config: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"[Tt]imeout|functions_module|cpu"):
+    with pytest.raises(ValueError, match=r"[Tt]imeout|functions_module|cpu|tiemout"):
         CodeExecutor.load_component({"provider": "executor_client.KubernetesCodeExecutor", "config": config})
+
+
+def test_a_module_name_that_is_none_is_refused_in_the_words_of_the_docker_executor_too() -> None:
+    with pytest.raises(
+        ValueError, match=r"^Module name must be a valid Python identifier: functions_module is 'no one'$"
+    ):
+        KubernetesCodeExecutor(functions_module="no one")
 
 
 async def test_no_block_is_an_error() -> None:
@@ -146,7 +163,9 @@ async def test_an_unknown_language_alone_is_a_result_without_a_cluster() -> None
     executor = KubernetesCodeExecutor(kubeconfig="/no/such/file")
     result = await executor.execute_code_blocks([CodeBlock("puts 1", "ruby")], CancellationToken())
     assert (result.exit_code, result.execution) == (1, None)
-    assert result.output == unknown_language("ruby")
+    assert result.output == f"{unknown_language('ruby')}\nUnsupported language: ruby", (
+        "the Docker executor's words, too"
+    )
 
 
 async def test_the_source_is_kept_but_not_through_a_link_that_leads_out(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from executor_client.extras import missing_extra
+from executor_client.runtime.extras import missing_extra
 
 INSTALL = 'pip install "codeexec[client]"'
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from autogen_core.code_executor import FunctionWithRequirements, ImportFromModule, with_requirements
 
-from executor_client.functions import check_program, module_source, names, prompt, silence_pip
+from executor_client.autogen.functions import check_program, module_source, names, prompt, silence_pip
 
 IMPORTS = ["json", ImportFromModule("__future__", ("annotations",)), "base64", ImportFromModule("os", ("path",))]
 
@@ -41,7 +41,9 @@ def test_a_package_that_is_missing_is_named_and_no_name_is_left_behind(tmp_path:
     (tmp_path / "tools.py").touch()
     exit_code, _, complaint = run(check_program([FROM_CALLABLE], "tools"), tmp_path)
     assert exit_code == 1
-    assert complaint.startswith("the sandbox image lacks no-such-package; nothing is installed at run time. It has: ")
+    assert complaint.startswith(
+        "Pip install failed. the sandbox image lacks no-such-package; nothing is installed at run time. It has: "
+    )
     before_and_after = "before = set(dir())\n{}print(sorted(set(dir()) - before - {{'before'}}))"
     assert run(before_and_after.format(check_program([plain], "tools")), tmp_path) == (0, "[]\n", "")
 

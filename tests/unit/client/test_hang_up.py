@@ -17,7 +17,8 @@ from certificates import Authority
 from kubernetes.aio import client
 
 from codeexec_api import CodeExecution
-from executor_client.transport import Transport
+from executor_client.transport.cluster import Transport
+from executor_client.transport.kube_api import KubeApi
 
 
 class Server:
@@ -95,7 +96,7 @@ def test_nothing_of_it_is_open_when_the_loop_ends(
     server: Server, begin: Callable[[Transport], AsyncGenerator[Any, None]]
 ) -> None:
     async def go_away() -> None:
-        transport = Transport(server.configuration, "sandboxes")
+        transport = Transport(KubeApi(server.configuration, "sandboxes"))
         async with aclosing(begin(transport)) as answer:
             reading = asyncio.ensure_future(anext(answer))
             await asyncio.to_thread(server.asked.wait)
@@ -113,7 +114,7 @@ def test_a_request_that_ends_without_its_answer_leaves_nothing_open(
     server: Server, ask: Callable[[Transport], Coroutine[Any, Any, Any]]
 ) -> None:
     async def go_away() -> None:
-        transport = Transport(server.configuration, "sandboxes")
+        transport = Transport(KubeApi(server.configuration, "sandboxes"))
         asking = asyncio.ensure_future(ask(transport))
         await asyncio.to_thread(server.asked.wait)
         asking.cancel()
@@ -131,7 +132,7 @@ def test_a_caller_that_goes_away_as_soon_as_there_is_a_connection_leaves_nothing
     made, server.listens = ResponseHandler.connection_made, False
 
     async def go_away() -> None:
-        transport = Transport(server.configuration, "sandboxes")
+        transport = Transport(KubeApi(server.configuration, "sandboxes"))
         asking = asyncio.ensure_future(transport.check())
 
         def connected(self: ResponseHandler, one: asyncio.BaseTransport) -> None:

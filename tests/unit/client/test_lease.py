@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from executor_client import ClusterRef, CodeExecutionClient
+from executor_client.client.lease import ClientLease
 from executor_client.exceptions import ClusterUnreachable
-from executor_client.lease import ClientLease
 
 
 class Recorder:

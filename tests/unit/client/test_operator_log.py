@@ -18,10 +18,10 @@ import yaml
 from audit_world import recomputed
 from click.testing import CliRunner, Result
 
-from executor_client.blocks import PreparedBlock
 from executor_client.cli import main, operator_log
 from executor_client.cli.operator_log import ContainerLog
-from executor_client.client import Request
+from executor_client.client.request import Request
+from executor_client.model.blocks import PreparedBlock
 from executor_client.testing import FakeCluster, FakeOutcome
 
 EXECUTIONS = 8

@@ -18,7 +18,7 @@ from executor_client import (
     SessionDenied,
     SessionEnded,
 )
-from executor_client.results import (
+from executor_client.model.results import (
     Contents,
     artifact_content,
     failure,
@@ -28,7 +28,7 @@ from executor_client.results import (
     result_of,
     session_failure,
 )
-from executor_client.words import Caller
+from executor_client.model.words import Caller
 
 
 def a_stream(text: str, total: int | None = None) -> StreamStatus:

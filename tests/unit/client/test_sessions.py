@@ -24,9 +24,9 @@ from executor_client import (
     KubernetesCodeExecutor,
     KubernetesCodeResult,
     OutputChunk,
-    farewell,
 )
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
+from executor_client.workspace import session_finalizer
 
 
 def behave(block: FakeBlock) -> FakeOutcome:
@@ -381,7 +381,7 @@ async def test_a_second_cancellation_of_the_task_ends_the_wait(fake: FakeCluster
 async def test_a_large_work_dir_is_sent_in_pieces(
     fake: FakeCluster, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor_client.executor.MAX_FILES", 2)
+    monkeypatch.setattr("executor_client.autogen.kubernetes.MAX_FILES", 2)
     for name in "abcde":
         (tmp_path / name).write_text(name)
     result = await call(make(work_dir=tmp_path), "list")
@@ -503,8 +503,8 @@ async def test_a_cancelled_transfer_is_an_error(fake: FakeCluster, make: Make) -
 async def test_what_does_not_fit_is_named_and_not_copied(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor_client.executor.MAX_FETCH_BYTES", 10)
-    monkeypatch.setattr("executor_client.autogen.MAX_FETCH_BYTES", 10)
+    monkeypatch.setattr("executor_client.autogen.kubernetes.MAX_FETCH_BYTES", 10)
+    monkeypatch.setattr("executor_client.workspace.transfers.MAX_FETCH_BYTES", 10)
     result = await call(make(work_dir=tmp_path), "write small 123", "write large 12345678901")
     assert {one.path: one.fetched for one in result.artifacts} == {"small": True, "large": False}
     assert not (tmp_path / "large").exists()
@@ -565,7 +565,7 @@ async def test_functions_that_do_not_load_are_an_error(session: Any, fake: FakeC
 @pytest.fixture
 def farewells(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     said: list[str] = []
-    monkeypatch.setattr(farewell, "_end", lambda name, cluster: said.append(f"{cluster.namespace}/{name}"))
+    monkeypatch.setattr(session_finalizer, "_end", lambda name, cluster: said.append(f"{cluster.namespace}/{name}"))
     return said
 
 
@@ -577,7 +577,7 @@ async def test_an_executor_that_is_collected_ends_its_session(fake: FakeCluster,
     del executor
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name == "codeexec-farewell":
+        if thread.name == "codeexec-session-finalizer":
             thread.join()
     assert farewells == [f"here/{fake.sessions[0].metadata.name}"]
 
@@ -595,5 +595,5 @@ async def test_an_executor_without_a_session_goes_silently(fake: FakeCluster, fa
 
 def test_a_farewell_that_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        farewell._end("session-1", ClusterRef(kubeconfig="/no/such/file"))
+        session_finalizer._end("session-1", ClusterRef(kubeconfig="/no/such/file"))
     assert "could not end session session-1, which ends at its idle timeout" in caplog.text

@@ -18,8 +18,8 @@ from executor_client import (
     KubernetesCodeExecutor,
     NotInstalled,
     NotPermitted,
-    execution,
 )
+from executor_client.client import execution
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 

@@ -17,9 +17,17 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
 from codeexec_api.v1alpha1 import MAX_SEALED_BYTES
-from executor_client import ClusterUnreachable, CodeExecError, transport
-from executor_client.transport import Transport, _lines, _message, _missing, past_quota_races
-from executor_client.words import from_the_command_line
+from executor_client import ClusterUnreachable, CodeExecError
+from executor_client.model.words import from_the_command_line
+from executor_client.transport import creation, log_lines
+from executor_client.transport.api_errors import message as message_of
+from executor_client.transport.api_errors import missing as missing_in
+from executor_client.transport.api_errors import translate
+from executor_client.transport.cluster import Transport
+from executor_client.transport.creation import past_quota_races
+from executor_client.transport.kube_api import KubeApi
+from executor_client.transport.log_lines import lines_of
+from executor_client.transport.watch import Outage
 
 
 class Pieces:
@@ -45,9 +53,9 @@ class Pieces:
     ],
 )
 async def test_lines_of_a_log(pieces: list[bytes], lines: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(log_lines, "_MAX_LINE_BYTES", 10)
     content: Any = Pieces(*pieces)
-    assert [line async for line in _lines(content)] == lines
+    assert [line async for line in lines_of(content)] == lines
 
 
 @pytest.mark.parametrize(
@@ -60,11 +68,11 @@ async def test_lines_of_a_log(pieces: list[bytes], lines: list[bytes], monkeypat
     ],
 )
 def test_what_a_refusal_says(body: Any, missing: str, message: str) -> None:
-    assert (_missing(json.dumps(body)), _message(json.dumps(body))) == (missing, message)
+    assert (missing_in(json.dumps(body)), message_of(json.dumps(body))) == (missing, message)
 
 
 def test_a_refusal_that_is_no_json() -> None:
-    assert (_missing("404 page not found"), _message("404 page not found")) == ("", "404 page not found")
+    assert (missing_in("404 page not found"), message_of("404 page not found")) == ("", "404 page not found")
 
 
 class Creating:
@@ -86,7 +94,7 @@ class Creating:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_RACE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(creation, "_RACE_SECONDS", (0.0, 0.0))
 
 
 @pytest.mark.usefixtures("at_once")
@@ -142,7 +150,9 @@ class ApiServer:
         app.router.add_post("/api/v1/namespaces/sandboxes/secrets", self._create_secret)
         app.router.add_get("/api/v1/namespaces/sandboxes/configmaps/codeexec-sealing-key", self._get_key)
         async with TestServer(app) as server:
-            self.connection = Transport(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
+            self.connection = Transport(
+                KubeApi(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
+            )
             try:
                 yield self
             finally:
@@ -285,6 +295,56 @@ class TestSealing:
         assert (server.secrets, server.executions) == ([], [])
 
 
+class TestOutage:
+    """How often a watch is opened again, and for how long."""
+
+    @pytest.fixture
+    def now(self) -> list[float]:
+        return [100.0]
+
+    @pytest.fixture
+    def outage(self, now: list[float]) -> Outage:
+        return Outage(lambda: now[0])
+
+    def test_watches_of_no_use_are_opened_less_and_less_often(self, outage: Outage, now: list[float]) -> None:
+        pauses = []
+        for _ in range(6):
+            outage.opens()
+            assert outage.ended()
+            pauses.append(outage.pause())
+            now[0] += pauses[-1]
+        assert pauses == [1, 2, 4, 8, 8, 8]
+        outage.opens()
+        outage.said = True
+        assert not outage.ended()
+        assert outage.pause() == 0.5
+
+    def test_a_long_watch_that_had_nothing_to_say_is_opened_again_at_once(
+        self, outage: Outage, now: list[float]
+    ) -> None:
+        outage.opens()
+        now[0] += 240
+        assert not outage.ended()
+        assert outage.pause() == 0
+
+    @pytest.mark.parametrize(
+        ("error", "seconds"),
+        [(ApiException(status=status), 30) for status in (429, 500, 502, 503, 504)]
+        + [(ApiException(status=status), 5) for status in (401, 403, 404)]
+        + [(ClusterUnreachable("no answer"), 30), (CodeExecError("refused"), 5)],
+        ids=str,
+    )
+    def test_how_long_there_is_hope(self, outage: Outage, now: list[float], error: Exception, seconds: float) -> None:
+        outage.opens()
+        now[0] += 300  # it was open for long, and the outage begins with its end
+        assert outage.passes(error)
+        now[0] += seconds
+        outage.opens()
+        assert outage.passes(error)
+        now[0] += 0.1
+        assert not outage.passes(error)
+
+
 def a_rule_is_broken(*causes: dict[str, str]) -> str:
     message = 'ExecutionApproval.codeexec.dev "run-1-0a" is invalid: spec: Invalid value: "object": long'
     return json.dumps({"kind": "Status", "code": 422, "message": message, "details": {"causes": list(causes)}})
@@ -312,23 +372,19 @@ def a_rule_is_broken(*causes: dict[str, str]) -> str:
         ),
     ],
 )
-async def test_a_rule_of_the_api_is_told_in_its_own_words(cause: dict[str, str], told: str) -> None:
+def test_a_rule_of_the_api_is_told_in_its_own_words(cause: dict[str, str], told: str) -> None:
     error = ApiException(status=422)
     error.body = a_rule_is_broken(cause)
-    connection = Transport(client.Configuration(host="http://127.0.0.1:1"), "sandboxes")
-    text = str(connection._translate("create the ExecutionApproval", error))
-    await connection.close()
+    text = str(translate("create the ExecutionApproval", "sandboxes", error))
     assert text.startswith(f"could not create the ExecutionApproval in namespace 'sandboxes': {told}")
     assert "object" not in text
     assert "422" not in text
 
 
-async def test_all_rules_that_are_broken_are_told() -> None:
+def test_all_rules_that_are_broken_are_told() -> None:
     error = ApiException(status=422)
     error.body = a_rule_is_broken({"field": "a", "message": "one"}, {"field": "b", "message": "two"})
-    connection = Transport(client.Configuration(host="http://127.0.0.1:1"), "sandboxes")
-    assert str(connection._translate("create it", error)).endswith(": a: one; b: two")
-    await connection.close()
+    assert str(translate("create it", "sandboxes", error)).endswith(": a: one; b: two")
 
 
 class TestKubeconfig:

@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 from planted import acts_on, for_a_repository, for_any_folder, git, plant
 
 from executor_client import FileTransferError, KubernetesCodeExecutor
+from executor_client.autogen.kubernetes import SessionMode
 from executor_client.cli import main
-from executor_client.executor import SessionMode
-from executor_client.folders import NameRefused, write_inside
 from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
-from executor_client.unasked import acted_on
+from executor_client.workspace.unasked import acted_on
+from executor_client.workspace.work_dir import NameRefused, write_inside
 
 TOKEN = CancellationToken()
 

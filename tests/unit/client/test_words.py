@@ -4,7 +4,7 @@ import pytest
 from factories import IMAGE, a_spec
 
 from codeexec_api import CodeSessionSpec
-from executor_client.words import Caller, caller, from_the_command_line, in_words_of, option
+from executor_client.model.words import Caller, caller, from_the_command_line, in_words_of, option
 
 REFUSED = "{} is not allowed by the policy (allowed: at most 10)"
 

@@ -25,7 +25,7 @@ from codeexec_api.schema import custom_resource_definitions
 from codeexec_operator.core.output_parts import PART_BYTES
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
 
-NESTED = {"limits", "maxLimits", "withApproval", "artifacts", "source", "payloadRef", "executionRef"}
+NESTED = {"limits", "maxLimits", "requests", "withApproval", "artifacts", "source", "payloadRef", "executionRef"}
 
 
 def schema_of(crd: str) -> Any:

@@ -30,7 +30,7 @@ SECURITY_FIELDS = re.compile(
 
 
 WRITERS = {
-    "executor_client/folders.py": "the one door for what comes from a sandbox",
+    "executor_client/workspace/work_dir.py": "the one door for what comes from a sandbox",
     "executor_client/cli/audit.py": "the report, to the file that the caller names",
     "executor_client/cli/checkpoints.py": "a new key and checkpoints, in the folder that the caller names",
     "executor_client/local/audit.py": "the audit log, at the path that the caller names",
@@ -100,9 +100,9 @@ def test_what_does_not_exist_is_an_attribute_error() -> None:
     ("imported", "unwanted"),
     [
         ("executor_client", ["autogen_core", "kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
-        ("executor_client.executor", ["kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
+        ("executor_client.autogen.kubernetes", ["kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
         ("executor_client.local.executor", ["kopf", "codeexec_operator", "sandlock"]),
-        ("executor_client.client", ["autogen_core", "kopf", "codeexec_operator"]),
+        ("executor_client.client.client", ["autogen_core", "kopf", "codeexec_operator"]),
         ("executor_client.testing", ["autogen_core", "kopf", "codeexec_operator", "pytest"]),
         ("executor_client.cli", ["autogen_core", "kopf", "codeexec_operator"]),
         ("codeexec_api", ["kubernetes", "kopf", "autogen_core", "yaml"]),

@@ -30,8 +30,8 @@ from executor_client import (
     FileTransferError,
     Limits,
     LocalSandboxUnavailable,
-    telemetry,
 )
+from executor_client.runtime import telemetry
 
 pytestmark = pytest.mark.usefixtures("landlock")
 
@@ -161,6 +161,21 @@ async def test_a_call_that_waits_is_cancelled_at_once(executor: Any) -> None:
     second.cancel()
     result = await waiting
     assert (result.exit_code, result.output, result.blocks) == (1, "Code execution was cancelled.", ())
+    assert not running.done()
+    first.cancel()
+    await running
+
+
+async def test_a_task_that_waits_for_its_turn_is_cancelled_at_once(executor: Any) -> None:
+    path, first = await started(executor), CancellationToken()
+    running = asyncio.create_task(executor.execute_code_blocks([CodeBlock(wait_for_ever(path), "python")], first))
+    await heard(path)
+    waiting = asyncio.create_task(executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken()))
+    while executor._thread._work_queue.empty():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     assert not running.done()
     first.cancel()
     await running

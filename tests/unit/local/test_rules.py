@@ -17,10 +17,10 @@ from executor_client import (
     LocalRunNotApproved,
     LocalSandboxExecutor,
     LocalSandboxUnavailable,
-    telemetry,
 )
 from executor_client.local.approval import demand_approval, signs_of_production
 from executor_client.local.plan import Machine, check_endpoint, plan
+from executor_client.runtime import telemetry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 APPROVAL = LocalApproval("ann@example.org", "an incident", NOW + timedelta(hours=1))

@@ -177,11 +177,11 @@ async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogC
     denied = an_execution(phase=Phase.DENIED, status={"reason": "PolicyViolation"})
     played.refuses = True
     for _ in range(3):
-        announcer.written(Phase.PENDING, denied)
+        announcer.written(an_execution(), denied)
     await until(lambda: count(metrics, "failed") == 3)
     played.refuses = False
-    announcer.written(Phase.PENDING, denied)
-    announcer.written(Phase.RUNNING, an_execution(phase=Phase.SUCCEEDED))
+    announcer.written(an_execution(), denied)
+    announcer.written(an_execution(phase=Phase.RUNNING), an_execution(phase=Phase.SUCCEEDED))
     await until(lambda: count(metrics, "posted") == 1)
     task.cancel()
     assert [one["reason"] for one in played.posted] == ["PolicyViolation"]
@@ -194,10 +194,10 @@ async def test_what_is_too_much_is_dropped_and_counted(caplog: pytest.LogCapture
     announcer = Announcer(nobody, metrics)
     denied = an_execution(phase=Phase.DENIED)
     for _ in range(_MOST_WAITING + 7):
-        announcer.written(Phase.PENDING, denied)
+        announcer.written(an_execution(), denied)
     assert count(metrics, "dropped") == 7
     broken: CodeExecution = denied.model_copy(update={"status": None})
-    announcer.written(Phase.PENDING, broken)
+    announcer.written(an_execution(), broken)
     assert "not announced" in caplog.text
 
 
@@ -208,8 +208,8 @@ async def test_events_of_a_namespace_that_floods_take_no_place_and_no_turn_of_ot
     denied = an_execution(phase=Phase.DENIED)
     elsewhere = denied.model_copy(update={"metadata": denied.metadata.model_copy(update={"namespace": "quiet"})})
     for _ in range(_MOST_WAITING):
-        announcer.written(Phase.PENDING, denied)
-    announcer.written(Phase.PENDING, elsewhere)
+        announcer.written(an_execution(), denied)
+    announcer.written(an_execution(), elsewhere)
     task = asyncio.create_task(announcer.run())
     await until(lambda: count(metrics, "posted") >= 2)
     task.cancel()

@@ -437,13 +437,13 @@ class TestApproved:
         assert plan(starting(payload=HELD)).actions == (ReadRequest(),)
 
     def test_it_is_looked_again_when_the_approval_expires(self) -> None:
-        soon = NOW + seconds(20)
+        soon = NOW + seconds(1.2)
         observed = approved(an_approval(expiresAt=soon))
         begun = plan(observed)
         assert begun.wake_at == soon
         assert plan(after(observed, begun, sandbox=Sandbox(requested=True)), 1).wake_at == soon
         later = approved()  # for an hour
-        assert plan(after(later, plan(later), sandbox=Sandbox(requested=True)), 1).wake_at == NOW + seconds(60)
+        assert plan(after(later, plan(later), sandbox=Sandbox(requested=True)), 1).wake_at == NOW + seconds(1.5)
 
     def test_how_long_it_may_queue_counts_from_the_decision(self) -> None:
         policy = POLICY.model_copy(update={"approval_timeout_seconds": 86_400})

@@ -22,7 +22,9 @@ from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.actions import Plan, StartCode
+from codeexec_operator.core.observed import Room
 from codeexec_operator.core.startup import Timing
 
 BOX = "codeexec-sandbox"
@@ -211,7 +213,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
         recorder=Recorder(cluster, audit, announcer, telemetry, "1.2.3"),
         telemetry=telemetry,
     )
-    register = Register(lambda *_: None, lambda _: None, lambda *_: None)
+    register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
     worker = ExecutionWorker(context, an_execution(phase=Phase.STARTING), register, lambda _: None)
     worker.task.cancel()  # it is told what to do, and decides nothing
 

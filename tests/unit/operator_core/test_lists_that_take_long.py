@@ -9,9 +9,11 @@ from factories import UID, a_policy, a_session
 from codeexec_api import SessionPhase
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.records import Records
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.supervision import JobFailure
 from codeexec_operator.core.actions import CancelStray
+from codeexec_operator.core.observed import Room
 
 KINDS = ("codeexecutions", "codesessions", "sandboxpools", "executionpolicies", "executionapprovals")
 
@@ -39,7 +41,9 @@ async def test_a_job_is_ended_only_if_no_record_claims_it(*, listed: bool) -> No
     policies = SimpleNamespace(default=a_policy(), source=lambda _: "")
     telemetry = SimpleNamespace(metrics=Metrics("1"))
     context: Any = SimpleNamespace(cluster=played, policies=policies, telemetry=telemetry)
-    worker = SessionWorker(context, a_session(phase=SessionPhase.READY), lambda _: None)
+    worker = SessionWorker(
+        context, a_session(phase=SessionPhase.READY), lambda _: None, Rooms(lambda _: Room(), lambda _: None)
+    )
     worker.task.cancel()
     worker.connection = played  # type: ignore[assignment]
     await worker._act(CancelStray(UID))

@@ -23,9 +23,10 @@ from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Placement
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
-from codeexec_operator.core.observed import PodView
+from codeexec_operator.core.observed import PodView, Room
 from codeexec_operator.core.placement import Claim
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import NodeView, Surroundings
@@ -193,7 +194,9 @@ def a_ready_session() -> CodeSession:
 async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> None:
     async def measure(others: int) -> int:
         stage = Stage()
-        session = SessionWorker(stage.context, a_ready_session(), lambda _: None)
+        session = SessionWorker(
+            stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None)
+        )
         guests = [Guest(number) for number in range(others + 2)]
         for guest in guests:
             session.join(guest)
@@ -202,7 +205,7 @@ async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> N
         with WorkDone() as work:
             session.leave(guests[0], ran=True)
             await settle()
-            session.view_for(guests[-1])
+            session.view_for(guests[-1], now())
         assert guests[1].woken > before[1], "control: whose turn it is hears of it"
         assert [guest.woken for guest in guests[2:]] == before[2:]
         session.task.cancel()
@@ -214,7 +217,7 @@ async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> N
 
 async def test_all_who_wait_hear_that_a_session_is_over() -> None:
     stage = Stage()
-    session = SessionWorker(stage.context, a_ready_session(), lambda _: None)
+    session = SessionWorker(stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None))
     guests = [Guest(number) for number in range(3)]
     for guest in guests:
         session.join(guest)

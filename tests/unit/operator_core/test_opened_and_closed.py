@@ -21,7 +21,8 @@ from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
-from codeexec_operator.core.observed import Fault
+from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.core.observed import Fault, Room
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import NodeView
@@ -100,7 +101,7 @@ class Played(PlayedCluster):
             audit=audit,
             recorder=Recorder(cluster, audit, announcer, telemetry, "1"),
         )
-        register = Register(lambda *_: None, lambda _: None, lambda *_: None)
+        register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
         return ExecutionWorker(context, self.execution, register, lambda _: self.ended.set())
 
     async def until(self, words: str) -> None:

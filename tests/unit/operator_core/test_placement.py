@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 from codeexec_api import Limits, Phase, SandboxPool, Verdict
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.placement import Placement, Register
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, RunnerView, Sandbox
+from codeexec_operator.core.observed import ObservedSession, Room, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.placement import Claim, Step, assign, has_turn, next_step, rank
 from codeexec_operator.core.pod_template import Template, template_of
@@ -162,7 +163,8 @@ async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session()
     worker: Any = SimpleNamespace(
         meta=execution.metadata, sandbox=Sandbox(), connection=None, wake=None, observe_pod=None
     )
-    place = Placement(worker, lambda: execution, Register(lambda *_: session, lambda _: None, lambda *_: None))
+    register = Register(lambda *_: session, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
+    place = Placement(worker, lambda: execution, register)
     place.step()
     await asyncio.wait_for(place.abandon_session(), 5)
     place.leave()

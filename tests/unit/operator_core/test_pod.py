@@ -7,6 +7,7 @@ import pytest
 import yaml
 from factories import IMAGE, SESSION_UID, TARGET, a_session, an_execution
 
+from codeexec_api import PodRequests
 from codeexec_api.names import MANAGED_BY, MANAGED_BY_LABEL, SESSION_LABEL
 from codeexec_operator.manifests.hardening import OWN_UIDS
 from codeexec_operator.manifests.pod import build_pod
@@ -86,10 +87,27 @@ def test_the_only_writable_folders_are_bounded_and_in_memory() -> None:
     assert mounts == {"/workspace": "workspace", "/tmp": "tmp"}
 
 
-def test_requests_are_limits() -> None:
-    resources = a_manifest(limits={"cpu": "2", "memory": "1Gi", "ephemeralStorage": "2Gi"})["spec"]["containers"][0]
-    asked = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "2Gi"}
-    assert resources["resources"] == {"requests": asked, "limits": asked}
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ({}, {"cpu": "20m", "memory": "64Mi", "ephemeral-storage": "16Mi"}),
+        ({"cpu": "0.1"}, {"cpu": "0.1", "memory": "64Mi", "ephemeral-storage": "16Mi"}),
+        ({"memory": "2Gi", "cpu": 4}, {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "16Mi"}),
+    ],
+    ids=["default", "of the policy", "at most the limits"],
+)
+def test_requests_are_those_of_the_policy_and_never_above_the_limits(requests: Any, expected: Any) -> None:
+    limits = {"cpu": "2", "memory": "1Gi", "ephemeralStorage": "2Gi"}
+    pod = build_pod(
+        an_execution(limits=limits), image=IMAGE, deadline_seconds=130, requests=PodRequests.model_validate(requests)
+    )
+    highest = {"cpu": "2", "memory": "1Gi", "ephemeral-storage": "2Gi"}
+    assert pod["spec"]["containers"][0]["resources"] == {"requests": expected, "limits": highest}
+
+
+def test_a_pod_with_a_low_limit_requests_its_limit() -> None:
+    [container] = a_manifest(limits={"cpu": "10m", "memory": "32Mi", "ephemeralStorage": "1Mi"})["spec"]["containers"]
+    assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
 def test_without_a_user_namespace_the_pod_has_a_user_of_its_own() -> None:

@@ -29,6 +29,7 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadPool,
 )
+from codeexec_operator.core.delay import FREE_ROOM
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
@@ -46,6 +47,9 @@ TIMING = Timing(
     pool_pause=1,
     pool_longest_pause=60,
     start_turn=5,
+    give_way=20,
+    give_way_again=5,
+    crowded=10,
 )
 NAMES = tuple(f"default-{number:012x}" for number in range(50))
 
@@ -260,6 +264,7 @@ class TestForUse:
 
     def test_none_that_was_made_otherwise(self) -> None:
         assert not self.for_use(ready(), spec={"limits": {"cpu": "250m"}})
+        assert not self.for_use(ready(), policy=a_policy(requests={"cpu": "250m"}))
 
     def test_none_that_is_too_old(self) -> None:
         assert self.for_use(ready(), 99, spec={"maxAgeSeconds": 100})
@@ -410,7 +415,7 @@ class TestEachPod:
         result = plan(seen({"a": ready(), "b": waits, "c": waits}))
         assert result.status
         assert reason_of(result) == ("False", "PoolFilling")
-        told = "the scheduler found no node for 2 pods: 0/1 nodes are available: 1 Insufficient cpu."
+        told = f"the scheduler found no node for 2 pods: 0/1 nodes are available: 1 Insufficient cpu. {FREE_ROOM}"
         assert result.status.conditions[0].message == told
         observed = seen({"a": ready(), "b": waits, "c": waits})
         assert trouble_of(observed) == told
@@ -508,3 +513,74 @@ class TestWhoIsServed:
         for problems, served in ((2, True), (3, False)):
             observed = seen(problem=Ending(Event.FAULT, reason, "lost"), problems=problems)
             assert serves(observed, Verdict(IMAGE, None, ()), Limits()) is served
+
+
+NO_ROOM = "0/1 nodes are available: 1 Insufficient cpu."
+
+
+def blocked(after: float = 0) -> Member:
+    """A pod that no node has room for."""
+    pod = a_pod(running=False, node_name="", unschedulable=NO_ROOM)
+    return starting(Sandbox(pod, requested=True), created_at=NOW + seconds(after))
+
+
+def made(result: Plan) -> int:
+    return sum(isinstance(one, CreateMember) for one in result.actions)
+
+
+def given_up(result: Plan) -> dict[str, bool]:
+    """Names, and whether they give way."""
+    return {one.name: one.gives_way for one in result.actions if isinstance(one, DropMember)}
+
+
+class TestRoom:
+    """Ready pods give way to work, and pools have no more pods waiting for room than are of use."""
+
+    def needed(self, members: Any, unserved: int = 1, after: float = 0, **rest: Any) -> Plan:
+        return plan(seen(members, held_until=NOW + seconds(20), unserved=unserved, **rest), after)
+
+    def test_as_many_ready_pods_as_are_needed_give_way_and_none_is_made(self) -> None:
+        members = {"a": ready(), "b": ready(), "c": ready()}
+        assert given_up(plan(seen(members))) == {}
+        result = self.needed(members)
+        assert list(given_up(result).values()) == [True]
+        assert made(result) == 0
+        assert result.wake_at == NOW + seconds(5)
+        assert len(given_up(self.needed(members, unserved=2))) == 2
+        assert len(given_up(self.needed(members, unserved=9))) == 3
+
+    def test_once_for_each_who_needs_it(self) -> None:
+        members = {"a": ready(), "b": ready()}
+        result = self.needed(members, unserved=0)
+        assert (given_up(result), made(result)) == ({}, 0)
+
+    def test_pods_that_start_give_way_before_those_that_are_ready(self) -> None:
+        assert given_up(self.needed({"a": ready(), "b": starting()})) == {"b": True}
+
+    def test_pods_that_somebody_waits_for_give_no_way(self) -> None:
+        members = {"a": starting(), "b": starting()}
+        assert given_up(self.needed(members, queued=2, unserved=2)) == {}
+        assert len(given_up(self.needed(members, queued=1, unserved=2))) == 1
+
+    def test_pods_without_room_do_not_compete_with_those_that_need_it(self) -> None:
+        result = self.needed({"a": blocked(), "b": blocked(1)}, unserved=0, queued=2)
+        assert given_up(result) == {"a": False, "b": False}
+        assert made(result) == 0
+
+    def test_after_a_while_pools_make_pods_again(self) -> None:
+        assert made(self.needed({"a": ready()}, after=19.9)) == 0
+        result = self.needed({"a": ready()}, after=20)
+        assert (given_up(result), made(result)) == ({}, 2)
+
+    def test_one_pod_at_most_waits_for_room(self) -> None:
+        members = {"a": blocked(2), "b": blocked(1), "c": ready()}
+        result = plan(seen(members, full_at=NOW + seconds(3), queued=7), 3)
+        assert given_up(result) == {"a": False}
+        assert made(result) == 0
+
+    def test_where_there_was_no_room_lately_pods_are_made_one_at_a_time(self) -> None:
+        full = NOW + seconds(3)
+        assert made(plan(seen({"a": ready()}, full_at=full), 4)) == 1
+        assert made(plan(seen({"a": ready(), "b": starting()}, full_at=full), 4)) == 0
+        assert made(plan(seen({"a": ready()}, full_at=full), 13)) == 2
+        assert made(plan(seen({"a": ready()}), 4)) == 2

@@ -44,14 +44,23 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.egress import FRESH
-from codeexec_operator.core.observed import Fault, FrameStream, Observed, PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.observed import (
+    Fault,
+    FrameStream,
+    Observed,
+    PodLink,
+    PolicyProblem,
+    RunnerView,
+    Sandbox,
+    is_blocked,
+)
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.manifests.pod import egress_targets_of
 
-TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5)
+TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, start_notice=1.5, grace=5)
 MISSING = PayloadProblem(Reason.PAYLOAD_MISSING, "there is no Secret")
 MISMATCH = PayloadProblem(Reason.PAYLOAD_MISMATCH, "spec.blocks[0]: another digest", SECRETS)
 
@@ -191,13 +200,13 @@ class TestPending:
 
 class TestStarting:
     def test_waits_for_the_pod(self) -> None:
-        assert plan(starting()) == Plan(wake_at=NOW + seconds(60))
-        assert plan(starting(sandbox=Sandbox(pod=a_pod(running=False)))) == Plan(wake_at=NOW + seconds(60))
+        assert plan(starting()) == Plan(wake_at=NOW + seconds(1.5))
+        assert plan(starting(sandbox=Sandbox(pod=a_pod(running=False)))) == Plan(wake_at=NOW + seconds(1.5))
 
     def test_attaches_to_a_running_pod_and_waits_for_its_report(self) -> None:
-        assert plan(starting(sandbox=Sandbox(a_pod()))) == Plan(actions=(Attach(),), wake_at=NOW + seconds(60))
+        assert plan(starting(sandbox=Sandbox(a_pod()))) == Plan(actions=(Attach(),), wake_at=NOW + seconds(1.5))
         asked = starting(sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN)))
-        assert plan(asked) == Plan(wake_at=NOW + seconds(60))
+        assert plan(asked) == Plan(wake_at=NOW + seconds(1.5))
         result = plan(asked, 60)
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
         assert result.status
@@ -332,11 +341,15 @@ class TestStarting:
         ],
     )
     def test_gives_up_in_time_and_says_what_it_waited_for(self, pod: Any, why: str) -> None:
-        assert plan(starting(sandbox=Sandbox(pod, requested=True)), 59.9).status is None
+        waits = starting(sandbox=Sandbox(pod, requested=True))
+        assert outcome(plan(waits, 59.9)) == (
+            Phase.STARTING,
+            "Unschedulable" if is_blocked(waits.sandbox) else "PodStarting",
+        )
         result = plan(starting(sandbox=Sandbox(pod, requested=True)), 60)
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
         assert result.status
-        assert result.status.message == f"the pod did not start within 60 s: {why}"
+        assert result.status.message.startswith(f"the pod did not start within 60 s: {why.rstrip('.')}")
         assert DeletePod() in result.actions
 
     def test_a_pod_that_somebody_deletes(self) -> None:
@@ -408,7 +421,7 @@ class TestEgressProof:
     def test_what_could_not_be_shown_at_first_runs_once_it_is_shown(self) -> None:
         """Finding B3: after a restart, or an outage, the operator reaches the targets some seconds later."""
         observed = attached(surroundings=replace(SURROUNDINGS, reached_at={TARGET: NOW - FRESH}))
-        assert plan(observed, 1) == Plan(wake_at=NOW + seconds(1 + TIMING.proof_retry))
+        assert plan(observed, 0.4) == Plan(wake_at=NOW + seconds(0.4 + TIMING.proof_retry))
         reached = replace(observed, surroundings=replace(SURROUNDINGS, reached_at={TARGET: NOW + seconds(10)}))
         assert outcome(plan(reached, 11)) == (Phase.RUNNING, "CodeStarted")
         assert condition_of(plan(reached, 11), "EgressClosed") == ("True", "Closed")
@@ -675,7 +688,7 @@ class TestFiles:
 
     def test_a_payload_that_was_let_go_of_is_read_when_the_pod_is_ready(self) -> None:
         held = HeldPayload(SECRETS)
-        assert plan(starting(payload=held)) == Plan(wake_at=NOW + seconds(60))
+        assert plan(starting(payload=held)) == Plan(wake_at=NOW + seconds(1.5))
         assert plan(attached(payload=held)) == Plan(actions=(ReadRequest(),))
 
     def test_a_payload_that_was_let_go_of_goes_when_nothing_is_run(self) -> None:

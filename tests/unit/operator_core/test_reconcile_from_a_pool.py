@@ -240,7 +240,9 @@ class TestQueue:
         [create] = result.actions
         assert isinstance(create, CreatePod)
         begun = CodeExecution.model_validate({**observed.execution.model_dump(), "status": result.status.model_dump()})
-        assert plan(replace(observed, execution=begun, sandbox=Sandbox(requested=True)), 559).status is None
+        waits = plan(replace(observed, execution=begun, sandbox=Sandbox(requested=True)), 559).status
+        assert waits
+        assert waits.phase is Phase.STARTING
 
     def test_after_a_restart_it_is_waited_until_pools_were_heard_of(self) -> None:
         assert plan(queued(pool=None), 14) == Plan(wake_at=NOW + seconds(15))

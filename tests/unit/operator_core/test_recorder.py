@@ -26,7 +26,9 @@ class Stage:
         self.sent: list[Any] = []
         self.told: list[str] = []
         cluster: Any = SimpleNamespace(write_execution=self.write, write_session=self.write, write_pool=self.write)
-        announcer: Any = SimpleNamespace(written=lambda before, _: self.told.append(f"event after {before.value}"))
+        announcer: Any = SimpleNamespace(
+            written=lambda before, _: self.told.append(f"event after {before.status.phase.value}")
+        )
         telemetry: Any = SimpleNamespace(session_over=lambda _: self.told.append("session over"))
         self.recorder = Recorder(cluster, AuditLog("1", Metrics("1"), self.lines.append), announcer, telemetry, "1.2")
 

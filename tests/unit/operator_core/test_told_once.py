@@ -24,6 +24,8 @@ from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
+from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.core.observed import Room
 from codeexec_operator.core.startup import Timing
 
 
@@ -85,7 +87,7 @@ class Played(PlayedCluster):
         )
 
     def begin(self, ended: asyncio.Event) -> ExecutionWorker:
-        register = Register(lambda *_: None, lambda _: None, lambda *_: None)
+        register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
         self.worker = ExecutionWorker(self.context(), self.execution, register, lambda _: ended.set())
         return self.worker
 

@@ -146,6 +146,8 @@ COMPONENT = Group(
             about="an unknown key in the configuration",
             scenario=_loads({"config": {"colour": "red"}}),
             docker={"loads": True},
+            ours={"raises": "ValidationError"},
+            why="A misspelt setting, such as `tiemout`, would have no effect, and nobody would notice.",
         ),
         Case(
             id="load-wrong-value",

@@ -190,7 +190,10 @@ FUNCTIONS = Group(
                 [of_absent_package], "Pip install failed", "the sandbox image lacks codeexec-parity-absent"
             ),
             docker={"raises": "ValueError", "says": ["Pip install failed"]},
-            ours={"raises": "ValueError", "says": ["the sandbox image lacks codeexec-parity-absent"]},
+            ours={
+                "raises": "ValueError",
+                "says": ["Pip install failed", "the sandbox image lacks codeexec-parity-absent"],
+            },
             why=CHECKED,
         ),
         Case(

@@ -21,10 +21,10 @@ def _unknown(id_: str, language: str) -> Case:
         id=id_,
         about=f"a block of language `{language}`" if language else "a block without a language",
         blocks=((language, "say hello"),),
-        looks_for=(f"unknown language {language}",),
+        looks_for=(f"unknown language {language}", f"Unsupported language: {language}"),
         local=says(1, f"unknown language {language}"),
         docker=raises("ValueError", f"Unsupported language: {language}"),
-        ours=says(1, f"unknown language {language}"),
+        ours=says(1, f"unknown language {language}", f"Unsupported language: {language}"),
         why=SURVIVES,
     )
 
@@ -34,9 +34,9 @@ def _no_powershell(language: str) -> Case:
         id=language,
         about=f"a block of language `{language}`, on a client and in an image without PowerShell",
         blocks=((language, "Write-Output 1"),),
-        looks_for=("unknown language pwsh",),
+        looks_for=("unknown language pwsh", "Powershell or pwsh is not installed"),
         docker=raises("ValueError", "Powershell or pwsh is not installed. Please install one of them."),
-        ours=says(1, "unknown language pwsh"),
+        ours=says(1, "unknown language pwsh", "Powershell or pwsh is not installed"),
         why="What counts is whether the image has the program, not whether the client has; and see `javascript`.",
     )
 
@@ -97,10 +97,10 @@ LANGUAGES = Group(
             id="unknown-language-second",
             about="a block that prints, one of an unknown language, one that prints",
             blocks=("print('first')", ("rust", "x"), "print('third')"),
-            looks_for=("first", "unknown language rust", "third"),
+            looks_for=("first", "unknown language rust", "Unsupported language: rust", "third"),
             local=says(1, "first", "unknown language rust"),
             docker=raises("ValueError", "Unsupported language: rust"),
-            ours=says(1, "first", "unknown language rust"),
+            ours=says(1, "first", "unknown language rust", "Unsupported language: rust"),
             why=SURVIVES,
         ),
         Case(

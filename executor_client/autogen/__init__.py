@@ -1,0 +1,1 @@
+"""AutoGen's face of the client."""

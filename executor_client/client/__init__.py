@@ -1,0 +1,1 @@
+"""What a caller asks a cluster for: executions, sessions, decisions. Knows no agent framework."""

@@ -1,0 +1,91 @@
+"""The connections of a client: one for each event loop, opened when it is first needed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Self
+from weakref import WeakKeyDictionary
+
+import asyncio_atexit
+
+from executor_client.client.lease import ClientLease
+from executor_client.client.request import ClusterRef
+from executor_client.runtime import forks
+from executor_client.transport.cluster import Transport
+from executor_client.transport.protocol import ClusterTransport
+
+
+class Connected:
+    """What has connections to a cluster, and a Lease as long as somebody needs it; see `CodeExecutionClient`."""
+
+    def __init__(
+        self,
+        cluster: ClusterRef | None = None,
+        *,
+        transport: Callable[[], Awaitable[ClusterTransport]] | None = None,
+    ) -> None:
+        self.cluster: Final = None if transport else cluster or ClusterRef()
+        """The cluster that this client connects to by itself; None if it was given its transport."""
+        self._connect: Callable[[], Awaitable[ClusterTransport]]
+        self._lease: ClientLease | None = None
+        if self.cluster:
+            connect = partial(_connect, self.cluster)
+            self._connect, self._lease = connect, ClientLease(connect)
+            forks.finalize(self, self._lease.release)
+        elif transport:
+            self._connect = transport
+        self.begin_anew()
+        forks.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Use no connection that there is; see `executor_client.runtime.forks`."""
+        self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport] = WeakKeyDictionary()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def check(self) -> None:
+        """Make sure that the cluster answers and that codeexec is installed there.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        await (await self.connect()).check()
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop, and stop keeping sessions alive.
+
+        A later call opens connections again. Idle sessions that don't outlive the client end within a minute.
+        """
+        await self._disconnect()
+        if self._lease:
+            await self._lease.close()
+
+    async def _disconnect(self) -> None:
+        loop = asyncio.get_running_loop()
+        if transport := self._transports.pop(loop, None):
+            asyncio_atexit.unregister(transport.close, loop=loop)
+            await transport.close()
+
+    async def connect(self) -> ClusterTransport:
+        """The connection of the running event loop; it is opened if there is none.
+
+        Raises:
+            ClusterUnreachable: there is no usable configuration.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in self._transports:
+            transport = await self._connect()
+            if loop in self._transports:  # a concurrent call was faster
+                await transport.close()
+            else:
+                self._transports[loop] = transport
+                asyncio_atexit.register(transport.close, loop=loop)  # holds on to nothing that holds the client
+        return self._transports[loop]
+
+
+async def _connect(ref: ClusterRef) -> Transport:
+    return await Transport.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)

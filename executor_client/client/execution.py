@@ -1,0 +1,278 @@
+"""A handle on one execution: waiting for its end on a watch, and its output as it comes."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
+from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
+from executor_client.client.approvals import ApprovalWait, Patience
+from executor_client.client.live_output import LiveOutput
+from executor_client.client.waiting import OnWait, Waiting
+from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled
+from executor_client.model.results import (
+    Contents,
+    ExecutionResult,
+    OutputChunk,
+    failure,
+    interleaved,
+    not_approved_in_time,
+    result_of,
+)
+from executor_client.model.words import caller
+from executor_client.runtime import asyncio_tasks
+from executor_client.transport.protocol import ClusterTransport
+
+logger = logging.getLogger(__name__)
+
+OPERATOR_SECONDS: Final = 20
+"""How long the operator may take to notice an execution before it counts as absent."""
+_START_SECONDS: Final = 75
+_GRACE_SECONDS: Final = 60
+"""For what comes behind the last block: output and files are brought to the record."""
+_LOG_AGAIN_SECONDS: Final = 1.0
+_LOG_PAUSE_SECONDS: Final = 8.0
+"""Before a log is asked for again that gives nothing, at most; the record has it all in the end."""
+_CLOCK_SKEW: Final = timedelta(minutes=1)
+_READS_AT_ONCE: Final = 4
+
+_WAIT: Final = ApprovalWait()
+
+Connect: TypeAlias = Callable[[], Awaitable[ClusterTransport]]
+
+
+class Execution:
+    """A handle on one execution. The code runs on whatever becomes of the handle; `cancel` stops it."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        name: str,
+        latest: CodeExecution | None = None,
+        *,
+        approval: ApprovalWait = _WAIT,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        self._connect = connect
+        self._patience = Patience(approval, self._give_up)
+        self._waiting = Waiting(on_wait)
+        self._overall: asyncio.Timeout | None = None
+        self._latest = latest
+        self._contents: Contents | None = None
+        self.name: Final = name
+
+    @property
+    def ended(self) -> bool:
+        """True when the end has been seen."""
+        return self._latest is not None and over(self._latest)
+
+    async def cancel(self) -> None:
+        """Stop the code. Nothing happens if it has ended.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        await (await self._connect()).cancel(self.name)
+
+    async def finished(self) -> CodeExecution:
+        """Wait for the end, and return the record. If a call is not to wait for approval, it may not have begun yet.
+
+        Raises:
+            NotFound: there is no such execution.
+            NotInstalled: no operator takes it up.
+            ExecutionLost: it was deleted, or its end doesn't come.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return await self._wait(lambda _: None)
+
+    async def result(self) -> ExecutionResult:
+        """Wait for the end, and return what came out. If it isn't to wait for approval, the result says so instead.
+
+        Raises:
+            CodeExecError: as `finished`, and if something other than the code failed; see `executor_client.exceptions`.
+        """
+        finished = await self.finished()
+        result = result_of(finished, await self._read_contents(finished), caller())
+        if self._patience.lost and finished.status.phase is Phase.CANCELLED and finished.status.started_at is None:
+            return not_approved_in_time(result, finished, self._patience.wait.seconds)
+        return result
+
+    async def output(self) -> AsyncGenerator[OutputChunk, None]:
+        """Output from its beginning, as it comes, until the end.
+
+        Each piece comes once, and the pieces of a stream in order. How the streams are interleaved is exact only in
+        the result. Live output is read from the pod's log; what is missing there comes at the end, from the record.
+
+        Raises:
+            CodeExecError: as `result`.
+        """
+        arrived: asyncio.Queue[OutputChunk | None] = asyncio.Queue()
+        live: list[LiveOutput] = []
+        watching = asyncio.create_task(self._watch(live, arrived))
+        try:
+            while (chunk := await arrived.get()) is not None:
+                yield chunk
+            finished = await watching
+        finally:
+            await asyncio_tasks.stop(watching)
+        recorded = interleaved(finished.status, await self._read_contents(finished))
+        for chunk in live[0].missing(recorded) if live else recorded:
+            yield chunk
+        if error := failure(finished, caller()):
+            raise error
+
+    async def _wait(self, seen: Callable[[CodeExecution], None]) -> CodeExecution:
+        """Wait for the end; `seen` is called with each version of the record on the way."""
+        transport = await self._connect()
+        latest = self._latest = self._latest or await transport.get(self.name)
+        while True:
+            if over(latest) or await self._patience.leaves(latest):
+                return latest
+            seen(latest)
+            await self._waiting.see(latest)
+            too_late = await self._watch_until(transport, latest, seen)
+            if too_late is None:
+                return self._latest
+            # What a limit is held against is the record, not what a watch has told of it.
+            try:
+                now = await transport.get(self.name)
+            except NotFound:
+                raise ExecutionLost(f"execution {self.name} was deleted before it ended") from None
+            if now.metadata.resource_version == self._latest.metadata.resource_version:
+                raise too_late
+            latest = self._latest = now
+
+    async def _watch_until(
+        self, transport: ClusterTransport, latest: CodeExecution, seen: Callable[[CodeExecution], None]
+    ) -> CodeExecError | None:
+        """Follow changes until the end, or until the caller doesn't wait any more: then None. Else which limit is over.
+
+        Raises:
+            ExecutionLost: it was deleted.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        spec = latest.spec
+        run_seconds = len(spec.blocks) * spec.timeout_seconds + _GRACE_SECONDS
+        # In a session it may wait for others, as long as the session lives; the operator ends both.
+        start_seconds = MAX_SESSION_SECONDS if spec.session_ref else _START_SECONDS
+        started = False
+        clock = asyncio.get_running_loop().time
+        try:
+            async with (
+                asyncio.timeout(None if _is_queued(latest) else start_seconds + run_seconds) as overall,
+                asyncio.timeout(None if latest.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
+                aclosing(transport.changes(latest)) as changes,
+                self._patience,
+            ):
+                self._overall = overall
+                async for current in changes:
+                    self._latest = current
+                    if current.status.observed_generation:
+                        unnoticed.reschedule(None)
+                    if over(current):
+                        return None
+                    if current.status.started_at and not started:
+                        started = True
+                        overall.reschedule(clock() + run_seconds)
+                    elif not started and not self._patience.lost:
+                        # In the queue of a pool it may stay as long as it takes.
+                        waits = _is_queued(current)
+                        overall.reschedule(None if waits else clock() + start_seconds + run_seconds)
+                    if await self._patience.leaves(current):
+                        return None
+                    seen(current)
+                    await self._waiting.see(current)
+            raise ExecutionLost(f"execution {self.name} was deleted before it ended")
+        except TimeoutError:
+            if unnoticed.expired():
+                return NotInstalled(
+                    f"no operator took up execution {self.name} within {OPERATOR_SECONDS} s; check "
+                    f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
+                )
+            if not overall.expired():  # what the caller's own function raised
+                raise
+            limit = run_seconds if started else start_seconds + run_seconds
+            return ExecutionLost(
+                f"execution {self.name} did not end within {limit} s; see "
+                f"`kubectl -n {transport.namespace} get codeexecution {self.name} -o yaml`"
+            )
+
+    async def _give_up(self) -> None:
+        """Cancel what nobody has approved in time, and don't wait for ever for that either."""
+        if self._overall:
+            self._overall.reschedule(asyncio.get_running_loop().time() + OPERATOR_SECONDS)
+        try:
+            await self.cancel()
+        except CodeExecError as error:
+            logger.warning("could not cancel execution %s, which still waits for approval: %s", self.name, error)
+
+    async def _watch(self, live: list[LiveOutput], arrived: "asyncio.Queue[OutputChunk | None]") -> CodeExecution:
+        """Wait for the end while the log is followed; the end is put into the queue, too, whatever it is."""
+        following: list[asyncio.Task[None]] = []
+
+        def seen(current: CodeExecution) -> None:
+            if current.status.started_at and not following:
+                live.append(LiveOutput(current.metadata.uid, current.spec.limits.output_bytes))
+                following.append(asyncio.create_task(self._follow(current, live[0], arrived)))
+
+        try:
+            return await self._wait(seen)
+        finally:
+            for task in following:
+                await asyncio_tasks.stop(task)
+            arrived.put_nowait(None)
+
+    async def _follow(
+        self, execution: CodeExecution, live: LiveOutput, arrived: "asyncio.Queue[OutputChunk | None]"
+    ) -> None:
+        """Put what the log gives into the queue. A log that breaks off is read again, until this is cancelled."""
+        transport = await self._connect()
+        started_at = execution.status.started_at
+        in_session = execution.spec.session_ref is not None
+        since = started_at - _CLOCK_SKEW if started_at and in_session else None
+        pause = _LOG_AGAIN_SECONDS
+        while True:
+            async with aclosing(transport.follow_log(execution.status.pod_name, since)) as lines:
+                async for line in lines:
+                    if chunk := live.feed(line):
+                        arrived.put_nowait(chunk)
+                        pause = _LOG_AGAIN_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOG_PAUSE_SECONDS)
+
+    async def _read_contents(self, finished: CodeExecution) -> Contents:
+        if self._contents is None:
+            self._contents = await read_contents(await self._connect(), finished)
+        return self._contents
+
+
+def over(execution: CodeExecution) -> bool:
+    """True if it has ended, also in a phase that only a newer operator knows."""
+    return execution.status.phase.terminal or execution.status.finished_at is not None
+
+
+def _is_queued(execution: CodeExecution) -> bool:
+    """True if it may stay as it is for as long as it takes."""
+    if execution.status.phase is Phase.AWAITING_APPROVAL:
+        return True
+    queued = find_condition(execution.status.conditions, ConditionType.QUEUED)
+    return queued is not None and queued.status == "True"
+
+
+async def read_contents(transport: ClusterTransport, execution: CodeExecution) -> Contents:
+    """What a record refers to, put together.
+
+    Raises:
+        OutputUnavailable: it is gone, or isn't what the operator writes.
+        CodeExecError: see `executor_client.exceptions`.
+    """
+    at_once = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def read(name: str) -> Mapping[str, bytes]:
+        async with at_once:
+            return await transport.read_output(name)
+
+    return Contents.join(await asyncio.gather(*(read(ref.name) for ref in execution.status.output_refs)))

@@ -1,0 +1,82 @@
+"""Where a client connects to, and what every execution of it has in common. Does no I/O."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, TypeVar
+
+from codeexec_api import Limits, Mount, Permit, Source
+from codeexec_api.permits import parse_mount, parse_permit
+from executor_client.client.approvals import ApprovalWait
+from executor_client.client.waiting import OnWait
+from executor_client.model.images import check_image
+from executor_client.model.results import OutputChunk
+
+DEFAULT_NAMESPACE: Final = "codeexec-sandbox"
+ListFiles: TypeAlias = Literal["None", "Changed", "All"]
+OnOutput: TypeAlias = Callable[[OutputChunk], None]
+
+
+@dataclass(frozen=True)
+class ClusterRef:
+    """Which cluster and namespace to use; None means: as the environment says."""
+
+    namespace: str = DEFAULT_NAMESPACE
+    kubeconfig: str | None = None
+    context: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What every execution of a client has in common.
+
+    Raises:
+        ValueError: the image is not named by digest (see `model.images`), or a permit or a mount is none.
+    """
+
+    agent: str
+    timeout_seconds: int = 60
+    image: str | None = None
+    runtime_class_name: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    executor: str = "executor_client"
+    approval: ApprovalWait = field(default_factory=ApprovalWait)
+    """What to do when a human has to approve what is asked for."""
+    egress: Sequence[Permit | str] = ()
+    """Ways out of the sandbox that are asked for, such as `10.1.2.3/32:443`; see `codeexec_api.permits.parse_permit`.
+
+    Like mounts, these need a pod of the execution's own: there are none in a session."""
+    mounts: Sequence[Mount | str] = ()
+    """What code is to read besides its files, such as `pvc:data:/mnt/data`; see `codeexec_api.permits.parse_mount`."""
+    on_wait: OnWait | None = None
+    """Called in a worker thread when the code waits for room or for its turn, each time that there is something new to
+    say. What it raises stops the code and is raised. None: each reason is logged once."""
+
+    def __post_init__(self) -> None:
+        if self.image is not None:
+            check_image(self.image)
+        object.__setattr__(self, "egress", tuple(_read(self.egress, parse_permit)))
+        object.__setattr__(self, "mounts", tuple(_read(self.mounts, parse_mount)))
+
+    def check_alone(self, session: str | None) -> None:
+        """Make sure that what is asked for can be had in this session.
+
+        Raises:
+            ValueError: it needs a pod of its own.
+        """
+        if session is not None and (self.egress or self.mounts):
+            raise ValueError(
+                "egress and mounts need a pod of their own, so they can't be used in a session: run this without a "
+                "session, or leave them out"
+            )
+
+    @property
+    def source(self) -> Source:
+        """Who asks, as the record says."""
+        return Source(agent=self.agent, executor=self.executor)
+
+
+_Parsed = TypeVar("_Parsed", Permit, Mount)
+
+
+def _read(given: Sequence[_Parsed | str], parse: Callable[[str], _Parsed]) -> Iterator[_Parsed]:
+    yield from (parse(one) if isinstance(one, str) else one for one in given)

@@ -1,0 +1,216 @@
+"""A handle on one session: a workspace that several executions share, one after the other."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from types import TracebackType
+from typing import Final, Self
+
+from codeexec_api import CodeSession, CodeSessionSpec, Phase, SessionPhase
+from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
+from executor_client.client.execution import OPERATOR_SECONDS
+from executor_client.client.request import ListFiles, OnOutput, Request
+from executor_client.client.running import Running
+from executor_client.exceptions import FileTransferError, NotFound, NotInstalled, SessionEnded
+from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
+from executor_client.model.results import CANCELLED, Artifact, ExecutionResult, session_failure
+from executor_client.model.words import caller
+from executor_client.runtime import telemetry
+from executor_client.transport.protocol import ClusterTransport
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """A handle on one session; `end` ends the session, and so does `async with`.
+
+    A session lives on when its handle is dropped. It ends soon after its client is gone, unless it `outlives_client`.
+    Executions and transfers of files run one after the other, in the order in which they were asked for.
+    """
+
+    def __init__(
+        self,
+        client: Running,
+        name: str,
+        request: Request,
+        spec: CodeSessionSpec,
+        keep_alive: Callable[[], str] | None = None,
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._spec = spec
+        self._keep_alive = keep_alive
+        self.name: Final = name
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.end()
+
+    async def create(self) -> None:
+        """Ask for the session. Executions can be submitted before: they wait some seconds for it to be there.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        lease = self._keep_alive() if self._keep_alive else None
+        spec = self._spec.model_copy(update={"traceparent": telemetry.traceparent(), "client_lease": lease})
+        await (await self._client.connect()).create_session(self.name, spec)
+
+    async def record(self) -> CodeSession:
+        """The session as it stands on record.
+
+        Raises:
+            NotFound: there is none of this name.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return await (await self._client.connect()).get_session(self.name)
+
+    async def ready(self) -> CodeSession:
+        """Wait until executions can run in it, and return the record.
+
+        Raises:
+            NotInstalled: no operator takes it up.
+            ExecutionNotStarted: it can't start; the text says why.
+            SessionEnded: it is over.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        transport = await self._client.connect()
+        current = await transport.get_session(self.name)
+        while current.status.phase is not SessionPhase.READY:
+            version = current.metadata.resource_version
+            try:
+                current = await self._watch_until_ready(transport, current)
+            except NotFound:
+                raise SessionEnded(f"session {self.name} was deleted") from None
+            if current.metadata.resource_version == version:
+                raise NotInstalled(
+                    f"no operator took up session {self.name} within {OPERATOR_SECONDS} s; check "
+                    f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
+                )
+        return current
+
+    async def _watch_until_ready(self, transport: ClusterTransport, current: CodeSession) -> CodeSession:
+        """Follow changes until it is ready. If no operator takes it up in time, how the record is then.
+
+        Raises:
+            NotFound: it was deleted.
+            CodeExecError: see `ready`.
+        """
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(None if current.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
+                aclosing(transport.session_changes(current)) as changes,
+            ):
+                while current.status.phase is not SessionPhase.READY:
+                    if error := session_failure(current, caller()):
+                        raise error
+                    if current.status.observed_generation:
+                        unnoticed.reschedule(None)
+                    try:
+                        current = await anext(changes)
+                    except StopAsyncIteration:
+                        raise NotFound(f"session {self.name} was deleted") from None
+                return current
+        return await transport.get_session(self.name)
+
+    async def execute(
+        self,
+        blocks: Sequence[PreparedBlock | SourceBlock],
+        *,
+        files: Sequence[WorkspaceFile] = (),
+        fetch: Sequence[str] = (),
+        list_files: ListFiles = "Changed",
+        cancelled: asyncio.Event | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ExecutionResult:
+        """Run blocks in order in the workspace; see `CodeExecutionClient.execute`.
+
+        Raises:
+            SessionEnded: the session is over; nothing was run.
+            ValueError: a block can't be run, or blocks and files are too large.
+            CodeExecError: something other than the code failed; see `executor_client.exceptions`.
+        """
+        return await self._client.execute(
+            blocks,
+            self._request,
+            files=files,
+            fetch=fetch,
+            list_files=list_files,
+            session=self.name,
+            cancelled=cancelled,
+            on_output=on_output,
+        )
+
+    async def upload(self, files: Mapping[str, bytes], *, cancelled: asyncio.Event | None = None) -> None:
+        """Put files into the workspace, as one operation.
+
+        Args:
+            files: content by path, relative to the workspace; what stands there is replaced.
+            cancelled: when set, the transfer is stopped.
+
+        Raises:
+            ValueError: a path can't be one in the workspace, or the files are too many or too large for one operation.
+            SessionEnded: the session is over.
+            FileTransferError: a file could not be put there; the text names it.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        sent = [WorkspaceFile(path, content) for path, content in files.items()]
+        _demand_success(await self.execute((), files=sent, list_files="None", cancelled=cancelled))
+
+    async def download(self, patterns: Sequence[str], *, cancelled: asyncio.Event | None = None) -> dict[str, bytes]:
+        """Content of files in the workspace, by path.
+
+        Args:
+            patterns: paths, or patterns with * and ?, which stand for slashes, too. What none matches is no error.
+            cancelled: when set, the transfer is stopped.
+
+        Raises:
+            SessionEnded: the session is over.
+            FileTransferError: the files are too large for one operation; the text names them.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        result = await self.execute((), fetch=patterns, list_files="None", cancelled=cancelled)
+        _demand_success(result)
+        if left := [f"{one.path} ({one.size_bytes} bytes)" for one in result.artifacts if not one.fetched]:
+            raise FileTransferError(
+                f"too large to be fetched together (at most {MAX_FETCH_BYTES} bytes at a time): {', '.join(left)}"
+            )
+        return dict(result.files)
+
+    async def list_files(self, *, cancelled: asyncio.Event | None = None) -> list[Artifact]:
+        """The files in the workspace, sorted by path; at most 256. How many are left out is a line in the log.
+
+        Raises:
+            SessionEnded: the session is over.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        result = await self.execute((), list_files="All", cancelled=cancelled)
+        _demand_success(result)
+        if result.artifacts_omitted:
+            logger.warning(
+                "%d files of session %s are not listed: at most %d are, and none with an unusable name",
+                result.artifacts_omitted,
+                self.name,
+                MAX_ARTIFACTS,
+            )
+        return sorted(result.artifacts, key=lambda one: one.path)
+
+    async def end(self) -> None:
+        """End the session: what runs in it is stopped, and its workspace deleted. Can be called more than once.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        with suppress(NotFound):
+            await (await self._client.connect()).end_session(self.name)
+
+
+def _demand_success(result: ExecutionResult) -> None:
+    if result.phase is not Phase.SUCCEEDED:
+        why = CANCELLED if result.phase is Phase.CANCELLED else f"{result.reason}: {result.message}"
+        raise FileTransferError(f"execution {result.name}: {why}")

@@ -1,0 +1,275 @@
+"""The way to a real cluster."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, suppress
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+import aiohttp
+from kubernetes.aio import client
+from typing_extensions import override
+
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionSpec,
+    CodeSession,
+    CodeSessionSpec,
+    ExecutionApproval,
+    ExecutionApprovalSpec,
+    ExecutionPolicy,
+    Phase,
+)
+from codeexec_api.names import (
+    APPROVAL_KIND,
+    APPROVAL_PLURAL,
+    CLIENT_LABEL,
+    EXECUTION_KIND,
+    EXECUTION_LABEL,
+    EXECUTION_PLURAL,
+    POLICY_KIND,
+    POLICY_NAME,
+    POLICY_PLURAL,
+    SANDBOX_CONTAINER,
+    SESSION_KIND,
+    SESSION_PLURAL,
+)
+from executor_client.exceptions import (
+    CodeExecError,
+    InvalidExecution,
+    NotFound,
+    NotInstalled,
+    NotPermitted,
+    OutputUnavailable,
+)
+from executor_client.transport.kube_api import MERGE_PATCH, KubeApi
+from executor_client.transport.log_lines import lines_of
+from executor_client.transport.payloads import Payloads
+from executor_client.transport.protocol import ClusterTransport
+from executor_client.transport.shared_watch import SharedWatch
+from executor_client.transport.watch import Watcher
+
+_Object = TypeVar("_Object", CodeExecution, CodeSession)
+
+
+class Transport(ClusterTransport):
+    """A connection to one cluster, for one event loop."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self.namespace = api.namespace
+        self._api, self._payloads, self._watcher = api, Payloads(api), Watcher(api)
+        self._leases = client.CoordinationV1Api(api.client)
+        mine = {"labelSelector": f"{CLIENT_LABEL}={api.id}"}
+        self._shared_watch = SharedWatch(
+            lambda: self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, mine),
+            lambda version, names: self._watcher.events(EXECUTION_KIND, EXECUTION_PLURAL, version, names, mine),
+        )
+
+    @classmethod
+    async def connect(cls, *, kubeconfig: str | None, context: str | None, namespace: str) -> Self:
+        """As `KubeApi.connect`."""
+        return cls(await KubeApi.connect(kubeconfig=kubeconfig, context=context, namespace=namespace))
+
+    @override
+    async def close(self) -> None:
+        self._api.closed = True  # no watch is opened again
+        await self._shared_watch.close()
+        await self._api.close()
+
+    async def renew_lease(self, name: str, seconds: int, now: datetime) -> None:
+        """Say that this client is there, in a Lease that is created if it is missing.
+
+        Args:
+            name: of the Lease.
+            seconds: how long that counts.
+            now: the time, UTC.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        renewed = {"renewTime": f"{now:%Y-%m-%dT%H:%M:%S.%fZ}"}
+        try:
+            with self._api.errors("renew the Lease of this client"):
+                await self._leases.patch_namespaced_lease(
+                    name, self.namespace, {"spec": renewed}, _content_type=MERGE_PATCH
+                )
+        except NotFound:
+            spec = {"holderIdentity": await self.whoami(), "leaseDurationSeconds": seconds, **renewed}
+            lease: Any = {"metadata": {"name": name}, "spec": spec}
+            with self._api.errors("create the Lease of this client"):
+                await self._leases.create_namespaced_lease(self.namespace, lease)
+
+    async def delete_lease(self, name: str) -> None:
+        """Say that this client is gone.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        with suppress(NotFound), self._api.errors("delete the Lease of this client"):
+            await self._leases.delete_namespaced_lease(name, self.namespace)
+
+    @override
+    async def check(self) -> None:
+        await self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, {})
+
+    @override
+    async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
+        await self._shared_watch.expect(name)
+        try:
+            spec = spec.model_copy(update={"requested_by": await self.whoami()})
+            return await self._create(name, await self._payloads.sealed(name, spec, payload), payload)
+        except BaseException:
+            self._shared_watch.forget(name)
+            raise
+
+    @override
+    async def whoami(self) -> str:
+        return await self._api.whoami()
+
+    @override
+    async def get_policy(self) -> ExecutionPolicy | None:
+        try:
+            return ExecutionPolicy.read(await self._api.get_object(POLICY_KIND, POLICY_PLURAL, POLICY_NAME))
+        except NotFound:
+            return None
+
+    @override
+    async def read_code(self, secret: str) -> Mapping[str, bytes]:
+        with self._api.errors("read the code"):
+            found = await self._api.core.read_namespaced_secret(secret, self.namespace)
+        return {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
+
+    @override
+    async def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
+        labels = {EXECUTION_LABEL: spec.execution_ref.name}
+        return ExecutionApproval.read(await self._api.create_object(APPROVAL_KIND, APPROVAL_PLURAL, name, spec, labels))
+
+    @override
+    async def revoke(self, name: str) -> None:
+        with self._api.errors("revoke the ExecutionApproval"):
+            change = {"spec": {"revoked": True, "revokedBy": await self.whoami()}}
+            await self._api.patch_object(APPROVAL_PLURAL, name, change)
+
+    async def _create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
+        if spec.payload_ref and spec.payload_ref.parts > 1:
+            # It may take longer than the operator waits for a payload.
+            await self._payloads.create(name, spec, payload)
+            return await self._create_execution(name, spec)
+        payload_error, execution = await asyncio.gather(
+            self._payloads.create(name, spec, payload), self._create_execution(name, spec), return_exceptions=True
+        )
+        if isinstance(execution, BaseException):
+            raise execution
+        if isinstance(payload_error, BaseException):
+            # The operator would deny it anyway; what the caller has to hear of is the first error.
+            with suppress(CodeExecError):
+                await self.cancel(name)
+            raise payload_error
+        return execution
+
+    async def _create_execution(self, name: str, spec: CodeExecutionSpec) -> CodeExecution:
+        try:
+            return CodeExecution.read(await self._api.create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec))
+        except (InvalidExecution, NotInstalled, NotPermitted):
+            raise
+        except CodeExecError:  # it may be there all the same, and nobody would wait for it
+            with suppress(CodeExecError):
+                await self.cancel(name)
+            raise
+
+    @override
+    async def get(self, name: str) -> CodeExecution:
+        return CodeExecution.read(await self._api.get_object(EXECUTION_KIND, EXECUTION_PLURAL, name))
+
+    @override
+    def list(self, phase: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
+        fields = f"status.phase={phase.value}" if phase else None
+        return self._list(EXECUTION_KIND, EXECUTION_PLURAL, CodeExecution.read, fields)
+
+    @override
+    async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
+        for kind, plural in ((EXECUTION_KIND, EXECUTION_PLURAL), (SESSION_KIND, SESSION_PLURAL)):
+            async with aclosing(self._api.list_raw(kind, plural)) as items:
+                async for item in items:
+                    yield {**item, "kind": kind}
+
+    @override
+    async def cancel(self, name: str) -> None:
+        with self._api.errors("cancel the CodeExecution"):
+            await self._api.patch_object(EXECUTION_PLURAL, name, {"spec": {"cancelled": True}})
+
+    @override
+    async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        latest = execution
+        if self._shared_watch.knows(execution.metadata.name):
+            async with aclosing(self._shared_watch.changes(execution)) as changes:
+                async for latest in changes:
+                    yield latest
+            # Deleted, or somebody has taken its label away: a watch of its own tells which.
+            try:
+                latest = await self.get(execution.metadata.name)
+            except NotFound:
+                return
+            yield latest
+        watched = self._watcher.changes(EXECUTION_KIND, EXECUTION_PLURAL, latest, CodeExecution.read)
+        async with aclosing(watched) as changes:
+            async for one in changes:
+                yield one
+
+    @override
+    async def read_output(self, name: str) -> Mapping[str, bytes]:
+        try:
+            with self._api.errors("read the output"):
+                config_map = await self._api.core.read_namespaced_config_map(name, self.namespace)
+        except NotFound as error:
+            raise OutputUnavailable(
+                f"output {name} in namespace {self.namespace!r} is gone: large output and fetched files are deleted "
+                "after the outputTTLSeconds of the ExecutionPolicy. The record still has their digests and sizes"
+            ) from error
+        return {key: base64.b64decode(value) for key, value in (config_map.binary_data or {}).items()}
+
+    @override
+    async def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+        query = {"container": SANDBOX_CONTAINER, "follow": "true"}
+        if since:  # the generated method has only sinceSeconds, which depends on when the request arrives
+            query["sinceTime"] = since.isoformat().replace("+00:00", "Z")
+        path = "/api/v1/namespaces/{namespace}/pods/{name}/log"
+        with suppress(aiohttp.ClientError, OSError, TimeoutError, CodeExecError):
+            response = await self._api.stream(path, {"name": pod_name}, query)
+            try:
+                if response.status == 200:
+                    async with aclosing(lines_of(response.content)) as lines:
+                        async for line in lines:
+                            yield line
+            finally:
+                response.close()
+
+    @override
+    async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
+        spec = spec.model_copy(update={"requested_by": await self.whoami()})
+        return CodeSession.read(await self._api.create_object(SESSION_KIND, SESSION_PLURAL, name, spec))
+
+    @override
+    async def get_session(self, name: str) -> CodeSession:
+        return CodeSession.read(await self._api.get_object(SESSION_KIND, SESSION_PLURAL, name))
+
+    @override
+    def list_sessions(self) -> AsyncGenerator[CodeSession, None]:
+        return self._list(SESSION_KIND, SESSION_PLURAL, CodeSession.read)
+
+    @override
+    async def end_session(self, name: str) -> None:
+        with self._api.errors("end the CodeSession"):
+            await self._api.patch_object(SESSION_PLURAL, name, {"spec": {"ended": True}})
+
+    @override
+    def session_changes(self, session: CodeSession) -> AsyncGenerator[CodeSession, None]:
+        return self._watcher.changes(SESSION_KIND, SESSION_PLURAL, session, CodeSession.read)
+
+    async def _list(
+        self, kind: str, plural: str, parse: Callable[[Any], _Object], fields: str | None = None
+    ) -> AsyncGenerator[_Object, None]:
+        async with aclosing(self._api.list_raw(kind, plural, fields)) as items:
+            async for item in items:
+                yield parse(item)

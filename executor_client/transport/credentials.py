@@ -1,0 +1,140 @@
+"""How a client shows the API server who it is. What runs out or is replaced is read again before the next request.
+
+Key material stays in memory: see `kube_config`.
+"""
+
+import asyncio
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from kubernetes.aio import client
+
+_EARLY: Final = timedelta(seconds=5)
+"""How long before its end a token is replaced."""
+
+
+@dataclass(frozen=True, repr=False)
+class Identity:
+    """What a request shows, and by which certificates the API server is known."""
+
+    authorization: str | None = None
+    certificate: bytes = b""
+    key: bytes = b""
+    authority: bytes = b""
+    expires_at: datetime | None = None
+
+    @property
+    def expired(self) -> bool:
+        """True if the API server is about to refuse it."""
+        return self.expires_at is not None and datetime.now(UTC) + _EARLY >= self.expires_at  # noqa: TID251 - the plugin's clock
+
+    @property
+    def tls(self) -> tuple[bytes, bytes, bytes]:
+        """What a connection is made with."""
+        return self.certificate, self.key, self.authority
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read, and the files that it came from."""
+
+    configuration: client.Configuration
+    identity: Identity
+    files: tuple[Path, ...]
+
+
+Read: TypeAlias = Callable[[], Coroutine[Any, Any, Reading]]
+_Stamps: TypeAlias = tuple[tuple[int, int] | None, ...]
+
+
+class Credentials:
+    """The identity that counts. For one event loop.
+
+    Args:
+        read: reads all of it anew.
+        reading: what was read last.
+    """
+
+    def __init__(self, read: Read, reading: Reading) -> None:
+        self._read = read
+        self._lock = asyncio.Lock()
+        self._keep(reading)
+
+    def _keep(self, reading: Reading) -> None:
+        self.identity, self._files = reading.identity, reading.files
+        self._stamps = _stamps(reading.files)
+
+    async def current(self) -> Identity:
+        """The identity, read again if it is about to expire or if one of its files has changed.
+
+        Raises:
+            ClusterUnreachable: it can't be read.
+        """
+        if self._stale:
+            async with self._lock:
+                if self._stale:
+                    self._keep(await self._read())
+        return self.identity
+
+    async def after(self, refused: Identity) -> Identity | None:
+        """Another identity than the one that the API server has refused; None if there is none.
+
+        Raises:
+            ClusterUnreachable: it can't be read.
+        """
+        async with self._lock:
+            if self.identity == refused:
+                self._keep(await self._read())
+            return None if self.identity == refused else self.identity
+
+    @property
+    def _stale(self) -> bool:
+        return self.identity.expired or _stamps(self._files) != self._stamps
+
+
+def tls_context(configuration: client.Configuration, identity: Identity) -> ssl.SSLContext:
+    """For connections to the API server."""
+    context = ssl.create_default_context(cadata=identity.authority.decode("ascii", errors="ignore") or None)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if identity.certificate:
+        with _as_file(identity.certificate) as certificate, _as_file(identity.key or identity.certificate) as key:
+            context.load_cert_chain(certificate, key)
+    return context
+
+
+def _stamps(files: tuple[Path, ...]) -> _Stamps:
+    return tuple(_stamp(file) for file in files)
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """A name under which the content can be read: OpenSSL takes files only. On Linux it is in memory."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("codeexec"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            yield file.name

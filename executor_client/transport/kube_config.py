@@ -1,0 +1,223 @@
+"""How a cluster is found: by the service account of a pod, or by a kubeconfig and what that names.
+
+Key material stays in memory. `kubernetes` writes it into temporary files, which stay behind when a process is killed.
+"""
+
+import base64
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+from kubernetes.aio import client, config
+from kubernetes.aio.config.exec_provider import ExecProvider
+from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+from executor_client.exceptions import ClusterUnreachable
+from executor_client.model.words import option
+from executor_client.transport.credentials import Credentials, Identity, Read, Reading
+
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_KUBECONFIG: Final = "~/.kube/config"
+
+
+async def find(kubeconfig: str | None, context: str | None) -> tuple[client.Configuration, Credentials]:
+    """Those of the kubeconfig that is named; else of the pod's service account; else of the user's kubeconfig.
+
+    Raises:
+        ClusterUnreachable: there is no configuration, or it can't be read.
+    """
+    read = reader(kubeconfig, context)
+    reading = await read()
+    configuration = reading.configuration
+    if configuration.proxy is None and bypasses_proxy(configuration.host, os.environ):
+        configuration.client_session_kwargs = {"trust_env": False}
+    return configuration, Credentials(read, reading)
+
+
+def reader(kubeconfig: str | None, context: str | None) -> Read:
+    """What reads them, as `find` does.
+
+    Raises:
+        ClusterUnreachable: there is no kubeconfig.
+    """
+    in_cluster = "KUBERNETES_SERVICE_HOST" in os.environ and (_SERVICE_ACCOUNT / "token").exists()
+    if kubeconfig is None and context is None and in_cluster:
+        return _read_service_account
+    return partial(_read_kubeconfig, _find_kubeconfig(kubeconfig), context)
+
+
+def bypasses_proxy(url: str, environment: Mapping[str, str]) -> bool:
+    """True if a network in NO_PROXY holds the host of this URL, which then has to be an address.
+
+    aiohttp takes NO_PROXY as Python's urllib reads it: names and domains only. kubectl takes networks, too, such as
+    `10.0.0.0/8`, and clusters are often named by address.
+    """
+    try:
+        address = ip_address(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+    for entry in environment.get("no_proxy", environment.get("NO_PROXY", "")).split(","):
+        try:
+            network = ip_network(entry.strip(), strict=False)
+        except ValueError:  # a name, a domain or *, which urllib knows
+            continue
+        if address in network:
+            return True
+    return False
+
+
+async def _read_service_account() -> Reading:
+    configuration = _configuration()
+    token, authority = _SERVICE_ACCOUNT / "token", _SERVICE_ACCOUNT / "ca.crt"
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+        identity = Identity(f"Bearer {token.read_text().strip()}", authority=authority.read_bytes())
+    except (config.ConfigException, OSError) as error:
+        raise ClusterUnreachable(f"can't use the service account of this pod: {error}") from error
+    _leave_out_credentials(configuration)
+    return Reading(configuration, identity, (token, authority))
+
+
+async def _read_kubeconfig(where: str, context: str | None) -> Reading:
+    """Read a kubeconfig, and ask the plugin that it names.
+
+    Raises:
+        ClusterUnreachable: it can't be used; the text says which file, and what to do.
+    """
+    configuration = _configuration()
+    try:
+        merger = KubeConfigMerger(where)
+        loader = KubeConfigLoader(merger.config, context, config_base_path=None)
+        chosen, users = loader.current_context["context"], merger.config.safe_get("users")
+        cluster = merger.config["clusters"].get_with_name(chosen["cluster"])["cluster"]
+        named = merger.config["users"].get_with_name(chosen["user"], safe=True) if users and "user" in chosen else None
+        user: Any = named["user"] if named else None
+        read, files = {}, [Path(one) for one in merger.paths]
+        # Taken out of what the loader sees, which would write it into temporary files.
+        for node, name in ((cluster, "certificate-authority"), (user, "client-certificate"), (user, "client-key")):
+            read[name], file = _taken(node, name)
+            files += file
+        if user and "tokenFile" in user:
+            files.append(_beside(user, user["tokenFile"]))
+        plugin = user["exec"] if user and "exec" in user else None
+        if plugin:
+            del user.value["exec"]
+        loader.cert_file = loader.key_file = None
+        await loader.load_and_set(configuration)
+        shown: dict[str, Any] = await _ask(plugin, where) if plugin else {}
+    except config.ConfigException as error:
+        raise ClusterUnreachable(_what_kubeconfig_lacks(where, context, str(error))) from error
+    except (OSError, yaml.YAMLError) as error:
+        raise ClusterUnreachable(f"can't read the kubeconfig {where}: {error}") from error
+    except (TypeError, AttributeError) as error:  # what the loader raises for an empty file, for example
+        raise ClusterUnreachable(
+            f"{where} is not a kubeconfig: set KUBECONFIG or pass {option('kubeconfig')}"
+        ) from error
+    token = f"Bearer {shown['token']}" if shown.get("token") else configuration.api_key.get("BearerToken")
+    _leave_out_credentials(configuration)
+    identity = Identity(
+        authorization=token.strip() if token else None,
+        certificate=shown.get("clientCertificateData", "").encode() or read["client-certificate"],
+        key=shown.get("clientKeyData", "").encode() or read["client-key"],
+        authority=read["certificate-authority"],
+        expires_at=_time(shown.get("expirationTimestamp")),
+    )
+    return Reading(configuration, identity, tuple(files))
+
+
+def _configuration() -> client.Configuration:
+    # Not bounded: each call that is waited for holds a connection, and what it waits for may need another.
+    configuration = client.Configuration(connection_pool_maxsize=0)
+    configuration.client_go_retries = True  # what is read is read again after the time that a Retry-After says
+    return configuration
+
+
+def _leave_out_credentials(configuration: client.Configuration) -> None:
+    """`Connections` shows them, the newest ones with each request."""
+    configuration.api_key, configuration.refresh_api_key_hook, configuration.ssl_ca_cert = {}, None, None
+
+
+def _taken(node: Any, name: str) -> tuple[bytes, list[Path]]:
+    """Content of an entry that is data or names a file, and that file. The entry is taken out."""
+    if not node:
+        return b"", []
+    data, file = node.value.pop(f"{name}-data", None), node.value.pop(name, None)
+    if data:
+        return base64.b64decode(data), []
+    if not file:
+        return b"", []
+    path = _beside(node, file)
+    return path.read_bytes(), [path]
+
+
+def _beside(node: Any, file: str) -> Path:
+    """A file that a kubeconfig names, relative to where that is."""
+    return Path(node.path).absolute().parent / file
+
+
+async def _ask(plugin: Any, where: str) -> dict[str, Any]:
+    """What a credential plugin answers.
+
+    Raises:
+        ClusterUnreachable: it can't be run.
+    """
+    try:
+        answer: dict[str, Any] = await ExecProvider(plugin).run()
+    except OSError as error:
+        raise ClusterUnreachable(
+            f"can't run the credential plugin {plugin['command']!r} that the kubeconfig {where} names: {error}; "
+            "install the plugin, or correct users[].user.exec.command"
+        ) from error
+    if not answer.get("token") and not (answer.get("clientCertificateData") and answer.get("clientKeyData")):
+        raise ClusterUnreachable(
+            f"the credential plugin {plugin['command']!r} that the kubeconfig {where} names has answered without "
+            "status.token and without status.clientCertificateData with clientKeyData; run it by hand to see why"
+        )
+    return answer
+
+
+def _time(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ClusterUnreachable(
+            f"the credential plugin has answered with expirationTimestamp {text!r}, which is no RFC 3339 time"
+        ) from error
+
+
+def _find_kubeconfig(kubeconfig: str | None) -> str:
+    """One path or several, as kubectl takes them.
+
+    Raises:
+        ClusterUnreachable: there is no file.
+    """
+    named = os.environ.get("KUBECONFIG")  # the library takes it as it was when it was imported
+    where = kubeconfig or named or _KUBECONFIG
+    files = [Path(one).expanduser() for one in where.split(os.pathsep) if one]
+    if any(file.exists() for file in files):
+        return where
+    unset = "KUBECONFIG is not set, and " if not (kubeconfig or named) else ""
+    absent = f"{' and '.join(map(str, files))} {'does' if len(files) == 1 else 'do'} not exist"
+    raise ClusterUnreachable(
+        f"found no kubeconfig: {unset}{absent}; set KUBECONFIG to the path of your kubeconfig, or pass "
+        f"{option('kubeconfig')}"
+    )
+
+
+def _what_kubeconfig_lacks(where: str, context: str | None, error: str) -> str:
+    if "current-context" in error:
+        return (
+            f"the kubeconfig {where} has no current context; pass {option('context')}, or run `kubectl config "
+            "use-context NAME`"
+        )
+    if context and f"name {context} in" in error:
+        return f"the kubeconfig {where} has no context {context!r}; `kubectl config get-contexts` lists its contexts"
+    return f"can't use the kubeconfig {where}: {error}"

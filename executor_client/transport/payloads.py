@@ -1,0 +1,106 @@
+"""How code gets into the cluster: sealed in the record if it is small, else in Secrets."""
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import CodeExecutionSpec
+from codeexec_api.names import (
+    EXECUTION_LABEL,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    PAYLOAD_SECRET_TYPE,
+    SEALING_KEY,
+    payload_name,
+)
+from codeexec_api.sealing import is_sealable, seal
+from executor_client.exceptions import CodeExecError
+from executor_client.model.blocks import split_payload
+from executor_client.transport.creation import created_once
+from executor_client.transport.kube_api import KubeApi
+
+_KEY_SECONDS: Final = 60
+"""After which the cluster is asked again which key counts; it keeps each for a day after that."""
+_PARTS_AT_ONCE: Final = 4
+"""How many Secrets of a payload are created at the same time."""
+
+
+class Payloads:
+    """Those of one connection."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        self._asking_for_key = asyncio.Lock()
+        self._key: Mapping[str, str] | None = None
+        self._key_read_at: float | None = None
+
+    async def sealed(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecutionSpec:
+        """With the payload in it instead of in Secrets, if it is small and the cluster has a key for that."""
+        if spec.payload_ref is None or not is_sealable(payload) or (key := await self._sealing_key()) is None:
+            return spec
+        try:
+            sealed = seal(payload, key, self._api.namespace, name)
+        except ValueError as error:
+            raise CodeExecError(
+                f"the ConfigMap {SEALING_KEY} in namespace {self._api.namespace!r} holds {error}; ask the platform "
+                "owner to delete its data and to restart the operator"
+            ) from error
+        return spec.model_copy(update={"payload_ref": None, "sealed_payload": sealed})
+
+    async def _sealing_key(self) -> Mapping[str, str] | None:
+        """The operator's public key, not older than a minute; None where there is none, or it may not be read."""
+        now = asyncio.get_running_loop().time()
+        async with self._asking_for_key:
+            if self._key_read_at is None or now - self._key_read_at > _KEY_SECONDS:
+                try:
+                    with self._api.network_errors("read the sealing key"):
+                        found = await self._api.core.read_namespaced_config_map(SEALING_KEY, self._api.namespace)
+                    self._key = found.data or None
+                except ApiException:  # whatever the reason is, Secrets are the way without it
+                    self._key = None
+                self._key_read_at = now
+        return self._key
+
+    async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> None:
+        """Create the Secrets of an execution, if it has some.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        if spec.payload_ref is None:
+            return
+        at_once = asyncio.Semaphore(_PARTS_AT_ONCE)
+
+        async def create(part: int, data: Mapping[str, bytes]) -> None:
+            secret: Any = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "type": PAYLOAD_SECRET_TYPE,
+                "immutable": True,
+                "metadata": {
+                    "name": payload_name(ref.name, part),
+                    "labels": {EXECUTION_LABEL: name, MANAGED_BY_LABEL: MANAGED_BY},
+                },
+                "data": {key: base64.b64encode(content).decode() for key, content in data.items()},
+            }
+
+            async def find(is_there: bool) -> bool:  # an agent may read no Secret
+                return is_there
+
+            async with at_once:
+                with self._api.errors("create the payload Secret"):
+                    await created_once(
+                        lambda: self._api.core.create_namespaced_secret(self._api.namespace, secret),
+                        find,
+                    )
+
+        ref = spec.payload_ref
+        outcomes = await asyncio.gather(
+            *(create(part, data) for part, data in enumerate(split_payload(payload, ref.parts))), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome

@@ -1,0 +1,195 @@
+"""Watches that survive what is lost on the way: they are opened again, and what may have been missed is looked at."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+import aiohttp
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import CodeExecution, CodeSession
+from codeexec_api.names import GROUP, VERSION
+from executor_client.exceptions import ClusterUnreachable, CodeExecError, NotFound
+from executor_client.transport import connections
+from executor_client.transport.api_errors import translate
+from executor_client.transport.creation import OUTAGE_SECONDS, PASSING
+from executor_client.transport.kube_api import KubeApi
+
+_WATCH_SECONDS: Final = 240
+_SILENT_SECONDS: Final = 90
+"""After which a watch that says nothing counts as broken: bookmarks come every minute."""
+_RECONNECT_SECONDS: Final = 0.5
+_LONGEST_PAUSE_SECONDS: Final = 8
+"""Before a watch is opened again if those before it gave nothing at all."""
+_REFUSAL_SECONDS: Final = 5
+"""How long it may refuse a watch: one that has just started doesn't know all rights yet."""
+
+_Object = TypeVar("_Object", CodeExecution, CodeSession)
+
+SEEN: Final = "SEEN"
+GONE: Final = "GONE"
+"""Beside the changes that a watch tells of."""
+
+
+class Outage:
+    """How long watches have been failing, and whether there is hope.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._opened_at = self._since = clock()
+        self._pause = _RECONNECT_SECONDS
+        self._of_no_use = False
+        self.said = False
+        """True if the watch has said something."""
+
+    def opens(self) -> None:
+        """A watch is about to be opened."""
+        self._opened_at, self.said, self._of_no_use = self._clock(), False, False
+
+    def ended(self) -> bool:
+        """The watch has ended in order, and from now on it is missing. True if it was of no use at all."""
+        self._since = self._clock()
+        self._of_no_use = self._short and not self.said
+        return self._of_no_use
+
+    def passes(self, error: Exception) -> bool:
+        """True if the watch is to be opened again after this error."""
+        if not self._short:  # it was open for a while, so this is another outage
+            self._since = self._clock()
+        lasting = isinstance(error, ApiException) and error.status not in PASSING
+        lasting |= isinstance(error, CodeExecError) and not isinstance(error, ClusterUnreachable)
+        return self._clock() - self._since <= (_REFUSAL_SECONDS if lasting else OUTAGE_SECONDS)
+
+    def pause(self) -> float:
+        """Seconds until the next one is opened: more and more as long as they are of no use."""
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS) if self._of_no_use else _RECONNECT_SECONDS
+        return self._pause if self._short else 0
+
+    @property
+    def _short(self) -> bool:
+        return self._clock() - self._opened_at < connections.REQUEST_SECONDS
+
+
+class Watcher:
+    """Watches objects of a connection."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def changes(
+        self, kind: str, plural: str, start: _Object, parse: Callable[[Any], _Object]
+    ) -> AsyncGenerator[_Object, None]:
+        """Each version of an object after the given one, until it is deleted. Lost watches are resumed, for a while.
+
+        Raises:
+            CodeExecError: see `exceptions`.
+        """
+        name, seen = start.metadata.name, int(start.metadata.resource_version)
+        version = start.metadata.resource_version
+        events = self.events(kind, plural, version, lambda: [name], {"fieldSelector": f"metadata.name={name}"})
+        async with aclosing(events):
+            async for change, raw in events:
+                if change == GONE:
+                    return
+                current = parse(raw)
+                if int(current.metadata.resource_version) > seen:
+                    seen = int(current.metadata.resource_version)
+                    yield current
+                if change == "DELETED":
+                    return
+
+    async def begin(self, kind: str, plural: str, selector: Mapping[str, str]) -> str:
+        """The resource version from which on nothing will be missed."""
+        with self._api.errors(f"list {kind}s"):
+            listed: Any = await self._api.custom.list_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                self._api.namespace,
+                plural,
+                limit=1,
+                label_selector=selector.get("labelSelector"),
+                field_selector=selector.get("fieldSelector"),
+            )
+        version: str = listed["metadata"]["resourceVersion"]
+        return version
+
+    async def _look(self, kind: str, plural: str, names: Collection[str]) -> AsyncGenerator[tuple[str, Any], None]:
+        """The objects of these names as they are, or GONE with the name."""
+        for name in names:
+            try:
+                yield SEEN, await self._api.get_object(kind, plural, name)
+            except NotFound:
+                yield GONE, {"metadata": {"name": name}}
+
+    async def events(
+        self, kind: str, plural: str, version: str, names: Callable[[], Collection[str]], selector: Mapping[str, str]
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        """What changes from a resource version on: the kind of the change, and the object. Lost watches are resumed.
+
+        Where a change may have been missed, the objects of these names are looked at: SEEN or GONE.
+        """
+        outage, missed = Outage(asyncio.get_running_loop().time), False
+        while True:
+            outage.opens()
+            try:
+                if missed:
+                    version = await self.begin(kind, plural, selector)
+                    async with aclosing(self._look(kind, plural, names())) as found:
+                        async for seen in found:
+                            yield seen
+                async with aclosing(self._watch_once(kind, plural, version, selector)) as events:
+                    async for change, raw in events:
+                        outage.said = True
+                        version = raw["metadata"]["resourceVersion"]
+                        if change != "BOOKMARK":
+                            yield change, raw
+                missed = outage.ended()
+            except (ApiException, CodeExecError) as error:
+                too_old = isinstance(error, ApiException) and error.status == 410
+                missed = missed or too_old
+                if self._api.closed or (not too_old and not outage.passes(error)):
+                    if isinstance(error, ApiException):
+                        raise translate(f"watch the {kind}", self._api.namespace, error) from error
+                    raise
+            await asyncio.sleep(outage.pause())
+
+    async def _watch_once(
+        self, kind: str, plural: str, version: str, selector: Mapping[str, str]
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        """One watch, until the server ends it. When the caller has seen enough, its connection is dropped at once."""
+        with self._api.network_errors(f"watch the {kind}"):
+            query = {
+                "watch": "true",
+                "allowWatchBookmarks": "true",
+                "timeoutSeconds": str(_WATCH_SECONDS),
+                "resourceVersion": version,
+                **selector,
+            }
+            path = f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{plural}"
+            async with asyncio.timeout(connections.REQUEST_SECONDS):
+                response = await self._api.stream(path, {}, query, silent=_SILENT_SECONDS)
+            try:
+                if response.status != 200:
+                    raise ApiException(status=response.status, reason=await response.text())
+                while line := await response.content.readline():
+                    event = _parsed_event(line)
+                    if event["type"] == "ERROR":
+                        raise ApiException(status=event["object"].get("code"), reason=event["object"].get("message"))
+                    yield event["type"], event["object"]
+            finally:
+                response.close()
+
+
+def _parsed_event(line: bytes) -> dict[str, Any]:
+    """One line of a watch. One that was cut off is an end of the connection like any other."""
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise aiohttp.ClientPayloadError(f"a line of the watch is not JSON: {error}") from None
+    return event

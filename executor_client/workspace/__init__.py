@@ -1,0 +1,1 @@
+"""A session that lasts, and files between its workspace and the caller's disk. Knows no agent framework."""

@@ -1,0 +1,61 @@
+"""Ends the session of an executor that is gone, where no event loop can be counted on.
+
+An executor may be collected in the middle of anything, or with the interpreter. Whatever fails here does no harm: the
+operator ends a session that nothing runs in by its limits.
+"""
+
+import asyncio
+import logging
+import threading
+from typing import Any, Final
+
+from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
+from executor_client.client.request import ClusterRef
+from executor_client.transport.credentials import tls_context
+from executor_client.transport.kube_config import reader
+from executor_client.workspace.shared_session import SharedSession
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_AND_READ_SECONDS: Final = (2, 3)
+
+
+def end_unattended(shared: SharedSession, cluster: ClusterRef) -> None:
+    """End the session, if one is open: in a thread, or at once when the interpreter ends. Raises nothing."""
+    opened = shared.drop()
+    if opened is None:
+        return
+    if threading.main_thread().is_alive():
+        # The collector may have come in a running loop, or while some lock is held.
+        threading.Thread(target=_end, args=(opened.session.name, cluster), name="codeexec-session-finalizer").start()
+    else:
+        _end(opened.session.name, cluster)
+
+
+def _end(name: str, cluster: ClusterRef) -> None:
+    try:
+        # Nothing else needs the synchronous client, which takes a while to load.
+        from kubernetes import client
+
+        read = asyncio.run(reader(cluster.kubeconfig, cluster.context)())
+        configuration: Any = client.Configuration()
+        configuration.host, configuration.verify_ssl = read.configuration.host, read.configuration.verify_ssl
+        configuration.tls_server_name = read.configuration.tls_server_name
+        configuration.proxy = read.configuration.proxy or configuration.proxy
+        if read.identity.authorization:
+            configuration.api_key = {"authorization": read.identity.authorization}
+        configuration.retries = False
+        with client.ApiClient(configuration) as api:
+            context = tls_context(read.configuration, read.identity)
+            api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
+            client.CustomObjectsApi(api).patch_namespaced_custom_object(
+                GROUP,
+                VERSION,
+                cluster.namespace,
+                SESSION_PLURAL,
+                name,
+                {"spec": {"ended": True}},
+                _request_timeout=_CONNECT_AND_READ_SECONDS,
+            )
+    except Exception as error:  # the last thing that is done; there is nobody to tell but the log
+        logger.info("could not end session %s, which ends at its idle timeout: %s", name, error)

@@ -1,0 +1,197 @@
+"""One session for all calls of an executor, from whatever event loop or thread: made when it is needed, and anew."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from codeexec_api import SessionPhase
+from executor_client.client.session import Session
+from executor_client.exceptions import CodeExecError, ExecutionNotStarted, NotFound, SessionEnded
+from executor_client.model.results import session_failure
+from executor_client.model.words import caller
+from executor_client.runtime import asyncio_tasks, forks
+from executor_client.workspace.work_dir import Stamp
+
+T = TypeVar("T")
+
+_CREATION_SECONDS: Final = 30
+"""How long a call waits for another one that is creating the session, possibly in a loop that is gone."""
+_SESSIONS_A_CALL: Final = 4
+"""How many sessions may end under one call before it gives up."""
+_BROKEN: Final = (SessionPhase.DENIED, SessionPhase.FAILED)
+
+
+@dataclass(eq=False)
+class OpenSession:
+    """A session, and what has become of it so far."""
+
+    session: Session
+    created: "Future[bool]" = field(default_factory=Future)
+    """False if it could not be created."""
+    used: bool = False
+    """True when something has run in it."""
+    prepared: bool = False
+    """True when the functions are there and load."""
+    sent: dict[str, Stamp] = field(default_factory=dict)
+    """Files of work_dir that are in its workspace, as they were when they were sent."""
+    uploading: "Future[None] | None" = None
+    """Done when the last call that has sent such files is over; the others wait for it."""
+
+
+class SharedSession:
+    """Hands out the session that is open, or opens one.
+
+    Args:
+        new: makes the handle of a new session, without I/O.
+    """
+
+    def __init__(self, new: Callable[[], Session]) -> None:
+        self._new = new
+        self.begin_anew()
+        forks.begins_anew(self)
+
+    def begin_anew(self) -> None:
+        """Have no session; see `executor_client.runtime.forks`."""
+        self._lock = threading.Lock()
+        self._current: OpenSession | None = None
+        self._note = ""
+        self._ends = 0
+
+    async def run(self, call: Callable[[OpenSession], Awaitable[T]]) -> T:
+        """Run a call in the session. If it has ended before, the call is run in a new one.
+
+        A new session is created at the same time as what the call creates in it.
+
+        Raises:
+            SessionEnded: `end` was called before anything was run, or sessions don't live long enough for that.
+            CodeExecError: whatever the call raises, or why there can be no session.
+        """
+        attempts, ends = 0, self._ends
+        while True:
+            attempts += 1
+            opened, mine = self._claim(ends)
+            if not mine and not await _is_created(opened):
+                self.drop(opened)
+                if attempts >= _SESSIONS_A_CALL:
+                    raise SessionEnded(f"concurrent calls failed {attempts} times to create a session; try again")
+                continue
+            try:
+                result = await (self._create_and_call(opened, call) if mine else call(opened))
+            except ExecutionNotStarted:
+                await self._drop_if_over(opened)
+                raise
+            except SessionEnded:
+                await self._lose(opened)
+                if attempts >= _SESSIONS_A_CALL:
+                    raise
+            except BaseException:
+                opened.used = True  # whatever happened, something may have run
+                raise
+            else:
+                opened.used = True
+                return result
+
+    def drop(self, opened: OpenSession | None = None) -> OpenSession | None:
+        """Forget the open session, or this one if it is still the open one, and return it."""
+        with self._lock:
+            if opened is not None and opened is not self._current:
+                return None
+            dropped, self._current = self._current, None
+            return dropped
+
+    async def end(self) -> None:
+        """End the session, if there is one; the next call gets a new one. Calls that wait for their turn don't run.
+
+        Raises:
+            CodeExecError: it could not be ended; it is forgotten all the same, and ends by its limits.
+        """
+        with self._lock:
+            self._note = ""
+            self._ends += 1
+        opened = self.drop()
+        if opened and await _is_created(opened):
+            await opened.session.end()
+
+    def take_note(self) -> str:
+        """What the next output has to begin with; empty if no workspace was lost since the last one."""
+        with self._lock:
+            note, self._note = self._note, ""
+            return note
+
+    def _claim(self, ends: int) -> tuple[OpenSession, bool]:
+        """The open session, and whether the caller is the one who has to create it.
+
+        Raises:
+            SessionEnded: `end` was called more often than when the call came.
+        """
+        with self._lock:
+            if self._ends != ends:
+                raise SessionEnded("stop() or restart() was called before this call ran; nothing was run")
+            if self._current:
+                return self._current, False
+            self._current = OpenSession(self._new())
+            return self._current, True
+
+    async def _create_and_call(self, opened: OpenSession, call: Callable[[OpenSession], Awaitable[T]]) -> T:
+        creating = asyncio.create_task(self._create(opened))
+        calling = asyncio.ensure_future(call(opened))
+        try:
+            await asyncio.wait({creating, calling}, return_when=asyncio.FIRST_EXCEPTION)
+            if creating.done() and (error := creating.exception()):
+                raise error
+            return await calling
+        finally:
+            calling.cancel()
+            await asyncio.shield(asyncio_tasks.settle(creating, calling))
+
+    async def _create(self, opened: OpenSession) -> None:
+        try:
+            await opened.session.create()
+        except BaseException:
+            self.drop(opened)
+            opened.created.set_result(False)
+            raise
+        opened.created.set_result(True)
+
+    async def _drop_if_over(self, opened: OpenSession) -> None:
+        """Forget a session that could not start: the next call gets a new one."""
+        with suppress(CodeExecError):
+            if (await opened.session.record()).status.phase.terminal:
+                self.drop(opened)
+
+    async def _lose(self, opened: OpenSession) -> None:
+        """Forget a session that is over, and remember to say so where that means that files are gone.
+
+        Raises:
+            CodeExecError: it never worked, and a new one would not either.
+        """
+        mine = self.drop(opened)
+        try:
+            record = await opened.session.record()
+        except NotFound:
+            reason = "Deleted"
+        else:
+            reason = record.status.reason or "EndRequested"
+            error = session_failure(record, caller())
+            if error and record.status.phase in _BROKEN and record.status.started_at is None:
+                raise error
+        if mine and opened.used:
+            with self._lock:
+                self._note = (
+                    f"[codeexec: session {opened.session.name} ended ({reason}); "
+                    "this call ran in a new workspace, without the files of earlier calls]\n"
+                )
+
+
+async def _is_created(opened: OpenSession) -> bool:
+    """Wait for whoever is creating the session; False if that failed, or if the one who does it is gone."""
+    waiting = asyncio.wrap_future(opened.created)
+    try:
+        async with asyncio.timeout(_CREATION_SECONDS):
+            return await asyncio.shield(waiting)
+    except TimeoutError:
+        return False

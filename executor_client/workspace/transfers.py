@@ -1,0 +1,143 @@
+"""Files between a workspace and the caller's folder, in as many executions as their sizes need."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from executor_client.exceptions import CodeExecError, FileTransferError
+from executor_client.model.blocks import PreparedBlock
+from executor_client.model.results import Artifact, ExecutionResult
+from executor_client.workspace.shared_session import OpenSession
+from executor_client.workspace.work_dir import NameRefused, WorkDir, is_kept_source
+
+logger = logging.getLogger(__name__)
+
+_PATTERNS_AT_ONCE: Final = 64
+"""Files that one execution fetches by name."""
+
+
+def keep_source(folder: WorkDir | None, blocks: Sequence[PreparedBlock]) -> str | None:
+    """Keep each block in work_dir, if that is set and no program of the caller's acts on its name unasked.
+
+    What stands under a name there is replaced; see `write_inside`. If the file system takes two names for one (by
+    case or Unicode normalization), the source of the later block stays; what is run doesn't come from here.
+
+    Returns:
+        Path of the first block, or None if it was not kept.
+
+    Raises:
+        ValueError: a name leads out of work_dir or can't be written.
+    """
+    if folder is None:
+        return None
+    root = folder.root.resolve()
+    kept = [block for block in blocks if not folder.keeps_out(block.file)]
+    for block in kept:
+        try:
+            folder.write(block.file, block.content)
+        except ValueError:
+            raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"{block.file!r} can't be saved in work_dir: {error}; nothing was run") from error
+    first = blocks[0]
+    return str(root / first.file) if first in kept else None
+
+
+def keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[str, bytes]) -> ExecutionResult:
+    """Write files into work_dir, and say which of the artifacts are there: none that programs act on unasked."""
+    kept = set()
+    for path, content in contents.items():
+        try:
+            folder.write(path, content)
+            kept.add(path)
+        except NameRefused:
+            continue  # told of below, as those that were not even fetched
+        except (OSError, RuntimeError, ValueError) as error:
+            logger.warning("%r of execution %s can't be saved in work_dir: %s", path, result.name, error)
+    artifacts = tuple(replace(one, fetched=one.path in kept) for one in result.artifacts)
+    if left := [f"{one.path} ({one.size_bytes} bytes)" for one in artifacts if not one.fetched]:
+        logger.warning(
+            "not copied into work_dir from execution %s (at most %d bytes a call, and no names that programs act on "
+            "unasked, such as hidden ones): %s",
+            result.name,
+            MAX_FETCH_BYTES,
+            ", ".join(left),
+        )
+    return replace(result, artifacts=artifacts, files=contents)
+
+
+def keep(folder: WorkDir, name: str, content: bytes, *, any_name: bool) -> Path:
+    """Write a file that was asked for by name; see `write_inside`.
+
+    Raises:
+        FileTransferError: it can't be kept.
+    """
+    try:
+        return folder.write(name, content, any_name=any_name)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise FileTransferError(f"{name!r} can't be saved in {folder.root}: {error}") from error
+
+
+def without_sources(paths: Iterable[str]) -> list[str]:
+    """Without `tmp_code_….py` and the like: nobody has asked for these files."""
+    return [path for path in paths if not is_kept_source(path)]
+
+
+async def upload(files: Mapping[str, bytes], cancelled: asyncio.Event, opened: OpenSession) -> None:
+    """Put files into the workspace."""
+    await opened.session.upload(files, cancelled=cancelled)
+
+
+async def list_all(cancelled: asyncio.Event, opened: OpenSession) -> list[Artifact]:
+    """The files of the workspace."""
+    return await opened.session.list_files(cancelled=cancelled)
+
+
+async def fetch(sizes: Mapping[str, int], cancelled: asyncio.Event, opened: OpenSession) -> dict[str, bytes]:
+    """Content of files of the workspace, as far as they are there, in as many executions as their sizes need."""
+    found: dict[str, bytes] = {}
+    for group in groups(sizes, MAX_FETCH_BYTES, _PATTERNS_AT_ONCE):
+        contents = await opened.session.download(group, cancelled=cancelled)
+        found |= {path: contents[path] for path in group if path in contents}
+    return found
+
+
+async def bring_back(
+    folder: WorkDir, opened: OpenSession, result: ExecutionResult, cancelled: asyncio.Event
+) -> ExecutionResult:
+    """Copy files that the code has made or changed into work_dir. The result is there whether that works or not."""
+    wanted: dict[str, int] = {}
+    for artifact in result.artifacts:
+        # A name with * or ? would be a pattern that may match more.
+        if folder.keeps_out(artifact.path) or set("*?") & set(artifact.path):
+            continue
+        if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
+            wanted[artifact.path] = artifact.size_bytes
+    found: dict[str, bytes] = {}
+    for group in groups(wanted, MAX_FETCH_BYTES, _PATTERNS_AT_ONCE):
+        try:
+            fetched = await opened.session.execute((), fetch=group, list_files="None", cancelled=cancelled)
+        except CodeExecError as error:
+            logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
+        else:
+            found |= fetched.files
+    kept = keep_artifacts(folder, result, found)
+    opened.sent |= folder.stamps(one.path for one in kept.artifacts if one.fetched)
+    return kept
+
+
+def groups(sizes: Mapping[str, int], most_bytes: int, most_names: int) -> list[list[str]]:
+    """Names in groups, in order; a group holds more than `most_bytes` only if a single one does."""
+    groups: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if not groups or size > room or len(groups[-1]) == most_names:
+            groups.append([])
+            room = most_bytes
+        groups[-1].append(name)
+        room -= size
+    return groups

@@ -1,0 +1,108 @@
+"""Why a pod that was requested doesn't start yet, and what to do about it, in the words of the record. Pure."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from codeexec_api import CodeExecution, CodeSession, ConditionType, Reason, find_condition
+from codeexec_operator.core.actions import Plan
+from codeexec_operator.core.findings import Ending, with_condition
+from codeexec_operator.core.observed import Room, Sandbox, is_blocked, lacks_room
+from codeexec_operator.core.startup import Timing, late, requested_at, why
+
+FREE_ROOM: Final = (
+    "End sessions that nobody needs (`codeexec sessions`, `codeexec sessions end NAME`); the platform owner can add "
+    "nodes, or lower `requests` of the policy"
+)
+_NAMED: Final = 3
+"""Sessions that a message names."""
+
+
+def tell(
+    record: CodeExecution | CodeSession,
+    plan: Plan,
+    sandbox: Sandbox,
+    room: Room,
+    now: datetime,
+    timing: Timing,
+    said: str = "",
+) -> Plan:
+    """The plan for a record whose pod isn't ready, with what the record has to say about that.
+
+    It is written again only if the reason is another one, or the words of the scheduler or the kubelet are. Who has
+    pods changes often, and stays as it was then. `said` is why the pod isn't ready, if its status doesn't tell that.
+    """
+    blocked = sandbox.pod.unschedulable if sandbox.pod else ""
+    notice = timing.queue_notice if blocked else timing.start_notice
+    tell_at = requested_at(record.status.conditions, now) + timedelta(seconds=notice)
+    if now < tell_at:
+        return replace(plan, wake_at=min(plan.wake_at or tell_at, tell_at))
+    reason = Reason.UNSCHEDULABLE if blocked else Reason.POD_STARTING
+    said = said or why(sandbox)
+    before = find_condition(record.status.conditions, ConditionType.DELAYED)
+    if before and before.status == "True" and before.reason == reason.value and said.rstrip(".") in before.message:
+        return plan
+    what_to_do = _advice(sandbox, room) if blocked else _look_at(record, sandbox)
+    message = f"the pod is not ready yet: {said.rstrip('.')}. {what_to_do}"
+    return replace(plan, status=record.status.model_copy(update=_delayed(record, reason.value, message, now)))
+
+
+def tell_of_session(execution: CodeExecution, session: CodeSession, now: datetime) -> Plan:
+    """The plan for an execution whose session doesn't start: its record says what the session's says."""
+    delayed = find_condition(session.status.conditions, ConditionType.DELAYED)
+    if delayed is None or delayed.status != "True":
+        return Plan()
+    message = f"session {session.metadata.name!r}: {delayed.message}"
+    before = find_condition(execution.status.conditions, ConditionType.DELAYED)
+    if before and before.status == "True" and before.message == message:
+        return Plan()
+    return Plan(status=execution.status.model_copy(update=_delayed(execution, delayed.reason, message, now)))
+
+
+def _delayed(record: CodeExecution | CodeSession, reason: str, message: str, now: datetime) -> dict[str, object]:
+    conditions = with_condition(
+        record.status.conditions, ConditionType.DELAYED, reason, message, now, record.metadata, holds=True
+    )
+    return {"reason": reason, "message": message, "conditions": conditions}
+
+
+def too_late(sandbox: Sandbox, room: Room, timing: Timing) -> Ending:
+    """The end of what waited for its pod in vain, with what to do if no node had room."""
+    ending = late(sandbox, timing)
+    if not is_blocked(sandbox):
+        return ending
+    return replace(ending, message=f"{ending.message.rstrip('.')}. {_advice(sandbox, room)}")
+
+
+def _advice(sandbox: Sandbox, room: Room) -> str:
+    """What to do if the scheduler finds no node."""
+    if not lacks_room(sandbox):
+        return "The platform owner has to look at the nodes: `kubectl describe nodes`"
+    return f"{_holders(room)}{FREE_ROOM}"
+
+
+def _holders(room: Room) -> str:
+    idle = ", ".join(room.idle[:_NAMED])
+    more = len(room.idle) - _NAMED
+    named = f" ({idle}{f' and {more} more' if more > 0 else ''})"
+    counts = {
+        f"{_count(len(room.idle), 'idle session')}{named}": len(room.idle),
+        _count(room.busy, "busy session"): room.busy,
+        _count(room.executions, "execution"): room.executions,
+        f"{_count(room.ready, 'ready pod')} of pools": room.ready,
+    }
+    parts = [text for text, number in counts.items() if number]
+    if not parts:
+        return "Nothing else in this namespace has a pod. "
+    return f"In this namespace, these have pods: {', '.join(parts)}. "
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _look_at(record: CodeExecution | CodeSession, sandbox: Sandbox) -> str:
+    meta, status = record.metadata, record.status
+    pulls = sandbox.pod is not None and sandbox.pod.node_name and not sandbox.pod.running
+    may = f"Its node may still be pulling the image {status.image}. " if pulls else ""
+    return f"{may}`kubectl -n {meta.namespace} describe pod {status.pod_name}` shows what happens"

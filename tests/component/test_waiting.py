@@ -1,0 +1,207 @@
+"""Nobody waits without a word: a real scheduler finds no room, a node takes its time, others go first."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from cluster_tools import SANDBOX, wait_for
+from component_stage import in_thread
+
+from executor_client import ExecutionNotStarted, Limits, PreparedBlock, WaitNotice
+
+HELLO = (PreparedBlock("python", b'print("hello")'),)
+ROOM = {"cpu": "30m"}
+"""For one pod, which requests 20m."""
+
+
+class Heard:
+    """Takes what a client hears of a call that waits."""
+
+    def __init__(self) -> None:
+        self.notices: asyncio.Queue[WaitNotice] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, notice: WaitNotice) -> None:
+        self._loop.call_soon_threadsafe(self.notices.put_nowait, notice)
+
+
+def waiting_at(mark: str) -> tuple[PreparedBlock, ...]:
+    return (PreparedBlock("python", f'wait("{mark}")'.encode()),)
+
+
+async def cancelled(call: asyncio.Task) -> None:
+    """A call that nobody waits for any more."""
+    call.cancel()
+    with suppress(asyncio.CancelledError):
+        await call
+
+
+@pytest.fixture
+async def one_place(stage, admin) -> AsyncIterator[None]:
+    """The nodes have room for one pod."""
+    nodes = (await in_thread(admin.kubectl, "get", "nodes", "-o", "name")).split()
+    before = admin.get("node", nodes[0].removeprefix("node/"), "")["status"]["allocatable"]
+
+    def resize(node: str, room: dict[str, str]) -> None:
+        status = {"status": {"allocatable": room}}
+        admin.patch("node", node.removeprefix("node/"), status, subresource="status")
+
+    for node in nodes[1:]:
+        await in_thread(admin.kubectl, "cordon", node)
+    await in_thread(resize, nodes[0], {**before, **ROOM})
+    yield
+    await in_thread(resize, nodes[0], before)
+    for node in nodes[1:]:
+        await in_thread(admin.kubectl, "uncordon", node)
+
+
+def delayed(record: dict) -> tuple[str, str]:
+    [found] = [one for one in record["status"]["conditions"] if one["type"] == "Delayed"]
+    return found["status"], found["reason"]
+
+
+@pytest.mark.parametrize("kind", ["pod of its own", "session"])
+async def test_who_finds_no_room_hears_who_has_it_and_starts_once_there_is_some(
+    operator, stage, client, asking, agent, one_place, admin, kind
+):
+    holder = await client.open_session(asking(), wait=True)
+    heard = Heard()
+    asked = asking(on_wait=heard)
+    session = await client.open_session(asked) if kind == "session" else None
+    call = asyncio.create_task(session.execute(HELLO) if session else client.execute(HELLO, asked))
+    notice = await heard.notices.get()
+    assert notice.reason == "Unschedulable"
+    assert "Insufficient cpu" in notice.message
+    assert f"1 idle session ({holder.name})" in notice.message
+    assert "`codeexec sessions end NAME`" in notice.message
+    record = stage.record(agent)
+    assert (record["status"]["phase"], record["status"]["reason"]) == ("Starting", "Unschedulable")
+    assert delayed(record) == ("True", "Unschedulable")
+    assert not stage.script.jobs[record["metadata"]["uid"]]
+
+    def told() -> str:
+        return admin.kubectl("-n", SANDBOX, "get", "events.events.k8s.io", "-o", f"jsonpath={EVENT % notice.execution}")
+
+    assert "Insufficient cpu" in await in_thread(wait_for, "an Event", told)
+    await holder.end()
+    assert (await call).output == "hello\n"
+    assert delayed(stage.record(agent)) == ("False", "SandboxReady")
+    if session:
+        await session.end()
+
+
+EVENT = '{.items[?(@.regarding.name=="%s")].note}'
+
+
+async def test_who_waits_for_an_image_hears_so(operator, stage, client, asking, agent):
+    heard = Heard()
+    with stage.nodes.waiting("ContainerCreating"):
+        call = asyncio.create_task(client.execute(HELLO, asking(on_wait=heard)))
+        notice = await heard.notices.get()
+    assert notice.reason == "PodStarting"
+    assert "Its node may still be pulling the image" in notice.message
+    await cancelled(call)
+    assert (await in_thread(stage.ended, agent))["status"]["phase"] == "Cancelled"
+
+
+async def test_who_waits_for_a_turn_in_a_session_hears_at_which_place(operator, stage, client, asking, agent):
+    heard = Heard()
+    async with await client.open_session(asking(on_wait=heard), wait=True) as session:
+        first = asyncio.create_task(session.execute(waiting_at(agent)))
+        await stage.script.reached(agent)
+        second = asyncio.create_task(session.execute(HELLO))
+        notice = await heard.notices.get()
+        assert (notice.reason, notice.message.split(" in ")[0]) == ("WaitingForSession", "position 2 of 2")
+        stage.script.open(agent)
+        await first
+        assert (await second).output == "hello\n"
+
+
+async def test_who_waits_for_a_pod_of_a_pool_that_finds_no_room_hears_what_to_do(
+    operator, stage, client, asking, agent, one_place, make_pool
+):
+    holder = await client.open_session(asking(), wait=True)
+    await make_pool(1, ready=False)
+    heard = Heard()
+    call = asyncio.create_task(client.execute(HELLO, asking(on_wait=heard)))
+    while "Insufficient cpu" not in (notice := await heard.notices.get()).message:
+        assert notice.reason == "WaitingForPool"
+    assert notice.message.startswith("position 1 of 1 in the queue of pool")
+    assert "`codeexec sessions end NAME`" in notice.message
+    await holder.end()
+    assert (await call).output == "hello\n"
+
+
+async def test_who_waits_in_vain_fails_and_is_not_refused(hurried, stage, client, asking, agent, one_place):
+    holder = await client.open_session(asking(), outlives_client=True, wait=True)
+    session = await client.open_session(asking(), outlives_client=True)
+    with pytest.raises(ExecutionNotStarted, match=f"1 idle session .{holder.name}."):
+        await session.execute(HELLO)
+    ended = stage.record(agent)
+    assert (ended["status"]["phase"], ended["status"]["reason"]) == ("Failed", "StartTimeout")
+    await holder.end()
+
+
+# --- pools give way ---
+
+
+@pytest.mark.parametrize("kind", ["pod of its own", "session"])
+async def test_a_ready_pod_of_a_full_node_gives_way_to_work_and_the_pool_refills_only_into_what_fits(
+    operator, stage, client, asking, agent, one_place, make_pool, kind
+):
+    pool = await make_pool(1)
+    [ready] = pool.pods()
+    own = asking(limits=Limits(cpu="90m", memory="96Mi"))  # which the pool doesn't serve
+    session = await client.open_session(own) if kind == "session" else None
+    blocks = waiting_at(agent)
+    call = asyncio.create_task(session.execute(blocks) if session else client.execute(blocks, own))
+    await stage.script.reached(agent)
+    await in_thread(wait_for, "one pod of the pool to wait for room", lambda: pool.pods() and ready not in pool.pods())
+    assert len(pool.pods()) == 1
+    stage.script.open(agent)
+    assert (await call).exit_code == 0
+    if session:
+        await session.end()
+    await in_thread(pool.ready, 1)
+
+
+async def test_a_pool_has_one_pod_at_most_that_waits_for_room(operator, one_place, make_pool):
+    pool = await make_pool(4, ready=False)
+    await in_thread(pool.ready, 1)
+    await in_thread(wait_for, "one other pod to wait for room", lambda: len(pool.pods()) == 2)
+
+
+async def test_a_pod_that_was_claimed_never_gives_way(operator, stage, client, asking, agent, one_place, make_pool):
+    await make_pool(1)
+    running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
+    await stage.script.reached(agent)
+    heard = Heard()
+    own = asking(agent=f"{agent}-2", limits=Limits(cpu="90m", memory="96Mi"), on_wait=heard)
+    second = asyncio.create_task(client.execute(HELLO, own))
+    assert (await heard.notices.get()).reason == "Unschedulable"
+    stage.script.open(agent)
+    assert (await running).exit_code == 0
+    assert (await second).output == "hello\n"
+    assert stage.record(agent)["status"]["phase"] == "Succeeded"
+
+
+async def test_a_loop_of_single_calls_does_not_starve_a_session(
+    operator, stage, client, asking, agent, one_place, make_pool
+):
+    await make_pool(1)
+    over = asyncio.Event()
+
+    async def loop() -> int:
+        calls = 0
+        while not over.is_set():
+            assert (await client.execute(HELLO, asking(agent=f"{agent}-loop"))).output == "hello\n"
+            calls += 1
+        return calls
+
+    loops = [asyncio.create_task(loop()) for _ in range(4)]
+    session = await client.open_session(asking())
+    assert (await session.execute(HELLO)).output == "hello\n"
+    await session.end()
+    over.set()
+    assert sum(await asyncio.gather(*loops)) > 0

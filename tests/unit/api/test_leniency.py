@@ -1,0 +1,114 @@
+"""One minor version of skew, played both ways: what a newer version writes is read, and what an older one wrote."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, Phase, v1alpha1
+from codeexec_api.audit_check import read_log, verify
+from executor_client import CodeExecutionClient, Request, prepare
+from executor_client.model.blocks import SourceBlock
+from executor_client.testing import FakeCluster, FakeOutcome
+
+SPEC = {"blocks": [], "sessionRef": {"name": "s"}, "source": {"agent": "x"}}
+META = {"name": "a", "resourceVersion": "1"}
+
+
+def a_record(**spec: Any) -> dict[str, Any]:
+    return {"metadata": META, "spec": {**SPEC, **spec}, "status": {"phase": "Running"}}
+
+
+BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
+NEWER: list[tuple[str, dict[str, Any]]] = [
+    ("a field of the spec", a_record(newField={"a": 1})),
+    ("a field of a block", a_record(blocks=[{**BLOCK, "newField": 1}])),
+    ("a language", a_record(blocks=[{**BLOCK, "language": "ruby"}])),
+    ("another digest", a_record(blocks=[{**BLOCK, "sha256": "sha512:1"}])),
+    ("more blocks", a_record(blocks=[BLOCK] * 200)),
+    ("a longer timeout", a_record(timeoutSeconds=10**6)),
+    ("a field of the status", a_record() | {"status": {"newField": 1}}),
+    ("a phase", a_record() | {"status": {"phase": "Paused"}}),
+    ("a boundary", a_record() | {"status": {"boundary": "Enclave"}}),
+    (
+        "a verdict",
+        a_record() | {"status": {"egressProof": {"verdict": "Partial", "checkedAt": "2026-01-01T00:00:00Z"}}},
+    ),
+    ("a longer message", a_record() | {"status": {"message": "x" * 100_000}}),
+]
+
+
+@pytest.mark.parametrize(("what", "raw"), NEWER, ids=[what for what, _ in NEWER])
+def test_what_a_newer_version_wrote_is_read_back_and_is_no_request_of_this_one(what: str, raw: dict[str, Any]) -> None:
+    record = CodeExecution.read(raw)
+    assert record.metadata.name == "a"
+    assert CodeExecution.read({**raw, "kind": "CodeExecution"}) == record
+    if not what.endswith("of the status"):  # of which a field more was never refused
+        with pytest.raises(ValidationError):
+            CodeExecution.parse(raw)
+
+
+def test_a_value_that_is_not_known_is_told_as_it_is() -> None:
+    raw = a_record() | {"status": {"phase": "Paused", "boundary": "Enclave"}}
+    status = CodeExecution.read(raw).status
+    assert (status.phase.value, status.phase.terminal, status.phase) == ("Paused", False, "Paused")
+    assert status.phase not in Phase
+    assert CodeExecution.read(raw).dump()["status"] == {"phase": "Paused", "boundary": "Enclave"}
+    session = CodeSession.read({"metadata": META, "spec": {"source": {"agent": "x"}}, "status": {"phase": "Resting"}})
+    assert (session.status.phase.value, session.status.phase.terminal) == ("Resting", False)
+
+
+def test_what_is_no_record_at_all_is_refused() -> None:
+    for raw in ({}, {"metadata": META}, a_record(source={}), a_record(timeoutSeconds="long")):
+        with pytest.raises(ValidationError):
+            CodeExecution.read(raw)
+
+
+def test_what_this_version_wrote_is_read_as_it_is_parsed() -> None:
+    fake, _ = played()
+    for record in fake.executions:
+        assert CodeExecution.read(record.dump()) == CodeExecution.parse(record.dump())
+
+
+def models() -> Iterator[type[BaseModel]]:
+    for found in vars(v1alpha1).values():
+        if isinstance(found, type) and issubclass(found, v1alpha1._Object) and found is not v1alpha1._Object:
+            yield found
+
+
+@pytest.mark.parametrize("model", tuple(models()), ids=lambda model: model.__name__)
+def test_each_kind_can_be_read_back(model: type[v1alpha1._Object]) -> None:
+    with pytest.raises(ValidationError, match="metadata"):
+        model.read({})
+
+
+def test_an_older_version_wrote_fewer_fields() -> None:
+    """Each field that was added to a status since has a default."""
+    for model in (v1alpha1.CodeExecutionStatus, v1alpha1.CodeSessionStatus, v1alpha1.SandboxPoolStatus):
+        assert model.model_validate({}) == model()
+
+
+def played() -> tuple[FakeCluster, CodeExecutionClient]:
+    fake = FakeCluster(run=lambda _: FakeOutcome(stdout="x"))
+    return fake, fake.client()
+
+
+@pytest.mark.parametrize("change", [{"newField": 1}, {"queueTimeoutSeconds": 10**6}])
+async def test_the_audit_log_verifies_records_that_a_newer_client_made(change: dict[str, Any]) -> None:
+    fake, client = played()
+    await client.execute(prepare([SourceBlock("python", "1")]).blocks, Request(agent="a"))
+    records: list[Any] = [copy.deepcopy(dict(one)) for one in await client.list_stored()]
+    records[0]["spec"] |= change
+    log = list(read_log("log", fake.audit_log))
+    assert verify(log, records, now=fake.now, namespace=fake.executions[0].metadata.namespace).findings == ()
+    records[0]["spec"]["timeoutSeconds"] = 1
+    records[0]["status"]["exitCode"] = 7
+    assert verify(log, records, now=fake.now, namespace=fake.executions[0].metadata.namespace).findings, "the control"
+
+
+def test_a_policy_that_is_not_known_in_full_is_refused() -> None:
+    """The operator does what a policy says: a field that it doesn't know may be the one that counts."""
+    with pytest.raises(ValidationError):
+        ExecutionPolicySpec.model_validate({"images": [v1alpha1.IMAGE_PATTERN], "newField": 1})

@@ -1,0 +1,178 @@
+"""Clients that several use, that are dropped, and that a forked process inherits."""
+
+import asyncio
+import gc
+import os
+import signal
+import weakref
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+
+from codeexec_api import Phase
+from executor_client import (
+    ClusterRef,
+    ClusterUnreachable,
+    KubernetesCodeExecutor,
+    Request,
+    SessionEnded,
+    prepare,
+)
+from executor_client.model.blocks import SourceBlock
+from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
+from executor_client.transport.connections import Connector
+from executor_client.workspace import session_finalizer
+
+HANG = [CodeBlock("hang", "python")]
+OTHER = [CodeBlock("x", "python")]
+
+
+@pytest.fixture
+def fake() -> FakeCluster:
+    return FakeCluster(run=behave)
+
+
+def behave(block: FakeBlock) -> FakeOutcome:
+    return FakeOutcome(never_ends=True) if block.code == "hang" else FakeOutcome(stdout="ran\n")
+
+
+async def started(fake: FakeCluster, number: int = 1) -> None:
+    """Until so many executions are waited for."""
+    async with asyncio.timeout(10):
+        records = fake._simulation.executions
+        while sum(bool(one._readers) for one in records._versions.values()) < number:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_stop_leaves_a_client_open_that_others_use(fake: FakeCluster) -> None:
+    client = fake.client()
+    one, other = (KubernetesCodeExecutor(client=client, session="per-call") for _ in range(2))
+    running = asyncio.create_task(other.execute_code_blocks(HANG, token := CancellationToken()))
+    await started(fake)
+    await one.stop()
+    assert (await one.execute_code_blocks(OTHER, CancellationToken())).output == "ran\n"
+    token.cancel()
+    assert (await running).output.endswith("Code execution was cancelled.")
+
+
+async def test_a_client_that_is_closed_ends_what_waits_with_an_error_of_ours(fake: FakeCluster) -> None:
+    """The control of the test above: whether a client is closed can be seen."""
+    client = fake.client()
+    blocks = prepare([SourceBlock("python", "hang")]).blocks
+    running = asyncio.create_task(client.execute(blocks, Request(agent="me")))
+    await started(fake)
+    async with asyncio.timeout(10):
+        await client.close()
+    with pytest.raises(ClusterUnreachable, match="the client was closed"):
+        await running
+
+
+@pytest.mark.parametrize("end", [KubernetesCodeExecutor.stop, KubernetesCodeExecutor.restart])
+async def test_calls_that_wait_for_their_turn_do_not_run_after_stop(
+    fake: FakeCluster, end: Callable[[KubernetesCodeExecutor], Awaitable[None]]
+) -> None:
+    executor = KubernetesCodeExecutor(client=fake.client())
+    running = asyncio.create_task(executor.execute_code_blocks(HANG, CancellationToken()))
+    await started(fake)
+    waiting = asyncio.create_task(executor.execute_code_blocks(OTHER, CancellationToken()))
+    await started(fake, 2)
+    await end(executor)
+    with pytest.raises(SessionEnded, match="nothing was run"):
+        await waiting
+    await asyncio.wait([running])
+    assert [one.spec.ended for one in fake.sessions] == [True]
+    assert (await executor.execute_code_blocks(OTHER, CancellationToken())).output == "ran\n"
+    await executor.stop()
+
+
+async def test_a_client_is_collected_whether_it_was_closed_or_not(fake: FakeCluster) -> None:
+    clients = [fake.client() for _ in range(4)]
+    for client in clients:
+        await client.check()
+    for client in clients[:2]:
+        await client.close()
+    there = [weakref.ref(client) for client in clients]
+    del clients, client
+    gc.collect()
+    assert [one() for one in there] == [None] * 4
+
+
+async def test_a_list_holds_what_is_asked_for_only(fake: FakeCluster) -> None:
+    client = fake.client()
+    request = Request(agent="me")
+    for code in ("a", "b", "c", "d", "e"):
+        await client.execute([SourceBlock("python", code)], request)
+        fake.advance(1)
+    held = await client.submit([SourceBlock("python", "hang")], request)
+    names = [one.metadata.name for one in await client.list_executions()]
+    assert [one.metadata.name for one in await client.list_executions(limit=2)] == names[-2:]
+    running = await client.list_executions(phase=Phase.RUNNING)
+    assert [one.metadata.name for one in running] == [held.name]
+    few = await client.list_executions(takes=lambda one: one.metadata.name != held.name, limit=1)
+    assert [one.metadata.name for one in few] == names[-2:-1]
+
+
+def exit_code_of_a_fork(work: Callable[[], object]) -> int:
+    """How a child ends that does this, and then ends as a worker of a server does."""
+    if (child := os.fork()) == 0:
+        signal.alarm(20)  # a child that waits for a lock that nobody holds
+        try:
+            work()
+        except BaseException:
+            os._exit(3)
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            finalizer()  # as sys.exit() does
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+class TestForks:
+    def test_a_child_ends_nothing_of_its_parent(
+        self, fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(session_finalizer, "_end", lambda *_: (tmp_path / "ended").touch())
+        client = fake.client()
+        client.cluster = ClusterRef("here")  # type: ignore[misc]
+        executor = KubernetesCodeExecutor(client=client)
+        asyncio.run(executor.execute_code_blocks(OTHER, CancellationToken()))
+        downloads = executor._download_folder().root
+        assert exit_code_of_a_fork(gc.collect) == 0
+        assert not (tmp_path / "ended").exists()
+        assert downloads.is_dir()
+        del executor
+        gc.collect()
+        assert not downloads.exists(), "the control: the parent does end it"
+
+    def test_a_child_has_a_session_of_its_own(self, fake: FakeCluster) -> None:
+        executor = KubernetesCodeExecutor(client=fake.client())
+        asyncio.run(executor.execute_code_blocks(OTHER, CancellationToken()))
+
+        def work() -> None:
+            with executor._shared._lock if executor._shared else open(os.devnull):  # nobody in the child holds it
+                pass
+            asyncio.run(executor.execute_code_blocks(OTHER, CancellationToken()))
+            assert len(fake.sessions) == 2
+
+        assert executor._shared
+        with executor._shared._lock:  # as another thread may, at that moment
+            assert exit_code_of_a_fork(work) == 0
+
+    async def test_connections_of_the_parent_stay(self) -> None:
+        closed: list[int] = []
+        connector = Connector(0, context=True)
+        connector._close_immediately = lambda *_, **__: closed.append(1) or []  # type: ignore[method-assign]
+
+        def drop() -> None:
+            connector.__del__()
+            assert closed == []
+
+        connector._conns["there"] = [1]  # type: ignore[index,assignment,call-overload]
+        try:
+            assert exit_code_of_a_fork(drop) == 0
+        finally:
+            connector._conns.clear()
+        await connector.close()
