@@ -30,8 +30,8 @@ from codeexec_operator.core.approving import (
 )
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, SessionView
+from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.payload import PayloadProblem
-from codeexec_operator.core.pool import MAX_RUN_SECONDS
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 from codeexec_operator.core.resuming import awake_for_pod, pod_ended, resume, with_pod
 from codeexec_operator.core.starting import (
