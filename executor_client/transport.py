@@ -53,6 +53,7 @@ from codeexec_api.names import (
     payload_name,
 )
 from codeexec_api.sealing import is_sealable, seal
+from executor_client import tasks
 from executor_client.blocks import split_payload
 from executor_client.connections import Connections
 from executor_client.exceptions import (
@@ -305,10 +306,11 @@ class Transport:
         Raises:
             CodeExecError: see `exceptions`; nothing is run then.
         """
-        await self._feed.expect(name)
         try:
-            spec = spec.model_copy(update={"requested_by": await self.whoami()})
-            return await self._create(name, await self._sealed(name, spec, payload), payload)
+            # The first call of a connection asks for all of them: at the same time.
+            _, me, key = await tasks.together(self._feed.expect(name), self.whoami(), self._key_for(spec, payload))
+            spec = spec.model_copy(update={"requested_by": me})
+            return await self._create(name, self._sealed(name, spec, payload, key), payload)
         except BaseException:
             self._feed.forget(name)
             raise
@@ -370,9 +372,15 @@ class Transport:
             change = {"spec": {"revoked": True, "revokedBy": await self.whoami()}}
             await self._patch_object(APPROVAL_PLURAL, name, change)
 
-    async def _sealed(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecutionSpec:
-        """With the payload in it instead of in Secrets, if it is small and the cluster has a key for that."""
-        if spec.payload_ref is None or not is_sealable(payload) or (key := await self._sealing_key()) is None:
+    async def _key_for(self, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> Mapping[str, str] | None:
+        """The key to seal the payload with; None if the payload is large or the cluster has no key."""
+        return None if spec.payload_ref is None or not is_sealable(payload) else await self._sealing_key()
+
+    def _sealed(
+        self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes], key: Mapping[str, str] | None
+    ) -> CodeExecutionSpec:
+        """With the payload in it instead of in Secrets, if there is a key for that."""
+        if key is None:
             return spec
         try:
             sealed = seal(payload, key, self.namespace, name)

@@ -1,18 +1,24 @@
 """Sessions take ready pods of pools: each pod is used by one, whoever else asks and whatever goes wrong meanwhile."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from api_calls import Match
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
 from cluster_tools import SANDBOX, wait_for
-from component_stage import in_thread
+from component_stage import LIMITS, in_thread
 from faults import Answer, Lose, Stall
 
-from codeexec_api.names import POOL_LABEL, SESSION_LABEL, SESSION_PLURAL
-from executor_client import Limits, PreparedBlock
+from codeexec_api.names import EXECUTION_PLURAL, POOL_LABEL, SESSION_LABEL, SESSION_PLURAL
+from executor_client import KubernetesCodeExecutor, Limits, PreparedBlock
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
+NEVER = CancellationToken()
 CREATE_POD = Match("create", "pods")
 ADOPT = Match("patch", "pods", subresource="")
 RECORD = Match("patch", SESSION_PLURAL, subresource="status")
@@ -54,7 +60,7 @@ async def test_a_session_gets_a_ready_pod_makes_it_its_own_and_the_pool_fills_up
     assert pod["metadata"]["labels"][SESSION_LABEL] == session.name
     assert 600 < pod["spec"]["activeDeadlineSeconds"] < 720, "lowered from a day and more"
     await in_thread(pool.ready, 1)
-    assert pool.status()["claimedReplicas"] == 1
+    await in_thread(wait_for, "one pod in use", lambda: pool.status()["claimedReplicas"] == 1)
     await session.end()
     await in_thread(wait_for, "the pod that was used to go", lambda: ready not in stage.pods())
     await in_thread(wait_for, "no pod in use", lambda: pool.status()["claimedReplicas"] == 0)
@@ -116,6 +122,60 @@ async def test_nobody_shares_a_pod_however_many_ask_at_once(operator, stage, cli
     alone = [one["status"]["podName"] for one in stage.records(agent=f"{agent}-alone")]
     assert len({*pods, *alone}) == len(pods) + len(alone) == 14
     assert stage.script.pods_used_twice == 0
+
+
+# --- what a first call costs ---
+
+
+def counts(seen: Iterable[Any], *resources: str) -> Counter[tuple[str, str, str]]:
+    calls = [one.call for one in seen]
+    return Counter((one.verb, one.resource, one.phase) for one in calls if one.resource in resources)
+
+
+async def test_the_first_call_of_an_executor_is_made_of_these_requests(operator, stage, asking, agent, make_pool):
+    await make_pool(1)
+    path = stage.agent_kubeconfig(through=stage.client_proxy)
+    client, served = len(stage.client_proxy.seen()), len(stage.proxy.seen())
+    executor = KubernetesCodeExecutor(kubeconfig=path, limits=Limits(**LIMITS), agent=agent)
+    await executor.start()
+    result = await executor.execute_code_blocks([CodeBlock(language="python", code='print("hello")')], NEVER)
+    assert result.output == "hello\n"
+    kinds = (EXECUTION_PLURAL, SESSION_PLURAL, "configmaps")  # another thread keeps the Lease
+    assert counts(stage.client_proxy.seen()[client:], *kinds) == {
+        ("list", EXECUTION_PLURAL, ""): 2,
+        ("watch", EXECUTION_PLURAL, ""): 1,
+        ("get", "configmaps", ""): 1,
+        ("create", SESSION_PLURAL, ""): 1,
+        ("create", EXECUTION_PLURAL, ""): 1,
+    }
+    assert counts(stage.proxy.seen()[served:], EXECUTION_PLURAL, SESSION_PLURAL) == {
+        ("patch", SESSION_PLURAL, "Ready"): 1,
+        ("patch", EXECUTION_PLURAL, "Running"): 1,
+        ("patch", EXECUTION_PLURAL, "Succeeded"): 1,
+    }
+    await executor.stop()
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [Match("list", EXECUTION_PLURAL), Match("create", "selfsubjectreviews"), Match("get", "configmaps")],
+    ids=str,
+)
+async def test_what_a_first_call_has_to_know_is_asked_for_at_the_same_time(operator, stage, make_client, asking, slow):
+    client = make_client(through=stage.client_proxy)
+    asked = [Match("list", EXECUTION_PLURAL), Match("create", "selfsubjectreviews"), Match("get", "configmaps")]
+    before = len(stage.client_proxy.seen())
+    with stage.client_proxy.fault(slow, Stall()):
+        call = asyncio.create_task(client.execute(HELLO, asking()))
+
+        def all_asked() -> bool:
+            calls = [one.call for one in stage.client_proxy.seen()[before:]]
+            return all(any(one(call) for call in calls) for one in asked)
+
+        await in_thread(wait_for, "all to be asked for while one is not answered", all_asked)
+        call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
 
 
 # --- the operator, while a pod changes hands ---
