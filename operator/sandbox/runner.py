@@ -137,7 +137,7 @@ def serve(pod):
         elif "blocks" in message:
             upload.finish()
             run_job(message, upload.problem, pod)
-            if not message["session"]:
+            if pod.frames.job == message["id"] and not message["session"]:
                 _await_ack(pod)
                 break
             upload = workspace.Upload()

@@ -156,21 +156,23 @@ async def test_the_first_call_of_an_executor_is_made_of_these_requests(operator,
     await executor.stop()
 
 
-@pytest.mark.parametrize(
-    "slow",
-    [Match("list", EXECUTION_PLURAL), Match("create", "selfsubjectreviews"), Match("get", "configmaps")],
-    ids=str,
-)
+ASKED = {
+    "executions": Match("list", EXECUTION_PLURAL),
+    "identity": Match("create", "selfsubjectreviews"),
+    "sealing key": Match("get", "configmaps"),
+}
+
+
+@pytest.mark.parametrize("slow", ASKED)
 async def test_what_a_first_call_has_to_know_is_asked_for_at_the_same_time(operator, stage, make_client, asking, slow):
     client = make_client(through=stage.client_proxy)
-    asked = [Match("list", EXECUTION_PLURAL), Match("create", "selfsubjectreviews"), Match("get", "configmaps")]
     before = len(stage.client_proxy.seen())
-    with stage.client_proxy.fault(slow, Stall()):
+    with stage.client_proxy.fault(ASKED[slow], Stall()):
         call = asyncio.create_task(client.execute(HELLO, asking()))
 
         def all_asked() -> bool:
             calls = [one.call for one in stage.client_proxy.seen()[before:]]
-            return all(any(one(call) for call in calls) for one in asked)
+            return all(any(one(call) for call in calls) for one in ASKED.values())
 
         await in_thread(wait_for, "all to be asked for while one is not answered", all_asked)
         call.cancel()
