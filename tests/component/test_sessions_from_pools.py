@@ -167,7 +167,7 @@ ASKED = {
 async def test_what_a_first_call_has_to_know_is_asked_for_at_the_same_time(operator, stage, make_client, asking, slow):
     client = make_client(through=stage.client_proxy)
     before = len(stage.client_proxy.seen())
-    with stage.client_proxy.fault(ASKED[slow], Stall()):
+    with stage.client_proxy.fault(ASKED[slow], Stall(), times=1):
         call = asyncio.create_task(client.execute(HELLO, asking()))
 
         def all_asked() -> bool:
@@ -176,6 +176,7 @@ async def test_what_a_first_call_has_to_know_is_asked_for_at_the_same_time(opera
 
         await in_thread(wait_for, "all to be asked for while one is not answered", all_asked)
         call.cancel()
+        stage.client_proxy.cut_open(ASKED[slow])
         with suppress(asyncio.CancelledError):
             await call
 
