@@ -212,6 +212,7 @@ def _of_session(record: CodeSession) -> Facts:
         "stateful": spec.stateful,
         "idleTimeoutSeconds": spec.idle_timeout_seconds,
         "maxLifetimeSeconds": spec.max_lifetime_seconds,
+        "pool": status.pool_name,
         "executions": status.executions,
         "finishedAt": in_utc(status.ended_at),
     }

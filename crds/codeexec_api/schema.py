@@ -139,7 +139,7 @@ _SESSION_COLUMNS: Final = [
 _POOL_COLUMNS: Final = [
     _column("Replicas", ".spec.replicas", "integer", text="Pods to keep ready, in addition to those in use"),
     _column("Ready", ".status.readyReplicas", "integer", text="Pods that are ready and not in use"),
-    _column("In-Use", ".status.claimedReplicas", "integer", text="Pods that executions use"),
+    _column("In-Use", ".status.claimedReplicas", "integer", text="Pods that executions and sessions use"),
     _column("Queued", ".status.queued", "integer", text="Executions that wait for a pod"),
     _column("Reason", ".status.conditions[?(@.type=='Ready')].reason", text="Why the pool is ready or not"),
     _AGE,

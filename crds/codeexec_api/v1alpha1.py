@@ -1269,7 +1269,8 @@ class CodeExecutionStatus(_SandboxStatus):
     pool_name: str = Field(
         "",
         max_length=253,
-        description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool.",
+        description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool, "
+        "and in a session.",
     )
     egress: tuple[OpenedEgress, ...] = Field(
         (),
@@ -1405,6 +1406,11 @@ class CodeSessionStatus(_SandboxStatus):
     )
     observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
     operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
+    pool_name: str = Field(
+        "",
+        max_length=253,
+        description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool.",
+    )
     started_at: datetime | None = Field(
         None, description="startedAt is the time at which the session became ready. Unset before."
     )
@@ -1482,7 +1488,7 @@ class SandboxPoolSpec(_Model):
         ge=0,
         le=MAX_POOL_REPLICAS,
         description="replicas is the number of pods to keep ready, in addition to those in use. With 0, executions "
-        "don't use the pool. Defaults to 1.",
+        "and sessions don't use the pool. Defaults to 1.",
     )
     limits: PodLimits = Field(
         default_factory=PodLimits,
@@ -1515,7 +1521,9 @@ class SandboxPoolStatus(_Status):
         0, description="readyReplicas is the number of pods that are ready to run code and not in use."
     )
     claimed_replicas: Count = Field(
-        0, description="claimedReplicas is the number of pods that executions have taken from the pool and still use."
+        0,
+        description="claimedReplicas is the number of pods that executions and sessions have taken from the pool and "
+        "still use.",
     )
     queued: Count = Field(0, description="queued is the number of executions that wait for a pod.")
     last_refill_ms: Count | None = Field(
@@ -1540,10 +1548,10 @@ class SandboxPoolStatus(_Status):
 
 
 class SandboxPool(_Object):
-    """SandboxPool keeps sandbox pods ready, so that code starts at once. Each pod runs one execution.
+    """SandboxPool keeps sandbox pods ready, so that code starts at once. Each pod is used by one execution or session.
 
-    An execution gets a pod of the pool if it has the same image, runtimeClassName, cpu, memory and ephemeralStorage, no
-    more pids, and no sessionRef, egress or mounts.
+    An execution or a session gets a pod of the pool if it has the same image, runtimeClassName, cpu, memory and
+    ephemeralStorage, no more pids, and no sessionRef, egress or mounts. A session gets a pod only if one is ready.
     """
 
     spec: SandboxPoolSpec = Field(

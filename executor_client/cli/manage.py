@@ -95,6 +95,7 @@ def _show(session: CodeSession) -> None:
             "Ended": show_time(status.ended_at),
             "Limits": f"cpu {spec.limits.cpu}, memory {spec.limits.memory}",
             "Pod": f"{status.pod_name} on {status.node_name}" if status.node_name else status.pod_name,
+            "Pool": status.pool_name,
             "Image": status.image,
             "Runtime class": status.runtime_class_name,
             "Boundary": status.boundary.value if status.boundary else "",

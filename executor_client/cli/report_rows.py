@@ -288,6 +288,7 @@ def _of_an_execution(execution: CodeExecution) -> Iterator[Fact]:
 
 def _of_a_session(session: CodeSession) -> Iterator[Fact]:
     yield Fact("Python state", "kept between executions" if session.spec.stateful else "")
+    yield Fact("Pool", session.status.pool_name)
 
 
 def _of_the_sandbox(record: Record) -> Iterator[Fact]:

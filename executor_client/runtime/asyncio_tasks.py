@@ -1,7 +1,17 @@
 """What asyncio leaves to its users about tasks."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
+
+
+async def together(*work: Awaitable[Any]) -> list[Any]:
+    """What each returns. All run at the same time; when all have ended, the first failure in this order is raised."""
+    outcomes = await asyncio.gather(*work, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return outcomes
 
 
 async def stop(*tasks: asyncio.Task[Any]) -> None:

@@ -43,6 +43,7 @@ from executor_client.exceptions import (
     NotPermitted,
     OutputUnavailable,
 )
+from executor_client.runtime.asyncio_tasks import together
 from executor_client.transport.kube_api import MERGE_PATCH, KubeApi
 from executor_client.transport.log_lines import lines_of
 from executor_client.transport.payloads import Payloads
@@ -115,10 +116,13 @@ class Transport(ClusterTransport):
 
     @override
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
-        await self._shared_watch.expect(name)
         try:
-            spec = spec.model_copy(update={"requested_by": await self.whoami()})
-            return await self._create(name, await self._payloads.sealed(name, spec, payload), payload)
+            # The first call of a connection asks for all of them: at the same time.
+            _, me, key = await together(
+                self._shared_watch.expect(name), self.whoami(), self._payloads.key_for(spec, payload)
+            )
+            spec = spec.model_copy(update={"requested_by": me})
+            return await self._create(name, self._payloads.sealed(name, spec, payload, key), payload)
         except BaseException:
             self._shared_watch.forget(name)
             raise

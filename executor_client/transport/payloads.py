@@ -37,9 +37,15 @@ class Payloads:
         self._key: Mapping[str, str] | None = None
         self._key_read_at: float | None = None
 
-    async def sealed(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecutionSpec:
-        """With the payload in it instead of in Secrets, if it is small and the cluster has a key for that."""
-        if spec.payload_ref is None or not is_sealable(payload) or (key := await self._sealing_key()) is None:
+    async def key_for(self, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> Mapping[str, str] | None:
+        """The key to seal the payload with; None if the payload is large or the cluster has no key."""
+        return None if spec.payload_ref is None or not is_sealable(payload) else await self._sealing_key()
+
+    def sealed(
+        self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes], key: Mapping[str, str] | None
+    ) -> CodeExecutionSpec:
+        """With the payload in it instead of in Secrets, if there is a key for that."""
+        if key is None:
             return spec
         try:
             sealed = seal(payload, key, self._api.namespace, name)

@@ -80,6 +80,11 @@ class Input:
         self._job, self._answer, self.cancelled = job, answer, False
         self._sift()
 
+    @property
+    def cancels(self):
+        """Whether somebody has asked to end a job that has not begun, or nobody wants any."""
+        return self.ended or any("cancel" in message for message in self._waiting)
+
     def end(self):
         """No job runs."""
         self._job = self._answer = None

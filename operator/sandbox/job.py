@@ -238,11 +238,16 @@ class Job:
 def run_job(job, problem, pod):
     """Run a job, or refuse it because its files could not be put. One that was begun before is not run again.
 
+    A job of no session has its pod alone: where a job of a session was, it is refused.
+
     Args:
         job: the message.
         problem: why its files could not be put; empty if they could.
         pod: where it runs.
     """
+    if pod.frames.any_begun and not job["session"]:
+        send(id=job["id"], seq=-1, error="a session has used this pod")
+        return
     if not pod.frames.begins(job["id"]):
         send(repeated=job["id"])
         return

@@ -102,7 +102,7 @@ class Pod:
         """Start what the next job will need, and report."""
         kernel = message.get("kernel", False) and "pids" in message
         if kernel:
-            kernel = self.start_kernel(message["pids"], message["memoryBytes"], lambda: self.commands.ended)[0]
+            kernel = self.start_kernel(message["pids"], message["memoryBytes"], lambda: self.commands.cancels)[0]
         self._say_ready(message, kernel, None)
         if "pids" in message and not message.get("kernel") and not message.get("egress"):
             self.standby.prepare(message["pids"], message["memoryBytes"])
@@ -137,7 +137,7 @@ def serve(pod):
         elif "blocks" in message:
             upload.finish()
             run_job(message, upload.problem, pod)
-            if not message["session"]:
+            if pod.frames.job == message["id"] and not message["session"]:
                 _await_ack(pod)
                 break
             upload = workspace.Upload()

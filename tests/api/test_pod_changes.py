@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import simulated_kubelets
-from cluster_tools import SANDBOX, a_name, an_execution, wait_for
+from cluster_tools import SANDBOX, a_name, a_session, an_execution, wait_for
 from factories import a_raw_spec
 from kube import Kube
 from pod_places import POLICY, Place
 from weaker_pods import a_hardened_pod
 
-from codeexec_api import CodeExecution
+from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.names import (
     API_VERSION,
     EGRESS_LABEL,
@@ -199,7 +199,11 @@ def pool_pod(core, operator, admin) -> Iterator[str]:
     admin.delete("sandboxpool", known["name"])
 
 
+SESSION = CodeSession.parse(
+    {"metadata": {"name": "taker", "namespace": SANDBOX, "uid": "0badcafe-0003"}, "spec": {"source": {"agent": "a"}}}
+)
 ADOPTION = build_adoption(TAKEN, deadline_seconds=60)
+ADOPTION_BY_A_SESSION = build_adoption(SESSION, deadline_seconds=60)
 ANOTHER = TAKEN.model_copy(update={"metadata": TAKEN.metadata.model_copy(update={"name": "another"})})
 
 
@@ -212,6 +216,32 @@ def test_the_operator_takes_a_pod_of_a_pool_once(core, operator, admin, pool_pod
     assert operator.patch(pool_pod, adoption, kind="merge") == "", "again, where the answer was lost"
     again = build_adoption(ANOTHER, deadline_seconds=None)
     assert "metadata.labels" in operator.patch(pool_pod, again, kind="merge")
+
+
+def test_a_session_takes_a_pod_of_a_pool_once(core, operator, admin, pool_pod):
+    taker = CodeSession.parse(admin.create(a_session(a_name("taker"))))
+    adoption = build_adoption(taker, deadline_seconds=60)
+    assert "metadata.labels" in Place(core, SANDBOX).patch(pool_pod, adoption, kind="merge"), "nobody else does"
+    assert operator.patch(pool_pod, adoption, kind="merge", dry_run=None) == ""
+    assert operator.patch(pool_pod, adoption, kind="merge") == "", "again, where the answer was lost"
+    for another in (ADOPTION, ADOPTION_BY_A_SESSION):
+        assert "metadata.labels" in operator.patch(pool_pod, another, kind="merge")
+
+
+@pytest.mark.parametrize(
+    ("field", "more"),
+    [
+        ("metadata.labels", {"labels": {**ADOPTION_BY_A_SESSION["metadata"]["labels"], EXECUTION_LABEL: "taker"}}),
+        ("metadata.labels", {"labels": {**ADOPTION_BY_A_SESSION["metadata"]["labels"], EGRESS_LABEL: "1-2"}}),
+        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(EXECUTION_KIND, SESSION.metadata)]}),
+        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(SESSION_KIND, ANOTHER.metadata)]}),
+    ],
+    ids=["an execution's label", "a permit", "another kind", "another's owner"],
+)
+def test_with_the_adoption_by_a_session_nothing_else_comes_in(operator, pool_pod, field, more):
+    patch = ADOPTION_BY_A_SESSION | {"metadata": {**ADOPTION_BY_A_SESSION["metadata"], **more}}
+    assert operator.refuses_the_change(operator.patch(pool_pod, patch, kind="merge"), field)
+    assert operator.patch(pool_pod, ADOPTION_BY_A_SESSION, kind="merge") == "", "control"
 
 
 @pytest.mark.parametrize(

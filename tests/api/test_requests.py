@@ -74,7 +74,7 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "write_leadership": lambda cluster: cluster.write_leadership(SYSTEM, "one", LeaseRecord("me", 1, 15, "", "")),
     "get_service_targets": lambda cluster: cluster.get_service_targets(SYSTEM, "codeexec-canary"),
     "list_unfinished": lambda cluster: cluster.list_unfinished(SANDBOX),
-    "pods_of_running_executions": lambda cluster: cluster.pods_of_running_executions(SANDBOX),
+    "pods_in_use": lambda cluster: cluster.pods_in_use(SANDBOX),
     "keys_of_unfinished": lambda cluster: cluster.keys_of_unfinished(SANDBOX),
     "list_pod_names": lambda cluster: cluster.list_pod_names(SANDBOX),
     "list_network_policies": lambda cluster: cluster.list_network_policies(SANDBOX),

@@ -40,6 +40,8 @@ class Script:
     """How often each job was handed to a runner, by the UID of its execution."""
     pods_used_twice: int = 0
     """Of those that are for one job only."""
+    kernels: int = 0
+    """How often one was asked for."""
     boot_id: str = ""
     """Of the kernel that runners see."""
     refused: int = 0
@@ -118,7 +120,7 @@ class ScriptedRunner:
     def __init__(self, targets: Sequence[Mapping[str, Any]], script: Script) -> None:
         self.log = RunnerLog()
         self.jobs = 0
-        self.exited = False
+        self.exited = self._alone = False
         self._targets, self._script = targets, script
         self._lines = Lines()
         self._running: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
@@ -152,6 +154,7 @@ class ScriptedRunner:
             facts = {"layers": sorted(LAYERS), "egress": egress, "userNamespace": True}
             facts["bootId"] = self._script.boot_id
             facts |= {"job": next(iter(self._running), None), "used": bool(self._frames)}
+            self._script.kernels += bool(message["kernel"])
             self._send({"ready": True, **facts, "kernel": bool(message["kernel"])})
         elif "resume" in message:
             self._resume(message["resume"], message["from"])
@@ -187,7 +190,8 @@ class ScriptedRunner:
 
         self.jobs += 1
         self._script.handed_over(job["id"])
-        if self.jobs == 2 and not job["session"]:
+        self._alone = self._alone or not job["session"]
+        if self.jobs == 2 and self._alone:
             self._script.pods_used_twice += 1
         cancelled = asyncio.Event()
         task = asyncio.create_task(_Job(job, self._script, tell, cancelled).run())

@@ -98,7 +98,8 @@ class Connection:
         self._cluster = cluster
         self._namespace, self._pod = namespace, pod
         self._epoch = [epoch, next(_numbers)]
-        self._greeting, self._reusable = greeting, reusable
+        self.reusable = reusable
+        self._greeting = greeting
         self._link: RunnerLink | None = None
         self._followed: dict[str, _Followed] = {}
         self._first_line = True
@@ -145,7 +146,7 @@ class Connection:
 
     async def acknowledge(self, uid: str) -> None:
         """What came of a job is safe. A runner that takes one job only exits then."""
-        if self._link and not self._reusable:
+        if self._link and not self.reusable:
             with suppress(*NETWORK_ERRORS):  # it exits all the same, after a while
                 await self._send({"ack": uid})
 
@@ -154,6 +155,10 @@ class Connection:
         if self._link:
             self.view = replace(self.view, pinged_at=datetime.now(UTC))
             await self._send({"ping": True})
+
+    async def greet(self, greeting: Mapping[str, Any]) -> None:
+        """Ask for another report. If the connection has just ended, the next one begins with what it is for."""
+        await self._send(greeting)
 
     def abandon(self, uid: str) -> None:
         """Nobody wants to hear of this job any more."""

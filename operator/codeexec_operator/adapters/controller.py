@@ -217,7 +217,9 @@ class Controller:
         self._executions.add(ExecutionWorker(self._context, execution, self._register, self._forget_execution))
 
     def _start_session(self, session: CodeSession) -> None:
-        self._sessions.add(SessionWorker(self._context, session, self._forget_session, self._rooms))
+        self._sessions.add(
+            SessionWorker(self._context, session, self._forget_session, self._rooms, self._register.find_pool)
+        )
 
     def _adopt_session(self, session: CodeSession) -> None:
         uid = session.metadata.uid

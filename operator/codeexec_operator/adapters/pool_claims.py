@@ -9,7 +9,7 @@ from codeexec_operator.core.placement import Claimant, rank
 
 
 class Guest(Claimant, Protocol):
-    """An execution that wants a pod."""
+    """An execution or a session that wants a pod."""
 
     def receive(self, pod: ClaimedPod) -> None:
         """It is its turn."""
@@ -29,7 +29,7 @@ class Claims:
         self._done: dict[str, Guest | None] = {}
         """Pods that were given up, or whose execution is over, and which still carry the label of the pool; whose."""
         self._adopted: set[str] = set()
-        """Those that were taken and are the execution's own by now."""
+        """Those that were taken and are the user's own by now."""
 
     def take(self, guest: Guest, pod: ClaimedPod) -> None:
         """It is its turn."""
@@ -48,13 +48,13 @@ class Claims:
         return True
 
     def adopted(self, pod: str) -> None:
-        """A pod that was taken is the execution's own now, for all to see."""
+        """A pod that was taken is the user's own now, for all to see."""
         if pod in self.taken:
             self._adopted.add(pod)
         self._done.pop(pod, None)
 
     def leave_alone(self, pod: str) -> None:
-        """Code of an execution that this process has yet to hear of runs there."""
+        """An execution or session has it that this process has yet to hear of."""
         self._done[pod] = None
 
     def discard(self, pod: str) -> None:

@@ -73,9 +73,9 @@ class PoolPods:
         return replace(member, sandbox=replace(member.sandbox, runner=connection.view))
 
     async def take_over(self, pool: str) -> set[str]:
-        """Pods that an operator before this one has made are proven anew. Returns names of those in which code runs."""
+        """Pods that an operator before this one has made are proven anew. Returns names of those that are in use."""
         cluster, namespace = self._context.cluster, self._namespace
-        in_use = await cluster.pods_of_running_executions(namespace)
+        in_use = await cluster.pods_in_use(namespace)
         pods = {raw["metadata"]["name"]: raw for raw in await cluster.list_pods(namespace, f"{POOL_LABEL}={pool}")}
         for name in pods.keys() - in_use - self.members.keys():
             self.observe(pods[name], deleted=False)

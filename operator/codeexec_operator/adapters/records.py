@@ -90,11 +90,14 @@ class Records:
         sealed = [one["spec"].get("sealedPayload") async for page in pages for one in page["items"] or ()]
         return {one["keyName"] for one in sealed if one}
 
-    async def pods_of_running_executions(self, namespace: str) -> set[str]:
-        """codeexecutions: list. Names of the pods in which code runs."""
-        query = {"fieldSelector": f"status.phase={Phase.RUNNING.value}"}
-        running = await self._api.list(EXECUTIONS.path(namespace), _AT_A_TIME, query=query)
-        return {one["status"].get("podName", "") for one in running}
+    async def pods_in_use(self, namespace: str) -> set[str]:
+        """codeexecutions, codesessions: list. Names of the pods of running executions and of ready sessions."""
+        users = ((EXECUTIONS, Phase.RUNNING), (SESSIONS, SessionPhase.READY))
+        lists = [
+            self._api.list(resource.path(namespace), _AT_A_TIME, query={"fieldSelector": f"status.phase={phase.value}"})
+            for resource, phase in users
+        ]
+        return {one["status"].get("podName", "") for listed in await asyncio.gather(*lists) for one in listed}
 
     async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
         """codeexecutions, codesessions, sandboxpools: list. The metadata of all that isn't over."""

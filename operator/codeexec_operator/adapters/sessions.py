@@ -10,6 +10,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.adapters.session_pool import FindPool, SessionPool
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
@@ -32,6 +33,7 @@ class SessionWorker(PodWorker):
         session: CodeSession,
         forget: Callable[["SessionWorker"], None],
         rooms: Rooms,
+        find_pool: FindPool,
     ) -> None:
         self._seen = ObservedSession(
             session=session,
@@ -45,6 +47,9 @@ class SessionWorker(PodWorker):
         """Those in line, by UID."""
         self._forget, self._rooms = forget, rooms
         super().__init__(context, session.metadata)
+        self._pool = SessionPool(self, lambda: self._seen.session, find_pool)
+        if session.status.pod_name:  # it may have come from a pool
+            self.pod_name = session.status.pod_name
 
     @property
     def version(self) -> int:
@@ -120,6 +125,9 @@ class SessionWorker(PodWorker):
             sandbox=self.sandbox,
             surroundings=self.context.lookout.view_from(self.sandbox.pod),
             guests=self._guests.keys(),
+            pool_asked=self._pool.asked,
+            claimed=self._pool.view,
+            adopting=self._pool.adopting,
             room=self._rooms.of(self.meta.namespace) if is_blocked(self.sandbox) else Room(),
         )
         return decide_session(self._seen, now(), self.context.timing)
@@ -134,8 +142,13 @@ class SessionWorker(PodWorker):
         await all_of([*map(self._act, plan.actions), *writes])
 
     async def _write_status(self, status: CodeSessionStatus) -> None:
+        before = self.phase
         written = await self.context.recorder.write_session(self._seen.session, status)
         self._seen = replace(self._seen, session=newer(written, self._seen.session))
+        if before is SessionPhase.PENDING and self.phase is SessionPhase.READY:
+            await self._pool.greet()
+        if self.phase.terminal:
+            self._pool.leave()
 
     async def _act(self, action: actions.Action) -> None:
         if isinstance(action, actions.ReadPolicy):
@@ -143,6 +156,8 @@ class SessionWorker(PodWorker):
             source = self.context.policies.source(self.meta.namespace)
             self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
             self.wake()
+        elif isinstance(action, actions.AskPool | actions.ReturnPod | actions.AdoptPod):
+            await self._pool.act(action)
         elif isinstance(action, actions.CancelStray):
             await self._end_stray(action.uid)
         elif isinstance(action, actions.ReadLease):
@@ -184,5 +199,6 @@ class SessionWorker(PodWorker):
             )
             self._seen = replace(self._seen, session=gone)
         self._wake_guests(all_of_them=True)
+        await self._pool.end()
         self._forget(self)
         await super()._end()

@@ -113,7 +113,7 @@ class Forget(Action):
 
 @dataclass(frozen=True)
 class AskPool(Action):
-    """Find the pool that has pods such as this execution needs, and get in line there."""
+    """Find the pool that has such pods. An execution gets in line there, a session takes a pod that is ready."""
 
     image: str
     runtime_class_name: str | None
@@ -121,9 +121,13 @@ class AskPool(Action):
 
 @dataclass(frozen=True)
 class AdoptPod(Action):
-    """Make the pod that came from a pool the execution's own; nothing waits for it."""
+    """Make the pod that came from a pool the own pod of the execution or session; nothing waits for it."""
 
     patch: Mapping[str, Any]
+
+
+class ReturnPod(Action):
+    """Give back a pod of a pool that was lost before it was used. Nobody gets it any more."""
 
 
 class ReadPool(Action):

@@ -276,6 +276,16 @@ class PoolView:
     """What was shown of that pod."""
 
 
+@dataclass(frozen=True)
+class ClaimedView:
+    """The pod of a pool that a session has taken."""
+
+    pool: str
+    pod_name: str
+    proven: Proven
+    """What was shown of it."""
+
+
 class FrameStream(Enum):
     """Whether what the runner tells of code that runs arrives in this process."""
 
@@ -352,6 +362,11 @@ class ObservedSession:
     """The Lease of its client, once it was read."""
     room: Room = field(default_factory=Room)
     """Looked at only while no node has room for its pod."""
+    pool_asked: bool = False
+    """True if it was looked for a ready pod of a pool."""
+    claimed: ClaimedView | None = None
+    adopting: bool = False
+    """True if this process sees to it that the pod becomes the session's own."""
     executions: int = 0
     """How many have run in it, as far as is known."""
     unresponsive: str = ""

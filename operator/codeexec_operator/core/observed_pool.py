@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 from codeexec_api import ExecutionPolicySpec, SandboxPool
 from codeexec_operator.core.findings import Ending, Proven
 from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.surroundings import Surroundings
+
+MAX_RUN_SECONDS: Final = 86_400
+"""How long a pod of a pool may be used. The deadline of one that waits leaves room for it; it is lowered later."""
 
 
 @dataclass(frozen=True)

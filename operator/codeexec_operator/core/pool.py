@@ -8,7 +8,7 @@ a pod.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from codeexec_api import Reason
 from codeexec_operator.core import startup
@@ -24,14 +24,11 @@ from codeexec_operator.core.actions import (
 )
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import RunnerView, is_blocked
-from codeexec_operator.core.observed_pool import Member, ObservedPool, is_asked
+from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, ObservedPool, is_asked
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_pool_pod
-
-MAX_RUN_SECONDS: Final = 86_400
-"""How long code may run in a pod of a pool. The deadline of one that waits leaves room for it; it is lowered later."""
 
 
 def can_start(seen: ObservedPool, now: datetime, timing: Timing) -> bool:

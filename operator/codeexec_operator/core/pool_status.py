@@ -42,7 +42,11 @@ def _conditions(seen: ObservedPool, ready: int, template: Template | Ending, now
     elif seen.problem:
         holds, reason, message = False, seen.problem.reason or Reason.RUNNER_FAILED, seen.problem.message
     elif replicas == 0:
-        holds, reason, message = False, Reason.POOL_EMPTY, "spec.replicas is 0: each execution gets its own pod"
+        holds, reason, message = (
+            False,
+            Reason.POOL_EMPTY,
+            "spec.replicas is 0: each execution and session gets its own pod",
+        )
     elif ready >= replicas:
         holds, reason, message = True, Reason.POOL_READY, "all pods are ready"
     else:

@@ -30,8 +30,8 @@ from codeexec_operator.core.approving import (
 )
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, SessionView
+from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.payload import PayloadProblem
-from codeexec_operator.core.pool import MAX_RUN_SECONDS
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 from codeexec_operator.core.resuming import awake_for_pod, pod_ended, resume, with_pod
 from codeexec_operator.core.starting import (
@@ -117,7 +117,10 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
     if spec.session_ref:
         accepted = _in_line(seen, now)
         at_once = start_in_session(with_status(seen, accepted), now, timing)
-        return at_once if at_once.status else Plan(status=accepted)
+        tell_at = seen.since + timedelta(seconds=timing.queue_notice)
+        if at_once.status or now >= tell_at or _is_ready(seen):
+            return at_once if at_once.status else Plan(status=accepted)
+        return Plan(wake_at=tell_at)  # it was made with its session, which may have a pod in no time
     facts = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
     if not needs_own_pod(spec) and not seen.pool_asked and seconds_to_run(spec, timing) <= MAX_RUN_SECONDS:
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
@@ -131,9 +134,12 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
 
 def _in_line(seen: Observed, now: datetime) -> CodeExecutionStatus:
     """The status of an execution that was accepted and waits for its session."""
-    ready = seen.session is not None and seen.session.session.status.phase is SessionPhase.READY
-    message = "waits for its turn in the session" if ready else "waits for the session to start"
+    message = "waits for its turn in the session" if _is_ready(seen) else "waits for the session to start"
     return moved(seen, now, Ending(Event.ACCEPTED, Reason.WAITING_FOR_SESSION, message), ConditionType.ACCEPTED)
+
+
+def _is_ready(seen: Observed) -> bool:
+    return seen.session is not None and seen.session.session.status.phase is SessionPhase.READY
 
 
 def _missing(seen: Observed) -> Ending | None:

@@ -8,6 +8,8 @@ from codeexec_api import CodeSessionStatus, ConditionType, Event, Reason, advanc
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import (
+    AdoptPod,
+    AskPool,
     CancelStray,
     CreatePod,
     DeletePod,
@@ -16,14 +18,16 @@ from codeexec_operator.core.actions import (
     ReadLease,
     ReadPod,
     ReadPolicy,
+    ReturnPod,
 )
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.findings import Ending, transition, waits_no_more
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
-from codeexec_operator.core.observed import ObservedSession, PodLink, PolicyProblem
+from codeexec_operator.core.observed import ClaimedView, ObservedSession, PodLink, PolicyProblem
+from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, is_usable
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.manifests.pod import build_pod
+from codeexec_operator.manifests.pod import build_adoption, build_pod
 
 
 def decide_session(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
@@ -52,14 +56,46 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     never = unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name)
     if ending := never or _unverified(seen, verdict.image):
         return _end(seen, now, ending)
+    if not seen.pool_asked and _lifetime(seen, timing) <= MAX_RUN_SECONDS:
+        return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
+    facts: dict[str, Any] = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
+    if seen.claimed:
+        if not is_usable(seen.sandbox):
+            return Plan(actions=(ReturnPod(),))
+        accepted = Ending(Event.ACCEPTED, Reason.POD_CLAIMED, verdict.message)
+        return _begin(_knowing(seen, _accepted(seen, now, accepted, facts)), seen.claimed, now)
     manifest = _manifest(seen, now, timing, verdict.image, verdict.runtime_class_name)
-    status = _moved(seen, now, Ending(Event.ACCEPTED, None, verdict.message), ConditionType.ACCEPTED)
-    facts = {
-        "pod_name": manifest["metadata"]["name"],
-        "image": verdict.image,
-        "runtime_class_name": verdict.runtime_class_name or "",
-    }
-    return Plan(status=status.model_copy(update=facts), actions=(CreatePod(manifest),))
+    facts["pod_name"] = manifest["metadata"]["name"]
+    status = _accepted(seen, now, Ending(Event.ACCEPTED, None, verdict.message), facts)
+    return Plan(status=status, actions=(CreatePod(manifest),))
+
+
+def _accepted(seen: ObservedSession, now: datetime, ending: Ending, facts: dict[str, Any]) -> CodeSessionStatus:
+    return _moved(seen, now, ending, ConditionType.ACCEPTED).model_copy(update=facts)
+
+
+def _begin(seen: ObservedSession, claimed: ClaimedView, now: datetime) -> Plan:
+    """In a pod of a pool, which has shown already that its network is closed: nothing is left to wait for."""
+    status, proven = seen.session.status, claimed.proven
+    facts = {"pod_name": claimed.pod_name, "pool_name": claimed.pool, **proven.facts}
+    facts["conditions"] = set_condition(status.conditions, proven.condition)
+    seen = _knowing(seen, status.model_copy(update=facts))
+    ending = startup.refuses(proven, seen.policy)
+    return _end(seen, now, ending) if ending else _ready(seen, now)
+
+
+def _ready(seen: ObservedSession, now: datetime) -> Plan:
+    moved = _moved(seen, now, Ending(Event.READY, None, "executions can run"), ConditionType.READY)
+    return Plan(status=moved.model_copy(update={"started_at": now, "last_used_at": now}))
+
+
+def _knowing(seen: ObservedSession, status: CodeSessionStatus) -> ObservedSession:
+    return replace(seen, session=seen.session.model_copy(update={"status": status}))
+
+
+def _lifetime(seen: ObservedSession, timing: Timing) -> float:
+    """For how many seconds from when it is ready its pod has to be there: the kubelet's deadline is behind ours."""
+    return seen.session.spec.max_lifetime_seconds + 2 * timing.grace
 
 
 def _unverified(seen: ObservedSession, image: str) -> Ending | None:
@@ -70,7 +106,7 @@ def _manifest(
     seen: ObservedSession, now: datetime, timing: Timing, image: str, runtime_class_name: str | None
 ) -> dict[str, Any]:
     """The pod, with a deadline behind that of this operator."""
-    seconds = timing.start_timeout + seen.session.spec.max_lifetime_seconds + 2 * timing.grace
+    seconds = timing.start_timeout + _lifetime(seen, timing)
     parts = startup.parts_of(image, runtime_class_name, seconds, seen.policy, seen.surroundings, now)
     return build_pod(seen.session, **parts)
 
@@ -102,11 +138,9 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         said = proven.condition.message
         return delay.tell(seen.session, plan, seen.sandbox, seen.room, now, timing, said)
     known = status.model_copy(update=proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
-    seen = replace(seen, session=seen.session.model_copy(update={"status": known}))
-    if ending := startup.refuses(proven, seen.policy):
-        return _end(seen, now, ending)
-    moved = _moved(seen, now, Ending(Event.READY, None, "executions can run"), ConditionType.READY)
-    return Plan(status=moved.model_copy(update={"started_at": now, "last_used_at": now}))
+    seen = _knowing(seen, known)
+    ending = startup.refuses(proven, seen.policy)
+    return _end(seen, now, ending) if ending else _ready(seen, now)
 
 
 def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
@@ -127,9 +161,8 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         if isinstance(idle, ReadLease):
             return Plan(actions=(idle,))
         end_at = min(end_at, idle)
-    if seen.sandbox.pod is None:  # after a restart
-        listed_at = seen.since + timedelta(seconds=timing.list_grace)
-        return Plan(actions=(ReadPod(),)) if now >= listed_at else Plan(wake_at=min(end_at, listed_at))
+    if plan := _get_hold_of_pod(seen, now, timing, end_at):
+        return plan
     connected = startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at))
     if isinstance(connected, Plan):
         return connected
@@ -138,6 +171,21 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if used_at > (status.last_used_at or used_at):
         return _record_use(seen, now, timing, end_at)
     return Plan(wake_at=end_at)
+
+
+def _get_hold_of_pod(seen: ObservedSession, now: datetime, timing: Timing, end_at: datetime) -> Plan | None:
+    """Find the pod after a restart, and make a pod of a pool the session's own; None if neither is left to do."""
+    status, pod = seen.session.status, seen.sandbox.pod
+    if pod is None:
+        # Nobody tells of a pod that was not adopted yet, so it is read soon.
+        grace = timing.attach_retry if status.pool_name else timing.list_grace
+        listed_at = seen.since + timedelta(seconds=grace)
+        return Plan(actions=(ReadPod(),)) if now >= listed_at else Plan(wake_at=min(end_at, listed_at))
+    if not status.pool_name or seen.adopting or pod.owner == seen.session.metadata.uid:
+        return None
+    age = (status.started_at - pod.started_at).total_seconds() if status.started_at and pod.started_at else None
+    deadline = None if age is None else int(age + _lifetime(seen, timing))
+    return Plan(actions=(AdoptPod(build_adoption(seen.session, deadline_seconds=deadline)),))
 
 
 def _record_use(seen: ObservedSession, now: datetime, timing: Timing, end_at: datetime) -> Plan:

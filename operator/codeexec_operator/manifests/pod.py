@@ -82,7 +82,7 @@ def build_pod(owner: CodeExecution | CodeSession, **parts: Unpack[PodParts]) -> 
 
 
 def build_pool_pod(pool: SandboxPool, *, name: str, template: str, **parts: Unpack[PodParts]) -> dict[str, Any]:
-    """The hardened pod that waits in a pool, which owns the pod until an execution takes it.
+    """The hardened pod that waits in a pool, which owns the pod until an execution or a session takes it.
 
     Args:
         pool: its owner.
@@ -99,18 +99,19 @@ def build_pool_pod(pool: SandboxPool, *, name: str, template: str, **parts: Unpa
     return _pod(metadata, pool.spec.limits, user_of=name[-POOL_SUFFIX_LENGTH:], **parts)
 
 
-def build_adoption(execution: CodeExecution, *, deadline_seconds: int | None) -> dict[str, Any]:
-    """The patch (JSON merge patch, RFC 7396) that makes a pod of a pool the execution's own.
+def build_adoption(owner: CodeExecution | CodeSession, *, deadline_seconds: int | None) -> dict[str, Any]:
+    """The patch (JSON merge patch, RFC 7396) that makes a pod of a pool the own pod of an execution or a session.
 
     Args:
-        execution: from now on it owns the pod.
+        owner: from now on it owns the pod.
         deadline_seconds: the deadline, lowered; None leaves it as it is.
     """
-    meta = execution.metadata
+    meta = owner.metadata
+    kind, label = (SESSION_KIND, SESSION_LABEL) if isinstance(owner, CodeSession) else (EXECUTION_KIND, EXECUTION_LABEL)
     patch: dict[str, Any] = {
         "metadata": {
-            "labels": {POOL_LABEL: None, EXECUTION_LABEL: meta.name},
-            "ownerReferences": [owner_reference(EXECUTION_KIND, meta)],
+            "labels": {POOL_LABEL: None, label: meta.name},
+            "ownerReferences": [owner_reference(kind, meta)],
         }
     }
     return patch | ({} if deadline_seconds is None else {"spec": {"activeDeadlineSeconds": deadline_seconds}})

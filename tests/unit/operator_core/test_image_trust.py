@@ -25,7 +25,7 @@ from codeexec_api.image_signatures import parse_keys
 from codeexec_api.policy import inheriting
 from codeexec_operator.core.actions import AskPool, CreateMember, CreatePod, Plan, StartCode
 from codeexec_operator.core.image_trust import unverified
-from codeexec_operator.core.observed import Observed, ObservedSession, PolicyProblem, Sandbox
+from codeexec_operator.core.observed import Observed, ObservedSession, PolicyProblem
 from codeexec_operator.core.observed_pool import ObservedPool
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool
@@ -157,7 +157,7 @@ def test_a_session_gets_no_pod_of_it(phase: SessionPhase) -> None:
     session = a_session(phase=phase, status={"image": IMAGE, "pod_name": "work-1-1"})
 
     def decided(policy: ExecutionPolicySpec) -> Plan:
-        seen = ObservedSession(session, policy, NOW, policy_read=True, surroundings=GUARDED, sandbox=Sandbox())
+        seen = ObservedSession(session, policy, NOW, policy_read=True, pool_asked=True, surroundings=GUARDED)
         return decide_session(seen, NOW, TIMING)
 
     refused = decided(FOREIGN)

@@ -214,7 +214,9 @@ def test_no_pod_is_made_where_a_node_has_no_user_namespaces() -> None:
 def test_a_session_is_held_to_it_when_it_is_asked_for_and_when_its_pod_has_reported() -> None:
     def decided(phase: SessionPhase, sandbox: Sandbox, policy: ExecutionPolicySpec, *nodes: NodeView) -> Plan:
         session = a_session(phase=phase)
-        observed = ObservedSession(session, policy, NOW, policy_read=True, surroundings=around(*nodes), sandbox=sandbox)
+        observed = ObservedSession(
+            session, policy, NOW, policy_read=True, pool_asked=True, surroundings=around(*nodes), sandbox=sandbox
+        )
         return decide_session(observed, NOW, TIMING)
 
     denied = (SessionPhase.DENIED, "IsolationNotEnforced")

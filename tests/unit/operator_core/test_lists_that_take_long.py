@@ -42,7 +42,11 @@ async def test_a_job_is_ended_only_if_no_record_claims_it(*, listed: bool) -> No
     telemetry = SimpleNamespace(metrics=Metrics("1"))
     context: Any = SimpleNamespace(cluster=played, policies=policies, telemetry=telemetry)
     worker = SessionWorker(
-        context, a_session(phase=SessionPhase.READY), lambda _: None, Rooms(lambda _: Room(), lambda _: None)
+        context,
+        a_session(phase=SessionPhase.READY),
+        lambda _: None,
+        Rooms(lambda _: Room(), lambda _: None),
+        lambda *_: None,
     )
     worker.task.cancel()
     worker.connection = played  # type: ignore[assignment]

@@ -74,7 +74,7 @@ class Stage:
         )
         self.controller = Controller(self.context)
 
-    async def pods_of_running_executions(self, namespace: str) -> frozenset[str]:
+    async def pods_in_use(self, namespace: str) -> frozenset[str]:
         return frozenset()
 
     async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
@@ -195,7 +195,7 @@ async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> N
     async def measure(others: int) -> int:
         stage = Stage()
         session = SessionWorker(
-            stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None)
+            stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None), lambda *_: None
         )
         guests = [Guest(number) for number in range(others + 2)]
         for guest in guests:
@@ -217,7 +217,9 @@ async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> N
 
 async def test_all_who_wait_hear_that_a_session_is_over() -> None:
     stage = Stage()
-    session = SessionWorker(stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None))
+    session = SessionWorker(
+        stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None), lambda *_: None
+    )
     guests = [Guest(number) for number in range(3)]
     for guest in guests:
         session.join(guest)

@@ -32,10 +32,10 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.delay import FREE_ROOM
 from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
-from codeexec_operator.core.observed_pool import Member, ObservedPool
+from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, ObservedPool
 from codeexec_operator.core.placement import is_for_use, serves
 from codeexec_operator.core.pod_template import Template, template_label, template_of
-from codeexec_operator.core.pool import MAX_RUN_SECONDS, can_start, decide_pool
+from codeexec_operator.core.pool import can_start, decide_pool
 from codeexec_operator.core.pool_status import trouble_of
 from codeexec_operator.core.startup import Timing, prove
 

@@ -32,8 +32,8 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.observed import Observed, PoolView, Sandbox
+from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
-from codeexec_operator.core.pool import MAX_RUN_SECONDS
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing, prove
 

@@ -81,7 +81,9 @@ class TestPending:
         assert plan(asked(payload=None)) == Plan(actions=(ReadRequest(),))
 
     def test_accepted_it_waits_and_asks_for_no_pod(self) -> None:
-        result = plan(asked(session=a_view(SessionPhase.PENDING, turn=False)))
+        observed = asked(session=a_view(SessionPhase.PENDING, turn=False))
+        assert plan(observed, 0.2) == Plan(wake_at=NOW + seconds(0.25)), "a pool may have a pod for the session"
+        result = plan(observed, 0.25)
         assert outcome(result) == (Phase.STARTING, "WaitingForSession")
         assert result.actions == ()
 

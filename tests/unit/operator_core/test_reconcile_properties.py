@@ -246,6 +246,8 @@ def sessions(draw: st.DrawFn) -> ObservedSession:
         policy=draw(policies),
         since=NOW,
         policy_read=draw(st.booleans()),
+        pool_asked=draw(st.booleans()),
+        adopting=draw(st.booleans()),
         surroundings=draw(st.sampled_from([SURROUNDINGS, Surroundings()])),
         sandbox=view.sandbox,
         guests=draw(st.sampled_from([frozenset(), frozenset({UID})])),

@@ -56,7 +56,8 @@ def seen(
 ) -> ObservedSession:
     limits = {"idleTimeoutSeconds": IDLE, "maxLifetimeSeconds": LIFETIME}
     session = a_session(phase=phase, status=status, **limits | (spec or {}))
-    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "surroundings": SURROUNDINGS, **rest}
+    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "surroundings": SURROUNDINGS}
+    known |= {"pool_asked": True, **rest}
     return ObservedSession(session=session, **known)
 
 

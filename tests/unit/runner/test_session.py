@@ -26,6 +26,13 @@ def test_jobs_follow_each_other_and_share_files(session: Any) -> None:
     assert second.totals["stdout"]["bytes"] == 5
 
 
+def test_a_job_that_has_its_pod_alone_is_refused_where_a_session_was(session: Any, job: Any) -> None:
+    session.run("open('x', 'w').write('kept')", id="a")
+    session.say(job("print(open('x').read())", id="b"))
+    assert session.hear("done", "error").frames == [{"id": "b", "seq": -1, "error": "a session has used this pod"}]
+    assert session.run("print(open('x').read())", id="c").text() == "kept\n", "the session goes on"
+
+
 def test_a_job_without_blocks_only_puts_and_lists(session: Any) -> None:
     session.run(files={"a": b"1"})
     report = session.run(files={"d/b": b"22"}, artifacts={"list": "All", "fetch": []})

@@ -29,6 +29,28 @@ def test_a_kernel_can_be_started_before_the_first_job(stateful: Any) -> None:
     assert stateful("import os; print(os.getpid())").text().strip() in there  # it is the one that was ready
 
 
+def test_a_kernel_can_be_started_in_a_pod_that_stood_ready_and_the_first_job_waits_behind_it(stateful: Any) -> None:
+    """As when a stateful session takes a pod of a pool: the operator does not wait for the second report."""
+    connection = stateful.func.__self__
+    report = {"report": True, "kernel": False, "pids": 64, "memoryBytes": 2**28}
+    connection.say(report)
+    assert connection.hear("ready").frames[-1]["kernel"] is False
+    connection.say(report | {"kernel": True})
+    first = stateful("x = 41", "print(x)")
+    assert (first.frames[0]["ready"], first.frames[0]["kernel"]) == (True, True)
+    assert (first.text(), first.endings) == ("41\n", [(0, "Completed")] * 2)
+    assert stateful("print(x + 1)").text() == "42\n"
+
+
+def test_a_job_is_cancelled_while_a_kernel_is_started_before_it(stateful: Any, job: Any) -> None:
+    connection = stateful.func.__self__
+    report = {"report": True, "kernel": True, "pids": 64, "memoryBytes": 2**28}
+    connection.say(report, job("print(1)", session=True, stateful=True, id="a"), {"cancel": "a"})
+    told = connection.hear("done")
+    assert (told.frames[0]["kernel"], told.endings, told.text()) == (False, [(130, "Cancelled")], "")
+    assert stateful("print(2)").text() == "2\n"
+
+
 def test_what_is_written_comes_in_order_whoever_writes_it(stateful: Any) -> None:
     code = """
 import os, subprocess, sys
