@@ -32,7 +32,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlock, Request, WorkspaceFile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from cluster_tools import ROOT, SANDBOX, SYSTEM, Admin, a_name, helm
+from cluster_tools import ROOT, SANDBOX, SYSTEM, Admin, a_name, helm, upgrade_release
 
 MINUTES: Final = float(os.environ.get("SOAK_MINUTES", "120"))
 EVERY: Final = float(os.environ.get("SOAK_EVERY", "10"))
@@ -165,8 +165,7 @@ class Load:
 def metrics_served(kubeconfig: str) -> Iterator[None]:
     """The operator tells of itself meanwhile; afterwards it has the values that it had before."""
     settings = ("--set", "metrics.enabled=true", "--set", f"metrics.scrapeNamespaces={{{SYSTEM}}}")
-    chart = str(ROOT / "charts" / "codeexec")
-    helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
+    upgrade_release(kubeconfig, *settings)
     try:
         yield
     finally:
