@@ -38,7 +38,7 @@ class Session:
         keep_alive: Callable[[], str] | None = None,
     ) -> None:
         self._client = client
-        self._request = request
+        self.request: Final = request
         self._spec = spec
         self._keep_alive = keep_alive
         self.name: Final = name
@@ -137,7 +137,7 @@ class Session:
         """
         return await self._client.execute(
             blocks,
-            self._request,
+            self.request,
             files=files,
             fetch=fetch,
             list_files=list_files,

@@ -1,5 +1,6 @@
 """Code blocks on their way to the cluster: pure functions, no I/O, no framework."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,7 @@ from codeexec_api.v1alpha1 import (
 _FILENAME_MARK: Final = "# filename:"
 _PART_BYTES: Final = 750_000
 """Of one Secret, if there may be enough of them: in base64 that is less than 1 MiB, above which aiohttp warns."""
+_REMOVAL: Final = "tmp_code_remove.sh"
 FILENAME_REFUSED: Final = "Filename is not in the workspace"
 
 
@@ -118,6 +120,20 @@ def all_prepared(blocks: Sequence[PreparedBlock | SourceBlock]) -> tuple[Prepare
     return tuple(
         block for one in blocks for block in ((one,) if isinstance(one, PreparedBlock) else prepare([one]).blocks)
     )
+
+
+def removal(path: str) -> PreparedBlock:
+    """A block that deletes a file of the workspace, and then itself."""
+    return PreparedBlock(
+        "sh", f"rm -- {shlex.quote(path)}; code=$?; rm -f -- {_REMOVAL}; exit $code".encode(), _REMOVAL
+    )
+
+
+def removed_by(language: str, code: str) -> str | None:
+    """The path that a block of `removal` deletes; None if it is another block."""
+    words = shlex.split(code) if language == "sh" and _REMOVAL in code else []
+    path = words[2].removesuffix(";") if len(words) > 2 else ""
+    return path if path and removal(path).content == code.encode() else None
 
 
 def file_name(code: str) -> str | None:
