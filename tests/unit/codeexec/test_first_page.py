@@ -1,15 +1,9 @@
 """The first page of docs/api.md, on the fake: `tests/support/first_page.py` runs on a cluster and locally, too."""
 
-import pytest
-from first_page import PNG, first_page, scripted
+from first_page import PNG, first_page
 
 import codeexec
 from codeexec.testing import FakeCluster
-
-
-@pytest.fixture
-def fake() -> FakeCluster:
-    return FakeCluster(run=scripted)
 
 
 async def test_the_first_page(fake: FakeCluster) -> None:
