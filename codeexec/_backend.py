@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from executor_client.client.request import ListFiles, OnOutput, Request
+from executor_client.client.session_handle import SessionHandle
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
 from executor_client.model.results import ExecutionResult
-
-if TYPE_CHECKING:
-    from executor_client.client.session import Session
 
 
 class Backend(Protocol):
@@ -37,7 +35,7 @@ class Backend(Protocol):
         max_lifetime_seconds: int = 28_800,
         stateful: bool = False,
         outlives_client: bool = False,
-    ) -> "Session":
+    ) -> SessionHandle:
         """A handle on a session that is not asked for yet; see `CodeExecutionClient.new_session`."""
 
     async def close(self) -> None:

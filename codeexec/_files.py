@@ -1,17 +1,15 @@
 """The files of a session's workspace."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_FILES, MAX_PAYLOAD_BYTES
+from executor_client.client.session_handle import SessionHandle
 from executor_client.exceptions import FileMissing, FileTransferError
 from executor_client.model.blocks import removal
 from executor_client.model.results import Artifact
 from executor_client.workspace.batches import groups
-
-if TYPE_CHECKING:
-    from executor_client.client.session import Session as Handle
 
 _WORKSPACE: Final = "/workspace/"
 
@@ -23,7 +21,7 @@ class Files:
     is an execution with a record of its own, and waits for the code that runs.
     """
 
-    def __init__(self, handle: "Handle") -> None:
+    def __init__(self, handle: SessionHandle) -> None:
         self._handle = handle
 
     async def read(self, path: str) -> bytes:

@@ -94,7 +94,7 @@ class CodeError:
 
     name: str
     """Of the Python exception without its module, such as `ZeroDivisionError`. If there was none, or if the sandbox
-    ended the code, the reason in the record: `NonZeroExit`, `DeadlineExceeded`, `OutOfMemory`, `Cancelled` and so on;
+    ended the code, the reason in the record, such as `NonZeroExit`, `DeadlineExceeded` or `CancelRequested`;
     docs/troubleshooting.md has them all."""
     message: str
     """What the exception says, or the message of the record."""

@@ -3,18 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from codeexec._backend import Backend
 from codeexec._files import Files, as_bytes
 from codeexec._result import Result, displays_of, is_display
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
 from executor_client.client.request import OnOutput, Request
+from executor_client.client.session_handle import SessionHandle
 from executor_client.model.blocks import SourceBlock, WorkspaceFile
 from executor_client.workspace.batches import fetch_after
-
-if TYPE_CHECKING:
-    from executor_client.client.session import Session as Handle
 
 
 class Session:
@@ -27,7 +25,7 @@ class Session:
     A session of `Client.session` ends with `async with`; one of `client.sessions.attach` goes on.
     """
 
-    def __init__(self, backend: Backend, handle: "Handle", request: Request, *, mine: bool = True) -> None:
+    def __init__(self, backend: Backend, handle: SessionHandle, request: Request, *, mine: bool = True) -> None:
         self._backend = backend
         self._handle = handle
         self._request = request

@@ -3,13 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from executor_client.client.session_handle import SessionHandle
 from executor_client.exceptions import CodeExecError
-
-if TYPE_CHECKING:
-    from executor_client.client.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +16,7 @@ PATTERNS_AT_ONCE: Final = 64
 
 
 async def fetch_after(
-    session: "Session", execution: str, sizes: Mapping[str, int], cancelled: asyncio.Event | None = None
+    session: SessionHandle, execution: str, sizes: Mapping[str, int], cancelled: asyncio.Event | None = None
 ) -> dict[str, bytes]:
     """Content of files that an execution has left. What can't be fetched is a line in the log: the code has run."""
     found: dict[str, bytes] = {}
