@@ -135,7 +135,9 @@ class Result(ExecutionResult):
         """
         if self.phase is Phase.SUCCEEDED:
             return None
-        found = exception_in(self.stderr) if self.reason == Reason.NON_ZERO_EXIT.value else None
+        # Python ends with 1 when nothing catches an exception. What stands before another exit code was only logged.
+        raised = self.reason == Reason.NON_ZERO_EXIT.value and self.exit_code == 1
+        found = exception_in(self.stderr) if raised else None
         return found or CodeError(self.reason, self.message)
 
     def raise_for_error(self) -> Self:

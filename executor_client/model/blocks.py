@@ -22,7 +22,8 @@ from codeexec_api.v1alpha1 import (
 _FILENAME_MARK: Final = "# filename:"
 _PART_BYTES: Final = 750_000
 """Of one Secret, if there may be enough of them: in base64 that is less than 1 MiB, above which aiohttp warns."""
-_REMOVAL: Final = "tmp_code_remove.sh"
+_REMOVER: Final = "tmp_code_remove.sh"
+_REMOVE: Final = ("rm -- ", f"; code=$?; rm -f -- {_REMOVER}; exit $code")
 FILENAME_REFUSED: Final = "Filename is not in the workspace"
 
 
@@ -124,16 +125,15 @@ def all_prepared(blocks: Sequence[PreparedBlock | SourceBlock]) -> tuple[Prepare
 
 def removal(path: str) -> PreparedBlock:
     """A block that deletes a file of the workspace, and then itself."""
-    return PreparedBlock(
-        "sh", f"rm -- {shlex.quote(path)}; code=$?; rm -f -- {_REMOVAL}; exit $code".encode(), _REMOVAL
-    )
+    return PreparedBlock("sh", f"{_REMOVE[0]}{shlex.quote(path)}{_REMOVE[1]}".encode(), _REMOVER)
 
 
 def removed_by(language: str, code: str) -> str | None:
     """The path that a block of `removal` deletes; None if it is another block."""
-    words = shlex.split(code) if language == "sh" and _REMOVAL in code else []
-    path = words[2].removesuffix(";") if len(words) > 2 else ""
-    return path if path and removal(path).content == code.encode() else None
+    if language != "sh" or not (code.startswith(_REMOVE[0]) and code.endswith(_REMOVE[1])):
+        return None
+    paths = shlex.split(code.removeprefix(_REMOVE[0]).removesuffix(_REMOVE[1]))
+    return paths[0] if len(paths) == 1 else None
 
 
 def file_name(code: str) -> str | None:
