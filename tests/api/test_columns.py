@@ -9,7 +9,7 @@ BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
 HELD = {
     "podName": "run-1-3f333df6",
     "nodeName": "node-1",
-    "startedAt": (datetime.now(UTC) - timedelta(hours=3, minutes=30)).isoformat(),
+    "startedAt": (datetime.now(UTC) - timedelta(days=10, hours=12)).isoformat(),
 }
 
 
@@ -31,7 +31,7 @@ def test_sessions_show_who_holds_which_pod(admin):
     expected = {"AGENT": "e2e", "PHASE": "Ready", "REQUESTED-BY": admin.me, "CLIENT": "codeexec-client-one"}
     assert {**row, **expected, "POD": HELD["podName"]} == row
     assert row["AGE"]
-    assert shown(admin, "codesessions", name, "-o", "wide")["STARTED"] == "3h30m"
+    assert shown(admin, "codesessions", name, "-o", "wide")["STARTED"] == "10d"
 
 
 def test_a_session_that_outlives_its_client_shows_none(admin):
@@ -45,5 +45,5 @@ def test_executions_show_who_holds_which_pod(admin):
     admin.create(an_execution(name, [BLOCK], sessionRef={"name": "work-1"}))
     admin.patch("codeexecution", name, {"status": {"phase": "Running", **HELD}}, subresource="status")
     row = shown(admin, "codeexecutions", name, "-o", "wide")
-    expected = {"REQUESTED-BY": admin.me, "SESSION": "work-1", "STARTED": "3h30m", "POD": HELD["podName"]}
+    expected = {"REQUESTED-BY": admin.me, "SESSION": "work-1", "STARTED": "10d", "POD": HELD["podName"]}
     assert {**row, **expected} == row

@@ -43,16 +43,19 @@ ADDED_BY_KUBERNETES = [
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for key in ("not-ready", "unreachable")
 ]
-LARGER = {"cpu": "60m", "memory": "80Mi"}
+
+
+def resources(**changed: dict[str, str]) -> dict[str, Any]:
+    """Limits or requests alone, so that the pod stays Burstable: the API server refuses another class by itself."""
+    return {"containers": [{"name": SANDBOX_CONTAINER, "resources": changed}]}
+
+
 CHANGES = {
     "another image": ("", "spec.containers", {"containers": [{"name": SANDBOX_CONTAINER, "image": OTHER_IMAGE}]}),
     "an image by tag": ("", "spec.containers", {"containers": [{"name": SANDBOX_CONTAINER, "image": "sandbox:1"}]}),
     "a container to debug": ("ephemeralcontainers", "spec.ephemeralContainers", {"ephemeralContainers": [DEBUGGER]}),
-    "larger limits": (
-        "resize",
-        "spec.containers",
-        {"containers": [{"name": SANDBOX_CONTAINER, "resources": {"requests": LARGER, "limits": LARGER}}]},
-    ),
+    "larger limits": ("resize", "spec.containers", resources(limits={"cpu": "60m", "memory": "80Mi"})),
+    "other requests": ("resize", "spec.containers", resources(requests={"cpu": "1m"})),
     "tolerations": ("", "spec.tolerations", {"tolerations": [*ADDED_BY_KUBERNETES, {"operator": "Exists"}]}),
 }
 

@@ -136,7 +136,7 @@ async def test_the_first_call_of_an_executor_is_made_of_these_requests(operator,
     await make_pool(1)
     path = stage.agent_kubeconfig(through=stage.client_proxy)
     client, served = len(stage.client_proxy.seen()), len(stage.proxy.seen())
-    executor = KubernetesCodeExecutor(kubeconfig=path, limits=Limits(**LIMITS), agent=agent)
+    executor = KubernetesCodeExecutor(namespace=SANDBOX, kubeconfig=path, limits=Limits(**LIMITS), agent=agent)
     await executor.start()
     result = await executor.execute_code_blocks([CodeBlock(language="python", code='print("hello")')], NEVER)
     assert result.output == "hello\n"

@@ -91,6 +91,12 @@ def session(codeexec) -> Iterator[str]:
     codeexec("sessions", "end", name)
 
 
+def without_waits(stderr: str) -> str:
+    """Without the lines that say why a pod has not started yet: on a busy node it takes more than 1.5 s."""
+    starts = ("codeexec: waiting (PodStarting): ", "codeexec: waiting (Unschedulable): ")
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith(starts))
+
+
 def test_run_gives_both_streams_the_exit_code_and_the_files(codeexec, tmp_path):
     (tmp_path / "input.txt").write_text("from here")
     code = """
@@ -102,7 +108,7 @@ sys.exit(7)
 """
     files = ("-f", f"{tmp_path}/input.txt:data/in.txt", "--artifacts", str(tmp_path / "artifacts"))
     done = codeexec("run", *SMALL, "-c", code, *files)
-    assert (done.stdout, done.stderr, done.returncode) == ("from here\n", "to stderr\n", 7)
+    assert (done.stdout, without_waits(done.stderr), done.returncode) == ("from here\n", "to stderr\n", 7)
     assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["made.bin"]
     assert (tmp_path / "artifacts" / "made.bin").read_bytes() == bytes(range(256)) * 5000
 
@@ -128,7 +134,7 @@ def test_what_waits_for_a_human_says_so_and_runs_when_one_has_approved_it(start,
     done = CommandLine(kubeconfig)("approve", name)
     assert done.returncode == 0, done.stderr
     output, errors = process.communicate(timeout=60)
-    assert (output, errors, process.returncode) == ("approved\n", "", 0)
+    assert (output, without_waits(errors), process.returncode) == ("approved\n", "", 0)
 
 
 def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):

@@ -105,7 +105,7 @@ class Played(PlayedCluster):
         return ExecutionWorker(context, self.execution, register, lambda _: self.ended.set())
 
     async def until(self, words: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while words not in self.heard:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

@@ -95,7 +95,7 @@ class TestPending:
         ],
     )
     def test_its_record_says_what_it_waits_for(self, phase: SessionPhase, told: str) -> None:
-        status = plan(asked(session=a_view(phase, turn=False))).status
+        status = plan(asked(session=a_view(phase, turn=False)), TIMING.queue_notice).status
         assert status
         assert status.message == told
 

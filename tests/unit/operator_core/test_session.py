@@ -228,7 +228,8 @@ class TestStarting:
             a_sandbox(pod=a_pod(runtime_class_name="gvisor")),
             surroundings=replace(SURROUNDINGS, handlers={"gvisor": "runsc"}),
         )
-        assert plan(waits, 59).status is None
+        assert plan(waits, 1.4).status is None
+        assert outcome(plan(waits, 59)) == (SessionPhase.STARTING, "PodStarting")
         assert outcome(plan(waits, 60)) == (SessionPhase.FAILED, "StartTimeout")
 
     def test_ended_before_it_was_ready(self) -> None:
