@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from codeexec._backend import Backend
 from codeexec._records import Approvals, Executions, Sessions
 from codeexec._result import DISPLAY_PATTERN, Result, displays_of
-from codeexec._session import Session, workspace_files
+from codeexec._session import Session, asking, workspace_files
 from codeexec_api import Limits, Mount, Permit
 from executor_client.client.approvals import ApprovalWait
 from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request
@@ -51,7 +51,7 @@ class Client:
             `codeexec.testing`, `codeexec.local.Sandbox()`, or a `CodeExecutionClient`. `close` doesn't close it.
 
     Raises:
-        ValueError: the image is not named by digest.
+        ValueError: the image is not named by digest, or a number is out of range.
     """
 
     def __init__(
@@ -71,17 +71,15 @@ class Client:
         backend: Backend | None = None,
     ) -> None:
         self._ref = ClusterRef(namespace=namespace, kubeconfig=kubeconfig, context=context)
-        self._request: Final = Request(
+        request = Request(
             agent=agent,
-            timeout_seconds=timeout,
-            start_seconds=start_timeout,
             image=image,
             runtime_class_name=runtime_class,
-            limits=limits or Limits(),
             executor="codeexec",
             approval=approval or ApprovalWait(),
             on_wait=on_wait,
         )
+        self._request: Final = asking(request, timeout, start_timeout, limits)
         self._owns_backend = backend is None
         self._opened = backend
 
@@ -135,7 +133,7 @@ class Client:
             Timeout: the code did not start within `start_timeout`; it was cancelled.
             Error: something other than the code failed; `codeexec` lists the kinds.
         """
-        request = self._asking(timeout, start_timeout, limits)
+        request = asking(self._request, timeout, start_timeout, limits)
         result = await self._backend.execute(
             [SourceBlock(language, code)],
             replace(request, egress=egress, mounts=mounts),
@@ -175,7 +173,7 @@ class Client:
             ValueError: a number is out of range.
             NotSupported: what runs the code has no such sessions.
         """
-        request = self._asking(timeout, start_timeout, limits)
+        request = asking(self._request, timeout, start_timeout, limits)
         handle = self._backend.new_session(
             request,
             idle_timeout_seconds=idle_timeout,
@@ -223,10 +221,6 @@ class Client:
         if isinstance(backend, _cluster_client()):
             return backend
         raise NotSupported(f"{type(backend).__name__} has no {what}: only a cluster keeps them")
-
-    def _asking(self, timeout: int | None, start_timeout: float | None, limits: Limits | None) -> Request:
-        given: dict[str, Any] = {"timeout_seconds": timeout, "start_seconds": start_timeout, "limits": limits}
-        return replace(self._request, **{name: value for name, value in given.items() if value is not None})
 
 
 def _cluster_client() -> "type[CodeExecutionClient]":

@@ -8,7 +8,8 @@ from typing import Final, Self
 from codeexec._backend import Backend
 from codeexec._files import Files, as_bytes
 from codeexec._result import Result, displays_of, is_display
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from codeexec_api import Limits
+from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
 from executor_client.client.request import OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
 from executor_client.model.blocks import SourceBlock, WorkspaceFile
@@ -91,11 +92,7 @@ class Session:
             SessionEnded: the session is over; nothing was run.
             Error: something other than the code failed; `codeexec` lists the kinds.
         """
-        request = replace(
-            self._request,
-            timeout_seconds=self._request.timeout_seconds if timeout is None else timeout,
-            start_seconds=self._request.start_seconds if start_timeout is None else start_timeout,
-        )
+        request = asking(self._request, timeout, start_timeout)
         result = await self._backend.execute(
             [SourceBlock(language, code)],
             request,
@@ -108,6 +105,20 @@ class Session:
         left = {path: size for path, size in left.items() if size <= MAX_FETCH_BYTES}
         shown = {**result.files, **await fetch_after(self._handle, result.name, left)}
         return Result(**vars(result), displays=displays_of(shown))
+
+
+def asking(request: Request, timeout: int | None, start_timeout: float | None, limits: Limits | None = None) -> Request:
+    """The request with what a call gives in its place.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    if timeout is not None and not (isinstance(timeout, int) and 1 <= timeout <= MAX_TIMEOUT_SECONDS):
+        raise ValueError(f"timeout is {timeout!r}, but must be whole seconds, 1 to {MAX_TIMEOUT_SECONDS}")
+    if start_timeout is not None and start_timeout <= 0:
+        raise ValueError(f"start_timeout is {start_timeout!r}, but must be greater than 0, or None")
+    given = {"timeout_seconds": timeout, "start_seconds": start_timeout, "limits": limits}
+    return replace(request, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 def workspace_files(files: Mapping[str, bytes | str] | None) -> list[WorkspaceFile]:

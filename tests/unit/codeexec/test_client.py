@@ -133,7 +133,9 @@ async def test_a_session_that_is_over(client: codeexec.Client) -> None:
         ({"code": "x", "language": "cobol"}, "cobol"),
         ({"code": "x", "files": {"../a": b""}}, r"\.\./a"),
         ({"code": "x" * 1_000_001}, "1000001 bytes of code"),
-        ({"code": "x", "timeout": 0}, "timeout"),
+        ({"code": "x", "timeout": 0}, "timeout is 0, but must be whole seconds, 1 to 86400"),
+        ({"code": "x", "timeout": 0.5}, r"timeout is 0\.5, but must be whole seconds"),
+        ({"code": "x", "start_timeout": 0}, "start_timeout is 0, but must be greater than 0, or None"),
     ],
 )
 async def test_what_can_not_be_run_is_a_value_error(
