@@ -1,16 +1,12 @@
 """Runs the code of AI agents in hardened pods of a Kubernetes cluster.
 
-`KubernetesCodeExecutor` is AutoGen's face of it, `CodeExecutionClient` the framework-neutral one. AutoGen is loaded
-only when an executor is asked for, and what talks to a cluster when a client is. `LocalSandboxExecutor` runs code on
-this machine instead; nothing else here uses it.
+`KubernetesCodeExecutor` is AutoGen's face of it, `CodeExecutionClient` the framework-neutral one. Each name
+is loaded when it is asked for: AutoGen only for an executor, and what talks to a cluster only for a client.
+`LocalSandboxExecutor` runs code on this machine instead; nothing else here uses it.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from codeexec_api import Limits
-from executor_client.client.approvals import ApprovalRequest, ApprovalWait
-from executor_client.client.waiting import WaitNotice
 from executor_client.exceptions import (
     AuditLogUnavailable,
     ClusterUnreachable,
@@ -26,26 +22,31 @@ from executor_client.exceptions import (
     NothingToDecide,
     NotInstalled,
     NotPermitted,
+    NotSupported,
     OutputUnavailable,
     SessionDenied,
     SessionEnded,
+    Timeout,
 )
-from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
-from executor_client.model.results import Artifact, ExecutionResult, OutputChunk
-from executor_client.runtime.extras import missing_extra
+from executor_client.runtime.extras import load
 
 if TYPE_CHECKING:
+    from codeexec_api import Limits
     from executor_client.autogen.kubernetes import (
         KubernetesCodeExecutor,
         KubernetesCodeExecutorConfig,
         KubernetesCodeResult,
     )
+    from executor_client.client.approvals import ApprovalRequest, ApprovalWait
     from executor_client.client.client import CodeExecutionClient
     from executor_client.client.execution import Execution
     from executor_client.client.request import ClusterRef, Request
     from executor_client.client.session import Session
+    from executor_client.client.waiting import WaitNotice
     from executor_client.local.approval import LocalApproval
     from executor_client.local.executor import LocalCodeResult, LocalSandboxExecutor, LocalSandboxExecutorConfig
+    from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
+    from executor_client.model.results import Artifact, ExecutionResult, OutputChunk
 
 __all__ = [
     "ApprovalRequest",
@@ -76,6 +77,7 @@ __all__ = [
     "NotFound",
     "NotInstalled",
     "NotPermitted",
+    "NotSupported",
     "NothingToDecide",
     "OutputChunk",
     "OutputUnavailable",
@@ -85,29 +87,32 @@ __all__ = [
     "SessionDenied",
     "SessionEnded",
     "SourceBlock",
+    "Timeout",
     "WaitNotice",
     "WorkspaceFile",
     "prepare",
 ]
 
-_LOADED_WHEN_ASKED_FOR = {
-    "CodeExecutionClient": "client.client",
-    **dict.fromkeys(("ClusterRef", "Request"), "client.request"),
-    "Execution": "client.execution",
-    "Session": "client.session",
+_MODULES = {
+    "Limits": "codeexec_api",
+    **dict.fromkeys(("ApprovalRequest", "ApprovalWait"), "executor_client.client.approvals"),
+    **dict.fromkeys(("Artifact", "ExecutionResult", "OutputChunk"), "executor_client.model.results"),
+    **dict.fromkeys(("PreparedBlock", "SourceBlock", "WorkspaceFile", "prepare"), "executor_client.model.blocks"),
+    **dict.fromkeys(("ClusterRef", "Request"), "executor_client.client.request"),
+    "CodeExecutionClient": "executor_client.client.client",
+    "Execution": "executor_client.client.execution",
+    "Session": "executor_client.client.session",
+    "WaitNotice": "executor_client.client.waiting",
     **dict.fromkeys(
-        ("KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"), "autogen.kubernetes"
+        ("KubernetesCodeExecutor", "KubernetesCodeExecutorConfig", "KubernetesCodeResult"),
+        "executor_client.autogen.kubernetes",
     ),
-    **dict.fromkeys(("LocalCodeResult", "LocalSandboxExecutor", "LocalSandboxExecutorConfig"), "local.executor"),
-    "LocalApproval": "local.approval",
+    **dict.fromkeys(
+        ("LocalCodeResult", "LocalSandboxExecutor", "LocalSandboxExecutorConfig"), "executor_client.local.executor"
+    ),
+    "LocalApproval": "executor_client.local.approval",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LOADED_WHEN_ASKED_FOR:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        module = import_module(f"{__name__}.{_LOADED_WHEN_ASKED_FOR[name]}")
-    except ModuleNotFoundError as error:
-        raise missing_extra(name, error) from None
-    return getattr(module, name)
+    return load(__name__, name, _MODULES)

@@ -9,6 +9,7 @@
     ├── InvalidExecution                the API server refuses the object; the text names the field
     ├── ExecutionNotStarted             the sandbox could not be started (image, quota, scheduling, open network)
     ├── ExecutionLost                   the sandbox or its result was lost; the code may have run in part
+    ├── Timeout(TimeoutError)           the code did not start in the time that the caller gives it
     ├── SessionEnded                    the session is over or was never there; nothing was run
     │   └── SessionDenied               the policy doesn't allow the session
     ├── FileTransferError(ValueError)   a file can't be put into the workspace or fetched from it
@@ -16,6 +17,7 @@
     ├── LocalSandboxUnavailable         this machine can't confine code; there is no way to run it all the same
     ├── LocalRunNotApproved             this machine is in production, and no human has approved of running code on it
     ├── AuditLogUnavailable             the audit log of a local executor can't be written; nothing was run
+    ├── NotSupported                    what runs the code can't do this; the text says what can
     └── OutputUnavailable               large output or a fetched file is gone, or isn't what the record says
 
 What the code itself does (exit codes, timeouts, running out of memory) is never an exception but a result; so is a
@@ -59,6 +61,10 @@ class ExecutionLost(CodeExecError):
     """The sandbox or its result was lost; the code may have run in part."""
 
 
+class Timeout(CodeExecError, TimeoutError):
+    """The code did not start in the time that the caller gives it."""
+
+
 class SessionEnded(CodeExecError):
     """The session is over or was never there; nothing was run."""
 
@@ -89,3 +95,7 @@ class AuditLogUnavailable(CodeExecError):
 
 class OutputUnavailable(CodeExecError):
     """Large output or a fetched file is gone, or isn't what the record says."""
+
+
+class NotSupported(CodeExecError):
+    """What runs the code can't do this; the text says what can."""

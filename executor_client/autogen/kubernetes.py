@@ -50,12 +50,12 @@ from executor_client.exceptions import CodeExecError, FileMissing, FileTransferE
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile
 from executor_client.model.results import CANCELLED, ExecutionResult
 from executor_client.runtime import forks
+from executor_client.workspace.batches import groups
 from executor_client.workspace.session_finalizer import end_unattended
 from executor_client.workspace.shared_session import OpenSession, SharedSession
 from executor_client.workspace.transfers import (
     bring_back,
     fetch,
-    groups,
     keep,
     keep_artifacts,
     keep_source,

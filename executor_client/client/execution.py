@@ -12,7 +12,7 @@ from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
 from executor_client.client.approvals import ApprovalWait, Patience
 from executor_client.client.live_output import LiveOutput
 from executor_client.client.waiting import OnWait, Waiting
-from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled
+from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled, Timeout
 from executor_client.model.results import (
     Contents,
     ExecutionResult,
@@ -55,8 +55,10 @@ class Execution:
         *,
         approval: ApprovalWait = _WAIT,
         on_wait: OnWait | None = None,
+        start_seconds: float | None = None,
     ) -> None:
         self._connect = connect
+        self._start_seconds = start_seconds
         self._patience = Patience(approval, self._give_up)
         self._waiting = Waiting(on_wait)
         self._overall: asyncio.Timeout | None = None
@@ -84,6 +86,7 @@ class Execution:
             NotFound: there is no such execution.
             NotInstalled: no operator takes it up.
             ExecutionLost: it was deleted, or its end doesn't come.
+            Timeout: the code has not started in the time that the caller gives it.
             CodeExecError: see `executor_client.exceptions`.
         """
         return await self._wait(lambda _: None)
@@ -125,6 +128,24 @@ class Execution:
             raise error
 
     async def _wait(self, seen: Callable[[CodeExecution], None]) -> CodeExecution:
+        """Wait for the end, but for the start only as long as the caller wants; `seen` as in `_wait_for_end`."""
+
+        def watch_the_start(current: CodeExecution) -> None:
+            if current.status.started_at:
+                starting.reschedule(None)
+            seen(current)
+
+        try:
+            async with asyncio.timeout(self._start_seconds) as starting:
+                return await self._wait_for_end(watch_the_start)
+        except TimeoutError:
+            if not starting.expired():
+                raise
+            raise Timeout(
+                f"execution {self.name} did not start within {self._start_seconds} s{self._waiting.why}"
+            ) from None
+
+    async def _wait_for_end(self, seen: Callable[[CodeExecution], None]) -> CodeExecution:
         """Wait for the end; `seen` is called with each version of the record on the way."""
         transport = await self._connect()
         latest = self._latest = self._latest or await transport.get(self.name)

@@ -58,6 +58,7 @@ class Running(Connected):
         Raises:
             ValueError: a block can't be run, blocks and files are too large, or egress or mounts are asked for in a
                 session.
+            Timeout: the code has not started within `request.start_seconds`, and was cancelled.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
         blocks = all_prepared(blocks)
@@ -67,7 +68,7 @@ class Running(Connected):
             name, spec = self._specify(blocks, request, files, fetch, list_files, session)
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
             created = await self._create(transport, name, spec, payload_of(blocks, files))
-            handle = Execution(self.connect, name, created, approval=request.approval, on_wait=request.on_wait)
+            handle = self._handle(name, created, request)
             canceller = asyncio.create_task(self._cancel_when(transport, name, cancelled or asyncio.Event()))
             try:
                 if on_output:
@@ -107,11 +108,21 @@ class Running(Connected):
             name, spec = self._specify(blocks, request, files, fetch, list_files, session)
             telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
             created = await self._create(transport, name, spec, payload_of(blocks, files))
-            return Execution(self.connect, name, created, approval=request.approval, on_wait=request.on_wait)
+            return self._handle(name, created, request)
 
     def attach(self, name: str) -> Execution:
         """A handle on an execution that exists already. Does no I/O."""
         return Execution(self.connect, name)
+
+    def _handle(self, name: str, created: CodeExecution, request: Request) -> Execution:
+        return Execution(
+            self.connect,
+            name,
+            created,
+            approval=request.approval,
+            on_wait=request.on_wait,
+            start_seconds=request.start_seconds,
+        )
 
     @staticmethod
     def _specify(

@@ -2,19 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from types import TracebackType
-from typing import Final, Self
 
-from codeexec_api import CodeSession, CodeSessionSpec, Phase, SessionPhase
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
+from typing_extensions import override
+
+from codeexec_api import CodeSession, CodeSessionSpec, SessionPhase
 from executor_client.client.execution import OPERATOR_SECONDS
 from executor_client.client.request import ListFiles, OnOutput, Request
 from executor_client.client.running import Running
-from executor_client.exceptions import FileTransferError, NotFound, NotInstalled, SessionEnded
+from executor_client.client.session_handle import SessionHandle
+from executor_client.exceptions import NotFound, NotInstalled, SessionEnded
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
-from executor_client.model.results import CANCELLED, Artifact, ExecutionResult, session_failure
+from executor_client.model.results import ExecutionResult, session_failure
 from executor_client.model.words import caller
 from executor_client.runtime import telemetry
 from executor_client.transport.protocol import ClusterTransport
@@ -22,7 +22,7 @@ from executor_client.transport.protocol import ClusterTransport
 logger = logging.getLogger(__name__)
 
 
-class Session:
+class Session(SessionHandle):
     """A handle on one session; `end` ends the session, and so does `async with`.
 
     A session lives on when its handle is dropped. It ends soon after its client is gone, unless it `outlives_client`.
@@ -37,20 +37,12 @@ class Session:
         spec: CodeSessionSpec,
         keep_alive: Callable[[], str] | None = None,
     ) -> None:
+        super().__init__(name, request)
         self._client = client
-        self._request = request
         self._spec = spec
         self._keep_alive = keep_alive
-        self.name: Final = name
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.end()
-
+    @override
     async def create(self) -> None:
         """Ask for the session. Executions can be submitted before: they wait some seconds for it to be there.
 
@@ -118,6 +110,7 @@ class Session:
                 return current
         return await transport.get_session(self.name)
 
+    @override
     async def execute(
         self,
         blocks: Sequence[PreparedBlock | SourceBlock],
@@ -137,7 +130,7 @@ class Session:
         """
         return await self._client.execute(
             blocks,
-            self._request,
+            self.request,
             files=files,
             fetch=fetch,
             list_files=list_files,
@@ -146,60 +139,7 @@ class Session:
             on_output=on_output,
         )
 
-    async def upload(self, files: Mapping[str, bytes], *, cancelled: asyncio.Event | None = None) -> None:
-        """Put files into the workspace, as one operation.
-
-        Args:
-            files: content by path, relative to the workspace; what stands there is replaced.
-            cancelled: when set, the transfer is stopped.
-
-        Raises:
-            ValueError: a path can't be one in the workspace, or the files are too many or too large for one operation.
-            SessionEnded: the session is over.
-            FileTransferError: a file could not be put there; the text names it.
-            CodeExecError: see `executor_client.exceptions`.
-        """
-        sent = [WorkspaceFile(path, content) for path, content in files.items()]
-        _demand_success(await self.execute((), files=sent, list_files="None", cancelled=cancelled))
-
-    async def download(self, patterns: Sequence[str], *, cancelled: asyncio.Event | None = None) -> dict[str, bytes]:
-        """Content of files in the workspace, by path.
-
-        Args:
-            patterns: paths, or patterns with * and ?, which stand for slashes, too. What none matches is no error.
-            cancelled: when set, the transfer is stopped.
-
-        Raises:
-            SessionEnded: the session is over.
-            FileTransferError: the files are too large for one operation; the text names them.
-            CodeExecError: see `executor_client.exceptions`.
-        """
-        result = await self.execute((), fetch=patterns, list_files="None", cancelled=cancelled)
-        _demand_success(result)
-        if left := [f"{one.path} ({one.size_bytes} bytes)" for one in result.artifacts if not one.fetched]:
-            raise FileTransferError(
-                f"too large to be fetched together (at most {MAX_FETCH_BYTES} bytes at a time): {', '.join(left)}"
-            )
-        return dict(result.files)
-
-    async def list_files(self, *, cancelled: asyncio.Event | None = None) -> list[Artifact]:
-        """The files in the workspace, sorted by path; at most 256. How many are left out is a line in the log.
-
-        Raises:
-            SessionEnded: the session is over.
-            CodeExecError: see `executor_client.exceptions`.
-        """
-        result = await self.execute((), list_files="All", cancelled=cancelled)
-        _demand_success(result)
-        if result.artifacts_omitted:
-            logger.warning(
-                "%d files of session %s are not listed: at most %d are, and none with an unusable name",
-                result.artifacts_omitted,
-                self.name,
-                MAX_ARTIFACTS,
-            )
-        return sorted(result.artifacts, key=lambda one: one.path)
-
+    @override
     async def end(self) -> None:
         """End the session: what runs in it is stopped, and its workspace deleted. Can be called more than once.
 
@@ -208,9 +148,3 @@ class Session:
         """
         with suppress(NotFound):
             await (await self._client.connect()).end_session(self.name)
-
-
-def _demand_success(result: ExecutionResult) -> None:
-    if result.phase is not Phase.SUCCEEDED:
-        why = CANCELLED if result.phase is Phase.CANCELLED else f"{result.reason}: {result.message}"
-        raise FileTransferError(f"execution {result.name}: {why}")

@@ -37,6 +37,11 @@ class Waiting:
         self._last: WaitNotice | None = None
         self._logged: set[str] = set()
 
+    @property
+    def why(self) -> str:
+        """What the record has said last, as the end of a sentence; empty if it has said nothing."""
+        return f" ({self._last.reason}): {self._last.message}" if self._last else ""
+
     async def see(self, current: CodeExecution) -> None:
         """Take a version of the record. `tell` runs in a worker thread; what it raises is raised here."""
         notice = notice_of(current)

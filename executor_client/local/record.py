@@ -3,7 +3,8 @@
 So results, their words and the span are made by the same functions for both.
 """
 
-from collections.abc import Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -24,7 +25,7 @@ from codeexec_api import (
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.v1alpha1 import ObjectMeta
-from executor_client.model.results import Contents, StreamName
+from executor_client.model.results import STREAMS, Contents, OutputChunk, StreamName
 
 LAYERS: Final = ("Seccomp", "Landlock")
 _EXIT_CODES: Final = {Event.DEADLINE: 124, Event.OUT_OF_MEMORY: 137, Event.CANCEL: 130}
@@ -62,13 +63,16 @@ class Output:
 
     Args:
         most: bytes of each that are kept; what is beyond is counted.
+        tell: called with what is kept, as it comes.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, tell: Callable[[OutputChunk], None] | None = None) -> None:
+        self._tell = tell
+        self._decoders = {name: getincrementaldecoder("utf-8")("replace") for name in STREAMS}
         self._most = most
-        self._kept: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._kept: dict[StreamName, bytearray] = {name: bytearray() for name in STREAMS}
         self._order: list[tuple[StreamName, int]] = []
-        self.totals: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+        self.totals: dict[StreamName, int] = dict.fromkeys(STREAMS, 0)
 
     def add(self, stream: StreamName, data: bytes) -> None:
         """Take the next piece of a stream."""
@@ -82,6 +86,8 @@ class Output:
             self._order[-1] = (stream, self._order[-1][1] + len(piece))
         else:
             self._order.append((stream, len(piece)))
+        if self._tell and (text := self._decoders[stream].decode(piece)):
+            self._tell(OutputChunk(stream, text))
 
     def contents(self) -> Contents:
         """What is kept."""
@@ -145,7 +151,7 @@ def lost(asked: Asked) -> CodeExecution:
 
 
 def finished(asked: Asked, happened: Happened) -> CodeExecution:
-    """The record of an execution that has ended; one in which no block ran was cancelled before."""
+    """The record of an execution that has ended; one without a last block was cancelled before."""
     end = happened.last
     move = advance(Phase.RUNNING, end.event) if end else advance(Phase.PENDING, Event.CANCEL)
     status = CodeExecutionStatus(

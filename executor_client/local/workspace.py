@@ -9,13 +9,14 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from codeexec_api import ArtifactStatus
+from codeexec_api import ArtifactRequest, ArtifactStatus
 from codeexec_api.digests import sha256_hex
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
@@ -104,20 +105,42 @@ class Workspace:
             sources: files that were put in since, which don't count.
         """
         after = self.survey()
-        names = sorted(
-            name for name, stamp in after.stamps.items() if stamp != before.stamps.get(name) and name not in sources
-        )
+        names = sorted(_changed(before, after, sources))
+        artifacts, contents = self._look_at(names[:MAX_ARTIFACTS], after, frozenset(names))
+        unfetched = tuple(one.model_copy(update={"fetched": False}) for one in artifacts)
+        return unfetched, after.omitted + len(names[MAX_ARTIFACTS:]), contents
+
+    def selected(
+        self, before: Survey, sources: frozenset[str], request: ArtifactRequest
+    ) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
+        """As `changed`, but the files that a request lists, and the content of those that it fetches."""
+        after = self.survey()
+        fetched = [name for name in after.stamps if any(name == one or fnmatchcase(name, one) for one in request.fetch)]
+        listed = {"None": [], "Changed": _changed(before, after, sources), "All": list(after.stamps)}[request.list]
+        names = [*sorted(fetched), *sorted(set(listed) - set(fetched))]
+        artifacts, contents = self._look_at(sorted(names[:MAX_ARTIFACTS]), after, frozenset(fetched))
+        return artifacts, after.omitted + len(names[MAX_ARTIFACTS:]), contents
+
+    def _look_at(
+        self, names: Sequence[str], survey: Survey, fetched: frozenset[str]
+    ) -> tuple[tuple[ArtifactStatus, ...], dict[str, bytes]]:
         artifacts, contents, room = [], {}, MAX_FETCH_BYTES
-        for name in names[:MAX_ARTIFACTS]:
-            size = after.stamps[name][2]
-            content = self.read(name) if size <= room else None
-            if content is None or len(content) > room:
+        for name in names:
+            size = survey.stamps[name][2]
+            content = self.read(name) if size <= (room if name in fetched else MAX_FETCH_BYTES) else None
+            if content is None or len(content) > (room if name in fetched else MAX_FETCH_BYTES):
                 artifacts.append(ArtifactStatus(path=name, size_bytes=size))
                 continue
-            room -= len(content)
-            contents[name] = content
-            artifacts.append(ArtifactStatus(path=name, size_bytes=len(content), sha256=sha256_hex(content)))
-        return tuple(artifacts), after.omitted + len(names[MAX_ARTIFACTS:]), contents
+            if name in fetched:
+                room -= len(content)
+                contents[name] = content
+            digest = sha256_hex(content)
+            artifacts.append(ArtifactStatus(path=name, size_bytes=len(content), sha256=digest, fetched=name in fetched))
+        return tuple(artifacts), contents
+
+
+def _changed(before: Survey, after: Survey, sources: frozenset[str]) -> list[str]:
+    return [name for name, stamp in after.stamps.items() if stamp != before.stamps.get(name) and name not in sources]
 
 
 def delete(root: Path) -> None:

@@ -1,5 +1,6 @@
 """Code blocks on their way to the cluster: pure functions, no I/O, no framework."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,8 @@ from codeexec_api.v1alpha1 import (
 _FILENAME_MARK: Final = "# filename:"
 _PART_BYTES: Final = 750_000
 """Of one Secret, if there may be enough of them: in base64 that is less than 1 MiB, above which aiohttp warns."""
+_REMOVER: Final = "tmp_code_remove.sh"
+_REMOVE: Final = ("rm -- ", f"; code=$?; rm -f -- {_REMOVER}; exit $code")
 FILENAME_REFUSED: Final = "Filename is not in the workspace"
 
 
@@ -118,6 +121,19 @@ def all_prepared(blocks: Sequence[PreparedBlock | SourceBlock]) -> tuple[Prepare
     return tuple(
         block for one in blocks for block in ((one,) if isinstance(one, PreparedBlock) else prepare([one]).blocks)
     )
+
+
+def removal(path: str) -> PreparedBlock:
+    """A block that deletes a file of the workspace, and then itself."""
+    return PreparedBlock("sh", f"{_REMOVE[0]}{shlex.quote(path)}{_REMOVE[1]}".encode(), _REMOVER)
+
+
+def removed_by(language: str, code: str) -> str | None:
+    """The path that a block of `removal` deletes; None if it is another block."""
+    if language != "sh" or not (code.startswith(_REMOVE[0]) and code.endswith(_REMOVE[1])):
+        return None
+    paths = shlex.split(code.removeprefix(_REMOVE[0]).removesuffix(_REMOVE[1]))
+    return paths[0] if len(paths) == 1 else None
 
 
 def file_name(code: str) -> str | None:

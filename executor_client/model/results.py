@@ -33,7 +33,7 @@ from executor_client.model.words import Caller, in_words_of
 
 CANCELLED: Final = "Code execution was cancelled."
 StreamName: TypeAlias = Literal["stdout", "stderr"]
-_STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
+STREAMS: Final[tuple[StreamName, ...]] = ("stdout", "stderr")
 
 
 @dataclass(frozen=True)
@@ -261,12 +261,12 @@ def interleaved(status: CodeExecutionStatus, contents: Contents = NOTHING) -> li
     Raises:
         OutputUnavailable: the contents are not what the record says.
     """
-    kept = {name: _kept(status, contents, name) for name in _STREAMS}
+    kept = {name: _kept(status, contents, name) for name in STREAMS}
     order = contents.order or _byte_runs(status)
     chunks: list[OutputChunk] = []
-    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
-    taken = dict.fromkeys(_STREAMS, 0)
-    for name, count in (*order, *((name, len(kept[name])) for name in _STREAMS)):
+    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in STREAMS}
+    taken = dict.fromkeys(STREAMS, 0)
+    for name, count in (*order, *((name, len(kept[name])) for name in STREAMS)):
         piece = kept[name][taken[name] : taken[name] + count]
         taken[name] += len(piece)
         if text := decoders[name].decode(piece, final=taken[name] == len(kept[name])):
@@ -277,7 +277,7 @@ def interleaved(status: CodeExecutionStatus, contents: Contents = NOTHING) -> li
 def _byte_runs(status: CodeExecutionStatus) -> Iterator[tuple[StreamName, int]]:
     """The order that the record itself holds, which counts characters."""
     texts = {name: stream.text for name, stream in _streams(status)}
-    taken = dict.fromkeys(_STREAMS, 0)
+    taken = dict.fromkeys(STREAMS, 0)
     for run in status.output_order:
         start = taken[run.stream]
         taken[run.stream] += run.characters
@@ -316,7 +316,7 @@ def _checked(content: bytes, what: str, sha256: str | None, size: int) -> bytes:
 def _runs(value: bytes) -> Sequence[tuple[StreamName, int]]:
     try:
         runs = json.loads(value)
-        if all(name in _STREAMS and type(count) is int and count >= 0 for name, count in runs):
+        if all(name in STREAMS and type(count) is int and count >= 0 for name, count in runs):
             return [(name, count) for name, count in runs]
     except (ValueError, TypeError):
         pass

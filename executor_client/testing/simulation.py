@@ -56,6 +56,7 @@ from codeexec_api.permits import opening
 from codeexec_api.policy import namespace_policy, policy_for, without_code_rules
 from codeexec_api.v1alpha1 import ObjectMeta
 from executor_client.exceptions import CodeExecError
+from executor_client.model.blocks import removed_by
 from executor_client.model.code_reading import read_code
 from executor_client.testing import records
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script, StreamName, Workspace
@@ -569,6 +570,8 @@ class Simulation:
             run.pod.workspace.put(path, code)
         except OSError as error:
             return FakeOutcome(stderr=f"{' '.join(command)}: {error.strerror}: {path}\n", exit_code=126)
+        if (removed := removed_by(block.language, code.decode())) is not None:
+            return _remove(run.pod.workspace, path, removed)
         seen = FakeBlock(block.language, code.decode(), path, run.pod.workspace, self.session_of(run.name))
         try:
             return self._script(seen)
@@ -646,6 +649,14 @@ class Simulation:
                 self._write_session(session.model_copy(update={"status": session.status.model_copy(update=used)}))
             if run.pod.queue:
                 self._start(run.pod.queue[0])
+
+
+def _remove(workspace: Workspace, own: str, path: str) -> FakeOutcome:
+    """What `files.remove` does in a sandbox."""
+    del workspace[own]
+    if workspace.pop(path, None) is None:
+        return FakeOutcome(stderr=f"rm: cannot remove '{path}': No such file or directory\n", exit_code=1)
+    return FakeOutcome()
 
 
 def _end_of(outcome: FakeOutcome, timeout: int) -> tuple[int, str]:

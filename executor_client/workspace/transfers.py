@@ -5,19 +5,16 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
-from executor_client.exceptions import CodeExecError, FileTransferError
+from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock
 from executor_client.model.results import Artifact, ExecutionResult
+from executor_client.workspace.batches import PATTERNS_AT_ONCE, fetch_after, groups
 from executor_client.workspace.shared_session import OpenSession
 from executor_client.workspace.work_dir import NameRefused, WorkDir, is_kept_source
 
 logger = logging.getLogger(__name__)
-
-_PATTERNS_AT_ONCE: Final = 64
-"""Files that one execution fetches by name."""
 
 
 def keep_source(folder: WorkDir | None, blocks: Sequence[PreparedBlock]) -> str | None:
@@ -100,7 +97,7 @@ async def list_all(cancelled: asyncio.Event, opened: OpenSession) -> list[Artifa
 async def fetch(sizes: Mapping[str, int], cancelled: asyncio.Event, opened: OpenSession) -> dict[str, bytes]:
     """Content of files of the workspace, as far as they are there, in as many executions as their sizes need."""
     found: dict[str, bytes] = {}
-    for group in groups(sizes, MAX_FETCH_BYTES, _PATTERNS_AT_ONCE):
+    for group in groups(sizes, MAX_FETCH_BYTES, PATTERNS_AT_ONCE):
         contents = await opened.session.download(group, cancelled=cancelled)
         found |= {path: contents[path] for path in group if path in contents}
     return found
@@ -117,27 +114,7 @@ async def bring_back(
             continue
         if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
             wanted[artifact.path] = artifact.size_bytes
-    found: dict[str, bytes] = {}
-    for group in groups(wanted, MAX_FETCH_BYTES, _PATTERNS_AT_ONCE):
-        try:
-            fetched = await opened.session.execute((), fetch=group, list_files="None", cancelled=cancelled)
-        except CodeExecError as error:
-            logger.warning("files of execution %s were not copied into work_dir: %s", result.name, error)
-        else:
-            found |= fetched.files
+    found = await fetch_after(opened.session, result.name, wanted, cancelled)
     kept = keep_artifacts(folder, result, found)
     opened.sent |= folder.stamps(one.path for one in kept.artifacts if one.fetched)
     return kept
-
-
-def groups(sizes: Mapping[str, int], most_bytes: int, most_names: int) -> list[list[str]]:
-    """Names in groups, in order; a group holds more than `most_bytes` only if a single one does."""
-    groups: list[list[str]] = []
-    room = 0
-    for name, size in sizes.items():
-        if not groups or size > room or len(groups[-1]) == most_names:
-            groups.append([])
-            room = most_bytes
-        groups[-1].append(name)
-        room -= size
-    return groups

@@ -19,6 +19,7 @@ PACKAGES = {
     "codeexec_api": ROOT / "crds" / "codeexec_api",
     "codeexec_operator": ROOT / "operator" / "codeexec_operator",
     "executor_client": ROOT / "executor_client",
+    "codeexec": ROOT / "codeexec",
 }
 MODULES = [path for folder in PACKAGES.values() for path in sorted(folder.rglob("*.py"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -83,7 +84,7 @@ def test_security_settings_stand_in_one_place(path: Path) -> None:
         assert not [text for text in strings(path) if SECURITY_FIELDS.search(text)]
 
 
-@pytest.mark.parametrize("package", ["codeexec_api", "executor_client"])
+@pytest.mark.parametrize("package", ["codeexec_api", "executor_client", "codeexec"])
 def test_public_names_are_sorted_and_there(package: str) -> None:
     module = importlib.import_module(package)
     assert module.__all__ == sorted(module.__all__)
@@ -99,6 +100,10 @@ def test_what_does_not_exist_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     ("imported", "unwanted"),
     [
+        ("codeexec", ["autogen_core", "kopf", "kubernetes", "rich", "click", "pydantic", "codeexec_api"]),
+        ("codeexec.sync", ["autogen_core", "kopf", "kubernetes", "rich", "click", "executor_client.local"]),
+        ("codeexec.local", ["autogen_core", "kopf", "kubernetes", "rich", "click", "codeexec_operator"]),
+        ("codeexec.testing", ["autogen_core", "kopf", "rich", "click", "pytest", "executor_client.local"]),
         ("executor_client", ["autogen_core", "kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
         ("executor_client.autogen.kubernetes", ["kopf", "codeexec_operator", "sandlock", "executor_client.local"]),
         ("executor_client.local.executor", ["kopf", "codeexec_operator", "sandlock"]),
@@ -174,5 +179,6 @@ def writes_files(path: Path) -> bool:
 
 
 def test_files_of_a_sandbox_get_to_the_caller_s_disk_by_one_door() -> None:
-    client = [path for path in MODULES if path.is_relative_to(PACKAGES["executor_client"])]
+    ours = (PACKAGES["executor_client"], PACKAGES["codeexec"])
+    client = [path for path in MODULES if any(path.is_relative_to(folder) for folder in ours)]
     assert {name_of(path) for path in client if writes_files(path)} == set(WRITERS)

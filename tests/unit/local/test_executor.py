@@ -171,7 +171,7 @@ async def test_a_task_that_waits_for_its_turn_is_cancelled_at_once(executor: Any
     running = asyncio.create_task(executor.execute_code_blocks([CodeBlock(wait_for_ever(path), "python")], first))
     await heard(path)
     waiting = asyncio.create_task(executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken()))
-    while executor._thread._work_queue.empty():  # noqa: ASYNC110
+    while executor._sandbox._thread._work_queue.empty():  # noqa: ASYNC110
         await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -326,7 +326,7 @@ async def test_the_workspace_is_deleted_with_the_executor(run: Any) -> None:
     executor = LocalSandboxExecutor()
     root = Path((await run(executor, "print(1)")).code_file).parent.parent
     assert root.exists()
-    thread = executor._thread
+    thread = executor._sandbox._thread
     del executor
     gc.collect()
     with suppress(RuntimeError):  # it has ended with the executor

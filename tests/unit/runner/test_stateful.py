@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from codeexec._result import exception_in, is_display
+
 PIXEL = base64.b64encode(b"\x89PNG of a kind").decode()
 
 
@@ -49,6 +51,22 @@ def test_a_job_is_cancelled_while_a_kernel_is_started_before_it(stateful: Any, j
     told = connection.hear("done")
     assert (told.frames[0]["kernel"], told.endings, told.text()) == (False, [(130, "Cancelled")], "")
     assert stateful("print(2)").text() == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "message"),
+    [
+        ("def f():\n    1 / 0\nf()", "ZeroDivisionError", "division by zero"),
+        ("try:\n    1 / 0\nexcept Exception as error:\n    raise KeyError('x') from error", "KeyError", "'x'"),
+        ("x = = 1", "SyntaxError", "invalid syntax"),
+        ("raise ExceptionGroup('many', [ValueError('a')])", "ExceptionGroup", "many (1 sub-exception)"),
+    ],
+)
+def test_the_client_reads_how_a_cell_failed(stateful: Any, code: str, name: str, message: str) -> None:
+    failed = stateful(code)
+    error = exception_in(failed.text("stderr"))
+    assert error
+    assert (error.name, error.message[: len(message)], failed.endings) == (name, message, [(1, "NonZeroExit")])
 
 
 def test_what_is_written_comes_in_order_whoever_writes_it(stateful: Any) -> None:
@@ -117,6 +135,7 @@ Picture()
     assert report.text("stderr") == ""
     assert report.text().splitlines()[-1] == "a picture"
     assert list(report.artifacts) == ["output-2-1.png", "output-2-2.html", "output-2-3.svg", "output-2-4.png"]
+    assert all(map(is_display, report.artifacts))
     assert report.sent["output-2-1.png"] == b"\x89PNG of a kind"
     assert report.sent["output-2-2.html"] == "<b>é</b>".encode()
     assert report.sent["output-2-4.png"] == b"\x89PNG of an object"

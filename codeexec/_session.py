@@ -1,0 +1,126 @@
+"""A session: a workspace, and variables, that several calls share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from codeexec._backend import Backend
+from codeexec._files import Files, as_bytes
+from codeexec._result import Result, displays_of, is_display
+from codeexec_api import Limits
+from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
+from executor_client.client.request import OnOutput, Request
+from executor_client.client.session_handle import SessionHandle
+from executor_client.model.blocks import SourceBlock, WorkspaceFile
+from executor_client.workspace.batches import fetch_after
+
+
+class Session:
+    """A workspace that several calls share, one after the other; see `Client.session`.
+
+        async with client.session() as session:
+            await session.run("x = 41")
+            print((await session.run("x + 1")).text)
+
+    A session of `Client.session` ends with `async with`; one of `client.sessions.attach` goes on.
+    """
+
+    def __init__(self, backend: Backend, handle: SessionHandle, request: Request, *, mine: bool = True) -> None:
+        self._backend = backend
+        self._handle = handle
+        self._request = request
+        self._mine = mine
+        self.name: Final = handle.name
+        """Name of the CodeSession, the record."""
+        self.files: Final = Files(handle)
+        """The files of the workspace."""
+
+    async def __aenter__(self) -> Self:
+        if self._mine:
+            await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._mine:
+            await self.end()
+
+    async def start(self) -> None:
+        """Ask for the session. `async with` does this. Calls wait until the session is ready.
+
+        Raises:
+            Error: the session can't be created; `codeexec` lists the kinds.
+        """
+        await self._handle.create()
+
+    async def end(self) -> None:
+        """End the session: what runs in it is stopped, and its workspace deleted. Can be called more than once.
+
+        Raises:
+            Error: the cluster can't be asked; `codeexec` lists the kinds.
+        """
+        await self._handle.end()
+
+    async def run(
+        self,
+        code: str,
+        *,
+        language: str = "python",
+        timeout: int | None = None,
+        start_timeout: float | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+        fetch: Sequence[str] = (),
+        on_output: OnOutput | None = None,
+    ) -> Result:
+        """Run code in the session, and return what came out. Calls run one after the other.
+
+        Args:
+            code: the source; at most 1,000,000 bytes.
+            language: `python`, `bash` or `sh`, and what else the image has. Only Python keeps variables.
+            timeout: how long the code may run, in whole seconds; default: that of the session.
+            start_timeout: how long to wait for the start, in seconds; default: that of the session.
+            files: put into the workspace before; content by path. At most 64, and with the code 16,000,000 bytes.
+            fetch: which files to bring back in `Result.files`: paths, or patterns with * and ?. At most 64, and
+                16 MiB together; what is larger stands only in `Result.artifacts`.
+            on_output: called in a worker thread with each piece of output as it comes.
+
+        Raises:
+            ValueError: the code can't be run: an unknown language, a path outside the workspace, or too large.
+            Timeout: the code did not start within `start_timeout`; it was cancelled.
+            SessionEnded: the session is over; nothing was run.
+            Error: something other than the code failed; `codeexec` lists the kinds.
+        """
+        request = asking(self._request, timeout, start_timeout)
+        result = await self._backend.execute(
+            [SourceBlock(language, code)],
+            request,
+            files=workspace_files(files),
+            fetch=fetch,
+            session=self.name,
+            on_output=on_output,
+        )
+        left = {one.path: one.size_bytes for one in result.artifacts if is_display(one.path) and not one.fetched}
+        left = {path: size for path, size in left.items() if size <= MAX_FETCH_BYTES}
+        shown = {**result.files, **await fetch_after(self._handle, result.name, left)}
+        return Result(**vars(result), displays=displays_of(shown))
+
+
+def asking(request: Request, timeout: int | None, start_timeout: float | None, limits: Limits | None = None) -> Request:
+    """The request with what a call gives in its place.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    if timeout is not None and not (isinstance(timeout, int) and 1 <= timeout <= MAX_TIMEOUT_SECONDS):
+        raise ValueError(f"timeout is {timeout!r}, but must be whole seconds, 1 to {MAX_TIMEOUT_SECONDS}")
+    if start_timeout is not None and start_timeout <= 0:
+        raise ValueError(f"start_timeout is {start_timeout!r}, but must be greater than 0, or None")
+    given = {"timeout_seconds": timeout, "start_seconds": start_timeout, "limits": limits}
+    return replace(request, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+def workspace_files(files: Mapping[str, bytes | str] | None) -> list[WorkspaceFile]:
+    """Files as they are sent; text as UTF-8."""
+    return [WorkspaceFile(path, as_bytes(content)) for path, content in (files or {}).items()]

@@ -1,0 +1,114 @@
+"""What every session can do, wherever it runs: built on executions. Needs no connection to be loaded."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from codeexec_api import Phase
+from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
+from executor_client.client.request import ListFiles, OnOutput, Request
+from executor_client.exceptions import FileTransferError
+from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
+from executor_client.model.results import CANCELLED, Artifact, ExecutionResult
+
+logger = logging.getLogger(__name__)
+
+
+class SessionHandle(ABC):
+    """A handle on one session; `end` ends the session, and so does `async with`."""
+
+    def __init__(self, name: str, request: Request) -> None:
+        self.name: Final = name
+        self.request: Final = request
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.end()
+
+    @abstractmethod
+    async def create(self) -> None:
+        """Ask for the session."""
+
+    @abstractmethod
+    async def execute(
+        self,
+        blocks: Sequence[PreparedBlock | SourceBlock],
+        *,
+        files: Sequence[WorkspaceFile] = (),
+        fetch: Sequence[str] = (),
+        list_files: ListFiles = "Changed",
+        cancelled: asyncio.Event | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ExecutionResult:
+        """Run blocks in order in the workspace; see `CodeExecutionClient.execute`."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """End the session: what runs in it is stopped, and its workspace deleted."""
+
+    async def upload(self, files: Mapping[str, bytes], *, cancelled: asyncio.Event | None = None) -> None:
+        """Put files into the workspace, as one operation.
+
+        Args:
+            files: content by path, relative to the workspace; what stands there is replaced.
+            cancelled: when set, the transfer is stopped.
+
+        Raises:
+            ValueError: a path can't be one in the workspace, or the files are too many or too large for one operation.
+            SessionEnded: the session is over.
+            FileTransferError: a file could not be put there; the text names it.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        sent = [WorkspaceFile(path, content) for path, content in files.items()]
+        _demand_success(await self.execute((), files=sent, list_files="None", cancelled=cancelled))
+
+    async def download(self, patterns: Sequence[str], *, cancelled: asyncio.Event | None = None) -> dict[str, bytes]:
+        """Content of files in the workspace, by path.
+
+        Args:
+            patterns: paths, or patterns with * and ?, which stand for slashes, too. What none matches is no error.
+            cancelled: when set, the transfer is stopped.
+
+        Raises:
+            SessionEnded: the session is over.
+            FileTransferError: the files are too large for one operation; the text names them.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        result = await self.execute((), fetch=patterns, list_files="None", cancelled=cancelled)
+        _demand_success(result)
+        if left := [f"{one.path} ({one.size_bytes} bytes)" for one in result.artifacts if not one.fetched]:
+            raise FileTransferError(
+                f"too large to be fetched together (at most {MAX_FETCH_BYTES} bytes at a time): {', '.join(left)}"
+            )
+        return dict(result.files)
+
+    async def list_files(self, *, cancelled: asyncio.Event | None = None) -> list[Artifact]:
+        """The files in the workspace, sorted by path; at most 256. How many are left out is a line in the log.
+
+        Raises:
+            SessionEnded: the session is over.
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        result = await self.execute((), list_files="All", cancelled=cancelled)
+        _demand_success(result)
+        if result.artifacts_omitted:
+            logger.warning(
+                "%d files of session %s are not listed: at most %d are, and none with an unusable name",
+                result.artifacts_omitted,
+                self.name,
+                MAX_ARTIFACTS,
+            )
+        return sorted(result.artifacts, key=lambda one: one.path)
+
+
+def _demand_success(result: ExecutionResult) -> None:
+    if result.phase is not Phase.SUCCEEDED:
+        why = CANCELLED if result.phase is Phase.CANCELLED else f"{result.reason}: {result.message}"
+        raise FileTransferError(f"execution {result.name}: {why}")

@@ -1,0 +1,114 @@
+"""`session.files`, and the block that deletes a file."""
+
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import codeexec
+from codeexec._files import Files
+from codeexec.testing import FakeCluster
+from executor_client.client.request import Request
+from executor_client.client.session_handle import SessionHandle
+from executor_client.model.blocks import removal, removed_by
+from executor_client.model.results import ExecutionResult
+
+
+@pytest.fixture
+async def files() -> AsyncIterator[Files]:
+    async with codeexec.Client(agent="a", backend=FakeCluster().client()).session() as session:
+        yield session.files
+
+
+async def test_what_is_written_can_be_read(files: Files) -> None:
+    await files.write("a.txt", "ü")
+    await files.write("b/c.bin", b"\x00")
+    assert await files.read("a.txt") == "ü".encode()
+    assert await files.read_text("a.txt") == "ü"
+    assert await files.read_many(["b/c.bin", "a.txt"]) == {"b/c.bin": b"\x00", "a.txt": "ü".encode()}
+    assert [(one.path, one.size_bytes) for one in await files.list()] == [("a.txt", 2), ("b/c.bin", 1)]
+    assert (await files.stat("b/c.bin")).size_bytes == 1
+    assert await files.exists("a.txt")
+
+
+async def test_the_path_that_code_prints_is_the_same_file(files: Files) -> None:
+    await files.write("/workspace/a.txt", "a")
+    assert await files.read_many(["/workspace/a.txt"]) == {"/workspace/a.txt": b"a"}
+    assert await files.exists("a.txt")
+
+
+async def test_a_file_is_removed(files: Files) -> None:
+    await files.write_many({"a b's.txt": "", "c": ""})
+    await files.remove("a b's.txt")
+    assert [one.path for one in await files.list()] == ["c"]
+
+
+async def test_a_file_that_is_not_there(files: Files) -> None:
+    assert not await files.exists("gone")
+    for call in (files.read("gone"), files.stat("gone"), files.remove("gone")):
+        with pytest.raises(codeexec.FileMissing, match=r"not in the workspace of session session-.*: gone") as raised:
+            await call
+        assert isinstance(raised.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../a", "", "/workspace/../a"])
+async def test_a_path_outside_is_refused(files: Files, path: str) -> None:
+    for call in (files.read(path), files.write(path, ""), files.exists(path), files.remove(path)):
+        with pytest.raises(codeexec.FileTransferError):
+            await call
+
+
+async def test_limits_are_named(files: Files) -> None:
+    with pytest.raises(codeexec.FileTransferError, match="'a' has 16000001 bytes; at most 16000000 can be written"):
+        await files.write("a", bytes(16_000_001))
+    await files.write_many({"a": bytes(9_000_000), "b": bytes(9_000_000)})  # in two operations
+    with pytest.raises(codeexec.FileTransferError, match=r"at most 16777216 bytes at a time\): b \(9000000 bytes\)"):
+        await files.read_many(["a", "b"])
+
+
+class Refusing(SessionHandle):
+    """A session whose shell can't delete what it can see."""
+
+    def __init__(self, result: ExecutionResult) -> None:
+        super().__init__("session-1", Request(agent="a"))
+        self._result = result
+
+    async def create(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+    async def execute(self, blocks: Any, **_: Any) -> ExecutionResult:
+        return self._result
+
+
+async def test_a_file_that_can_not_be_removed_says_why() -> None:
+    from codeexec.testing import FakeOutcome
+
+    fake = FakeCluster(run=lambda block: FakeOutcome(stderr="rm: cannot remove 'a': Permission denied\n", exit_code=1))
+    async with codeexec.Client(agent="a", backend=fake.client()).session() as session:
+        result = await session.run("x", files={"a": ""}, fetch=["a"])
+    with pytest.raises(codeexec.FileTransferError, match="'a' can't be deleted: rm: cannot remove 'a': Permission"):
+        await Files(Refusing(result)).remove("a")
+
+
+@pytest.mark.parametrize("name", ["a", "a b", "-rf", "it's", "$(touch x)", "ü;rm"])
+def test_the_block_deletes_this_file_and_itself(tmp_path: Path, name: str) -> None:
+    block = removal(name)
+    (tmp_path / name).touch()
+    (tmp_path / "other").touch()
+    (tmp_path / block.file).write_bytes(block.content)
+    subprocess.run(["sh", block.file], cwd=tmp_path, check=True)
+    assert [one.name for one in tmp_path.iterdir()] == ["other"]
+    assert removed_by("sh", block.content.decode()) == name
+    assert subprocess.run(["sh", "-c", block.content], cwd=tmp_path, capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["rm -- a", "rm -- a b; code=$?; rm -f -- tmp_code_remove.sh; exit $code", "echo 'tmp_code_remove.sh", "", "ls"],
+)
+def test_another_block_is_none(code: str) -> None:
+    assert removed_by("sh", code) is None
+    assert removed_by("python", removal("a").content.decode()) is None

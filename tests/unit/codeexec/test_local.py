@@ -1,0 +1,178 @@
+"""This machine as the backend: the same calls, or a refusal by name."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from first_page import DATA, PNG
+
+import codeexec
+from codeexec import sync
+from codeexec.local import Sandbox
+
+
+@pytest.fixture(autouse=True)
+def not_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CODEEXEC_ENVIRONMENT", "OTEL_RESOURCE_ATTRIBUTES", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def sandbox() -> Sandbox:
+    """Skips what can't be had on this machine: see docs/local-sandbox.md."""
+    sandlock = pytest.importorskip("sandlock", reason="there is no sandlock for this system")
+    if sandlock.landlock_abi_version() < sandlock.min_landlock_abi():
+        pytest.skip("the kernel's Landlock is too old for the local sandbox (Linux 6.12)")
+    return Sandbox()
+
+
+@pytest.fixture
+def client(sandbox: Sandbox) -> codeexec.Client:
+    return codeexec.Client(agent="analyst", backend=sandbox)
+
+
+SHOW = f"open('output-1-1.png', 'wb').write({PNG!r})"
+
+
+async def test_the_first_page_as_far_as_this_machine_has_it(client: codeexec.Client) -> None:
+    assert (await client.run("print(6 * 7)")).stdout == "42\n"
+    with pytest.raises(codeexec.NotSupported, match="keeps no Python variables: pass stateful=False"):
+        client.session()
+    async with client.session(stateful=False) as session:
+        await session.files.write("data.csv", DATA)
+        (await session.run("assert len(open('data.csv').read().split()) == 3")).raise_for_error()
+        result = await session.run(SHOW)
+        assert result.displays[0].png == PNG
+
+
+def test_the_same_without_async(sandbox: Sandbox) -> None:
+    with sync.Client(agent="analyst", backend=sandbox) as client:
+        assert client.run("print(6 * 7)").stdout == "42\n"
+        with client.session(stateful=False) as session:
+            session.files.write("data.csv", DATA)
+            assert session.run(SHOW).displays[0].png == PNG
+
+
+async def test_a_call_of_its_own_has_files_of_its_own(client: codeexec.Client) -> None:
+    code = "import os; print(sorted(os.listdir('.'))); open('b.bin', 'wb').write(b'\\x00'); open('c', 'w')"
+    result = await client.run(code, files={"a/x.txt": "ü", "d": b""}, fetch=["b.*"])
+    assert "'a', 'd'" in result.stdout
+    assert dict(result.files) == {"b.bin": b"\x00"}
+    assert [(one.path, one.fetched) for one in result.artifacts] == [("b.bin", True), ("c", False)]
+    assert (await client.run(SHOW)).displays[0].png == PNG
+    assert "d" not in (await client.run("ls", language="sh")).stdout.split()
+
+
+async def test_the_error_of_the_code(client: codeexec.Client) -> None:
+    result = await client.run("def f():\n    1 / 0\nf()")
+    assert result.error
+    assert (result.error.name, result.error.message) == ("ZeroDivisionError", "division by zero")
+    assert "in f" in result.error.traceback
+    with pytest.raises(codeexec.CodeTimeout):
+        (await client.run("while True: pass", timeout=1)).raise_for_error()
+
+
+async def test_files_of_a_session(client: codeexec.Client) -> None:
+    async with client.session(stateful=False) as session:
+        files = session.files
+        await files.write_many({"a.txt": "a", "b/c.txt": b"c"})
+        assert [one.path for one in await files.list()] == ["a.txt", "b/c.txt"]
+        assert await files.read_many(["b/c.txt", "a.txt"]) == {"b/c.txt": b"c", "a.txt": b"a"}
+        assert (await files.stat("a.txt")).size_bytes == 1
+        await files.remove("a.txt")
+        assert not await files.exists("a.txt")
+        assert [one.path for one in await files.list()] == ["b/c.txt"]
+        with pytest.raises(codeexec.FileMissing, match=r"a\.txt"):
+            await files.remove("a.txt")
+
+
+async def test_output_comes_as_it_is_written(client: codeexec.Client) -> None:
+    seen: list[codeexec.OutputChunk] = []
+    result = await client.run("print('ü'); import sys; sys.stderr.write('no')", on_output=seen.append)
+    assert "".join(one.text for one in seen if one.stream == "stdout") == result.stdout == "ü\n"
+    assert "".join(one.text for one in seen if one.stream == "stderr") == result.stderr == "no"
+
+    def refuse(_: codeexec.OutputChunk) -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        await client.run("print(1, flush=True)\nwhile True: pass", on_output=refuse)
+
+
+async def started(client: codeexec.Client, **options: Any) -> "asyncio.Task[codeexec.Result]":
+    began = threading.Event()
+    task = asyncio.create_task(
+        client.run("print(1, flush=True)\nwhile True: pass", on_output=lambda _: began.set(), **options)
+    )
+    await asyncio.to_thread(began.wait)
+    return task
+
+
+async def test_a_call_waits_for_its_turn_only_as_long_as_it_may(client: codeexec.Client) -> None:
+    running = await started(client)
+    with pytest.raises(codeexec.Timeout, match="not the turn of this call within"):
+        await client.run("print(1)", start_timeout=0.1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await client.run("print(1)", start_timeout=60)).text == "1"  # what has begun is not held to it
+
+
+async def test_a_session_that_is_over(client: codeexec.Client) -> None:
+    session = client.session(stateful=False)
+    with pytest.raises(codeexec.SessionEnded, match="never started"):
+        await session.run("print(1)")
+    await session.start()
+    await session.files.write("a", "")
+    await session.end()
+    await session.end()
+    with pytest.raises(codeexec.SessionEnded):
+        await session.files.list()
+
+
+async def test_the_end_of_a_session_ends_only_what_runs_in_it(client: codeexec.Client, sandbox: Sandbox) -> None:
+    async with client.session(stateful=False) as session:
+        began = threading.Event()
+        code = "print(1, flush=True)\nwhile True: pass"
+        running = asyncio.create_task(session.run(code, on_output=lambda _: began.set()))
+        other = asyncio.create_task(client.run("print(2)"))
+        await asyncio.to_thread(began.wait)
+    assert (await running).error == codeexec.CodeError("CancelRequested", "cancelled; the code was killed")
+    assert (await other).text == "2"
+    await sandbox.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda client: client.run("1", egress=["10.0.0.1/32:443"]), "egress"),
+        (lambda client: client.run("1", mounts=["pvc:data:/mnt/data"]), "mounts"),
+    ],
+)
+async def test_what_needs_a_cluster_is_refused_by_name(
+    client: codeexec.Client, call: Callable[[codeexec.Client], Any], named: str
+) -> None:
+    with pytest.raises(codeexec.NotSupported, match=f"^{named} is .*the local sandbox has none"):
+        await call(client)
+
+
+def test_so_are_records_images_and_sessions_that_stay(client: codeexec.Client, sandbox: Sandbox) -> None:
+    for name in ("executions", "sessions", "approvals"):
+        with pytest.raises(codeexec.NotSupported, match=f"Sandbox has no {name}: only a cluster keeps them"):
+            getattr(client, name)
+    with pytest.raises(codeexec.NotSupported, match="outlives_client"):
+        client.session(stateful=False, outlives_client=True)
+    other = codeexec.Client(agent="a", backend=sandbox, image=f"x@sha256:{'0' * 64}", runtime_class="kata")
+    with pytest.raises(codeexec.NotSupported, match=r"^image is 'x@sha"):
+        other.session(stateful=False)
+
+
+def test_autogen_is_not_loaded(sandbox: Sandbox) -> None:
+    import subprocess
+
+    code = "import sys, codeexec.local; print([one for one in ('autogen_core', 'kubernetes') if one in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
