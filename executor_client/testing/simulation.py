@@ -560,8 +560,9 @@ class Simulation:
         block, code = self.executions[run.name].spec.blocks[index], run.payload[block_key(index)]
         command = LANGUAGES[block.language].command
         if block.language not in self._languages:
-            text = f"unknown language {block.language}: the sandbox image has no {command[0]}"
-            text += " (Powershell or pwsh is not installed)" if command[0] == "pwsh" else ""
+            pwsh = command[0] == "pwsh"
+            theirs = "Powershell or pwsh is not installed" if pwsh else f"Unsupported language: {block.language}"
+            text = f"unknown language {block.language}: the sandbox image has no {command[0]} ({theirs})"
             there = ", ".join(one for one in LANGUAGES if one in self._languages)
             return FakeOutcome(stderr=f"{text}; supported languages: {there}\n", exit_code=1)
         path = block.filename or default_file_name(block.language, block.sha256)

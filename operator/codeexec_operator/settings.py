@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     """Namespace and name of the Service that leads to this port of all replicas, with a slash between them."""
     leader_lease: Annotated[tuple[str, str], NoDecode]
     """Namespace and name of the Lease that one replica leads by, with a slash between them."""
-    lease_seconds: Annotated[int, Field(ge=5)] = 15
+    lease_seconds: Annotated[int, Field(ge=5)] = 10
     """How long the Lease of a leader that has gone silent is not taken by another replica."""
     shard: Annotated[int, Field(ge=0, lt=MOST)] = 0
     """Which of the shards this process is."""

@@ -32,10 +32,10 @@ def missing(block):
     if block["language"] not in PROGRAMS or _is_there(program):
         return ""
     known = ", ".join(language for language, program in PROGRAMS.items() if _is_there(program))
-    lacks = f"the sandbox image has no {program}"
-    if program == "pwsh":
-        lacks += " (Powershell or pwsh is not installed)"  # in the words of AutoGen's executors
-    return f"unknown language {block['language']}: {lacks}; supported languages: {known}"
+    language = block["language"]
+    # Beside our words those of AutoGen's Docker executor, which raises them.
+    theirs = "Powershell or pwsh is not installed" if program == "pwsh" else f"Unsupported language: {language}"
+    return f"unknown language {language}: the sandbox image has no {program} ({theirs}); supported languages: {known}"
 
 
 def _is_there(program):

@@ -24,6 +24,7 @@ from codeexec_operator.adapters.finished import FinishedRecords
 from codeexec_operator.core.leadership import LeaseRecord
 
 OBJECT = {"metadata": {"name": "run-1", "namespace": SANDBOX}}
+CREATE_POD = Match("create", "pods")
 FLOOD = 200
 WATCHES = 120
 """More than requests have connections."""
@@ -137,6 +138,33 @@ async def test_a_refusal_says_what_the_api_server_said(proxy: FaultProxy, cluste
         await cluster.list_nodes()
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "7")
     assert api_server.message_of(refused.value) == "too much"
+
+
+ELSEWHERE = {"metadata": {"name": "run-1", "namespace": "default"}}
+"""Where the operator has no rights."""
+
+
+async def test_rights_that_come_a_moment_later_are_waited_for(monkeypatch, proxy: FaultProxy, cluster: Cluster) -> None:
+    """An API server that has just started refuses what it will allow when it knows the Roles."""
+    with monkeypatch.context() as now:
+        now.setattr(api_server, "_STARTING_SECONDS", 0)
+        refused = await cluster.create_pod(ELSEWHERE)
+    assert refused is not None
+    words = refused.message.removeprefix("the API server refused the pod: ")
+    assert "cannot create resource" in words
+    with proxy.fault(CREATE_POD, Answer(403, message=words), times=2) as rule:
+        answered = await cluster.create_pod(OBJECT)
+    assert rule.met == 2
+    assert answered is not None  # by the API server itself, to a pod without containers
+    assert words not in answered.message
+
+
+async def test_a_refusal_by_admission_is_one_for_good(proxy: FaultProxy, cluster: Cluster) -> None:
+    with proxy.fault(CREATE_POD, Answer(403, message="not today")) as rule:
+        refused = await cluster.create_pod(OBJECT)
+    assert refused is not None
+    assert "not today" in refused.message
+    assert rule.met == 1
 
 
 async def test_nothing_is_deleted_without_a_name(cluster: Cluster) -> None:

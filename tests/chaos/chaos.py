@@ -183,9 +183,16 @@ def judge(record: Mapping[str, Any], stage: Stage, deleted: Mapping[str, float])
     if status["phase"] == "Succeeded":
         return "right" if status["stdout"]["text"] == f"{agent}\ndone\n" and begun == 1 else "wrong"
     if status.get("podName") in deleted and status["phase"] in ("Lost", "Failed"):
-        late = _time(status["finishedAt"]) - deleted[status["podName"]] > LOST_WITHIN
-        return "pod deleted, told late" if late else "pod deleted"
+        return "pod deleted, told late" if told_after(record, deleted) > LOST_WITHIN else "pod deleted"
     return "lost" if status["phase"] == "Lost" else f"wrong ({status['phase']}: {status['reason']})"
+
+
+def told_after(record: Mapping[str, Any], deleted: Mapping[str, float]) -> float:
+    """How many seconds after its pod was deleted an execution ended; 0 if no pod of its was."""
+    status = record.get("status", {})
+    if status.get("phase") in TERMINAL and status.get("podName") in deleted:
+        return _time(status["finishedAt"]) - deleted[status["podName"]]
+    return 0.0
 
 
 def _phase(record: Mapping[str, Any]) -> str:
@@ -237,7 +244,8 @@ def report(records: list[dict[str, Any]], stage: Stage, trouble: Trouble, second
     print(f"{len(records)} executions in {seconds:.0f} s; {causes}")
     for verdict, count in verdicts.most_common():
         print(f"  {verdict:24}{count:6}")
-    print(f"  {'longest gap':24}{gap:6.1f} s")
+    told = max((told_after(one, trouble.deleted) for one in records), default=0.0)
+    print(f"  {'longest gap':24}{gap:6.1f} s\n  {'a deleted pod, told after':24}{told:6.1f} s at most")
     for one in records:
         if judge(one, stage, trouble.deleted) not in ("right", "pod deleted"):
             status = one.get("status", {})
@@ -250,7 +258,7 @@ def report(records: list[dict[str, Any]], stage: Stage, trouble: Trouble, second
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stage = stack.enter_context(Stage(Path(folder)))
-        operators = [stage.operator(direct=True, lease_seconds=15) for _ in range(2)]
+        operators = [stage.operator(direct=True, lease_seconds=10) for _ in range(2)]
         for one in operators:
             stack.callback(one.end)
             one.start(leads=one is operators[0])

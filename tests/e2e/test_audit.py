@@ -15,6 +15,7 @@ from autogen_core.code_executor import CodeBlock
 from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, wait_for
 from release_fixtures import FETCH, METRICS, audit_lines, operator_log
 
+from codeexec_api import Reason
 from executor_client import Limits
 
 pytestmark = [
@@ -273,8 +274,10 @@ def test_kubectl_describe_tells_of_what_somebody_has_to_know(admin, ran):
     for end, reason in (("Denied", "PolicyViolation"), ("TimedOut", "DeadlineExceeded")):
         events = f"an Event {reason} of {ran[end]}"
         wait_for(events, lambda end=end, reason=reason: reason in described(admin, ran[end]))
+    waits = {Reason.POD_STARTING, Reason.UNSCHEDULABLE}  # a slow machine's
     for end in ("Succeeded", "Failed"):
-        assert events_of(admin, ran[end]) == [], "the usual way is told of by the record alone"
+        told = {one["reason"] for one in events_of(admin, ran[end])} - waits
+        assert not told, "the usual way is told of by the record alone"
 
 
 def described(admin: Admin, name: str) -> str:

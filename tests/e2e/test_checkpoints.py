@@ -9,7 +9,7 @@ import pytest
 from audit_command import AuditCommand
 from audit_world import recomputed
 from cluster_fixtures import ControlPod
-from cluster_tools import ROOT, SANDBOX, SYSTEM, Admin, a_name, helm, wait_for
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, helm, upgrade_release, wait_for
 from release_fixtures import operator_pod
 
 from codeexec_api import CodeExecution
@@ -52,8 +52,7 @@ def kept(kubeconfig: str, admin: Admin, make_control_pod) -> Iterator[Callable[[
     folder("import os\nos.chmod('/kept', 0o777)\nfor one in os.listdir('/kept'): os.remove(f'/kept/{one}')")
     values = {"enabled": "true", "schedule": "0 0 1 1 *", "signingKeySecret.name": JOB, "claimName": JOB}
     settings = [f"--set=audit.checkpoints.{name}={value}" for name, value in values.items()]
-    chart = str(ROOT / "charts" / "codeexec")
-    helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
+    upgrade_release(kubeconfig, *settings)
 
     def copy(target: Path) -> Path:
         for name, content in json.loads(folder(READ)).items():

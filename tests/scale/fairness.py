@@ -1,46 +1,65 @@
 """Measures what a namespace notices when another one floods the operator: `make bench-fairness`.
 
 The cluster is that of the component tier: a real API server, etcd and scheduler, simulated nodes, and the operator as a
-process. A neighbour with ready pods makes CALLS (30) calls without the flood and CALLS beside it. The flood is FLOOD
-(10000) executions whose code can't be opened, a tenth as many sessions, LOUD (50) executions with 0.8 MB of output and
-HOSTILE (20) with code that takes long to read. It comes with an agent's rights, most of it from a process of its own.
-Prints p50 and p95 of both, side by side.
+process. A neighbour with ready pods makes CALLS (30) calls without the flood and CALLS beside it, ROUNDS (3) times. The
+flood is FLOOD (10000) executions whose code can't be opened, a tenth as many sessions, LOUD (50) executions with 0.8 MB
+of output and HOSTILE (20) with code that takes long to read. It comes with an agent's rights. The flood and the
+neighbour are processes of their own. VALUES are values of the chart, as JSON.
+
+Prints p50 and p95 of both, their ratios, the median ratio of the rounds, and how much of a core each process took.
 """
 
 import asyncio
+import json
 import os
 import statistics
 import sys
 import tempfile
 import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from cluster_tools import SANDBOX, wait_for
 from component_stage import LIMITS, Stage
+from operator_process import OperatorProcess
 
-from codeexec_api.names import GROUP, VERSION
+from codeexec_api.names import EXECUTION_PLURAL, GROUP, SESSION_PLURAL, VERSION
 from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlock, Request
 
 CALLS: Final = int(os.environ.get("CALLS", "30"))
 FLOOD: Final = int(os.environ.get("FLOOD", "10000"))
 LOUD: Final = int(os.environ.get("LOUD", "50"))
 HOSTILE: Final = int(os.environ.get("HOSTILE", "20"))
+ROUNDS: Final = int(os.environ.get("ROUNDS", "3"))
+VALUES: Final = json.loads(os.environ.get("VALUES", "{}"))
 NOISY, QUIET = f"{SANDBOX}-noisy", f"{SANDBOX}-quiet"
 READY: Final = CALLS + 5
 ASKED: Final = Request(agent="fair", timeout_seconds=300, limits=Limits(**LIMITS))
 FLOODING: Final = Path(__file__).parents[1] / "support" / "flooding.py"
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-async def measure(client: CodeExecutionClient) -> list[float]:
-    """Milliseconds of calls, one after the other."""
-    times = []
-    for _ in range(CALLS):
-        begun = time.perf_counter()
-        result = await client.execute([PreparedBlock("python", b'print("hello")')], ASKED)
-        assert result.output == "hello\n", result
-        times.append((time.perf_counter() - begun) * 1000)
-    return times
+async def measure(kubeconfig: str) -> None:
+    """The neighbour: for each line on stdin as many calls, one after the other, and a line with their milliseconds."""
+    async with CodeExecutionClient(ClusterRef(QUIET, kubeconfig=kubeconfig)) as client:
+        for line in iter(sys.stdin.readline, ""):
+            times = []
+            for _ in range(int(line)):
+                begun = time.perf_counter()
+                result = await client.execute([PreparedBlock("python", b'print("hello")')], ASKED)
+                assert result.output == "hello\n", result
+                times.append((time.perf_counter() - begun) * 1000)
+            print(json.dumps(times), flush=True)
+
+
+async def calls(neighbour: Process) -> list[float]:
+    """Milliseconds of its calls."""
+    assert neighbour.stdin
+    assert neighbour.stdout
+    neighbour.stdin.write(f"{CALLS}\n".encode())
+    return list(json.loads(await neighbour.stdout.readline()))
 
 
 def fill_pool(stage: Stage) -> None:
@@ -52,38 +71,79 @@ def fill_pool(stage: Stage) -> None:
     wait_for(f"{READY} pods to be ready", lambda: status().get("readyReplicas") == READY, 180)
 
 
-async def play(stage: Stage) -> None:
-    """Both measurements."""
+def has_begun(stage: Stage) -> bool:
+    """True if there is an execution of the flood."""
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{NOISY}/{EXECUTION_PLURAL}"
+    return bool(stage.admin.connection.json("GET", path, limit=1)["items"])
+
+
+def clean_up(stage: Stage) -> None:
+    """What is left of the flood."""
+    for plural in (SESSION_PLURAL, EXECUTION_PLURAL):
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{NOISY}/{plural}"
+        stage.admin.connection.request("DELETE", path, seconds=300)
+    wait_for("the pods of the flood to be gone", lambda: not stage.pods(NOISY), 300)
+
+
+class Meter:
+    """Counts the CPU time of processes, with that of children that have ended."""
+
+    def __init__(self, processes: Mapping[str, int]) -> None:
+        self._processes, self._begun = processes, time.monotonic()
+        self._before = {name: _cpu_seconds(pid) for name, pid in processes.items()}
+
+    def shares(self) -> str:
+        """What each took since then, as a share of a core."""
+        seconds = time.monotonic() - self._begun
+        spent = {name: _cpu_seconds(pid) - self._before[name] for name, pid in self._processes.items()}
+        return ", ".join(f"{name} {100 * one / seconds:.0f} %" for name, one in spent.items())
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS
+
+
+async def play(stage: Stage, operator: OperatorProcess) -> None:
+    """Both measurements, in turns."""
     rules = [{"imports": ["os"], "action": "Note"}]
     stage.admin.apply(stage.a_policy(NOISY, codeRules=rules))
     kubeconfigs = {name: stage.agent_kubeconfig(name) for name in (NOISY, QUIET)}
-    quiet, noisy = (CodeExecutionClient(ClusterRef(name, kubeconfig=kubeconfigs[name])) for name in (QUIET, NOISY))
-    fill_pool(stage)
-    await measure(quiet)
-    fill_pool(stage)
-    alone = await measure(quiet)
-    fill_pool(stage)
-    command = (sys.executable, str(FLOODING), kubeconfigs[NOISY], NOISY, str(FLOOD), str(FLOOD // 10))
-    flood = await asyncio.create_subprocess_exec(*command)
-    codes = [b"fill(800_000)"] * LOUD + [b"a\n" * 400_000] * HOSTILE
-    noise = [asyncio.create_task(noisy.execute([PreparedBlock("python", code)], ASKED)) for code in codes]
-    beside = await measure(quiet)
-    over = flood.returncode is not None
-    if not over:
-        flood.terminate()
-    await flood.wait()
-    for one in noise:
-        one.cancel()
-    await asyncio.gather(*noise, return_exceptions=True)
-    for client in (quiet, noisy):
-        await client.close()
-    rows = [_row("alone", alone), _row("beside the flood", beside)]
-    print(f"{'':18}{'p50':>10}{'p95':>10}")
-    for name, p50, p95 in rows:
-        print(f"{name:18}{p50:7.0f} ms{p95:7.0f} ms")
-    print(f"{'ratio':18}{rows[1][1] / rows[0][1]:10.2f}{rows[1][2] / rows[0][2]:10.2f}")
-    if over:
-        print("the flood was over before the calls: choose a larger FLOOD")
+    command = (sys.executable, __file__, kubeconfigs[QUIET])
+    neighbour = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, start_new_session=True)
+    processes = {name: one.pid for name, one in stage.plane.programs.items()}
+    processes |= {"operator": operator.pid, "nodes": os.getpid(), "neighbour": neighbour.pid}
+    ratios = []
+    for number in range(ROUNDS + 1):  # the first to warm up
+        fill_pool(stage)
+        meter = Meter(processes)
+        alone, shares_alone = await calls(neighbour), meter.shares()
+        if not number:
+            continue
+        fill_pool(stage)
+        flooding = (sys.executable, str(FLOODING), kubeconfigs[NOISY], NOISY)
+        numbers = map(str, (FLOOD, FLOOD // 10, LOUD, HOSTILE))
+        flood = await asyncio.create_subprocess_exec(*flooding, *numbers, start_new_session=True)
+        wait_for("the flood to begin", lambda: has_begun(stage), 180)
+        meter = Meter(processes | {"flood": flood.pid})
+        beside, shares_beside = await calls(neighbour), meter.shares()
+        if flood.returncode is not None:
+            print("the flood was over before the calls: choose a larger FLOOD")
+        else:
+            flood.terminate()
+        await flood.wait()
+        clean_up(stage)
+        rows = [_row("alone", alone), _row("beside the flood", beside)]
+        ratios.append((rows[1][1] / rows[0][1], rows[1][2] / rows[0][2]))
+        print(f"round {number:<12}{'p50':>10}{'p95':>10}   CPU, of a core")
+        for (name, p50, p95), shares in zip(rows, (shares_alone, shares_beside), strict=True):
+            print(f"{name:18}{p50:7.0f} ms{p95:7.0f} ms   {shares}")
+        print(f"{'ratio':18}{ratios[-1][0]:10.2f}{ratios[-1][1]:10.2f}", flush=True)
+    p50, p95 = (statistics.median(one) for one in zip(*ratios, strict=True))
+    print(f"{'median ratio':18}{p50:10.2f}{p95:10.2f}")
+    assert neighbour.stdin
+    neighbour.stdin.close()
+    await neighbour.wait()
 
 
 def _row(name: str, times: list[float]) -> tuple[str, float, float]:
@@ -95,15 +155,18 @@ def main() -> None:
     """On a cluster of its own."""
     quotas = {"pods": 20_000, "cpu": "20000", "memory": "20000Gi", "ephemeralStorage": "20000Gi", "secrets": 100_000}
     with tempfile.TemporaryDirectory() as folder:
-        values = {"resourceQuota": {**quotas, "configMaps": 100_000}}
+        values = {"resourceQuota": {**quotas, "configMaps": 100_000}, **VALUES}
         with Stage(Path(folder), namespaces=(NOISY, QUIET), values=values) as stage:
             operator = stage.operator(direct=True)
             operator.start()
             try:
-                asyncio.run(play(stage))
+                asyncio.run(play(stage, operator))
             finally:
                 operator.end()
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        asyncio.run(measure(sys.argv[1]))
+    else:
+        main()

@@ -19,7 +19,6 @@ from kube import SANDBOX, Kube, Object, Wait
 from waits import TERMINAL, Waits, phase_of
 
 from codeexec_api import sealing
-from codeexec_api.names import OPERATOR_SELECTOR
 
 T = TypeVar("T")
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -211,6 +210,14 @@ def helm(kubeconfig: str, *arguments: str) -> str:
     return done.stdout
 
 
+def upgrade_release(kubeconfig: str, *settings: str) -> None:
+    """These settings beside those that it has, and until the operator that has them is there alone."""
+    chart = str(ROOT / "charts" / "codeexec")
+    helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
+    admin = Admin(kubeconfig)
+    wait_for_operator(admin, admin.get("deployment", "codeexec-operator", SYSTEM))
+
+
 def an_approval(execution: dict[str, Any], by: str, **changes: Any) -> dict[str, Any]:
     """That of an execution that waits for it, by this user; `changes` are of its spec."""
     meta = execution["metadata"]
@@ -267,39 +274,34 @@ def _with_certificate(cluster: Object, folder: Path) -> Object:
 
 
 def restart_operator(admin: Admin) -> None:
-    """As `kubectl rollout restart` does it, and until the new one is there alone."""
+    """As `kubectl rollout restart` does it, and until the new replicas are there alone."""
     annotations = {"tests/restarted-at": datetime.now(UTC).isoformat()}
     patch = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
-    asked = admin.patch("deployment", "codeexec-operator", patch, SYSTEM)["metadata"]["generation"]
-    admin.wait_until(
-        "the operator to be rolled out",
-        "deployment",
-        "codeexec-operator",
-        lambda found: _rolled_out(found, asked),
-        90,
-        SYSTEM,
-    )
+    wait_for_operator(admin, admin.patch("deployment", "codeexec-operator", patch, SYSTEM))
 
 
 def scale_operator(admin: Admin, replicas: int) -> None:
-    """And wait until so many pods are there and ready, and none is that goes: it may lead to its last moment."""
-    admin.patch("deployment", "codeexec-operator", {"spec": {"replicas": replicas}}, SYSTEM, subresource="scale")
-
-    def there(pods: list[Object]) -> bool:
-        return len(pods) == replicas and all(map(_is_ready, pods))
-
-    admin.wait_until_all(f"{replicas} replicas of the operator", "pod", there, 90, SYSTEM, labels=OPERATOR_SELECTOR)
+    """And wait until so many replicas are there."""
+    patch = {"spec": {"replicas": replicas}}
+    wait_for_operator(admin, admin.patch("deployment", "codeexec-operator", patch, SYSTEM))
 
 
-def _is_ready(thing: Object) -> bool:
-    conditions = thing.get("status", {}).get("conditions", ())
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+def wait_for_operator(admin: Admin, deployment: Object) -> None:
+    """Until the pods are there that this version of the Deployment asks for, and no others."""
+    labels = ",".join(f"{key}={value}" for key, value in deployment["spec"]["selector"]["matchLabels"].items())
+    what = f"{deployment['spec']['replicas']} replicas of the operator alone"
+    admin.wait_until_all(what, "pod", lambda pods: are_all_of(deployment, pods), 90, SYSTEM, labels=labels)
 
 
-def _rolled_out(deployment: Object, generation: int) -> bool:
-    status = deployment.get("status", {})
-    counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")]
-    return status.get("observedGeneration", 0) >= generation and counts == [deployment["spec"]["replicas"]] * 3
+def are_all_of(deployment: Object, pods: Sequence[Object]) -> bool:
+    """True if these are as many as wanted, ready, made from its template, and none is going: it may still lead."""
+    annotations = deployment["spec"]["template"]["metadata"].get("annotations", {}).items()
+    return len(pods) == deployment["spec"]["replicas"] and all(
+        is_ready(pod)
+        and "deletionTimestamp" not in pod["metadata"]
+        and annotations <= pod["metadata"].get("annotations", {}).items()
+        for pod in pods
+    )
 
 
 def age_the_sealing_key(admin: Admin, by: timedelta) -> str:

@@ -8,7 +8,7 @@ is seen, and nothing else.
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,6 +18,8 @@ from codeexec_api import (
     CodeExecution,
     CodeExecutionSpec,
     CodeSession,
+    Condition,
+    ConditionType,
     ExecutionPolicySpec,
     Limits,
     PayloadRef,
@@ -144,6 +146,12 @@ def visible(result: ExecutionResult) -> dict[str, Any]:
     }
 
 
+def visible_conditions(conditions: Sequence[Condition]) -> list[tuple[str, str, str | None, int | None]]:
+    """Without the one that only a slow start brings."""
+    kept = (one for one in conditions if one.type != ConditionType.DELAYED)
+    return [(one.type, one.status, one.reason, one.observed_generation) for one in kept]
+
+
 def visible_record(record: CodeExecution) -> dict[str, Any]:
     """A record, without names, times, UIDs and what the cluster is made of."""
     status = record.status
@@ -152,7 +160,7 @@ def visible_record(record: CodeExecution) -> dict[str, Any]:
         "phase": status.phase.value,
         "reason": status.reason,
         "message": anonymous(status.message),
-        "conditions": [(one.type, one.status, one.reason, one.observed_generation) for one in status.conditions],
+        "conditions": visible_conditions(status.conditions),
         "times": (record.metadata.creation_timestamp is not None, bool(status.started_at), bool(status.finished_at)),
         "exit code": status.exit_code,
         "streams": [
@@ -181,7 +189,7 @@ def visible_session(session: CodeSession) -> dict[str, Any]:
         "phase": status.phase.value,
         "reason": status.reason,
         "message": anonymous(status.message),
-        "conditions": [(one.type, one.status, one.reason, one.observed_generation) for one in status.conditions],
+        "conditions": visible_conditions(status.conditions),
         "times": (bool(status.started_at), bool(status.last_used_at), bool(status.ended_at)),
         "executions": status.executions if ended else None,
         "egress": status.egress_proof and status.egress_proof.verdict.value,

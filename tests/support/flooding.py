@@ -1,6 +1,6 @@
 """Floods a namespace with requests, with an agent's rights. As a process it takes no time of a test's own:
 
-python tests/support/flooding.py KUBECONFIG NAMESPACE EXECUTIONS SESSIONS
+python tests/support/flooding.py KUBECONFIG NAMESPACE EXECUTIONS SESSIONS LOUD HOSTILE
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from kubernetes.aio import client as kube
 from kubernetes.aio import config
 
 from codeexec_api.names import EXECUTION_PLURAL, GROUP, SESSION_PLURAL, VERSION
+from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlock, Request
 
 _AT_ONCE: Final = 20
 _UNREADABLE: Final = {"keyName": "none", "data": "A" * 16_384}
@@ -52,9 +53,19 @@ async def flooding(kubeconfig: str, namespace: str) -> AsyncIterator[Make]:
         yield make
 
 
-async def _main(kubeconfig: str, namespace: str, executions: str, sessions: str) -> None:
+async def run_codes(kubeconfig: str, namespace: str, loud: int, hostile: int) -> None:
+    """Run so many codes with 0.8 MB of output, and so many that take long to read."""
+    asked = Request(agent="flood", timeout_seconds=300, limits=Limits(**_LIMITS))
+    codes = [b"fill(800_000)"] * loud + [b"a\n" * 400_000] * hostile
+    async with CodeExecutionClient(ClusterRef(namespace, kubeconfig=kubeconfig)) as client:
+        runs = (client.execute([PreparedBlock("python", code)], asked) for code in codes)
+        await asyncio.gather(*runs, return_exceptions=True)
+
+
+async def _main(kubeconfig: str, namespace: str, *numbers: str) -> None:
+    executions, sessions, loud, hostile = map(int, numbers)
     async with flooding(kubeconfig, namespace) as make:
-        print(f"the flood: {await make(int(executions), int(sessions))} objects were made")
+        await asyncio.gather(make(executions, sessions), run_codes(kubeconfig, namespace, loud, hostile))
 
 
 if __name__ == "__main__":

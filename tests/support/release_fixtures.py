@@ -11,7 +11,7 @@ from typing import Any
 import otlp_receiver
 import pytest
 from cluster_fixtures import REACH_PROBE, ControlPod
-from cluster_tools import ROOT, SYSTEM, Admin, helm, image, wait_for
+from cluster_tools import SYSTEM, Admin, helm, image, upgrade_release, wait_for
 from prometheus_client.parser import text_string_to_metric_families
 
 COLLECTOR_PORT = 4318
@@ -53,8 +53,7 @@ def observed(kubeconfig: str, collector: ControlPod, reader: ControlPod) -> Iter
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     for key, value in environment.items():
         settings += ["--set-string", f"telemetry.otlp.environment.{key}={value}"]
-    chart = str(ROOT / "charts" / "codeexec")
-    helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
+    upgrade_release(kubeconfig, *settings)
     ours = _revision(kubeconfig)
     yield
     if _revision(kubeconfig) == ours:

@@ -2,12 +2,14 @@
 
 (kopf's own requests are lists and watches of the kinds of codeexec.dev and of pods.) A request is a verb of HTTP, a
 path and a dictionary. It is made once: a worker decides anew before it makes a request again, after the pause that
-`adapters.retries` gives it.
+`adapters.retries` gives it. Only a creation that lacks rights is asked for again here, for some seconds: an API server
+that has just started doesn't know the Roles yet.
 """
 
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,6 +37,9 @@ ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
 _FOR_GOOD: Final = (400, 403, 413, 422)
 """Answers that another try would get again, unless Kubernetes hasn't counted yet what a quota is for."""
+_STARTING_SECONDS: Final = 10
+"""How long missing rights may be due to an API server that has just started, and doesn't know the Roles yet."""
+_STARTING_PAUSE: Final = 0.5
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _ATTACH: Final = "v4.channel.k8s.io"
@@ -317,13 +322,23 @@ async def create(api: ApiServer, path: str, body: Mapping[str, Any], fault: Call
         body: the object.
         fault: what a refusal for good means, by the words of the API server.
     """
-    try:
-        await unless_there(api.request("POST", path, body))
-    except ApiException as error:
-        if error.status in _FOR_GOOD and "status unknown for quota" not in str(error.body):
-            return fault(message_of(error))
-        raise
-    return None
+    give_up = time.monotonic() + _STARTING_SECONDS
+    while True:
+        try:
+            await unless_there(api.request("POST", path, body))
+        except ApiException as error:
+            if _lacks_rights(error) and time.monotonic() < give_up:
+                await asyncio.sleep(_STARTING_PAUSE)
+                continue
+            if error.status in _FOR_GOOD and "status unknown for quota" not in str(error.body):
+                return fault(message_of(error))
+            raise
+        return None
+
+
+def _lacks_rights(error: ApiException) -> bool:
+    """Authorization refused, in the words of Kubernetes' authorization filter; admission has words of its own."""
+    return error.status == 403 and "cannot create resource" in message_of(error)
 
 
 def message_of(error: ApiException) -> str:

@@ -3,6 +3,7 @@
 Counters are moved when an execution is over, so that code never waits for them; the rest is counted when asked.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -66,6 +67,7 @@ class Metrics:
         self._leader = Gauge(
             "codeexec_leader", "1 on the replica that leads, 0 on those that stand by.", registry=self.registry
         )
+        self._tasks = Gauge("codeexec_tasks", "Tasks of the operator's event loop.", registry=self.registry)
         self._spans = self._outcomes("spans", "Spans", SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED)
         self._audit = self._outcomes("audit_lines", "Lines of the audit log", AUDIT_WRITTEN, AUDIT_FAILED)
         self._events = self._outcomes("events", "Kubernetes Events", EVENTS_POSTED, EVENTS_FAILED, EVENTS_DROPPED)
@@ -122,6 +124,10 @@ class Metrics:
     def configured(self, *, valid: bool) -> None:
         """Show whether the ConfigMap that was seen last is in force."""
         self._configuration.set(valid)
+
+    def counts_tasks_of(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Whenever Prometheus asks."""
+        self._tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
 
     def leads(self, census: Callable[[], Census], served: Callable[[], Mapping[str, bool]]) -> None:
         """This replica works now. From now on tell what there is, too, as these say whenever Prometheus asks."""

@@ -1,5 +1,6 @@
 """Who is told what becomes of executions: metrics, and traces if the owner has named a collector for them."""
 
+import asyncio
 import logging
 from datetime import datetime
 
@@ -37,6 +38,7 @@ class Telemetry:
             OSError: the port is in use.
         """
         if self._port:
+            self.metrics.counts_tasks_of(asyncio.get_running_loop())
             self._server = await serve(self._port, web.get("/metrics", make_aiohttp_handler(self.metrics.registry)))
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -151,11 +152,7 @@ def fit(text: str, budget: int) -> str:
     """
     if _escaped_size(text) <= budget:
         return text
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _escaped_size(text[:middle]) <= budget else (low, middle - 1)
-    return text[:low]
+    return text[: bisect_right(range(1, len(text)), budget, key=lambda length: _escaped_size(text[:length]))]
 
 
 def _escaped_size(text: str) -> int:

@@ -59,6 +59,7 @@ def asked(policy: ExecutionPolicySpec, **known: Any) -> Plan:
     [
         ([], "imageSignatures has no signature of this digest."),
         ([A_SIGNING_KEY.sign(statement(OTHER_IMAGE))], "imageSignatures has no signature of this digest."),
+        ([ANOTHER_SIGNING_KEY.sign(statement(OTHER_IMAGE))], "imageSignatures has no signature of this digest."),
         (
             [ANOTHER_SIGNING_KEY.sign(statement(IMAGE))],
             f"its signature is by another key, SHA256:{ANOTHER_SIGNING_KEY.hint}.",
@@ -86,6 +87,12 @@ def test_the_repository_does_not_count_but_the_digest() -> None:
     moved = IMAGE.replace("registry.example", "mirror.example")
     assert unverified(moved, SIGNED, KEYS) is None
     assert unverified(IMAGE.replace("a" * 64, "c" * 64), SIGNED, KEYS)
+
+
+def test_an_image_without_a_digest_is_not_verified_by_an_entry_without_one() -> None:
+    ending = unverified("registry.example/sandbox:1", a_policy(imageSignatures=["{}"]), KEYS)
+    assert ending
+    assert "imageSignatures has no signature of this digest; an entry is not a Sigstore bundle" in ending.message
 
 
 def test_without_keys_every_image_will_do_and_a_policy_that_is_none_is_told_of_elsewhere() -> None:

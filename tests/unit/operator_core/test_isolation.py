@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from codeexec_api import Boundary, CodeExecution, ExecutionPolicySpec, Phase, Reason, SandboxPool, SessionPhase
 from codeexec_operator.core.actions import AdmitMember, CreateMember, CreatePod, DropMember, Plan, StartCode
-from codeexec_operator.core.isolation import awaits_node, look_at, promised
+from codeexec_operator.core.isolation import awaits_node, look_at, promised, unobtainable
 from codeexec_operator.core.observed import Observed, ObservedSession, PodView, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.pod_template import Template, template_of
@@ -207,8 +207,18 @@ def test_no_pod_is_made_where_a_node_has_no_user_namespaces() -> None:
     result = plan(asked(an_execution(), DEMANDING, *mixed))
     assert outcome(result) == (Phase.DENIED, "IsolationNotEnforced")
     assert not any(isinstance(one, CreatePod) for one in result.actions)
+    assert result.status
+    message = getattr(result.status, "message")  # noqa: B009
+    assert "not every node that takes sandboxes gives pods of the default runtime a user namespace" in message
     for control in (asked(an_execution(), DEMANDING), asked(an_execution(), a_policy(), *mixed)):
         assert any(isinstance(one, CreatePod) for one in plan(control).actions)
+
+
+def test_the_refusal_names_the_runtime_class_that_has_no_user_namespaces() -> None:
+    ending = unobtainable(DEMANDING, around(), "gvisor")
+    assert ending
+    assert "gives pods of the RuntimeClass 'gvisor' a user namespace. Nothing was run" in ending.message
+    assert "requireUserNamespaces: true" in ending.message
 
 
 def test_a_session_is_held_to_it_when_it_is_asked_for_and_when_its_pod_has_reported() -> None:

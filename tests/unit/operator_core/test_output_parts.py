@@ -259,6 +259,19 @@ def test_a_second_loss_does_not_change_why_the_first_happened() -> None:
     assert (transcript.parts.lost, transcript.parts.count) == ("too large", 0)
 
 
+def test_after_a_loss_no_part_is_made_though_the_api_server_would_take_one_again() -> None:
+    """Its place in the output would be a lie: what came in between is gone."""
+    frames = numbered(output("a" * 300), output("b" * 300), an_artifact(0, "f", b"c"), a_piece(0, b"c"))
+    transcript, store = Transcript(), Store()
+    transcript.take(frames[0], UID)
+    transcript.parts.lose(cast("OutputPart", transcript.parts.take()), "refused")
+    store.take(transcript, frames[1:])
+    store.finish(transcript)
+    assert (store.parts, transcript.parts.count) == ([], 0)
+    stream = transcript.stream("stdout")
+    assert (stream.text, stream.total_bytes, stream.referenced, stream.truncated) == ("a" * 60, 600, False, True)
+
+
 @pytest.mark.parametrize(("refused", "most"), [(0, SMALL["PART_BYTES"] + 200), (1, 0), (2, 0)])
 def test_after_a_loss_nothing_more_is_held_in_memory(refused: int, most: int) -> None:
     """But for what stands in the record: the start of the first part, if that is the one that was lost."""

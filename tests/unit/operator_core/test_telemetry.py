@@ -175,6 +175,19 @@ async def test_a_replica_that_stands_by_says_so_and_counts_nothing(make: Callabl
     assert [name for name, _ in found if name.startswith("codeexec_current_")]
 
 
+async def test_a_task_that_is_left_behind_is_counted(make: Callable[..., Any]) -> None:
+    await make()
+    before = get(await samples(), "codeexec_tasks")
+    assert before is not None
+    left = [asyncio.create_task(asyncio.Event().wait()) for _ in range(100)]
+    during = get(await samples(), "codeexec_tasks")
+    for task in left:
+        task.cancel()
+    await asyncio.wait(left)
+    assert during is not None
+    assert 90 <= during - before <= 110, "besides, a connection or two of this test come and go"
+
+
 async def test_no_label_is_made_of_what_anybody_writes(make: Callable[..., Any]) -> None:
     """Names, agents and UIDs differ with each execution, and a reason may be one of a newer operator."""
     telemetry = await make()

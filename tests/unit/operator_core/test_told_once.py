@@ -121,6 +121,15 @@ async def test_once_when_only_another_try_finds_out_that_the_last_write_came_thr
     assert (played.told, played.retries) == (["Cancelled"], [None, 409])
 
 
+async def test_once_when_somebody_changes_the_record_after_its_end() -> None:
+    ended, played = asyncio.Event(), Played(an_execution(phase=Phase.RUNNING))
+    worker, over = played.begin(ended), an_execution(phase=Phase.SUCCEEDED)
+    for version in (8, 9):
+        worker.observe_execution(stored(over, version))
+    await asyncio.wait_for(ended.wait(), 5)
+    assert played.told == ["Succeeded"]
+
+
 @pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.DENIED])
 async def test_never_of_what_was_over_before_this_process_came(phase: Phase) -> None:
     ended, played = asyncio.Event(), Played(an_execution(phase=phase))

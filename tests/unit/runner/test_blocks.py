@@ -52,7 +52,8 @@ def test_a_language_that_the_image_lacks_is_told_with_those_it_has(run: Any) -> 
     assert report.endings == [(0, "Completed"), (1, "NonZeroExit")]
     assert report.text() == "before\n"
     assert report.text("stderr") == (
-        "unknown language javascript: the sandbox image has no node; supported languages: python, bash, sh\n"
+        "unknown language javascript: the sandbox image has no node (Unsupported language: javascript); "
+        "supported languages: python, bash, sh\n"
     )
     assert report.blocks[1]["stderrBytes"] == len(report.text("stderr"))
 
