@@ -138,7 +138,7 @@ if [[ $way == none ]]; then
   base=$(stamp python_base)
 fi
 
-publish operator operator/Dockerfile operator/Dockerfile operator/codeexec_operator crds/codeexec_api executor_client pyproject.toml requirements/operator.txt
+publish operator operator/Dockerfile operator/Dockerfile operator/codeexec_operator crds/codeexec_api executor_client codeexec pyproject.toml requirements/operator.txt
 operator=$reference
 publish sandbox operator/sandbox/Dockerfile operator/sandbox requirements/sandbox.txt
 sandbox=$reference

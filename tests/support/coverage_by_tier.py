@@ -23,6 +23,7 @@ ROOMS = {
     "operator adapters": f"{OPERATOR}/adapters",
     "operator handlers": f"{OPERATOR}/handlers",
     "executor_client": "executor_client",
+    "codeexec": "codeexec",
 }
 
 
