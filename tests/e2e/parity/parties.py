@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-import docker
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
@@ -155,21 +154,6 @@ class Local(_OfAutogen):
         return LocalCommandLineCodeExecutor(**{"work_dir": self.folder(), **options})
 
 
-class _RemovedWhenStopped(DockerCommandLineCodeExecutor):
-    """AutoGen's, but `stop` removes the container, and not Docker by itself: that can remove it while it restarts."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(auto_remove=False, **options)
-
-    async def stop(self) -> None:
-        await super().stop()
-        await asyncio.to_thread(self._remove)
-
-    def _remove(self) -> None:
-        with contextlib.closing(docker.from_env()) as client, contextlib.suppress(docker.errors.NotFound):
-            client.containers.get(self.container_name).remove(force=True)
-
-
 class Docker(_OfAutogen):
     """AutoGen's executor that starts processes in a container, here of the sandbox image."""
 
@@ -177,7 +161,7 @@ class Docker(_OfAutogen):
 
     def _make(self, **options: Any) -> CodeExecutor:
         folder = {} if "work_dir" in options else {"work_dir": self.folder()}
-        return _RemovedWhenStopped(image=image(), init_command=_END_AT_ONCE, **folder, **options)
+        return DockerCommandLineCodeExecutor(image=image(), init_command=_END_AT_ONCE, **folder, **options)
 
 
 class Ours(Party):
