@@ -12,7 +12,7 @@ SCRIPT = """
 import asyncio, sys
 from functools import partial
 from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
-from executor_client.client.client import _connect
+from executor_client.client.connected import _connect
 from executor_client.client.lease import ClientLease
 
 async def main():
