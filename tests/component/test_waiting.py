@@ -122,7 +122,8 @@ async def test_who_waits_for_a_pod_of_a_pool_that_finds_no_room_hears_what_to_do
     operator, stage, client, asking, agent, one_place, make_pool
 ):
     holder = await client.open_session(asking(), wait=True)
-    await make_pool(1, ready=False)
+    pool = await make_pool(1, ready=False)
+    await in_thread(wait_for, "the operator to know the pool", pool.pods)
     heard = Heard()
     call = asyncio.create_task(client.execute(HELLO, asking(on_wait=heard)))
     while "Insufficient cpu" not in (notice := await heard.notices.get()).message:
