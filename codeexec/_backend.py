@@ -1,31 +1,13 @@
 """What runs the code of a client: a cluster, the fake of one, or this machine."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import Protocol
 
-from executor_client.client.request import ListFiles, OnOutput, Request
-from executor_client.client.session_handle import SessionHandle
-from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
-from executor_client.model.results import ExecutionResult
+from executor_client.client.request import Request
+from executor_client.client.session_handle import Executes, SessionHandle
 
 
-class Backend(Protocol):
+class Backend(Executes, Protocol):
     """What runs code: `CodeExecutionClient` for a cluster or its fake, `codeexec.local.Sandbox` for this machine."""
-
-    async def execute(
-        self,
-        blocks: Sequence[PreparedBlock | SourceBlock],
-        request: Request,
-        *,
-        files: Sequence[WorkspaceFile] = (),
-        fetch: Sequence[str] = (),
-        list_files: ListFiles = "Changed",
-        session: str | None = None,
-        cancelled: asyncio.Event | None = None,
-        on_output: OnOutput | None = None,
-    ) -> ExecutionResult:
-        """Run blocks in order; see `CodeExecutionClient.execute`."""
 
     def new_session(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from codeexec._backend import Backend
 from codeexec._records import Approvals, Executions, Sessions
-from codeexec._result import DISPLAY_PATTERN, Result, displays_of
+from codeexec._result import DISPLAY_PATTERN, Result
 from codeexec._session import Session, asking, workspace_files
 from codeexec_api import Limits, Mount, Permit
 from executor_client.client.approvals import ApprovalWait
@@ -141,7 +141,7 @@ class Client:
             fetch=(*fetch, DISPLAY_PATTERN),
             on_output=on_output,
         )
-        return Result(**vars(result), displays=displays_of(result.files))
+        return Result.of(result)
 
     def session(
         self,

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from codeexec._result import Result, displays_of
+from codeexec._result import Result
 from codeexec._session import Session
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Phase
 from executor_client.client.approvals import ReviewedCode
@@ -53,7 +53,7 @@ class Executions:
             Error: see `codeexec`.
         """
         result = await self._cluster.attach(name).result()
-        return Result(**vars(result), displays=displays_of(result.files))
+        return Result.of(result)
 
     async def output(self, name: str) -> AsyncGenerator[OutputChunk, None]:
         """Iterate over the output of an execution from its beginning, as it comes, until it ends.

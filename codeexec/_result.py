@@ -113,6 +113,16 @@ class Result(ExecutionResult):
     displays: tuple[Display, ...] = ()
     """What the call has shown, in order. What is too large, at more than 16 MiB, stands in `artifacts` only."""
 
+    @classmethod
+    def of(cls, result: ExecutionResult, files: Mapping[str, bytes] | None = None) -> Self:
+        """This result with what was shown.
+
+        Args:
+            result: what came out.
+            files: content by path, the displays among them; default: those that came with the result.
+        """
+        return cls(**vars(result), displays=displays_of(result.files if files is None else files))
+
     @property
     def execution(self) -> str:
         """Name of the CodeExecution, the record of this call."""

@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from codeexec._backend import Backend
 from codeexec._files import Files, as_bytes
-from codeexec._result import Result, displays_of, is_display
+from codeexec._result import Result, is_display
 from codeexec_api import Limits
 from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
 from executor_client.client.request import OnOutput, Request
@@ -104,7 +104,7 @@ class Session:
         left = {one.path: one.size_bytes for one in result.artifacts if is_display(one.path) and not one.fetched}
         left = {path: size for path, size in left.items() if size <= MAX_FETCH_BYTES}
         shown = {**result.files, **await fetch_after(self._handle, result.name, left)}
-        return Result(**vars(result), displays=displays_of(shown))
+        return Result.of(result, shown)
 
 
 def asking(request: Request, timeout: int | None, start_timeout: float | None, limits: Limits | None = None) -> Request:

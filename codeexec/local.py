@@ -180,34 +180,12 @@ class _Session(SessionHandle):
     """A workspace on this machine."""
 
     def __init__(self, sandbox: Sandbox, name: str, request: Request) -> None:
-        super().__init__(name, request)
+        super().__init__(name, request, sandbox)
         self._sandbox = sandbox
 
     @override
     async def create(self) -> None:
         self._sandbox.begin(self.name)
-
-    @override
-    async def execute(
-        self,
-        blocks: Sequence[PreparedBlock | SourceBlock],
-        *,
-        files: Sequence[WorkspaceFile] = (),
-        fetch: Sequence[str] = (),
-        list_files: ListFiles = "Changed",
-        cancelled: asyncio.Event | None = None,
-        on_output: OnOutput | None = None,
-    ) -> ExecutionResult:
-        return await self._sandbox.execute(
-            blocks,
-            self.request,
-            files=files,
-            fetch=fetch,
-            list_files=list_files,
-            session=self.name,
-            cancelled=cancelled,
-            on_output=on_output,
-        )
 
     @override
     async def end(self) -> None:

@@ -2,19 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from typing_extensions import override
 
 from codeexec_api import CodeSession, CodeSessionSpec, SessionPhase
 from executor_client.client.execution import OPERATOR_SECONDS
-from executor_client.client.request import ListFiles, OnOutput, Request
+from executor_client.client.request import Request
 from executor_client.client.running import Running
 from executor_client.client.session_handle import SessionHandle
 from executor_client.exceptions import NotFound, NotInstalled, SessionEnded
-from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
-from executor_client.model.results import ExecutionResult, session_failure
+from executor_client.model.results import session_failure
 from executor_client.model.words import caller
 from executor_client.runtime import telemetry
 from executor_client.transport.protocol import ClusterTransport
@@ -37,7 +36,7 @@ class Session(SessionHandle):
         spec: CodeSessionSpec,
         keep_alive: Callable[[], str] | None = None,
     ) -> None:
-        super().__init__(name, request)
+        super().__init__(name, request, client)
         self._client = client
         self._spec = spec
         self._keep_alive = keep_alive
@@ -109,35 +108,6 @@ class Session(SessionHandle):
                         raise NotFound(f"session {self.name} was deleted") from None
                 return current
         return await transport.get_session(self.name)
-
-    @override
-    async def execute(
-        self,
-        blocks: Sequence[PreparedBlock | SourceBlock],
-        *,
-        files: Sequence[WorkspaceFile] = (),
-        fetch: Sequence[str] = (),
-        list_files: ListFiles = "Changed",
-        cancelled: asyncio.Event | None = None,
-        on_output: OnOutput | None = None,
-    ) -> ExecutionResult:
-        """Run blocks in order in the workspace; see `CodeExecutionClient.execute`.
-
-        Raises:
-            SessionEnded: the session is over; nothing was run.
-            ValueError: a block can't be run, or blocks and files are too large.
-            CodeExecError: something other than the code failed; see `executor_client.exceptions`.
-        """
-        return await self._client.execute(
-            blocks,
-            self.request,
-            files=files,
-            fetch=fetch,
-            list_files=list_files,
-            session=self.name,
-            cancelled=cancelled,
-            on_output=on_output,
-        )
 
     @override
     async def end(self) -> None:

@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from codeexec_api import Phase
 from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
@@ -17,12 +17,31 @@ from executor_client.model.results import CANCELLED, Artifact, ExecutionResult
 logger = logging.getLogger(__name__)
 
 
+class Executes(Protocol):
+    """What runs code, in sessions and outside: a client of a cluster, or this machine."""
+
+    async def execute(
+        self,
+        blocks: Sequence[PreparedBlock | SourceBlock],
+        request: Request,
+        *,
+        files: Sequence[WorkspaceFile] = (),
+        fetch: Sequence[str] = (),
+        list_files: ListFiles = "Changed",
+        session: str | None = None,
+        cancelled: asyncio.Event | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ExecutionResult:
+        """Run blocks in order; see `CodeExecutionClient.execute`."""
+
+
 class SessionHandle(ABC):
     """A handle on one session; `end` ends the session, and so does `async with`."""
 
-    def __init__(self, name: str, request: Request) -> None:
+    def __init__(self, name: str, request: Request, executes: Executes) -> None:
         self.name: Final = name
         self.request: Final = request
+        self._executes = executes
 
     async def __aenter__(self) -> Self:
         return self
@@ -36,7 +55,6 @@ class SessionHandle(ABC):
     async def create(self) -> None:
         """Ask for the session."""
 
-    @abstractmethod
     async def execute(
         self,
         blocks: Sequence[PreparedBlock | SourceBlock],
@@ -47,7 +65,23 @@ class SessionHandle(ABC):
         cancelled: asyncio.Event | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
-        """Run blocks in order in the workspace; see `CodeExecutionClient.execute`."""
+        """Run blocks in order in the workspace; see `CodeExecutionClient.execute`.
+
+        Raises:
+            SessionEnded: the session is over; nothing was run.
+            ValueError: a block can't be run, or blocks and files are too large.
+            CodeExecError: something other than the code failed; see `executor_client.exceptions`.
+        """
+        return await self._executes.execute(
+            blocks,
+            self.request,
+            files=files,
+            fetch=fetch,
+            list_files=list_files,
+            session=self.name,
+            cancelled=cancelled,
+            on_output=on_output,
+        )
 
     @abstractmethod
     async def end(self) -> None:

@@ -11,7 +11,7 @@ from api_calls import Match
 from cluster_tools import SANDBOX, SYSTEM, wait_for
 from factories import an_execution
 from fault_proxy import FaultProxy
-from faults import Answer, Cut, Lose, Stall
+from faults import Answer, Cut, Lose, Stall, WatchError
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -142,6 +142,12 @@ async def test_a_refusal_says_what_the_api_server_said(proxy: FaultProxy, cluste
 
 ELSEWHERE = {"metadata": {"name": "run-1", "namespace": "default"}}
 """Where the operator has no rights."""
+
+
+async def test_a_watch_that_says_error_fails_with_what_the_server_said(proxy: FaultProxy, cluster: Cluster) -> None:
+    with proxy.fault(Match("watch", "secrets"), WatchError(410)), pytest.raises(ApiException) as refused:
+        await anext(cluster.watch_payloads(SANDBOX))
+    assert refused.value.status == 410
 
 
 async def test_rights_that_come_a_moment_later_are_waited_for(monkeypatch, proxy: FaultProxy, cluster: Cluster) -> None:

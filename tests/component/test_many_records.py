@@ -4,26 +4,20 @@ The records are put into etcd directly: through the API server they would take a
 """
 
 import asyncio
-import base64
-import json
 import os
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 from api_calls import Match
 from api_server import ApiError
 from cluster_tools import SANDBOX, wait_for
 from component_stage import LIMITS, Stage, in_thread
-from control_plane import ControlPlane
 from faults import Delay
 from operator_process import OperatorProcess
+from stored_records import copy_record
 
-from codeexec_api.names import EXECUTION_PLURAL, GROUP, SESSION_PLURAL
+from codeexec_api.names import SESSION_PLURAL
 from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlock, Request
 
 RECORDS = int(os.environ.get("RECORDS", "2000"))
@@ -34,8 +28,6 @@ MORE_MIB = 20 if not MANY else 80
 IDLE_SECONDS = 10
 LOOK_AND_REST = 11
 """Times as long as a look is."""
-AT_A_TIME = 100
-PREFIX = f"/registry/{GROUP}/{EXECUTION_PLURAL}/{SANDBOX}/"
 LOOKED = Match("list", SESSION_PLURAL, where=lambda call: {"includeObject", "fieldSelector"} <= call.query.keys())
 """The last request of a look at all records."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -64,7 +56,7 @@ async def _measure(stage: Stage, client: CodeExecutionClient, operator: Operator
     [name] = [one["metadata"]["name"] for one in stage.records()]
     if MANY:
         await in_thread(stage.plane.stop_api_server)  # it would hear of each record by itself, which takes minutes
-    size = await _copy(stage.plane, name, RECORDS)
+    size = await copy_record(stage.plane, SANDBOX, name, {f"many-{number:06}": {} for number in range(RECORDS)})
     if MANY:
         await in_thread(stage.plane.start_api_server)
     await in_thread(_until_known, stage)
@@ -120,36 +112,6 @@ def _until_known(stage: Stage) -> None:
         return not left and not any(one.startswith("node.kubernetes.io/") for one in taints)
 
     wait_for("the API server to know the records", known, 900)
-
-
-async def _copy(plane: ControlPlane, name: str, count: int) -> int:
-    """Make so many records like this one; the size of each."""
-    etcd = f"http://{plane.address}:{plane.ports['etcd']}/v3/kv"
-    async with aiohttp.ClientSession() as session:
-
-        async def post(what: str, body: dict[str, Any]) -> dict[str, Any]:
-            async with session.post(f"{etcd}/{what}", json=body) as answer:
-                found: dict[str, Any] = await answer.json()
-                assert answer.status == 200, found
-                return found
-
-        found = await post("range", {"key": _encoded(PREFIX + name)})
-        stored = base64.b64decode(found["kvs"][0]["value"])
-        for start in range(0, count, AT_A_TIME):
-            puts = [{"requestPut": one} for one in _puts(stored, range(start, min(start + AT_A_TIME, count)))]
-            await post("txn", {"success": puts})
-    return len(stored)
-
-
-def _puts(stored: bytes, numbers: range) -> Iterator[dict[str, str]]:
-    for number in numbers:
-        record = json.loads(stored)
-        record["metadata"] |= {"name": f"many-{number:06}", "uid": str(uuid.uuid4())}
-        yield {"key": _encoded(PREFIX + record["metadata"]["name"]), "value": _encoded(json.dumps(record))}
-
-
-def _encoded(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -24,7 +24,7 @@ from executor_client import Limits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
-EXECUTIONS = int(os.environ.get("LOAD_EXECUTIONS", "60"))
+EXECUTIONS = int(os.environ.get("LOAD_EXECUTIONS", "30"))
 """`make soak` has 500; those of the component tests are on simulated kubelets."""
 AT_ONCE = 20
 REPLICAS = 4

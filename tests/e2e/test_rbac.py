@@ -84,8 +84,8 @@ calls = set()
 logs = glob.glob("/proc/1/root/var/log/kubernetes/audit*.log")
 for log in logs:
     for line in open(log):
-        if not line.endswith("\\n"):
-            continue  # is being written
+        if {user!r} not in line or not line.endswith("\\n"):
+            continue  # of somebody else, or being written
         event = json.loads(line)
         if datetime.fromisoformat(event["requestReceivedTimestamp"]) < since:
             continue
@@ -117,7 +117,7 @@ def calls_of(admin, node_shell) -> Callable[[Account], Calls]:
     names = sorted(name for _, _, name in OPERATOR_BY_NAME | OPERATOR_AT_HOME_BY_NAME)
 
     def read(account: Account) -> Calls:
-        calls = json.loads(node_shell(AUDIT_LOG.format(since=since.isoformat(), names=names)))
+        calls = json.loads(node_shell(AUDIT_LOG.format(since=since.isoformat(), user=account.user, names=names)))
         assert calls is not None, (
             "the API server keeps no audit log: `make cluster` makes the test cluster anew, with one; "
             "a cluster of your own needs tests/cluster/audit-policy.yaml and --audit-log-path as in kind-config.yaml"

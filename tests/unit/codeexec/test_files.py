@@ -72,14 +72,14 @@ class Refusing(SessionHandle):
     """A session whose shell can't delete what it can see."""
 
     def __init__(self, result: ExecutionResult) -> None:
-        super().__init__("session-1", Request(agent="a"))
+        super().__init__("session-1", Request(agent="a"), self)
         self._result = result
 
     async def create(self) -> None: ...
 
     async def end(self) -> None: ...
 
-    async def execute(self, blocks: Any, **_: Any) -> ExecutionResult:
+    async def execute(self, blocks: Any, *_: Any, **__: Any) -> ExecutionResult:
         return self._result
 
 

@@ -35,7 +35,12 @@ RAISED = {
     "lines and notes": ("e = ValueError('a\\nb')\ne.add_note('c: d')\nraise e", "ValueError", "a\nb\nc: d", 1),
     "no message": ("class A:\n    class E(Exception): pass\nraise A.E", "E", "", 1),
     "of a module": ("import json; json.loads('{')", "JSONDecodeError", "Expecting property name enclosed", 1),
-    "recursion": ("def f(): f()\nf()", "RecursionError", "maximum recursion depth exceeded", 1),
+    "recursion": (
+        "import sys; sys.setrecursionlimit(300)\ndef f(): f()\nf()",
+        "RecursionError",
+        "maximum recursion depth exceeded",
+        1,
+    ),
     "after one that was logged": (
         f"import logging\n{FRAMES}try:\n    f()\nexcept Exception:\n    logging.exception('oops')\nraise KeyError('x')",
         "KeyError",
