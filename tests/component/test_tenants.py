@@ -152,7 +152,10 @@ async def test_a_default_pool_that_is_switched_on_is_made_in_the_same_process(te
             await in_thread(wait_for, f"the pool of {namespace}", made)
     finally:
         await in_thread(lambda: stage.upgrade(defaultPool={"enabled": False}))
-        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", "default")
+        for namespace in (SANDBOX, team):
+            await in_thread(admin.kubectl, "-n", namespace, "delete", "sandboxpool", "default")
+            gone = lambda namespace=namespace: not any(one.startswith("default-") for one in stage.pods(namespace))  # noqa: E731
+            await in_thread(wait_for, "its pods to be deleted", gone)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
-from cluster_tools import SANDBOX, wait_for
+from cluster_tools import SANDBOX, a_name, wait_for
 from component_stage import in_thread
 
 from executor_client import ExecutionNotStarted, Limits, PreparedBlock, WaitNotice
@@ -39,21 +39,12 @@ async def cancelled(call: asyncio.Task) -> None:
 
 @pytest.fixture
 async def one_place(stage, admin) -> AsyncIterator[None]:
-    """The nodes have room for one pod."""
-    nodes = (await in_thread(admin.kubectl, "get", "nodes", "-o", "name")).split()
-    before = admin.get("node", nodes[0].removeprefix("node/"), "")["status"]["allocatable"]
-
-    def resize(node: str, room: dict[str, str]) -> None:
-        status = {"status": {"allocatable": room}}
-        admin.patch("node", node.removeprefix("node/"), status, subresource="status")
-
-    for node in nodes[1:]:
-        await in_thread(admin.kubectl, "cordon", node)
-    await in_thread(resize, nodes[0], {**before, **ROOM})
-    yield
-    await in_thread(resize, nodes[0], before)
-    for node in nodes[1:]:
-        await in_thread(admin.kubectl, "uncordon", node)
+    """There is room for one pod: on a node of its own, since pods of other tests may still be on the others."""
+    others = (await in_thread(admin.kubectl, "get", "nodes", "-o", "name")).split()
+    await in_thread(admin.kubectl, "cordon", *others)
+    with stage.nodes.one_more(a_name("one-place"), **ROOM):
+        yield
+    await in_thread(admin.kubectl, "uncordon", *others)
 
 
 def delayed(record: dict) -> tuple[str, str]:

@@ -131,11 +131,24 @@ class Kubelets:
             ApiException: one was refused, as when it is there already.
         """
         for number in range(count):
-            name = f"simulated-{number:03}"
-            await self._core.create_node(node(name, self._address, self._port))  # type: ignore[arg-type]
-            self._nodes.add(name)
-            await self._leases.create_namespaced_lease(_LEASES, lease(name))  # type: ignore[arg-type]
-            self._background(self._renew(name, _RENEW_SECONDS * number / count))
+            await self.add(f"simulated-{number:03}", delay=_RENEW_SECONDS * number / count)
+
+    async def add(self, name: str, room: Mapping[str, str] | None = None, *, delay: float = 0) -> None:
+        """Create one node with its lease, and keep the lease alive.
+
+        Args:
+            name: of the node.
+            room: how much of each resource pods can have, where that differs from other nodes.
+            delay: seconds until the lease is renewed for the first time.
+        """
+        await self._core.create_node(node(name, self._address, self._port, room))  # type: ignore[arg-type]
+        self._nodes.add(name)
+        await self._leases.create_namespaced_lease(_LEASES, lease(name))  # type: ignore[arg-type]
+        self._background(self._renew(name, delay))
+
+    async def remove(self, name: str) -> None:
+        """Delete a node. Deletions of pods that are still on it are confirmed as before."""
+        await self._core.delete_node(name)
 
     async def unregister(self) -> None:
         """Delete all simulated nodes and their leases, also those that another process has left behind."""
@@ -211,8 +224,8 @@ class Kubelets:
             self._waiting.discard(uid)
         self.counts.waiting = len(self._waiting)
         self.counts.most_waiting = max(self.counts.most_waiting, self.counts.waiting)
-        if pod and not deleted and "deletionTimestamp" in raw["metadata"]:
-            self._background(self._remove(pod))
+        if not deleted and "deletionTimestamp" in raw["metadata"]:
+            self._background(self._remove(raw["metadata"]))
 
     def make_runner(self, spec: Mapping[str, Any]) -> SimulatedRunner:
         """What answers in a pod that was made so."""
@@ -242,11 +255,11 @@ class Kubelets:
             pod.ended = True
             await self._report(pod, ended_status(pod))
 
-    async def _remove(self, pod: Pod) -> None:
-        """Confirm a deletion that waits for the node: its containers have ended."""
-        options: Any = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
+    async def _remove(self, meta: Mapping[str, Any]) -> None:
+        """Confirm a deletion that waits for the node: its containers have ended, if the node ever knew the pod."""
+        options: Any = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
         delete = self._core.delete_namespaced_pod_without_preload_content
-        await self._tried(lambda: delete(pod.name, pod.namespace, body=options))
+        await self._tried(lambda: delete(meta["name"], meta["namespace"], body=options))
 
     async def _report(self, pod: Pod, status: Mapping[str, Any]) -> None:
         patch = {"metadata": {"uid": pod.uid}, "status": status}
@@ -333,9 +346,10 @@ def ip_of(number: int) -> str:
     return f"198.{18 + number // 65536 % 2}.{number // 256 % 256}.{number % 256}"
 
 
-def node(name: str, address: str, port: int) -> dict[str, Any]:
-    """A node as a kubelet registers it: large, ready, and of the same sort as the real one."""
-    room = {"cpu": "32", "memory": "128Gi", "ephemeral-storage": "512Gi", "pods": str(PODS_PER_NODE)}
+def node(name: str, address: str, port: int, less: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A node as a kubelet registers it: large but for what is named, ready, and of the same sort as the real one."""
+    large = {"cpu": "32", "memory": "128Gi", "ephemeral-storage": "512Gi", "pods": str(PODS_PER_NODE)}
+    room = {**large, **(less or {})}
     system = {"operatingSystem": "linux", "architecture": "amd64", "kubeletVersion": "v1.34.4-simulated"}
     unknown = ("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion")
     return {

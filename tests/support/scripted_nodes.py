@@ -37,6 +37,8 @@ class ScriptedKubelets(Kubelets):
         self.lost: set[str] = set()
         """Names of nodes whose kubelet neither hears nor says anything."""
         self._node_of: dict[str, str] = {}
+        self._missed: dict[str, Mapping[str, Any]] = {}
+        """Pods, as they changed last while their node was lost."""
         self.waiting: Mapping[str, str] = {}
         """What containers wait for, reason and message, instead of being started."""
 
@@ -63,14 +65,20 @@ class ScriptedKubelets(Kubelets):
         self.lost.discard(name)
         with contextlib.suppress(ApiException):
             await self._core.create_node(node(name, self._address, self._port))  # type: ignore[arg-type]
+        for uid in [uid for uid in self._missed if self._node_of[uid] == name]:
+            self._observe(self._missed.pop(uid), deleted=False)
 
     def make_runner(self, spec: Mapping[str, Any]) -> Any:
         """What answers in a pod that was made so."""
         return ScriptedRunner(egress_targets_of(spec), self._script)
 
     def _observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        self._node_of[raw["metadata"]["uid"]] = raw["spec"].get("nodeName", "")
-        if deleted or raw["spec"].get("nodeName") not in self.lost:
+        uid = raw["metadata"]["uid"]
+        self._node_of[uid] = raw["spec"].get("nodeName", "")
+        self._missed.pop(uid, None)
+        if self._node_of[uid] in self.lost and not deleted:
+            self._missed[uid] = raw
+        else:
             super()._observe(raw, deleted=deleted)
 
     async def attach(self, request: web.Request) -> web.StreamResponse:
@@ -171,6 +179,15 @@ class ScriptedNodes:
             yield
         finally:
             self._do(self.kubelets.restore(node))
+
+    @contextlib.contextmanager
+    def one_more(self, name: str, **room: str) -> Iterator[None]:
+        """A node that no pod has ever been on, with so much of each resource."""
+        self._do(self.kubelets.add(name, room))
+        try:
+            yield
+        finally:
+            self._do(self.kubelets.remove(name))
 
     @contextlib.contextmanager
     def waiting(self, reason: str, message: str = "") -> Iterator[None]:
