@@ -151,6 +151,7 @@ from codeexec._files import Files
 from codeexec._records import Approvals, Executions, Sessions
 from codeexec.testing import FakeCluster, FakeOutcome
 fake = FakeCluster(run=lambda block: FakeOutcome(stdout="started", never_ends=True))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without
 interrupt = lambda chunk: os.kill(os.getpid(), signal.SIGINT)
 with sync.Client(agent="a", backend=fake.client()) as client:
     try:
