@@ -39,23 +39,30 @@ def _one_operator(stage: Stage) -> Iterator[OperatorProcess]:
 
 
 @pytest.fixture
-def operator(_one_operator: OperatorProcess, request: pytest.FixtureRequest) -> OperatorProcess:
+def operator(stage: Stage, _one_operator: OperatorProcess, request: pytest.FixtureRequest) -> OperatorProcess:
     """One that is ready; the same for all tests, as long as none of them ends it."""
-    for fast in _hurrying:
-        fast.end()  # else it goes on leading
     if not _one_operator.running:
+        for fast in _hurrying:
+            _end(stage, fast)
         _one_operator.start()
     request.node.stash[LOGS] = [(_one_operator, _one_operator.log.stat().st_size)]
     return _one_operator
 
 
 @pytest.fixture(scope="module")
-def fast(stage: Stage) -> Iterator[OperatorProcess]:
+def fast(stage: Stage, _one_operator: OperatorProcess) -> Iterator[OperatorProcess]:
     operator = stage.operator(clock="+11m x10")
     _hurrying.append(operator)
     yield operator
-    operator.end()
+    if not _one_operator.running:
+        _end(stage, operator)
     _hurrying.remove(operator)
+
+
+def _end(stage: Stage, fast: OperatorProcess) -> None:
+    """End an operator whose clock runs fast. If it can't give its Lease back, no other leads for 300 s."""
+    fast.end()
+    stage.free_lease()
 
 
 @pytest.fixture
