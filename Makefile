@@ -21,6 +21,9 @@ export PATH := $(PATH):$(shell $(CLUSTER)/tools.sh --bin)
 
 # What a recipe starts ends with it: an interrupted run leaves no build and no test behind.
 RUN := setpriv --pdeathsig TERM --
+# uv takes packages from where pip's settings say.
+PIPS_INDEX = index="$$($(BIN)/pip config list | sed -n "s/^[^=]*\.index-url='\(.*\)'$$/\1/p" | tail -n 1)"; \
+  if [[ -n "$$index" ]]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi
 # For a make of its own that does several things at a time, within the limit of who called us with -j.
 BESIDE = $(if $(findstring --jobserver,$(MAKEFLAGS)),,-j4)
 # pytest on a tier; its times and results stay in .codeexec/reports.
@@ -44,24 +47,28 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv cluster control-plane images image-builds ready sign sbom cosign deploy demo test with-cluster without-cluster check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity versions covered bench bench-records bench-boundaries bench-fairness bench-wide audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
+.PHONY: help venv dist cluster control-plane images image-builds ready sign sbom cosign deploy demo test with-cluster without-cluster check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity packages versions covered bench bench-records bench-boundaries bench-fairness bench-wide audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 venv: $(BIN)/.installed ## Make the virtual environment .venv from the locked requirements
 
-$(BIN)/.installed: requirements/dev.txt pyproject.toml
+$(BIN)/.installed: requirements/dev.txt pyproject.toml operator/pyproject.toml hatch_build.py
 	@echo "making $(VENV)"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "codeexec needs Python 3.11 or newer: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
-	# pip brings uv, as it is locked; uv brings the rest in a tenth of pip's time, from where pip's settings say.
+	# pip brings uv, as it is locked; uv brings the rest in a tenth of pip's time.
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r <(sed -n '/^uv==/,/[^\]$$/p' requirements/dev.txt)
-	index="$$($(BIN)/pip config list | sed -n "s/^[^=]*\.index-url='\(.*\)'$$/\1/p" | tail -n 1)"
-	if [[ -n "$$index" ]]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi
+	$(PIPS_INDEX)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable ./operator
 	touch $@
+
+dist: venv ## Build what pip installs into dist: codeexec and codeexec-operator (CODEEXEC_REPOSITORY=https://HOST/OWNER/NAME: with links)
+	@rm -rf dist
+	$(BIN)/hatchling build --directory $(CURDIR)/dist
+	cd operator; ../$(BIN)/hatchling build --target wheel --directory $(CURDIR)/dist
 
 cluster: ## Bring up the kind cluster "codeexec", or reuse it (not if KUBECONFIG names a cluster of yours)
 	@if [[ -n "$(USER_KUBECONFIG)" ]]; then
@@ -155,8 +162,8 @@ beside-%:
 later-%:
 	@$(RUN) nice -n 10 $(MAKE) $*
 
-check: venv ## Lint, types, import contracts, prose, unit and API tier: all that needs no cluster
-	@for part in lint prose unit api covered; do $(RUN) $(MAKE) $$part; done
+check: venv ## Lint, types, import contracts, prose, unit and API tier, packages: all that needs no cluster
+	@for part in lint prose unit api packages covered; do $(RUN) $(MAKE) $$part; done
 
 # Which lines the tiers that ran have run.
 COVERED ?= unit api
@@ -187,15 +194,19 @@ api: venv control-plane ## The API tier: on an API server of its own, without a 
 	$(RUN) $(CLUSTER)/tools.sh helm kubectl
 	$(call MEASURED,api)
 
-versions: venv control-plane ## The unit and API tier on the other Pythons (PYTHONS), which uv finds or brings
+packages: dist ## Install both distributions and each extra in clean environments, with the oldest and the newest versions they allow
+	@$(PIPS_INDEX)
+	$(call TIER,packages)
+
+versions: venv control-plane ## The unit and API tier and the packages on the other Pythons (PYTHONS), which uv finds or brings
 	@status=0
 	for version in $(PYTHONS); do
 	  # pyenv's commands in PATH start nothing unless they are told which version.
 	  python="$$(PYENV_VERSION="$$version" $(BIN)/uv python find --system "$$version" 2>/dev/null)" ||
 	    { $(BIN)/uv python install --quiet "$$version"; python="$$($(BIN)/uv python find --managed-python "$$version")"; }
 	  folder=$(STATE)/python-$$version
-	  for tier in unit api; do
-	    echo "$$tier tier on $$("$$python" --version)"
+	  for tier in unit api packages; do
+	    echo "$$tier on $$("$$python" --version)"
 	    $(RUN) $(MAKE) PYTHON="$$python" VENV="$$folder/venv" STATE="$$folder" "$$tier" || status=1
 	  done
 	done
@@ -289,8 +300,9 @@ generate: venv ## Write CRDs, chart copies, docs/phases.md, docs/security/known-
 	@$(BIN)/python -m codeexec_api .
 	PYTHONPATH=tests/e2e $(BIN)/python -m conformance.escapes
 	compile=($(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11)
-	"$${compile[@]}" --universal pyproject.toml --extra dev --output-file requirements/dev.txt
-	"$${compile[@]}" --universal pyproject.toml --extra operator --extra cli --extra checkpoints --output-file requirements/operator.txt
+	both=(--universal --no-emit-package codeexec pyproject.toml operator/pyproject.toml)
+	"$${compile[@]}" "$${both[@]}" --all-extras --group dev --output-file requirements/dev.txt
+	"$${compile[@]}" "$${both[@]}" --extra cli --extra checkpoints --output-file requirements/operator.txt
 	"$${compile[@]}" --universal requirements/scan.in --output-file requirements/scan.txt
 	# Code runs on the image's Python and nowhere else, and the image is made of wheels.
 	"$${compile[@]}" --python-platform linux --only-binary :all: operator/sandbox/requirements.in --output-file requirements/sandbox.txt
@@ -301,7 +313,7 @@ format: venv ## Format the code
 
 clean: ## Delete the kind cluster (not one of yours), the virtual environment and the state folder; caches stay
 	@if [[ -z "$(USER_KUBECONFIG)" ]]; then $(CLUSTER)/down.sh; fi
-	rm -rf .venv $(STATE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv $(STATE) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 kubeconfig: ## Print the path of the kubeconfig in use
 	@echo "$$KUBECONFIG"

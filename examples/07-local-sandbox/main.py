@@ -4,7 +4,8 @@ A prompt injection could make a model write such code. The key is a fake in a te
 listener on the loopback interface. First the code runs in a plain process, as with AutoGen's local executor, and then
 in the sandbox.
 
-Needs Linux 6.12 or newer, the extra `local` and `autogen-agentchat`. Needs no cluster, model key or network.
+Needs Linux 6.12 or newer, the extras `autogen` and `local`, and `autogen-agentchat`. Needs no cluster, model key or
+network.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A LangChain tool that runs Python in the cluster, with one workspace for each conversation.
 
 `run_python_tool` builds the tool on `CodeExecutionClient`. The model is LangChain's fake model with the answers below,
-so no API key is needed. Needs the extra `cli` and `langchain-core`.
+so no API key is needed. Needs `langchain-core`.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """codeexec without an agent framework: one call and its record, live output, and a session with files.
 
-`CodeExecutionClient` needs only the extra `cli`, and does not load AutoGen.
+`CodeExecutionClient` needs no extra, and does not load AutoGen.
 """
 
 import asyncio

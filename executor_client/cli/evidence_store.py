@@ -32,7 +32,7 @@ class EvidenceStore:
             import obstore
             from obstore.store import from_url
         except ModuleNotFoundError as error:
-            raise click.ClickException(str(missing_extra(f"to keep {what}", error, "checkpoints"))) from error
+            raise click.ClickException(str(missing_extra(f"to keep {what}", error))) from error
         self._obstore, self._what = obstore, what
         self._prefix = f"{folder}/" if folder else ""
         self._place = f"{place.rstrip('/')}/{folder}" if folder else place

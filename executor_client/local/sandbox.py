@@ -43,6 +43,7 @@ from executor_client.model.blocks import PreparedBlock, WorkspaceFile
 from executor_client.model.code_reading import read_code
 from executor_client.model.results import NOTHING, Contents, ExecutionResult, OutputChunk, result_of
 from executor_client.runtime import forks, telemetry
+from executor_client.runtime.extras import how_to_install
 from executor_client.workspace.work_dir import Stamp
 
 _MACHINES: Final = ("x86_64", "aarch64")
@@ -346,7 +347,7 @@ def _demand_platform() -> None:
     elif not sys.executable:
         lacking = "this Python doesn't know its own interpreter (sys.executable)"
     elif not _has_sandlock():
-        lacking = "the package sandlock is not installed: install codeexec with the extra `local`"
+        lacking = f"the package sandlock is not installed: {how_to_install('sandlock')}"
     if lacking:
         raise LocalSandboxUnavailable(
             f"this machine can't confine code: {lacking}; KubernetesCodeExecutor does not need this"

@@ -1,19 +1,33 @@
-"""What to install: without extras, codeexec brings nothing that talks to a cluster."""
+"""What to install: AutoGen, the command line, the local sandbox and object storages are extras."""
 
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
 _OURS: Final = ("codeexec", "codeexec_api", "executor_client")
+_EXTRAS: Final = {
+    "autogen_core": "autogen",
+    "click": "cli",
+    "jinja2": "cli",
+    "rich": "cli",
+    "obstore": "checkpoints",
+    "sandlock": "local",
+}
+"""Which extra brings a package; all others come with codeexec itself."""
 
 
-def missing_extra(what: str, error: ModuleNotFoundError, extra: str = "client") -> ImportError:
+def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:
     """The error of something that can't be used because a package is not installed, on one line."""
     needed = (error.name or "").partition(".")[0]
     if needed in ("", *_OURS):
         return error
-    text = f'{what} needs the package {needed!r}, which is not installed: pip install "codeexec[{extra}]"'
+    text = f"{what} needs the package {needed!r}, which is not installed: {how_to_install(needed)}"
     return ModuleNotFoundError(text, name=error.name)
+
+
+def how_to_install(package: str) -> str:
+    """The command that brings a package."""
+    return f'pip install "codeexec[{_EXTRAS[package]}]"' if package in _EXTRAS else "pip install codeexec"
 
 
 def load(package: str, name: str, modules: Mapping[str, str]) -> Any:

@@ -64,8 +64,11 @@ install_wheels() {
 
 operator_context() { # DIR
   install_wheels "$1/dependencies" --require-hashes --requirements "$ROOT/requirements/operator.txt"
-  (cd "$ROOT" && "$VENV/hatchling" build --target wheel --directory "$1/wheel")
-  install_wheels "$1/codeexec" --no-deps "$1"/wheel/*.whl
+  local distribution
+  for distribution in . operator; do
+    (cd "$ROOT/$distribution" && "$VENV/hatchling" build --target wheel --directory "$1/wheels")
+  done
+  install_wheels "$1/codeexec" --no-deps "$1"/wheels/*.whl
   cp "$ROOT/operator/Dockerfile" "$1/"
 }
 
@@ -138,7 +141,8 @@ if [[ $way == none ]]; then
   base=$(stamp python_base)
 fi
 
-publish operator operator/Dockerfile operator/Dockerfile operator/codeexec_operator crds/codeexec_api executor_client codeexec pyproject.toml requirements/operator.txt
+publish operator operator/Dockerfile operator/Dockerfile operator/codeexec_operator crds/codeexec_api executor_client codeexec \
+  pyproject.toml operator/pyproject.toml hatch_build.py requirements/operator.txt
 operator=$reference
 publish sandbox operator/sandbox/Dockerfile operator/sandbox requirements/sandbox.txt
 sandbox=$reference

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 IMAGES = ("operator", "sandbox")
 OF_THE_BASE = {"pip", "setuptools", "wheel"}
 """What the official image of Python brings along; Debian's has none of them."""
-OURS = {"operator": {"codeexec"}, "sandbox": set()}
+OURS = {"operator": {"codeexec", "codeexec-operator"}, "sandbox": set()}
 
 LIST_PACKAGES = """
 import importlib.metadata, json

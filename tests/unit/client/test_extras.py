@@ -7,7 +7,9 @@ import pytest
 
 from executor_client.runtime.extras import missing_extra
 
-INSTALL = 'pip install "codeexec[client]"'
+INSTALL = "pip install codeexec"
+AUTOGEN = 'pip install "codeexec[autogen]"'
+CLI = 'pip install "codeexec[cli]"'
 
 
 def without(package: str, code: str) -> subprocess.CompletedProcess[str]:
@@ -17,19 +19,19 @@ def without(package: str, code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("package", "name"),
+    ("package", "name", "install"),
     [
-        ("aiohttp", "CodeExecutionClient"),
-        ("kubernetes", "CodeExecutionClient"),
-        ("opentelemetry", "Session"),
-        ("autogen_core", "KubernetesCodeExecutor"),
-        ("autogen_core", "LocalSandboxExecutor"),
+        ("aiohttp", "CodeExecutionClient", INSTALL),
+        ("kubernetes", "CodeExecutionClient", INSTALL),
+        ("opentelemetry", "Session", INSTALL),
+        ("autogen_core", "KubernetesCodeExecutor", AUTOGEN),
+        ("autogen_core", "LocalSandboxExecutor", AUTOGEN),
     ],
 )
-def test_what_needs_an_extra_says_which(package: str, name: str) -> None:
+def test_what_needs_a_package_says_how_to_install_it(package: str, name: str, install: str) -> None:
     done = without(package, f"from executor_client import {name}")
     assert done.stderr.splitlines()[-1] == (
-        f"ModuleNotFoundError: {name} needs the package {package!r}, which is not installed: {INSTALL}"
+        f"ModuleNotFoundError: {name} needs the package {package!r}, which is not installed: {install}"
     )
     assert "During handling" not in done.stderr
 
@@ -39,11 +41,11 @@ def test_what_needs_none_is_there() -> None:
     assert without("aiohttp", code).stdout == "256Mi\n"
 
 
-@pytest.mark.parametrize("package", ["click", "aiohttp", "rich"])
-def test_the_command_line_ends_with_one_line(package: str) -> None:
+@pytest.mark.parametrize(("package", "install"), [("click", CLI), ("aiohttp", INSTALL), ("rich", CLI)])
+def test_the_command_line_ends_with_one_line(package: str, install: str) -> None:
     done = without(package, "from executor_client.cli import main; main(prog_name='codeexec')")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: codeexec needs the package {package!r}, which is not installed: {INSTALL}\n"
+    assert done.stderr == f"Error: codeexec needs the package {package!r}, which is not installed: {install}\n"
 
 
 @pytest.mark.parametrize("name", ["executor_client.gone", "codeexec_api", None])

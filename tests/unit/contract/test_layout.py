@@ -138,12 +138,11 @@ def test_kubectl_runs_the_same_program() -> None:
 
 def test_extras() -> None:
     assert set(PROJECT["optional-dependencies"]) == {
-        "operator",
-        "client",
+        "autogen",
         "cli",
         "checkpoints",
         "local",
-        "dev",
+        "client",
     }
 
 

@@ -522,7 +522,7 @@ def test_without_sandlock_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     from executor_client import LocalSandboxExecutor
 
     monkeypatch.setitem(sys.modules, "sandlock", None)
-    with pytest.raises(LocalSandboxUnavailable, match="install codeexec with the extra `local`"):
+    with pytest.raises(LocalSandboxUnavailable, match=r'pip install "codeexec\[local\]"'):
         LocalSandboxExecutor()
 
 
