@@ -30,6 +30,8 @@ from codeexec_api.v1alpha1 import (
 
 FORMAT: Final = 1
 """Of the lines. Another one means that a reader of this one can't tell anything."""
+STATUS_FORM: Final = 1
+"""Of `status_digest`: the fields of v1alpha1 by their names. Lines that name no form have this one."""
 MEMBER: Final = "audit"
 """Member of a JSON log line that holds an audit line, and of a status that holds its anchor."""
 GENESIS: Final = "0" * 64
@@ -108,7 +110,7 @@ def of_a_write(
     return {
         "from": before.phase.value,
         "record": facts_of(after),
-        "statusSHA256": status_digest(after.status.dump()),
+        **_digested(after),
     }
 
 
@@ -119,9 +121,13 @@ def of_a_deletion(record: CodeExecution | CodeSession, why: str) -> Mapping[str,
     return {
         "record": named,
         "why": why,
-        "statusSHA256": status_digest(record.status.dump()),
+        **_digested(record),
         **({"last": _position(anchor)} if anchor else {}),
     }
+
+
+def _digested(record: CodeExecution | CodeSession) -> Facts:
+    return {"statusForm": STATUS_FORM, "statusSHA256": status_digest(record.status.dump())}
 
 
 def of_a_failure(line: Line, answer: int | None) -> Mapping[str, Any]:

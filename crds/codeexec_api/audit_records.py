@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from codeexec_api.audit import AuditEvent, facts_of, in_utc, status_digest
+from codeexec_api.audit import STATUS_FORM, AuditEvent, facts_of, in_utc, status_digest
 from codeexec_api.audit_findings import Chain, FindingKind, Found, ReadLine
 from codeexec_api.names import SESSION_KIND
 from codeexec_api.phases import Phase, SessionPhase
@@ -161,6 +161,11 @@ class Records:
             return False
         if said != found:
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{_differences(said, found)} (the line: {line.where})")
+            return False
+        form = line.body.get("statusForm", STATUS_FORM)
+        if form != STATUS_FORM:
+            message = f"statusForm {form!r} is unknown (allowed: {STATUS_FORM}); verify it with a newer codeexec"
+            self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
             return False
         if status_digest(status) != line.body.get("statusSHA256"):
             message = "its status was changed in fields that lines don't hold, such as output or messages"

@@ -23,6 +23,8 @@ _DROPPED: Final = ("title", "$defs")
 _NESTED: Final = ("items", "additionalProperties")
 _CLOSED: Final = {"additionalProperties": False}
 """Implied for an object. For a map, `additionalProperties` is the schema of the values."""
+_OF_TYPE: Final = {"integer": {"format": "int64"}, "array": {"x-kubernetes-list-type": "atomic"}}
+"""Keywords of a type, where the model says nothing else."""
 
 
 def structural(model: type[BaseModel]) -> dict[str, Any]:
@@ -58,8 +60,8 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
         result["anyOf"] = [{"type": "integer"}, {"type": "string"}]
     if result.get("format") == "date-time" and result.get("type") == "string":
         result.pop("default", None)
-    if result.get("type") == "integer":
-        result["format"] = "int64"
+    for key, value in _OF_TYPE.get(result.get("type", ""), {}).items():
+        result.setdefault(key, value)
     return result
 
 

@@ -168,6 +168,15 @@ QuantityText = Annotated[
 """A quantity inside a list. The API server needs a bounded length to estimate the cost of its rules, so this is a
 string, and a bare number must be quoted in YAML."""
 
+_WORD: Final = r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?"
+"""The form of a condition's reason in Kubernetes."""
+Word = Annotated[str, Field(max_length=64, pattern=rf"^{_WORD}$")]
+OptionalWord = Annotated[str, Field(max_length=64, pattern=rf"^({_WORD})?$")]
+OptionalName = Annotated[str, Field(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
+"""Name of an object; empty if there is none."""
+Generation = Annotated[int, Field(ge=0, le=2**53)]
+CidrText = Annotated[str, Field(max_length=49, pattern=CIDR_PATTERN)]
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 _WORKSPACE_PATH_RULES: Final = (  # the same rules as check_workspace_path
@@ -209,6 +218,9 @@ ImageSignature = Annotated[
         description="Signature of an image by a key: a Sigstore bundle (JSON), as `cosign sign --bundle` writes it.",
     ),
 ]
+
+_SET: Final[dict[str, Any]] = {"x-kubernetes-list-type": "set"}
+"""For lists without order. Several appliers can add entries, and there are no duplicates. Other lists are atomic."""
 
 LanguageName = Literal["python", "bash", "sh", "javascript", "pwsh"]
 
@@ -846,16 +858,16 @@ class CodeExecutionSpec(_Model):
 class Condition(_Status):
     """Condition describes one aspect of the current state of the object."""
 
-    type: str = Field(max_length=64, description="type is the type of the condition, such as Accepted or Ready.")
+    type: Word = Field(description="type is the type of the condition, such as Accepted or Ready.")
     status: Literal["True", "False", "Unknown"] = Field(
         description="status is the status of the condition: True, False or Unknown."
     )
-    reason: str = Field(max_length=64, description="reason is the reason for the status in one word, for programs.")
+    reason: Word = Field(description="reason is the reason for the status in one word, for programs.")
     message: str = Field("", max_length=4096, description="message is the reason for the status in words, for people.")
     last_transition_time: datetime = Field(
         description="lastTransitionTime is the time at which the status of the condition last changed."
     )
-    observed_generation: int = Field(
+    observed_generation: Generation = Field(
         0, description="observedGeneration is the metadata.generation that the condition was observed for."
     )
 
@@ -877,8 +889,7 @@ class BlockStatus(_Status):
         le=255,
         description="exitCode is the exit code of the block's process. It is 128 + n if signal n ended the process.",
     )
-    reason: str = Field(
-        max_length=64,
+    reason: Word = Field(
         description="reason is how the block ended: Completed, NonZeroExit, DeadlineExceeded, OutOfMemory or "
         "Cancelled.",
     )
@@ -898,8 +909,9 @@ class StreamStatus(_Status):
     """StreamStatus describes the output on one stream."""
 
     text: str = Field(
+        max_length=MAX_INLINE_BYTES,
         description="text is the output that is kept, or its start if referenced is true. U+FFFD replaces bytes that "
-        "are not UTF-8."
+        "are not UTF-8.",
     )
     sha256: Sha256 = Field(
         description="sha256 is the SHA-256 digest of the output that is kept, in text or in outputRefs."
@@ -923,7 +935,7 @@ class OutputRef(_Status):
     of streams and byte counts, which tells how stdout and stderr were interleaved.
     """
 
-    name: str = Field(max_length=253, description="name is the name of a ConfigMap in the same namespace.")
+    name: ObjectName = Field(description="name is the name of a ConfigMap in the same namespace.")
 
 
 class ArtifactStatus(_Status):
@@ -943,7 +955,7 @@ class OutputRun(_Status):
     """OutputRun is a run of characters on one stream."""
 
     stream: Literal["stdout", "stderr"] = Field(description="stream is the stream of the run: stdout or stderr.")
-    characters: int = Field(ge=1, description="characters is the number of Unicode characters in the run.")
+    characters: int = Field(ge=1, le=2**53, description="characters is the number of Unicode characters in the run.")
 
 
 class EgressTarget(_Status):
@@ -954,6 +966,7 @@ class EgressTarget(_Status):
 
     name: str = Field(
         max_length=64,
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         description="name is the kind of endpoint: api-server, dns, kubelet or canary. The canary is a Service that "
         "leads to the operator's pods.",
     )
@@ -998,7 +1011,7 @@ class OpenedEgress(_Status):
     """OpenedEgress is an egress destination that is open for the execution's pod."""
 
     permit: str = Field(max_length=1024, description="permit is the destination, such as 10.1.2.3/32:443/TCP.")
-    left_out: tuple[Annotated[str, Field(max_length=49)], ...] = Field(
+    left_out: tuple[CidrText, ...] = Field(
         (),
         max_length=MAX_LEFT_OUT,
         description="leftOut lists the address ranges in the destination that stay closed. They belong to the API "
@@ -1018,6 +1031,7 @@ class Summary(_Status):
     digest: str = Field(
         "",
         max_length=12,
+        pattern=r"^([0-9a-f]{12})?$",
         description="digest is the first 12 hexadecimal digits of codeDigest. Empty if there are no blocks and files.",
     )
     duration: str = Field(
@@ -1062,12 +1076,11 @@ _RUNTIME_CLASS_NAME: Final = (
 class _SandboxStatus(_Status):
     """Fields that describe a sandbox pod and the isolation of its code."""
 
-    pod_name: str = Field(
-        "", max_length=253, description="podName is the name of the sandbox pod. Empty if there is none yet."
+    pod_name: OptionalName = Field(
+        "", description="podName is the name of the sandbox pod. Empty if there is none yet."
     )
-    node_name: str = Field(
+    node_name: OptionalName = Field(
         "",
-        max_length=253,
         description="nodeName is the name of the node that runs the pod. Empty until the pod is ready.",
     )
     image: str = Field("", max_length=300, description="image is the image reference in the spec of the pod.")
@@ -1077,7 +1090,7 @@ class _SandboxStatus(_Status):
         max_length=300,
         description="imageID is the image that the node reports for the pod. Empty until the pod is ready.",
     )
-    runtime_class_name: str = Field("", max_length=253, description=_RUNTIME_CLASS_NAME)
+    runtime_class_name: OptionalName = Field("", description=_RUNTIME_CLASS_NAME)
     boundary: Boundary | None = Field(
         None,
         description="boundary is what separates the code from the kernel of its node. VM: a virtual machine, such as "
@@ -1086,9 +1099,10 @@ class _SandboxStatus(_Status):
         "and a boot ID of the pod that differs from the node's. UserNamespace requires a mapping of user IDs that the "
         "pod reported. Unset until the pod is ready.",
     )
-    layers: tuple[Annotated[str, Field(max_length=32)], ...] = Field(
+    layers: tuple[Word, ...] = Field(
         (),
         max_length=8,
+        json_schema_extra=_SET,
         description="layers lists the isolation layers around the code, in addition to the settings of the pod. "
         "UserNamespace: the pod has its own user namespace. NetworkPolicy: egressProof shows that the network is "
         "closed or restricted. Seccomp, Landlock: the runner confines the code inside the pod. LandlockPorts: of TCP, "
@@ -1124,10 +1138,9 @@ class Grant(_Model):
 class UnusedApproval(_Status):
     """UnusedApproval is an ExecutionApproval that names this execution but has no effect."""
 
-    name: str = Field(max_length=253, description="name is the name of the ExecutionApproval.")
+    name: ObjectName = Field(description="name is the name of the ExecutionApproval.")
     approver: str = Field("", max_length=512, description="approver is the user who created the ExecutionApproval.")
-    reason: str = Field(
-        max_length=64,
+    reason: Word = Field(
         description="reason is why the ExecutionApproval has no effect: OtherExecution, SelfApproval, OtherGrants, "
         "Revoked or Expired.",
     )
@@ -1152,16 +1165,20 @@ class ApprovalStatus(_Status):
         description="waitUntil is the time until which the execution waits for a decision. Without one it ends as "
         "Expired.",
     )
-    code_secret: str = Field(
+    code_secret: OptionalName = Field(
         "",
-        max_length=253,
         description="codeSecret is the name of a Secret from which approvers can read the code until the decision. It "
         "is the first Secret of payloadRef, or one that the operator creates from sealedPayload. Empty if there is no "
         "code or the Secret could not be created.",
     )
-    name: str = Field("", max_length=253, description="name is the name of the ExecutionApproval with the decision.")
+    name: OptionalName = Field("", description="name is the name of the ExecutionApproval with the decision.")
     uid: str = Field("", max_length=64, description="uid is the metadata.uid of the ExecutionApproval.")
-    decision: str = Field("", max_length=16, description="decision is Approve or Deny. Empty if there is no decision.")
+    decision: str = Field(
+        "",
+        max_length=16,
+        pattern=r"^(Approve|Deny)?$",
+        description="decision is Approve or Deny. Empty if there is no decision.",
+    )
     approver: str = Field(
         "", max_length=512, description="approver is the user who decided, as the API server authenticated them."
     )
@@ -1219,17 +1236,18 @@ class CodeExecutionStatus(_SandboxStatus):
         description="phase is the state of the execution. These phases are final: "
         f"{', '.join(one.value for one in Phase if one.terminal)}.",
     )
-    reason: str = Field("", max_length=64, description=_REASON)
+    reason: OptionalWord = Field("", description=_REASON)
     message: str = Field("", max_length=4096, description=_MESSAGE)
     conditions: Conditions = Field(
         (),
         description="conditions lists the current conditions. Their types are Accepted, Approved, Queued, "
         "Delayed, EgressClosed, Started and Finished.",
     )
-    observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
+    observed_generation: Generation = Field(0, description=_OBSERVED_GENERATION)
     code_digest: str = Field(
         "",
         max_length=71,
+        pattern=r"^(sha256:[0-9a-f]{64})?$",
         description="codeDigest is a SHA-256 digest of all blocks and files, with the prefix sha256:. It is computed "
         "from their languages, paths and digests.",
     )
@@ -1241,6 +1259,8 @@ class CodeExecutionStatus(_SandboxStatus):
     )
     exit_code: int | None = Field(
         None,
+        ge=0,
+        le=255,
         description="exitCode is the exit code of the last block that ran. It is 124 after a timeout, and "
         "usually 137 after running out of memory and 130 after a cancellation. It is 0 if the execution only "
         "transferred files. Unset if no code ran or the result is unknown.",
@@ -1266,9 +1286,8 @@ class CodeExecutionStatus(_SandboxStatus):
         description="outputRefs lists the ConfigMaps with large output and fetched files. The operator deletes them "
         "when the policy's outputTTLSeconds have passed since their creation. Digests and sizes stay in this status.",
     )
-    pool_name: str = Field(
+    pool_name: OptionalName = Field(
         "",
-        max_length=253,
         description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool, "
         "and in a session.",
     )
@@ -1288,7 +1307,7 @@ class CodeExecutionStatus(_SandboxStatus):
         description="approval records what needs approval, and the decision. Unset if the policy allowed the execution "
         "without approval.",
     )
-    operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
+    operator_version: str = Field("", max_length=64, pattern=r"^[0-9A-Za-z.+-]*$", description=_OPERATOR_VERSION)
     stdout: StreamStatus | None = Field(
         None, description="stdout describes the standard output of the code. Unset until the code has ended."
     )
@@ -1397,18 +1416,17 @@ class CodeSessionStatus(_SandboxStatus):
         description="phase is the state of the session. These phases are final: "
         f"{', '.join(one.value for one in SessionPhase if one.terminal)}.",
     )
-    reason: str = Field("", max_length=64, description=_REASON)
+    reason: OptionalWord = Field("", description=_REASON)
     message: str = Field("", max_length=4096, description=_MESSAGE)
     conditions: Conditions = Field(
         (),
         description="conditions lists the current conditions. Their types are Accepted, Delayed, EgressClosed and "
         "Ready.",
     )
-    observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
-    operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
-    pool_name: str = Field(
+    observed_generation: Generation = Field(0, description=_OBSERVED_GENERATION)
+    operator_version: str = Field("", max_length=64, pattern=r"^[0-9A-Za-z.+-]*$", description=_OPERATOR_VERSION)
+    pool_name: OptionalName = Field(
         "",
-        max_length=253,
         description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool.",
     )
     started_at: datetime | None = Field(
@@ -1537,9 +1555,9 @@ class SandboxPoolStatus(_Status):
         description="selector is the label selector of the pods that are not in use, for the scale subresource.",
     )
     image: str = Field("", max_length=300, description="image is the image reference in the spec of the pods.")
-    runtime_class_name: str = Field("", max_length=253, description=_RUNTIME_CLASS_NAME)
-    observed_generation: int = Field(0, description=_OBSERVED_GENERATION)
-    operator_version: str = Field("", max_length=64, description=_OPERATOR_VERSION)
+    runtime_class_name: OptionalName = Field("", description=_RUNTIME_CLASS_NAME)
+    observed_generation: Generation = Field(0, description=_OBSERVED_GENERATION)
+    operator_version: str = Field("", max_length=64, pattern=r"^[0-9A-Za-z.+-]*$", description=_OPERATOR_VERSION)
     conditions: Conditions = Field((), description="conditions lists the current conditions. The only type is Ready.")
 
     def dump(self) -> dict[str, Any]:
@@ -1648,6 +1666,7 @@ class EgressRule(_Model):
         max_length=49,
         pattern=CIDR_PATTERN,
         description="cidr is an address range. The rule allows each destination whose cidr is within it.",
+        json_schema_extra={"pattern": CIDR_PATTERN},  # pydantic omits it behind a validator
     )
     pod_selector: Selector | None = Field(
         None, description="podSelector is the podSelector that a destination must have. If unset, it must have none."
@@ -1689,6 +1708,7 @@ class CodeRule(_Model):
         max_length=MAX_IMPORTS,
         description="imports lists module names. A module includes its submodules: os includes os.path. The operator "
         "reads Python blocks, and blocks and files with the extension .py, .pyc or .so.",
+        json_schema_extra=_SET,
     )
     action: CodeAction = Field(
         description="action is what happens to code that matches. Note: the code runs, and the status lists the "
@@ -1720,11 +1740,19 @@ class Approvable(_Model):
     """Approvable lists what an approver can allow in addition to the policy. All other requests are denied."""
 
     images: tuple[ImageReference, ...] = Field(
-        (), max_length=64, description="images lists further images, referenced by digest."
+        (),
+        max_length=64,
+        description="images lists further images, referenced by digest.",
+        json_schema_extra=_SET,
     )
-    languages: tuple[LanguageName, ...] = Field((), max_length=16, description="languages lists further languages.")
+    languages: tuple[LanguageName, ...] = Field(
+        (), max_length=16, description="languages lists further languages.", json_schema_extra=_SET
+    )
     runtime_class_names: tuple[RuntimeClassName, ...] = Field(
-        (), max_length=16, description="runtimeClassNames lists the names of further RuntimeClasses."
+        (),
+        max_length=16,
+        description="runtimeClassNames lists the names of further RuntimeClasses.",
+        json_schema_extra=_SET,
     )
     max_timeout_seconds: int | None = Field(
         None,
@@ -1777,10 +1805,17 @@ class AgentRule(_Model):
         None, min_length=1, max_length=64, description="images replaces the policy's images."
     )
     languages: tuple[LanguageName, ...] | None = Field(
-        None, min_length=1, max_length=16, description="languages replaces the policy's languages."
+        None,
+        min_length=1,
+        max_length=16,
+        description="languages replaces the policy's languages.",
+        json_schema_extra=_SET,
     )
     runtime_class_names: tuple[RuntimeClassName, ...] | None = Field(
-        None, max_length=16, description="runtimeClassNames replaces the policy's runtimeClassNames."
+        None,
+        max_length=16,
+        description="runtimeClassNames replaces the policy's runtimeClassNames.",
+        json_schema_extra=_SET,
     )
     max_timeout_seconds: int | None = Field(
         None,
@@ -1853,6 +1888,7 @@ class ExecutionPolicySpec(_Model):
         max_length=16,
         description="languages lists the allowed languages. The image must support them, too. Defaults to all "
         "languages.",
+        json_schema_extra=_SET,
     )
     runtime_class_name: RuntimeClassName | None = Field(
         None,
@@ -1864,6 +1900,7 @@ class ExecutionPolicySpec(_Model):
         max_length=16,
         description="runtimeClassNames lists the RuntimeClasses that requests can name, in addition to "
         f"runtimeClassName. {NODE_RUNTIME} allows the node's default runtime.",
+        json_schema_extra=_SET,
     )
     require_user_namespaces: bool = Field(
         False,

@@ -256,6 +256,11 @@ BAD_POLICIES = {
     "no images": ({"spec": {"images": []}}, "spec.images"),
     "image by tag": ({"spec": {"images": ["python:3"]}}, "spec.images[0]"),
     "unknown language": ({"spec": {"languages": ["perl"]}}, "spec.languages[0]"),
+    "a language twice": ({"spec": {"languages": ["python", "bash", "python"]}}, "spec.languages[2]: Duplicate value"),
+    "a range that is none": (
+        {"spec": {"egress": [{"cidr": "db.example.org", "port": 443}]}},
+        "spec.egress[0].cidr",
+    ),
     "timeout of zero": ({"spec": {"maxTimeoutSeconds": 0}}, "spec.maxTimeoutSeconds"),
     "nothing requested": ({"spec": {"requests": {"cpu": "0"}}}, "spec.requests.cpu"),
     "processes requested": ({"spec": {"requests": {"pids": 4}}}, 'unknown field "spec.requests.pids"'),

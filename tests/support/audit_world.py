@@ -118,12 +118,17 @@ class World:
                 body |= {"record": facts_of(forged), "statusSHA256": status_digest(forged.status.dump())}
             body["chain"] = (chains or {}).get(body["chain"], body["chain"])
 
+        self.rewrite(change)
+        anchored = forged.status.model_copy(update={"audit": self.records[name].status.audit})
+        self.records[name] = forged.model_copy(update={"status": anchored})
+
+    def rewrite(self, change: Callable[[Facts], None]) -> None:
+        """Change lines and all hashes after them, and let each record name its new line."""
         texts, anchors = recomputed([text for log in self.logs.values() for text in log], change)
         for log in self.logs.values():
             log[:] = itertools.islice(texts, len(log))
         for one in [*self.records.values()]:
-            anchored = {"audit": anchors[one.status.audit.hash]}
-            kept = (forged if one is record else one).status.model_copy(update=anchored)
+            kept = one.status.model_copy(update={"audit": anchors[one.status.audit.hash]})
             self.records[one.metadata.name] = one.model_copy(update={"status": kept})
 
 

@@ -426,6 +426,21 @@ def test_lines_of_a_newer_make_are_not_judged() -> None:
     assert FindingKind.UNREADABLE in {one.kind for one in found.notes}
 
 
+@pytest.mark.parametrize(("form", "told"), [(None, set()), (2, {FindingKind.UNREADABLE})])
+def test_a_digest_of_another_form_is_not_judged_and_lines_of_old_name_none(
+    form: int | None, told: set[FindingKind]
+) -> None:
+    def change(body: dict[str, Any]) -> None:
+        if body.pop("statusForm", None) and form:
+            body["statusForm"] = form
+
+    world = a_world()
+    world.rewrite(change)
+    found = world.check(complete=False)
+    assert (found.findings, {one.kind for one in found.notes}) == ((), told)
+    assert found.records == (0 if told else 7)
+
+
 # --- what was done to a record ---
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from schema_nodes import nodes
 
 from codeexec_api.quantities import QUANTITY_PATTERN
 from codeexec_api.schema import custom_resource_definitions, structural
@@ -77,15 +78,6 @@ SET_ONCE = {ExecutionApproval: {"revokedBy"}}
 Model = type[CodeExecution] | type[CodeSession] | type[ExecutionApproval]
 both_kinds = pytest.mark.parametrize("model", [CodeExecution, CodeSession])
 every_record = pytest.mark.parametrize("model", [CodeExecution, CodeSession, ExecutionApproval])
-
-
-def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each schema in a schema, by its path."""
-    yield path, schema
-    for name, child in schema.get("properties", {}).items():
-        yield from nodes(child, f"{path}.{name}")
-    if "items" in schema:
-        yield from nodes(schema["items"], f"{path}[]")
 
 
 def schema_at(path: str, model: Model = CodeExecution) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from codeexec_api import ApprovalStatus, CodeExecution, ConditionType, Phase, St
 from codeexec_operator.core.measures import PoolCount, measure, pools_by_namespace
 from codeexec_operator.core.stages import OTHER, Stage, stages_of, times_of
 
-PLANTED = "PLANTED-IN-CODE-AND-OUTPUT"
+PLANTED = "PLANTED_IN_CODE_AND_OUTPUT"
 
 
 def at(count: float) -> Any:

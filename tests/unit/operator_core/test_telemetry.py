@@ -21,7 +21,7 @@ from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.measures import Census, PoolCount
 from codeexec_operator.settings import Settings
 
-PLANTED = "PLANTED-IN-CODE-AND-OUTPUT"
+PLANTED = "PLANTED_IN_CODE_AND_OUTPUT"
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
 SERVER, INTERNAL = 2, 1
 NOTHING = Census({}, {}, ())
