@@ -156,7 +156,9 @@ async def test_a_session_whose_pod_the_node_ends_is_lost_and_tells_why(operator,
     await in_thread(lambda: stage.nodes.end(pod, **BY_KUBELET[0].status))
     with pytest.raises(ExecutionLost, match="its node ended it"):
         await task
-    record = await in_thread(stage.admin.get, "codesession", session.name)
+    record = await in_thread(
+        stage.admin.wait_until, "its end", "codesession", session.name, lambda one: "endedAt" in one["status"]
+    )
     assert (outcome(record), outcome(stage.record(agent))) == (LOST, LOST)
     assert record["status"]["message"] == f"the pod was stopped: {BY_KUBELET[0].told}"
     stage.ran_once(stage.record(agent))
