@@ -18,9 +18,11 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from api_server import Unreachable
 from cluster_tools import SANDBOX, wait_for
 from component_stage import LIMITS, Stage
 from operator_process import OperatorProcess
@@ -81,8 +83,15 @@ def clean_up(stage: Stage) -> None:
     """What is left of the flood."""
     for plural in (SESSION_PLURAL, EXECUTION_PLURAL):
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{NOISY}/{plural}"
-        stage.admin.connection.request("DELETE", path, seconds=300)
+        wait_for(f"the {plural} of the flood to be gone", lambda path=path: _is_empty(stage, path), 300)
     wait_for("the pods of the flood to be gone", lambda: not stage.pods(NOISY), 300)
+
+
+def _is_empty(stage: Stage, path: str) -> bool:
+    """Deletes what is left. The API server gives each request for all of them a minute."""
+    with suppress(Unreachable):
+        stage.admin.connection.request("DELETE", path, seconds=70)
+    return not stage.admin.connection.json("GET", path, limit=1)["items"]
 
 
 class Meter:
@@ -127,18 +136,18 @@ async def play(stage: Stage, operator: OperatorProcess) -> None:
         wait_for("the flood to begin", lambda: has_begun(stage), 180)
         meter = Meter(processes | {"flood": flood.pid})
         beside, shares_beside = await calls(neighbour), meter.shares()
-        if flood.returncode is not None:
-            print("the flood was over before the calls: choose a larger FLOOD")
-        else:
-            flood.terminate()
-        await flood.wait()
-        clean_up(stage)
         rows = [_row("alone", alone), _row("beside the flood", beside)]
         ratios.append((rows[1][1] / rows[0][1], rows[1][2] / rows[0][2]))
         print(f"round {number:<12}{'p50':>10}{'p95':>10}   CPU, of a core")
         for (name, p50, p95), shares in zip(rows, (shares_alone, shares_beside), strict=True):
             print(f"{name:18}{p50:7.0f} ms{p95:7.0f} ms   {shares}")
         print(f"{'ratio':18}{ratios[-1][0]:10.2f}{ratios[-1][1]:10.2f}", flush=True)
+        if flood.returncode is not None:
+            print("the flood was over before the calls: choose a larger FLOOD")
+        else:
+            flood.terminate()
+        await flood.wait()
+        clean_up(stage)
     p50, p95 = (statistics.median(one) for one in zip(*ratios, strict=True))
     print(f"{'median ratio':18}{p50:10.2f}{p95:10.2f}")
     assert neighbour.stdin

@@ -19,6 +19,7 @@ from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.last_lines import hear_of_finished
 from codeexec_operator.adapters.lookout import TARGETS_SECONDS, Lookout
 from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.record_retention import RecordKeeper
@@ -82,6 +83,8 @@ class Operation:
         lookout.trust(configuration.image_keys)
         self._policies = Policies(cluster, configuration.policy, cluster_policy(settings.config_map))
         turns = FairSlots(1)
+        pacer = Pacer()
+        cluster.measure_writes(pacer.measured)
         self._payloads = Payloads(cluster, turns)
         self._keys = SealingKeys(cluster, *settings.sealing_secret)
         metrics = telemetry.metrics
@@ -96,6 +99,7 @@ class Operation:
             sealing=self._keys,
             reader=CodeReader(),
             turns=turns,
+            pacer=pacer,
             timing=Timing(),
             epoch=epoch,
             telemetry=telemetry,
