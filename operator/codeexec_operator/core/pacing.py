@@ -12,12 +12,12 @@ from statistics import median
 from typing import Final
 
 LOWEST_LIMIT: Final = 0.25
-HIGHEST_LIMIT: Final = 25.0
+HIGHEST_LIMIT: Final = 4.0
 FEW: Final = 4
 """A namespace with less new work than that, waiting and under way, begins it at once."""
 RECENT_SECONDS: Final = 10.0
 """A namespace that has begun something within this time is a neighbour that can be hurt."""
-WINDOW: Final = 16
+WINDOW: Final = 8
 """Requests whose median is looked at together."""
 
 _SLOWER: Final = 2.0
