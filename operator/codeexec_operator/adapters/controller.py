@@ -4,7 +4,8 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from codeexec_api import (
     CodeExecution,
@@ -34,7 +35,7 @@ _TRIES: Final = 3
 _TRY_AGAIN_SECONDS: Final = 0.2
 _REMEMBERED: Final = 10_000
 """Objects that were let go of, of which something may be heard that is older than their end."""
-_Owner = TypeVar("_Owner", CodeExecution, CodeSession)
+_Record: TypeAlias = CodeExecution | CodeSession
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,34 @@ class Controller:
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""
+        self._on_record(self._executions.get(raw["metadata"]["uid"]), CodeExecution.parse, raw, left=deleted)
+
+    def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """A CodeSession that isn't over was seen or changed, or it is over or deleted by now."""
+        self._on_record(self._sessions.get(raw["metadata"]["uid"]), CodeSession.parse, raw, left=deleted)
+
+    def _on_record(
+        self,
+        worker: ExecutionWorker | SessionWorker | None,
+        parse: Callable[[Mapping[str, Any]], Any],
+        raw: Mapping[str, Any],
+        *,
+        left: bool,
+    ) -> None:
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
-        worker = self._executions.get(uid)
         if version <= worker.version if worker else version < self._ended.get(uid, 0):
             return  # most are what was written here, and some are late
-        execution = _unfinished(worker, CodeExecution.parse, raw, left=deleted)
-        if execution is None:
+        if left:
+            if worker:
+                worker.observe_leaving(version)
             return
-        self._context.audit.heard(execution.metadata.namespace, execution.status.audit)
+        if (record := understood(parse, raw)) is None:
+            return
+        self._context.audit.heard(record.metadata.namespace, record.status.audit)
         if worker:
-            worker.observe_execution(execution)
-        elif not execution.status.phase.terminal:
-            self._start_execution(execution)
+            worker.observe(record)
+        elif not record.status.phase.terminal:
+            self._start(record)
 
     def on_approval(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """An ExecutionApproval was seen, changed or deleted. Whoever waits for one lists those that were there."""
@@ -84,18 +101,6 @@ class Controller:
         worker = self._executions.named(raw["metadata"]["namespace"], name)
         if worker and (approval := understood(ExecutionApproval.parse, raw)):
             worker.approvals.observe(approval, deleted=deleted)
-
-    def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """A CodeSession that isn't over was seen or changed, or it is over or deleted by now."""
-        worker = self._sessions.get(raw["metadata"]["uid"])
-        session = _unfinished(worker, CodeSession.parse, raw, left=deleted)
-        if session is None:
-            return
-        self._context.audit.heard(session.metadata.namespace, session.status.audit)
-        if worker:
-            worker.observe_session(session)
-        else:
-            self._adopt_session(session)
 
     def on_pool(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A SandboxPool was seen, changed or deleted."""
@@ -188,17 +193,15 @@ class Controller:
 
     async def _look_up(self, meta: Mapping[str, Any], uid: str) -> None:
         """Start a worker for the owner of a pod, whatever its phase is."""
-        labels, cluster = meta["labels"], self._context.cluster
+        namespace, labels, cluster = meta["namespace"], meta["labels"], self._context.cluster
         if SESSION_LABEL in labels:
-            session = await self._ask(uid, lambda: cluster.get_session(meta["namespace"], labels[SESSION_LABEL]))
-            if session and session.metadata.uid == uid and uid not in self._sessions:
-                self._start_session(session)
-            return
-        execution = await self._ask(uid, lambda: cluster.get_execution(meta["namespace"], labels[EXECUTION_LABEL]))
-        if execution and execution.metadata.uid == uid and uid not in self._executions:
-            self._start_execution(execution)
+            record = await self._ask(uid, partial(cluster.get_session, namespace, labels[SESSION_LABEL]))
+        else:
+            record = await self._ask(uid, partial(cluster.get_execution, namespace, labels[EXECUTION_LABEL]))
+        if record and record.metadata.uid == uid and self._worker(uid) is None:
+            self._start(record)
 
-    async def _ask(self, uid: str, read: Callable[[], Awaitable[_Owner | None]]) -> _Owner | None:
+    async def _ask(self, uid: str, read: Callable[[], Awaitable[_Record | None]]) -> _Record | None:
         """What the API server has. Not as it was before a worker has written its end meanwhile, and is gone."""
         for _ in range(_TRIES):
             found = await read()
@@ -213,19 +216,24 @@ class Controller:
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
 
-    def _start_execution(self, execution: CodeExecution) -> None:
-        self._executions.add(ExecutionWorker(self._context, execution, self._register, self._forget_execution))
+    def _start(self, record: _Record) -> None:
+        if isinstance(record, CodeExecution):
+            self._executions.add(ExecutionWorker(self._context, record, self._register, self._forget))
+        else:
+            self._sessions.add(SessionWorker(self._context, record, self._forget, self._rooms, self._find_pool))
 
-    def _start_session(self, session: CodeSession) -> None:
-        self._sessions.add(
-            SessionWorker(self._context, session, self._forget_session, self._rooms, self._register.find_pool)
-        )
+    def _forget(self, worker: ExecutionWorker | SessionWorker) -> None:
+        self._let_go(worker.meta.uid, worker.version)
+        if isinstance(worker, ExecutionWorker):
+            self._executions.remove(worker)
+        else:
+            self._sessions.remove(worker)
 
     def _adopt_session(self, session: CodeSession) -> None:
         uid = session.metadata.uid
         late = int(session.metadata.resource_version) < self._ended.get(uid, 0)
         if not session.status.phase.terminal and uid not in self._sessions and not late:
-            self._start_session(session)
+            self._start(session)
 
     def _find_session(self, namespace: str, name: str) -> SessionWorker | None:
         worker = self._sessions.named(namespace, name)
@@ -260,14 +268,6 @@ class Controller:
         if pool := self._pools.get(uid):
             pool.wake()
 
-    def _forget_execution(self, worker: ExecutionWorker) -> None:
-        self._let_go(worker.uid, worker.version)
-        self._executions.remove(worker)
-
-    def _forget_session(self, worker: SessionWorker) -> None:
-        self._let_go(worker.meta.uid, worker.version)
-        self._sessions.remove(worker)
-
     def on_payload(self, namespace: str, execution: str) -> None:
         """The payload of an execution was created."""
         if worker := self._executions.named(namespace, execution):
@@ -295,18 +295,3 @@ class Controller:
     async def stop(self) -> None:
         """End all work. Code that runs goes on; the next operator takes it up."""
         await end(*(one.task for one in [*self._executions, *self._sessions, *self._pools]))
-
-
-def _unfinished(
-    worker: ExecutionWorker | SessionWorker | None,
-    parse: Callable[[Mapping[str, Any]], _Owner],
-    raw: Mapping[str, Any],
-    *,
-    left: bool,
-) -> _Owner | None:
-    """The record as it is now; None if it is no longer among those that aren't over, or isn't understood."""
-    if left:
-        if worker:
-            worker.observe_leaving(int(raw["metadata"]["resourceVersion"]))
-        return None
-    return understood(parse, raw)

@@ -98,11 +98,10 @@ class ExecutionWorker(PodWorker):
         self._seen = replace(self._seen, **facts)
         self.wake()
 
-    def observe_execution(self, execution: CodeExecution) -> None:
-        """Take a newer version of the object; one that is older than what was written here is ignored."""
-        if int(execution.metadata.resource_version) > self.version:
-            self._tell(execution)
-            self._know(execution=_lean(execution))
+    def observe(self, record: CodeExecution) -> None:
+        """Take a newer version of the object."""
+        self._tell(record)
+        self._know(execution=_lean(record))
 
     def payload_arrived(self) -> None:
         """Its payload was created."""

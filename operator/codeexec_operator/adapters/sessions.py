@@ -56,11 +56,10 @@ class SessionWorker(PodWorker):
         """Resource version of what is known here."""
         return int(self._seen.session.metadata.resource_version)
 
-    def observe_session(self, session: CodeSession) -> None:
-        """Take a newer version of the object; one that is older than what was written here is ignored."""
-        if int(session.metadata.resource_version) > self.version:
-            self._seen = replace(self._seen, session=session)
-            self.wake()
+    def observe(self, record: CodeSession) -> None:
+        """Take a newer version of the object."""
+        self._seen = replace(self._seen, session=record)
+        self.wake()
 
     def join(self, guest: Claimant) -> None:
         """An execution wants to run in this session; its turn comes when those before it have left."""

@@ -126,7 +126,7 @@ class Approved(Played):
 
 
 async def stopped(played: Played, worker: ExecutionWorker) -> None:
-    worker.observe_execution(played.cancel(played.execution))
+    worker.observe(played.cancel(played.execution))
     await played.until("delete policy run-1-0f8fad5b")
     worker.observe_pod({"metadata": {"name": "run-1-0f8fad5b"}}, deleted=True)
     await asyncio.wait_for(played.ended.wait(), 10)

@@ -125,7 +125,7 @@ async def test_once_when_somebody_changes_the_record_after_its_end() -> None:
     ended, played = asyncio.Event(), Played(an_execution(phase=Phase.RUNNING))
     worker, over = played.begin(ended), an_execution(phase=Phase.SUCCEEDED)
     for version in (8, 9):
-        worker.observe_execution(stored(over, version))
+        worker.observe(stored(over, version))
     await asyncio.wait_for(ended.wait(), 5)
     assert played.told == ["Succeeded"]
 
@@ -134,7 +134,7 @@ async def test_once_when_somebody_changes_the_record_after_its_end() -> None:
 async def test_never_of_what_was_over_before_this_process_came(phase: Phase) -> None:
     ended, played = asyncio.Event(), Played(an_execution(phase=phase))
     worker = played.begin(ended)
-    worker.observe_execution(stored(played.execution, 8))
+    worker.observe(stored(played.execution, 8))
     await asyncio.wait_for(ended.wait(), 5)
     assert played.told == []
 
