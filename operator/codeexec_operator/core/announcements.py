@@ -47,8 +47,8 @@ _FROM_THE_CONTRACT: Final = frozenset(
 )
 """Reasons whose message is made of limits, names of objects and what Kubernetes says of a pod, before any code ran."""
 _LOST: Final = {
-    Reason.POD_LOST: "its pod was deleted",
-    Reason.OPERATOR_RESTARTED: "the operator was restarted while the code ran",
+    Reason.POD_LOST.value: "its pod was deleted",
+    Reason.OPERATOR_RESTARTED.value: "the operator was restarted while the code ran",
 }
 _PERMITTED: Final = "EgressPermitted"
 _SEE: Final = "see status.message"
@@ -135,11 +135,10 @@ def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> Announ
             note = f"a block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s)"
             return Announcement(status.reason, note, "Run")
         case Phase.OUT_OF_MEMORY:
-            return Announcement(
-                status.reason, f"the code used more memory than spec.limits.memory ({spec.limits.memory})", "Run"
-            )
+            note = f"the code used more memory than spec.limits.memory ({spec.limits.memory})"
+            return Announcement(status.reason, note, "Run")
         case Phase.LOST:
-            return Announcement(status.reason, f"{_lost(status.reason)}. It is not run again", "Run")
+            return Announcement(status.reason, f"{_LOST.get(status.reason, _SEE)}. It is not run again", "Run")
     return None
 
 
@@ -151,7 +150,7 @@ def _of_session(record: CodeSession) -> Announcement | None:
         case SessionPhase.DENIED | SessionPhase.FAILED:
             return Announcement(status.reason, _why(record), "Start")
         case SessionPhase.LOST:
-            return Announcement(status.reason, f"{_lost(status.reason)}. Its files are lost", "Run")
+            return Announcement(status.reason, f"{_LOST.get(status.reason, _SEE)}. Its files are lost", "Run")
     return None
 
 
@@ -160,11 +159,10 @@ def _of_approval(record: CodeExecution) -> Announcement | None:
     if approval is None:
         return None
     grants = ", ".join(map(str, approval.grants))
+    reason, note = Reason.APPROVAL_REQUIRED, f"waits for approval of {grants}"
     if record.status.phase is Phase.APPROVED:
-        note = f"{approval.approver} approved {grants}"
-        return Announcement(Reason.APPROVED.value, note, "Approve", warning=False)
-    note = f"waits for approval of {grants}"
-    return Announcement(Reason.APPROVAL_REQUIRED.value, note, "Approve", warning=False)
+        reason, note = Reason.APPROVED, f"{approval.approver} approved {grants}"
+    return Announcement(reason.value, note, "Approve", warning=False)
 
 
 def _open_network(record: CodeExecution | CodeSession) -> Announcement | None:
@@ -172,10 +170,9 @@ def _open_network(record: CodeExecution | CodeSession) -> Announcement | None:
     if proof is None or proof.verdict is EgressVerdict.CLOSED:
         return None
     if isinstance(record, CodeExecution) and proof.verdict is EgressVerdict.RESTRICTED:
-        permitted = ", ".join(one.permit for one in record.status.egress or ())
-        return Announcement(
-            _PERMITTED, f"the sandbox can connect to {permitted} and to nothing else", "Start", warning=False
-        )
+        permitted = ", ".join(opened.permit for opened in record.status.egress or ())
+        note = f"the sandbox can connect to {permitted} and to nothing else"
+        return Announcement(_PERMITTED, note, "Start", warning=False)
     shown = f"the network of the sandbox was not shown to be closed ({proof.verdict.value})"
     return Announcement(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}, and the policy lets code run anyway", "Start")
 
@@ -189,7 +186,3 @@ def _why(record: CodeExecution | CodeSession) -> str:
     if approval and status.reason == Reason.APPROVAL_REVOKED.value:
         return f"the approval of {approval.approver} was revoked"
     return status.message if status.reason in _FROM_THE_CONTRACT else f"nothing was run; {_SEE}"
-
-
-def _lost(reason: str) -> str:
-    return next((text for known, text in _LOST.items() if known.value == reason), _SEE)

@@ -13,9 +13,9 @@ class Line(Generic[T]):
 
     def __init__(self, key: Callable[[T], Any]) -> None:
         self._key = key
-        self._tickets: dict[T, tuple[Any, int]] = {}
-        self._places: list[tuple[Any, int]] = []
-        self._by_number: dict[int, T] = {}
+        self._tickets: dict[T, tuple[Any, int, T]] = {}
+        self._places: list[tuple[Any, int, T]] = []
+        """Numbers differ, so nobody is compared with another."""
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -28,7 +28,7 @@ class Line(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """In order. Nobody may get in line or leave meanwhile."""
-        return (self._by_number[number] for _, number in self._places)
+        return (guest for *_, guest in self._places)
 
     @property
     def first(self) -> T | None:
@@ -39,8 +39,7 @@ class Line(Generic[T]):
         """Get in line; False if it waits already."""
         if guest in self._tickets:
             return False
-        ticket = self._tickets[guest] = (self._key(guest), next(self._numbers))
-        self._by_number[ticket[1]] = guest
+        ticket = self._tickets[guest] = (self._key(guest), next(self._numbers), guest)
         insort_right(self._places, ticket)
         return True
 
@@ -49,7 +48,7 @@ class Line(Generic[T]):
         ticket = self._tickets.pop(guest, None)
         if ticket is None:
             return False
-        del self._places[bisect_left(self._places, ticket)], self._by_number[ticket[1]]
+        del self._places[bisect_left(self._places, ticket)]
         return True
 
     def place(self, guest: T) -> int:

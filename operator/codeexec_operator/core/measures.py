@@ -86,12 +86,6 @@ def pools_by_namespace(pools: Sequence[PoolCount], namespaces: Sequence[str]) ->
 
 def _together(namespace: str, pools: Sequence[PoolCount]) -> PoolCount:
     refills = [one.last_refill_ms for one in pools if one.last_refill_ms is not None]
-    return PoolCount(
-        namespace=namespace,
-        wanted=sum(one.wanted for one in pools),
-        ready=sum(one.ready for one in pools),
-        starting=sum(one.starting for one in pools),
-        claimed=sum(one.claimed for one in pools),
-        queued=sum(one.queued for one in pools),
-        last_refill_ms=max(refills, default=None),
-    )
+    counts = ("wanted", "ready", "starting", "claimed", "queued")
+    sums = {name: sum(getattr(pool, name) for pool in pools) for name in counts}
+    return PoolCount(namespace, **sums, last_refill_ms=max(refills, default=None))
