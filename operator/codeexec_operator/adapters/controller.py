@@ -232,7 +232,7 @@ class Controller:
     def _adopt_session(self, session: CodeSession) -> None:
         uid = session.metadata.uid
         late = int(session.metadata.resource_version) < self._ended.get(uid, 0)
-        if not session.status.phase.terminal and uid not in self._sessions and not late:
+        if not session.status.phase.terminal and self._sessions.get(uid) is None and not late:
             self._start(session)
 
     def _find_session(self, namespace: str, name: str) -> SessionWorker | None:

@@ -17,6 +17,7 @@ from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.worker import Context, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
+from codeexec_operator.core.delay import counted
 from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView
@@ -24,7 +25,7 @@ from codeexec_operator.core.observed_pool import ObservedPool
 from codeexec_operator.core.placement import assign, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import can_start, decide_pool
-from codeexec_operator.core.pool_status import pods, trouble_of
+from codeexec_operator.core.pool_status import trouble_of
 from codeexec_operator.core.starts import STARTS_PER_NODE, Demand, Starts
 
 logger = logging.getLogger(__name__)
@@ -206,7 +207,7 @@ class PoolWorker(Worker):
         problems = [one.problem for one in plan.actions if isinstance(one, actions.DropMember) and one.problem]
         if problems:
             self._seen = replace(self._seen, problem=problems[0], problem_at=now(), problems=self._seen.problems + 1)
-            logger.warning("%s: gave up %s: %s", self.name, pods(len(problems)), problems[0].message)
+            logger.warning("%s: gave up %s: %s", self.name, counted(len(problems), "pod"), problems[0].message)
             if is_broken(self._seen):
                 self.claims.wake()
         jobs = [self._act(action) for action in plan.actions]

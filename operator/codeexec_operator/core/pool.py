@@ -102,8 +102,7 @@ def _look_at(
     sandbox = member.sandbox
     # What was let in under a policy that only warns is no good under one that enforces.
     refused = member.proven and startup.refuses(member.proven, seen.policy)
-    refused_since = sandbox.runner.refused_since
-    lost = refused_since and now >= refused_since + timedelta(seconds=timing.unreachable)
+    lost = startup.unreachable(sandbox.runner, now, timing)
     if refused or lost or (sandbox.pod and sandbox.pod.unwell):  # what is no fault of the pool is no problem of it
         return DropMember(name)
     if ending := startup.failure(sandbox):

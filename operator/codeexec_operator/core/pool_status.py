@@ -6,7 +6,7 @@ from typing import Any
 
 from codeexec_api import Condition, ConditionType, Reason, SandboxPoolStatus
 from codeexec_api.names import POOL_LABEL
-from codeexec_operator.core.delay import FREE_ROOM
+from codeexec_operator.core.delay import FREE_ROOM, counted
 from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.pod_template import Template
@@ -65,9 +65,4 @@ def trouble_of(seen: ObservedPool) -> str:
         return f"its pods give way to pods of executions and sessions that no node has room for. {FREE_ROOM}"
     if not blocked:
         return ""
-    return f"the scheduler found no node for {pods(len(blocked))}: {blocked[0].rstrip('.')}. {FREE_ROOM}"
-
-
-def pods(count: int) -> str:
-    """So many pods, in words."""
-    return f"{count} pod" if count == 1 else f"{count} pods"
+    return f"the scheduler found no node for {counted(len(blocked), 'pod')}: {blocked[0].rstrip('.')}. {FREE_ROOM}"

@@ -24,7 +24,7 @@ from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.findings import Ending, transition, waits_no_more
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
-from codeexec_operator.core.observed import ClaimedView, ObservedSession, PodLink, PolicyProblem
+from codeexec_operator.core.observed import ClaimedView, ObservedSession, PolicyProblem
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, is_usable
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_adoption, build_pod
@@ -144,7 +144,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
 
 
 def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
-    """FrameStream the connection, and look at the clock."""
+    """Keep the connection, and look at the clock."""
     if ending := _loss(seen, now, timing):
         return _end(seen, now, ending)
     spec, status = seen.session.spec, seen.session.status
@@ -163,7 +163,8 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         end_at = min(end_at, idle)
     if plan := _get_hold_of_pod(seen, now, timing, end_at):
         return plan
-    connected = startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at))
+    answer_by = startup.answer_by(seen.sandbox.runner, timing)
+    connected = startup.connect(seen.sandbox, now, timing, min(end_at, answer_by or end_at))
     if isinstance(connected, Plan):
         return connected
     if (stray := connected[1].job) and stray not in seen.guests:
@@ -223,14 +224,13 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
         return Ending(Event.FAULT, None, seen.unresponsive)
     if seen.sandbox.runner.problem:
         return Ending(Event.FAULT, None, seen.sandbox.runner.problem)
-    answer_by = _answer_by(seen, timing)
+    answer_by = startup.answer_by(seen.sandbox.runner, timing)
     if answer_by and now >= answer_by:
         return Ending(Event.FAULT, None, f"the runner did not answer within {timing.start_timeout:g} s")
     if startup.was_taken(seen.sandbox):
         return Ending(Event.VANISHED, None, startup.taken(seen.sandbox, ""))
-    refused_since = seen.sandbox.runner.refused_since
-    if refused_since and now >= refused_since + timedelta(seconds=timing.unreachable):
-        return startup.unreachable(timing)
+    if ending := startup.unreachable(seen.sandbox.runner, now, timing):
+        return ending
     if pod and pod.terminated == "OOMKilled":
         message = startup.out_of_memory("the code in the session", seen.session.spec.limits)
         return Ending(Event.FAULT, Reason.OUT_OF_MEMORY, message)
@@ -239,14 +239,6 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     if pod and pod.terminated:
         return Ending(Event.FAULT, None, f"the pod ended ({pod.terminated}, exit code {pod.exit_code})")
     return None
-
-
-def _answer_by(seen: ObservedSession, timing: Timing) -> datetime | None:
-    """Until when a runner that was asked for its report has to give it."""
-    runner = seen.sandbox.runner
-    if runner.link is not PodLink.OPEN or runner.ready or runner.asked_at is None:
-        return None
-    return runner.asked_at + timedelta(seconds=timing.start_timeout)
 
 
 def _use(seen: ObservedSession) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from codeexec_operator.core.actions import Attach, Plan
 from codeexec_operator.core.egress import explain, judge
 from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
-from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, Sandbox
+from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.manifests.pod import PodParts
@@ -190,10 +190,19 @@ def out_of_memory(what: str, limits: PodLimits) -> str:
     return f"{what} used more memory than {limit}; files in /workspace and /tmp count as memory"
 
 
-def unreachable(timing: Timing) -> Ending:
-    """The end of what runs in a pod that may be there."""
+def unreachable(runner: RunnerView, now: datetime, timing: Timing) -> Ending | None:
+    """The end of what runs in a pod that may be there, if connections to it were refused for too long."""
+    if runner.refused_since is None or now < runner.refused_since + timedelta(seconds=timing.unreachable):
+        return None
     message = f"no connection to the pod could be made for {timing.unreachable:g} s; its node may be lost"
     return Ending(Event.VANISHED, Reason.POD_LOST, message)
+
+
+def answer_by(runner: RunnerView, timing: Timing) -> datetime | None:
+    """Until when a runner that was asked for its report has to give it; None if it has, or was not asked."""
+    if runner.link is not PodLink.OPEN or runner.ready or runner.asked_at is None:
+        return None
+    return runner.asked_at + timedelta(seconds=timing.start_timeout)
 
 
 def evicted(what: str, pod: PodView, limits: PodLimits) -> str:
