@@ -64,11 +64,8 @@ class Announcer:
             await self._cluster.create_event(event)
             self._metrics.events(EVENTS_POSTED)
         except (ApiException, *NETWORK_ERRORS) as error:
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        self._metrics.events(EVENTS_FAILED)
-        if time.monotonic() >= self._silent_until:
-            self._silent_until = time.monotonic() + _LOG_EVERY_SECONDS
-            cause = getattr(error, "status", None) or type(error).__name__
-            logger.warning("could not post an Event: %s (logged at most once a minute)", cause)
+            self._metrics.events(EVENTS_FAILED)
+            if time.monotonic() >= self._silent_until:
+                self._silent_until = time.monotonic() + _LOG_EVERY_SECONDS
+                cause = getattr(error, "status", None) or type(error).__name__
+                logger.warning("could not post an Event: %s (logged at most once a minute)", cause)

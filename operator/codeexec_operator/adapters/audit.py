@@ -54,7 +54,6 @@ class AuditLog:
         self._write = write or LogFile(_STANDARD_OUTPUT)
         self._version, self._metrics = version, metrics
         self._segments: dict[str, Segment] = {}
-        self._begun: set[str] = set()
         self._earlier: dict[str, AuditAnchor] = {}
         self._fault = ""
 
@@ -64,9 +63,8 @@ class AuditLog:
         Raises:
             AuditFailure: the first line can't be written.
         """
-        if namespace not in self._begun:
+        if not self._segment(namespace).sequence:
             self._append(namespace, AuditEvent.OPERATOR_STARTED, {})
-            self._begun.add(namespace)
 
     def tell_of_earlier(self, namespace: str) -> None:
         """Tell, once, how far the chain before this one went, as records say.

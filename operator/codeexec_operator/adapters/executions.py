@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, Phase, Reason
+from codeexec_api import CodeExecution, CodeExecutionStatus, Phase, Reason, Verdict
 from codeexec_api.names import pod_name, review_name
 from codeexec_operator.adapters.approvals import Approvals
 from codeexec_operator.adapters.code_run import CodeRun
@@ -217,12 +217,20 @@ class ExecutionWorker(PodWorker):
         match action:
             case actions.ReadRequest():
                 await self._read_request()
-            case actions.ReadApprovals() | actions.PublishCode() | actions.WithdrawCode():
-                await self.approvals.act(action, self._seen.execution)
+            case actions.ReadApprovals():
+                await self.approvals.read()
+            case actions.PublishCode(payload):
+                await self.approvals.publish(self._seen.execution, payload)
+            case actions.WithdrawCode():
+                await self.approvals.withdraw(self._seen.execution)
             case actions.DeletePayload() | actions.CloseEgress():
                 await self._put_away(action)
-            case actions.AskPool() | actions.AdoptPod() | actions.GiveUpSession():
-                await self.place.act(action)
+            case actions.AskPool(image, runtime_class_name):
+                self.place.ask(Verdict(image, runtime_class_name))
+            case actions.AdoptPod(patch):
+                await self.place.adopt(patch)
+            case actions.GiveUpSession(why):
+                self.place.give_up_session(why)
             case actions.CancelCode() | actions.ResumeCode():
                 await self._code.act(action, self.place.connection)
             case _:

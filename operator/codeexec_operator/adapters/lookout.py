@@ -7,6 +7,7 @@ there; see `core.egress`.
 import asyncio
 import logging
 import os
+import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -33,6 +34,7 @@ TARGETS_SECONDS: Final = 10
 _NODES_EVERY: Final = 30
 """How many looks there are to one at the nodes and runtime classes, which are many and change slowly."""
 _ANSWER_SECONDS: Final = 2
+_LONGEST_ANSWER: Final = 512
 _DNS_QUESTION: Final = (
     struct.pack(">6H", 1, 0x0100, 1, 0, 0, 0)
     + b"\x0akubernetes\x07default\x03svc\x07cluster\x05local\x00"
@@ -85,7 +87,13 @@ class Lookout:
             ApiException: the canary's Service could not be read.
             LookupError: it has no address.
         """
-        await self._find_canary()
+        # A Service keeps its address for as long as it is there, whichever replicas are behind it.
+        found = await self._cluster.get_service_targets(*self._canary_service)
+        if not found:
+            namespace, name = self._canary_service
+            raise LookupError(f"Service {name!r} in namespace {namespace!r} has no clusterIP; the chart makes it")
+        canary = tuple(Target("canary", address, port) for address, port in found)
+        self.view = replace(self.view, required=(*self._fixed, *canary))
         await self.look()
 
     async def close(self) -> None:
@@ -93,15 +101,6 @@ class Lookout:
         if self._canary:
             self._canary.close()
             await self._canary.wait_closed()
-
-    async def _find_canary(self) -> None:
-        """Its Service keeps its address for as long as it is there, whichever replicas are behind it."""
-        found = await self._cluster.get_service_targets(*self._canary_service)
-        if not found:
-            namespace, name = self._canary_service
-            raise LookupError(f"Service {name!r} in namespace {namespace!r} has no clusterIP; the chart makes it")
-        canary = tuple(Target("canary", address, port) for address, port in found)
-        self.view = replace(self.view, required=(*self._fixed, *canary))
 
     async def look(self) -> None:
         """Look once. Without it no execution would ever be shown to be closed again."""
@@ -175,22 +174,9 @@ async def _answers(target: Target) -> bool:
 
 async def _name_server_answers(target: Target) -> bool:
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[bool] = loop.create_future()
-
-    class Asking(asyncio.DatagramProtocol):
-        def connection_made(self, transport: Any) -> None:
-            transport.sendto(_DNS_QUESTION)
-
-        def datagram_received(self, data: bytes, _: Any) -> None:
-            if not answer.done():
-                answer.set_result(len(data) >= len(_DNS_QUESTION))
-
-        def error_received(self, _: Exception) -> None:
-            if not answer.done():
-                answer.set_result(False)
-
-    transport, _ = await loop.create_datagram_endpoint(Asking, remote_addr=(target.address, target.port))
-    try:
-        return await answer
-    finally:
-        transport.close()
+    family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.setblocking(False)
+        await loop.sock_connect(asking, (target.address, target.port))
+        await loop.sock_sendall(asking, _DNS_QUESTION)
+        return len(await loop.sock_recv(asking, _LONGEST_ANSWER)) >= len(_DNS_QUESTION)

@@ -16,7 +16,6 @@ from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import PodWorker, now
-from codeexec_operator.core import actions
 from codeexec_operator.core.observed import PoolView, Room, Sandbox, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.placement import Claim, Step, next_step
 
@@ -153,18 +152,7 @@ class Placement:
             self.asked = None
             self.wake()
 
-    async def act(self, action: actions.AskPool | actions.AdoptPod | actions.GiveUpSession) -> None:
-        """Carry out an action that concerns a pool or a session."""
-        match action:
-            case actions.AskPool(image, runtime_class_name):
-                self._ask(Verdict(image, runtime_class_name))
-            case actions.AdoptPod(patch):
-                await self._adopt(self._worker.pod_name, patch)
-            case actions.GiveUpSession(why):
-                if self._session:
-                    self._session.give_up(why)
-
-    def _ask(self, verdict: Verdict) -> None:
+    def ask(self, verdict: Verdict) -> None:
         """Of what it was given before, if anything, it is rid then."""
         self._leave_pool()
         self.asked = verdict
@@ -173,12 +161,17 @@ class Placement:
             self._join(self._pool)
         self.wake()
 
-    async def _adopt(self, pod: str, patch: Mapping[str, Any]) -> None:
-        """Until then the pod goes with its pool, or with this worker."""
-        pool, worker = self._pool, self._worker
+    async def adopt(self, patch: Mapping[str, Any]) -> None:
+        """Make the pod its own. Until then the pod goes with its pool, or with this worker."""
+        pool, worker, pod = self._pool, self._worker, self._worker.pod_name
         patch_pod = worker.context.cluster.patch_pod
         if await worker.insist("the pod was not adopted", patch_pod, worker.meta.namespace, pod, patch) and pool:
             pool.claims.adopted(pod)
+
+    def give_up_session(self, why: str) -> None:
+        """Nothing may run there any more."""
+        if self._session:
+            self._session.give_up(why)
 
     async def abandon_session(self) -> None:
         """Stop what runs of it there: nobody wants to hear of it."""

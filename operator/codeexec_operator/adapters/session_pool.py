@@ -11,7 +11,6 @@ from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.worker import PodWorker, now
-from codeexec_operator.core import actions
 from codeexec_operator.core.observed import ClaimedView, Sandbox
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claim
@@ -63,19 +62,7 @@ class SessionPool:
 
     # --- what is done ---
 
-    async def act(self, action: actions.AskPool | actions.ReturnPod | actions.AdoptPod) -> None:
-        """Carry out an action that concerns a pool."""
-        match action:
-            case actions.AskPool(image, runtime_class_name):
-                self._ask(Verdict(image, runtime_class_name))
-            case actions.ReturnPod():
-                self._give_back()
-            case actions.AdoptPod(patch):
-                self.adopting = True
-                self._worker.aside(self._adopt(patch))
-        self.wake()
-
-    def _ask(self, verdict: Verdict) -> None:
+    def ask(self, verdict: Verdict) -> None:
         """Who waits for a pod goes first. If none is left, the session gets a pod of its own."""
         self.asked, self._verdict = True, verdict
         self._pool = self._find_pool(self._worker.meta.namespace, verdict, self._session().spec.limits)
@@ -83,12 +70,19 @@ class SessionPool:
             self._pool.join(self)
             if self._claimed is None:
                 self.leave()
+        self.wake()
 
     async def greet(self) -> None:
         """Have the kernel started, if the session has one. What its first execution brings is behind that."""
         if self._claimed and self._session().spec.stateful:
             with suppress(*NETWORK_ERRORS):  # the next connection begins with it
                 await self._claimed.connection.greet(build_report_request(self._session()))
+
+    def adopt(self, patch: Mapping[str, Any]) -> None:
+        """Make the pod the session's own; nothing waits for it."""
+        self.adopting = True
+        self._worker.aside(self._adopt(patch))
+        self.wake()
 
     async def _adopt(self, patch: Mapping[str, Any]) -> None:
         await asyncio.sleep(_CHORES_SECONDS)
@@ -100,7 +94,7 @@ class SessionPool:
         elif self._pool:
             self._pool.claims.adopted(pod)
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
         """It was not used, and nobody else may have it."""
         worker, pool, pod = self._worker, self._pool, self._claimed
         if pool and pod:
@@ -110,6 +104,7 @@ class SessionPool:
         self.asked = self._from_pool = False
         worker.pod_name = pod_name(worker.meta.name, worker.meta.uid)
         worker.sandbox, worker.connection = Sandbox(), None
+        self.wake()
 
     async def end(self) -> None:
         """The session is over, or gone. Nobody else deletes a pod that is not its own yet."""

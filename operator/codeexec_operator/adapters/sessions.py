@@ -7,7 +7,7 @@ from datetime import datetime
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
+from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.session_pool import FindPool, SessionPool
@@ -150,20 +150,25 @@ class SessionWorker(PodWorker):
             self._pool.leave()
 
     async def _act(self, action: actions.Action) -> None:
-        if isinstance(action, actions.ReadPolicy):
-            policy = await self.context.policies.of(self.meta.namespace)
-            source = self.context.policies.source(self.meta.namespace)
-            self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
-            self.wake()
-        elif isinstance(action, actions.AskPool | actions.ReturnPod | actions.AdoptPod):
-            await self._pool.act(action)
-        elif isinstance(action, actions.CancelStray):
-            await self._end_stray(action.uid)
-        elif isinstance(action, actions.ReadLease):
-            self._seen = replace(self._seen, lease=await self._read_lease(action.name))
-            self.wake()
-        else:
-            await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
+        match action:
+            case actions.ReadPolicy():
+                policy = await self.context.policies.of(self.meta.namespace)
+                source = self.context.policies.source(self.meta.namespace)
+                self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
+                self.wake()
+            case actions.AskPool(image, runtime_class_name):
+                self._pool.ask(Verdict(image, runtime_class_name))
+            case actions.ReturnPod():
+                self._pool.give_back()
+            case actions.AdoptPod(patch):
+                self._pool.adopt(patch)
+            case actions.CancelStray(uid):
+                await self._end_stray(uid)
+            case actions.ReadLease(name):
+                self._seen = replace(self._seen, lease=await self._read_lease(name))
+                self.wake()
+            case _:
+                await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
 
     async def _end_stray(self, uid: str) -> None:
         """Unless its execution is there, and only its list takes long."""
