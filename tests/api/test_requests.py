@@ -20,7 +20,6 @@ from codeexec_api.names import EXECUTION_PLURAL
 from codeexec_operator.adapters import api_server
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS, ApiServer, Resource
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.finished import FinishedRecords
 from codeexec_operator.core.leadership import LeaseRecord
 
 OBJECT = {"metadata": {"name": "run-1", "namespace": SANDBOX}}
@@ -40,9 +39,9 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "get_execution": lambda cluster: cluster.get_execution(SANDBOX, "run-1"),
     "get_session": lambda cluster: cluster.get_session(SANDBOX, "one"),
     "get_policy": lambda cluster: cluster.get_policy(SANDBOX),
-    "finished.pages": lambda cluster: anext(cluster.finished.pages(EXECUTION_PLURAL, SANDBOX)),
-    "finished.delete": lambda cluster: cluster.finished.delete(EXECUTION_PLURAL, an_execution()),
-    "finished.export_cursor": lambda cluster: cluster.finished.export_cursor(SANDBOX),
+    "list_columns": lambda cluster: anext(cluster.list_columns(EXECUTION_PLURAL, SANDBOX)),
+    "delete_record": lambda cluster: cluster.delete_record(EXECUTION_PLURAL, an_execution()),
+    "get_export_cursor": lambda cluster: cluster.get_export_cursor(SANDBOX),
     "ensure_pool": lambda cluster: cluster.ensure_pool(SANDBOX, "default", SandboxPoolSpec(replicas=1)),
     "find_pool": lambda cluster: cluster.find_pool(SANDBOX, "default"),
     "list_approvals": lambda cluster: cluster.list_approvals(SANDBOX, "run-1"),
@@ -108,7 +107,6 @@ async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 def test_all_requests_are_tried_here() -> None:
     public = {name for name in dir(Cluster) if not name.startswith("_")} - {"connect", "close", "ask_first"}
-    public |= {f"finished.{name}" for name in dir(FinishedRecords) if not name.startswith("_")}
     assert public == REQUESTS.keys() | ALIKE.keys()
 
 

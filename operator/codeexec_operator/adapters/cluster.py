@@ -1,7 +1,7 @@
 """The one doorway to the API server. Each method names the RBAC verb that it needs; the chart's Role is their union.
 
-What concerns the kinds of codeexec.dev is in `records`, and in `finished` where they are over. Secrets and ConfigMaps
-are in `contents`. How a request is made is in `api_server`.
+What concerns the kinds of codeexec.dev is in `records`, Secrets and ConfigMaps are in `contents`. How a request is made
+is in `api_server`.
 """
 
 import json
@@ -15,7 +15,6 @@ from codeexec_api import Reason
 from codeexec_api.names import EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SANDBOX_CONTAINER
 from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found
 from codeexec_operator.adapters.contents import Contents
-from codeexec_operator.adapters.finished import FinishedRecords
 from codeexec_operator.adapters.records import Records
 from codeexec_operator.core.leadership import LeaseRecord
 from codeexec_operator.core.observed import Fault
@@ -67,7 +66,6 @@ class Cluster(Records, Contents):
     def __init__(self, api: ApiServer) -> None:
         Records.__init__(self, api)
         Contents.__init__(self, api)
-        self.finished = FinishedRecords(api)
 
     @classmethod
     async def connect(cls) -> "Cluster":

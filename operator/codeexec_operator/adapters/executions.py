@@ -46,7 +46,7 @@ class ExecutionWorker(PodWorker):
         forget: Callable[["ExecutionWorker"], None],
     ) -> None:
         self.uid = execution.metadata.uid
-        super().__init__(context, execution.metadata)
+        super().__init__(context, execution)
         self._forget = forget
         self._over = asyncio.Event()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
@@ -55,8 +55,6 @@ class ExecutionWorker(PodWorker):
         self._request = RequestReader(self, lambda: self._seen)
         self.approvals = Approvals(self)
         self._code = CodeRun(self, lambda: self._seen)
-        if execution.status.pod_name:  # it may have come from a pool
-            self.pod_name = execution.status.pod_name
 
     # --- what others ask ---
 

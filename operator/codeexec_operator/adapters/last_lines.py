@@ -18,7 +18,7 @@ async def hear_of_finished(cluster: Cluster, namespace: str, audit: AuditLog) ->
     """Tell the audit log of the newest line of an earlier chain in a namespace."""
     for plural, get in ((EXECUTION_PLURAL, cluster.get_execution), (SESSION_PLURAL, cluster.get_session)):
         newest: list[tuple[str, str]] = []
-        async for page in cluster.finished.pages(plural, namespace, finished=False):
+        async for page in cluster.list_columns(plural, namespace, finished=False):
             rows = [(str(row["Audited"]), str(row["Name"])) for row in page.rows if row["Audited"]]
             newest = heapq.nlargest(_NEWEST, newest + rows)
             await asyncio.sleep(_PAUSE_SECONDS)

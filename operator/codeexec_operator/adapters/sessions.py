@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -46,10 +47,8 @@ class SessionWorker(PodWorker):
         self._guests: dict[str, Claimant] = {}
         """Those in line, by UID."""
         self._forget, self._rooms = forget, rooms
-        super().__init__(context, session.metadata)
+        super().__init__(context, session)
         self._pool = SessionPool(self, lambda: self._seen.session, find_pool)
-        if session.status.pod_name:  # it may have come from a pool
-            self.pod_name = session.status.pod_name
 
     @property
     def version(self) -> int:
@@ -58,7 +57,10 @@ class SessionWorker(PodWorker):
 
     def observe(self, record: CodeSession) -> None:
         """Take a newer version of the object."""
-        self._seen = replace(self._seen, session=record)
+        self._know(session=record)
+
+    def _know(self, **facts: Any) -> None:
+        self._seen = replace(self._seen, **facts)
         self.wake()
 
     def join(self, guest: Claimant) -> None:
@@ -100,8 +102,7 @@ class SessionWorker(PodWorker):
 
     def give_up(self, why: str) -> None:
         """Its runner can't be trusted to do anything more."""
-        self._seen = replace(self._seen, unresponsive=why)
-        self.wake()
+        self._know(unresponsive=why)
 
     async def _step(self) -> Plan:
         plan = await super()._step()
@@ -154,8 +155,7 @@ class SessionWorker(PodWorker):
             case actions.ReadPolicy():
                 policy = await self.context.policies.of(self.meta.namespace)
                 source = self.context.policies.source(self.meta.namespace)
-                self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
-                self.wake()
+                self._know(policy=policy, policy_source=source, policy_read=True)
             case actions.AskPool(image, runtime_class_name):
                 self._pool.ask(Verdict(image, runtime_class_name))
             case actions.ReturnPod():
@@ -165,8 +165,7 @@ class SessionWorker(PodWorker):
             case actions.CancelStray(uid):
                 await self._end_stray(uid)
             case actions.ReadLease(name):
-                self._seen = replace(self._seen, lease=await self._read_lease(name))
-                self.wake()
+                self._know(lease=await self._read_lease(name))
             case _:
                 await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
 
@@ -174,8 +173,7 @@ class SessionWorker(PodWorker):
         """Unless its execution is there, and only its list takes long."""
         unfinished = await self.context.cluster.list_unfinished(self.meta.namespace)
         if uid in {one["metadata"]["uid"] for one in unfinished}:
-            self._seen = replace(self._seen, since=now())
-            self.wake()
+            self._know(since=now())
         elif self.connection:
             logger.warning("%s: ended job %s, which no execution claims", self.name, uid)
             await self.connection.cancel_stray(uid)

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
 
+from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.names import pod_name
 from codeexec_api.v1alpha1 import ObjectMeta
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
@@ -233,10 +234,11 @@ class Worker(ABC):
 class PodWorker(Worker):
     """Looks after an object that has one pod."""
 
-    def __init__(self, context: Context, meta: ObjectMeta) -> None:
+    def __init__(self, context: Context, record: CodeExecution | CodeSession) -> None:
         self.sandbox = Sandbox()
         self.connection: Connection | None = None
-        self.pod_name = pod_name(meta.name, meta.uid)
+        meta = record.metadata
+        self.pod_name = record.status.pod_name or pod_name(meta.name, meta.uid)  # it may have come from a pool
         self._left_at = 0
         super().__init__(context, meta)
 
