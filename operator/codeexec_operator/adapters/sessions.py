@@ -10,8 +10,8 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.pool_guest import FindPool, SessionGuest
 from codeexec_operator.adapters.rooms import Rooms
-from codeexec_operator.adapters.session_pool import FindPool, SessionPool
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
@@ -48,7 +48,7 @@ class SessionWorker(PodWorker):
         """Those in line, by UID."""
         self._forget, self._rooms = forget, rooms
         super().__init__(context, session)
-        self._pool = SessionPool(self, lambda: self._seen.session, find_pool)
+        self._pool = SessionGuest(self, lambda: self._seen.session, find_pool)
 
     @property
     def version(self) -> int:
@@ -161,7 +161,9 @@ class SessionWorker(PodWorker):
             case actions.ReturnPod():
                 self._pool.give_back()
             case actions.AdoptPod(patch):
-                self._pool.adopt(patch)
+                self._pool.adopting = True
+                self.aside(self._pool.adopt(patch))
+                self.wake()
             case actions.CancelStray(uid):
                 await self._end_stray(uid)
             case actions.ReadLease(name):

@@ -106,7 +106,7 @@ class Worker(ABC):
         self.released = False
         """True: its namespace isn't served any more, so a request that is forbidden is not made again."""
         self._wake = asyncio.Event()
-        self._aside: set[asyncio.Task[None]] = set()
+        self._aside: set[asyncio.Task[object]] = set()
         self._stale = False
         self._retries = Retries(self.name, context.telemetry.metrics)
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
@@ -153,7 +153,7 @@ class Worker(ABC):
         self.deleted = True
         self.wake()
 
-    def aside(self, job: Coroutine[Any, Any, None]) -> None:
+    def aside(self, job: Coroutine[Any, Any, object]) -> None:
         """Do something that nobody waits for; it is finished before this worker ends."""
         task = asyncio.create_task(job)
         self._aside.add(task)
