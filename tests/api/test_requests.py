@@ -40,12 +40,12 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "get_session": lambda cluster: cluster.get_session(SANDBOX, "one"),
     "get_policy": lambda cluster: cluster.get_policy(SANDBOX),
     "list_columns": lambda cluster: anext(cluster.list_columns(EXECUTION_PLURAL, SANDBOX)),
-    "delete_record": lambda cluster: cluster.delete_record(EXECUTION_PLURAL, an_execution()),
+    "delete_record": lambda cluster: cluster.delete_record(an_execution()),
     "get_export_cursor": lambda cluster: cluster.get_export_cursor(SANDBOX),
     "ensure_pool": lambda cluster: cluster.ensure_pool(SANDBOX, "default", SandboxPoolSpec(replicas=1)),
     "find_pool": lambda cluster: cluster.find_pool(SANDBOX, "default"),
     "list_approvals": lambda cluster: cluster.list_approvals(SANDBOX, "run-1"),
-    "write_execution": lambda cluster: cluster.write_execution(an_execution(), an_execution().status),
+    "write_status": lambda cluster: cluster.write_status(an_execution(), an_execution().status),
     "get_payload": lambda cluster: cluster.get_payload(SANDBOX, "run-1", 1),
     "watch_payloads": lambda cluster: anext(cluster.watch_payloads(SANDBOX)),
     "delete_payload": lambda cluster: cluster.delete_payload(SANDBOX, "run-1", "uid"),
@@ -80,8 +80,6 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "list_network_policies": lambda cluster: cluster.list_network_policies(SANDBOX),
 }
 ALIKE = {
-    "write_session": "write_execution",
-    "write_pool": "write_execution",
     "publish_code": "create_pod",
     "withdraw_code": "delete_payload",
     "create_output": "create_pod",

@@ -112,9 +112,7 @@ class RecordKeeper:
     async def _deleted(self, record: CodeExecution | CodeSession, choice: Choice) -> bool:
         """False if it has changed at the last moment."""
         try:
-            await self._audit.delete(
-                record, choice.why, partial(self._cluster.delete_record, choice.row.plural, record)
-            )
+            await self._audit.delete(record, choice.why, partial(self._cluster.delete_record, record))
         except ApiException as error:
             if error.status in (404, 409):
                 return False

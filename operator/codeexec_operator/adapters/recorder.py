@@ -4,7 +4,6 @@ A status of an execution or a session comes after its line in the audit log. A s
 whose answer is lost, leaves a second line that says so (see `audit.py`). Pools have no lines.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -40,25 +39,25 @@ class Recorder:
     async def write_execution(self, before: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         """If the output doesn't fit beside what others have put into the object, the status comes without it."""
         try:
-            return await self._write(before, status, self._cluster.write_execution)
+            return await self._write(before, status)
         except ApiException as error:
             if not status.stdout or error.status == 409 or "too large" not in str(error.body):
                 raise
-            return await self._write(before, without_output(status), self._cluster.write_execution)
+            return await self._write(before, without_output(status))
 
     async def write_session(self, before: CodeSession, status: CodeSessionStatus) -> CodeSession:
         """Its end is counted."""
-        written = await self._write(before, status, self._cluster.write_session)
+        written = await self._write(before, status)
         if written.status.phase is not before.status.phase and written.status.phase.terminal:
             self._telemetry.session_over(written)
         return written
 
     async def write_pool(self, before: SandboxPool, status: SandboxPoolStatus) -> SandboxPool:
         """Nobody else writes it."""
-        return await self._cluster.write_pool(before, status.model_copy(update=self._signature))
+        return await self._cluster.write_status(before, status.model_copy(update=self._signature))
 
-    async def _write(self, before: Record, status: Any, write: Callable[[Record, Any], Awaitable[Record]]) -> Record:
+    async def _write(self, before: Record, status: Any) -> Record:
         after = before.model_copy(update={"status": status.model_copy(update=self._signature)})
-        written = await self._audit.record(before, after, write)
+        written = await self._audit.record(before, after, self._cluster.write_status)
         self._announcer.written(before, written)
         return written

@@ -7,17 +7,14 @@ the API server leaves the rest out.
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from codeexec_api import (
     CodeExecution,
-    CodeExecutionStatus,
     CodeSession,
-    CodeSessionStatus,
     Phase,
     SandboxPool,
     SandboxPoolSpec,
-    SandboxPoolStatus,
     SessionPhase,
     manifest,
 )
@@ -42,8 +39,8 @@ _SESSIONS: Final = Resource(_API, SESSION_PLURAL)
 _POOLS: Final = Resource(_API, POOL_PLURAL)
 _POLICIES: Final = Resource(_API, POLICY_PLURAL)
 _APPROVALS: Final = Resource(_API, APPROVAL_PLURAL)
+_RESOURCES: Final[Mapping[type, Resource]] = {CodeExecution: _EXECUTIONS, CodeSession: _SESSIONS, SandboxPool: _POOLS}
 _CONFIG_MAPS: Final = Resource("api/v1", "configmaps")
-_KEPT: Final = {one.plural: one for one in (_EXECUTIONS, _SESSIONS)}
 _WATCHED: Final = frozenset(one.plural for one in (_EXECUTIONS, _SESSIONS, _POOLS, _POLICIES, _APPROVALS))
 UNFINISHED, _FINISHED = (
     {
@@ -60,6 +57,7 @@ _ROWS: Final = 50
 _APPROVALS_OF_ONE: Final = 500
 """Approvals that are listed at a time; they are small."""
 
+Record = TypeVar("Record", CodeExecution, CodeSession, SandboxPool)
 Cells = dict[str, Any]
 """A row by the names of its columns."""
 
@@ -141,11 +139,11 @@ class Records:
             ApiException: it was refused.
         """
         query = {"includeObject": "None"} | ({"fieldSelector": _FINISHED[plural]} if finished else {})
-        path = _KEPT[plural].path(namespace)
+        path = Resource(_API, plural).path(namespace)
         async for body in self._api.pages(path, _ROWS, query=query, accept=ONLY_COLUMNS):
             yield Page(body, self._api.date)
 
-    async def delete_record(self, plural: str, record: CodeExecution | CodeSession) -> None:
+    async def delete_record(self, record: CodeExecution | CodeSession) -> None:
         """codeexecutions, codesessions: delete. Only the record as it was seen.
 
         Raises:
@@ -153,7 +151,7 @@ class Records:
         """
         meta = record.metadata
         seen = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
-        await self._api.request("DELETE", _KEPT[plural].path(meta.namespace, meta.name), seen)
+        await self._api.request("DELETE", _RESOURCES[type(record)].path(meta.namespace, meta.name), seen)
 
     async def get_export_cursor(self, namespace: str) -> Mapping[str, str]:
         """configmaps: get. How far the export of records got; empty if there is none."""
@@ -179,42 +177,21 @@ class Records:
         query = {"labelSelector": f"{EXECUTION_LABEL}={execution}"}
         return await self._api.list(_APPROVALS.path(namespace), _APPROVALS_OF_ONE, query=query)
 
-    async def write_execution(self, execution: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
-        """codeexecutions/status: patch. Refused with 409 if the object has changed since it was seen.
+    async def write_status(self, record: Record, status: Any) -> Record:
+        """codeexecutions/status, codesessions/status, sandboxpools/status: patch.
+
+        Refused with 409 if the record has changed since it was seen; not that of a pool, which nobody else writes.
 
         Raises:
             ApiException: 409 the object has changed; 404 it is gone.
         """
-        return CodeExecution.parse(await self._write_status(_EXECUTIONS, execution, status))
-
-    async def write_session(self, session: CodeSession, status: CodeSessionStatus) -> CodeSession:
-        """codesessions/status: patch. Refused with 409 if the object has changed since it was seen.
-
-        Raises:
-            ApiException: 409 the object has changed; 404 it is gone.
-        """
-        return CodeSession.parse(await self._write_status(_SESSIONS, session, status))
-
-    async def write_pool(self, pool: SandboxPool, status: SandboxPoolStatus) -> SandboxPool:
-        """sandboxpools/status: patch. Whatever has become of its spec meanwhile: nobody else writes this.
-
-        Raises:
-            ApiException: 404 it is gone.
-        """
-        return SandboxPool.parse(await self._write_status(_POOLS, pool, status, unless_changed=False))
-
-    async def _write_status(
-        self,
-        resource: Resource,
-        owner: CodeExecution | CodeSession | SandboxPool,
-        status: CodeExecutionStatus | CodeSessionStatus | SandboxPoolStatus,
-        *,
-        unless_changed: bool = True,
-    ) -> Any:
-        meta = owner.metadata
-        precondition = {"uid": meta.uid} | ({"resourceVersion": meta.resource_version} if unless_changed else {})
-        body = {"metadata": precondition, "status": _merge_patch(owner.status.dump(), status.dump())}
-        return await self._api.request("PATCH", resource.path(meta.namespace, meta.name, "status"), body)
+        meta = record.metadata
+        seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        if isinstance(record, SandboxPool):
+            del seen["resourceVersion"]
+        body = {"metadata": seen, "status": _merge_patch(record.status.dump(), status.dump())}
+        path = _RESOURCES[type(record)].path(meta.namespace, meta.name, "status")
+        return type(record).parse(await self._api.request("PATCH", path, body))
 
 
 def _merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def test_a_line_that_was_torn_is_none_and_the_next_one_is_whole(monkeypatch: pyt
 def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> ExecutionWorker:
     """Of an execution whose sandbox is ready; what is handed to the runner is noted."""
     policy = a_policy()
-    cluster: Any = SimpleNamespace(write_execution=write)
+    cluster: Any = SimpleNamespace(write_status=write)
     telemetry: Any = SimpleNamespace(metrics=None)
     announcer: Any = SimpleNamespace(written=lambda *_: None)
     context: Any = SimpleNamespace(

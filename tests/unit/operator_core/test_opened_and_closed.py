@@ -52,12 +52,12 @@ class Played(PlayedCluster):
     def cancel(self, seen: CodeExecution) -> CodeExecution:
         return self.store(seen, spec=seen.spec.model_copy(update={"cancelled": True}))
 
-    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+    async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         if self.conflicts:
             self.conflicts -= 1
             self.cancel(seen)
             await self.until("create pod run-1-0f8fad5b")
-        return await super().write_execution(seen, status)
+        return await super().write_status(seen, status)
 
     async def create_network_policy(self, policy: Any) -> Fault | None:
         await asyncio.sleep(0.01)
@@ -117,9 +117,9 @@ class Approved(Played):
         await asyncio.sleep(0.01)
         self.heard.append("publish code")
 
-    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+    async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         self.heard.append(status.phase.value)
-        return await super().write_execution(seen, status)
+        return await super().write_status(seen, status)
 
     async def list_approvals(self, namespace: str, execution: str) -> list[Any]:
         return []

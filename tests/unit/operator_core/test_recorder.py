@@ -25,7 +25,7 @@ class Stage:
         self.lines: list[str] = []
         self.sent: list[Any] = []
         self.told: list[str] = []
-        cluster: Any = SimpleNamespace(write_execution=self.write, write_session=self.write, write_pool=self.write)
+        cluster: Any = SimpleNamespace(write_status=self.write)
         announcer: Any = SimpleNamespace(
             written=lambda before, _: self.told.append(f"event after {before.status.phase.value}")
         )

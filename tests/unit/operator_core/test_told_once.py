@@ -46,8 +46,8 @@ class Played(PlayedCluster):
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the API server answers who asks for the execution."""
 
-    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
-        written = await super().write_execution(seen, status)
+    async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        written = await super().write_status(seen, status)
         if self.loses_answers:
             raise TimeoutError
         if self.worker and written.status.phase.terminal:  # as it happens, the watch is quicker
