@@ -15,9 +15,9 @@ from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.egress_prober import TARGETS_SECONDS, EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.last_lines import hear_of_finished
-from codeexec_operator.adapters.lookout import TARGETS_SECONDS, Lookout
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
@@ -53,7 +53,7 @@ class Operation:
         settings: of this process.
         configuration: what is in force to begin with.
         cluster: the API server.
-        lookout: serves the canary already.
+        prober: serves the canary already.
         telemetry: serves metrics already.
         epoch: of this leader.
         watch: passes on to the controller what happens in a namespace, until that fails.
@@ -66,7 +66,7 @@ class Operation:
         configuration: Configuration,
         cluster: Cluster,
         *,
-        lookout: Lookout,
+        prober: EgressProber,
         telemetry: Telemetry,
         epoch: int,
         watch: Watch,
@@ -78,12 +78,12 @@ class Operation:
         self._changed = asyncio.Event()
         self._watch, self._watch_configuration = watch, watch_configuration
         release, metrics, turns = version("codeexec"), telemetry.metrics, FairSlots(1)
-        lookout.trust(configuration.image_keys)
+        prober.trust(configuration.image_keys)
         audit = AuditLog(release, metrics)
         self._announcer = Announcer(cluster, metrics)
         self._context = Context(
             cluster=cluster,
-            lookout=lookout,
+            prober=prober,
             output=OutputRoom(),
             policies=Policies(cluster, configuration.policy, cluster_policy(settings.config_map)),
             payloads=Payloads(cluster, turns),
@@ -117,9 +117,9 @@ class Operation:
 
     async def _open(self) -> None:
         await self._context.sealing.renew(None)
-        await self._context.lookout.know()
+        await self._context.prober.know()
         self._context.telemetry.metrics.configured(valid=True)
-        self._jobs.add("lookout", self._context.lookout.look, every=TARGETS_SECONDS, after=TARGETS_SECONDS)
+        self._jobs.add("prober", self._context.prober.look, every=TARGETS_SECONDS, after=TARGETS_SECONDS)
         self._jobs.add("events", self._announcer.run)
         self._jobs.add("sealing keys", self._renew_keys, every=_KEYS_SECONDS, after=_KEYS_SECONDS)
         self._jobs.add("new configuration", self._reconfigure, every=0)
@@ -172,7 +172,7 @@ class Operation:
             return
         changed = [one.name for one in fields(new) if getattr(new, one.name) != getattr(before, one.name)]
         logger.warning("the configuration has changed, and is in force from now on: %s", ", ".join(changed))
-        self._context.lookout.trust(new.image_keys)
+        self._context.prober.trust(new.image_keys)
         if (new.policy, new.image_keys) != (before.policy, before.image_keys):
             self._context.policies.change(new.policy)
             for namespace in self._ours():

@@ -164,7 +164,7 @@ class PoolWorker(Worker):
         self._hand_out()
 
     def _decide(self) -> Plan:
-        surroundings = self.context.lookout.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
+        surroundings = self.context.prober.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
         demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self._pods.starting)
         limit = STARTS_PER_NODE * max(1, surroundings.open_nodes)
         moment, timing, namespace = now(), self.context.timing, self.meta.namespace

@@ -23,8 +23,8 @@ from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
@@ -67,7 +67,7 @@ class Context:
     """What all workers share."""
 
     cluster: Cluster
-    lookout: Lookout
+    prober: EgressProber
     output: OutputRoom
     policies: Policies
     payloads: Payloads

@@ -31,9 +31,9 @@ from codeexec_api.names import (
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.leader import Leader
-from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.operation import Operation
 from codeexec_operator.adapters.records import UNFINISHED
 from codeexec_operator.adapters.supervision import JobFailure, end, explain
@@ -80,7 +80,7 @@ async def _lead(memo: kopf.Memo) -> None:
             ours,
             parse_configuration(await memo.cluster.get_configuration(*ours.config_map)),
             memo.cluster,
-            lookout=memo.lookout,
+            prober=memo.prober,
             telemetry=memo.telemetry,
             epoch=memo.leader.epoch,
             watch=partial(_watch_namespace, memo.stop),
@@ -102,11 +102,11 @@ async def _stand_by(memo: kopf.Memo, ours: Settings) -> None:
     memo.telemetry = Telemetry(ours, version("codeexec"))
     await memo.telemetry.open()
     memo.stack.push_async_callback(memo.telemetry.close)
-    memo.lookout = Lookout(
+    memo.prober = EgressProber(
         memo.cluster, canary_service=ours.canary_service, canary_port=ours.canary_port, never_permit=ours.never_permit
     )
-    await memo.lookout.open()
-    memo.stack.push_async_callback(memo.lookout.close)
+    await memo.prober.open()
+    memo.stack.push_async_callback(memo.prober.close)
     shard = Shard(ours.shard, ours.shards)
     memo.leader = Leader(memo.cluster, *ours.leader_lease, timing=LeaseTiming(ours.lease_seconds), shard=shard)
     health = await serve_health(ours.health_port, partial(_ready, memo))

@@ -205,7 +205,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
     announcer: Any = SimpleNamespace(written=lambda *_: None)
     context: Any = SimpleNamespace(
         cluster=cluster,
-        lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
+        prober=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
         policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
         output=OutputRoom(),
         timing=Timing(),

@@ -18,8 +18,8 @@ from codeexec_api.names import POOL_LABEL, TEMPLATE_LABEL
 from codeexec_operator.adapters import pools
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Placement
@@ -63,7 +63,7 @@ class Stage:
 
         self.context: Any = SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view=SURROUNDINGS, view_from=lambda *_: SURROUNDINGS),
+            prober=SimpleNamespace(view=SURROUNDINGS, view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             output=OutputRoom(),
             turns=FairSlots(1),
@@ -252,12 +252,12 @@ async def test_what_is_known_of_a_node_is_found_at_the_same_cost_however_many_no
     async def measure(others: int) -> int:
         nodes = tuple(NodeView(f"node-{number}", "", 0, True, frozenset({""})) for number in range(others + 1))
         service: Any = ("codeexec", "canary")
-        lookout = Lookout(SimpleNamespace(), canary_service=service, canary_port=1, never_permit=())  # type: ignore[arg-type]
-        lookout.view = Surroundings(nodes=nodes)
+        prober = EgressProber(SimpleNamespace(), canary_service=service, canary_port=1, never_permit=())  # type: ignore[arg-type]
+        prober.view = Surroundings(nodes=nodes)
         pod = PodView(running=True, node_name="node-0")
 
         def look() -> None:
-            around = lookout.view_from(pod)
+            around = prober.view_from(pod)
             assert around.user_namespace(None)
             assert around.boot_id("node-0") == ""
 

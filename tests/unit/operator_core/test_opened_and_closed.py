@@ -87,7 +87,7 @@ class Played(PlayedCluster):
 
         context: Any = SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view_from=lambda *_: SEEN),
+            prober=SimpleNamespace(view_from=lambda *_: SEEN),
             policies=SimpleNamespace(
                 default=policy, source=lambda _: "", known=lambda _: policy, of=of, just_changed=self.just_changed
             ),

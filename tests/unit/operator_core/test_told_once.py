@@ -75,7 +75,7 @@ class Played(PlayedCluster):
         cluster: Any = self
         return SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
+            prober=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
             output=OutputRoom(),

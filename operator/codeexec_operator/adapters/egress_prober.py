@@ -43,7 +43,7 @@ _DNS_QUESTION: Final = (
 """Address of kubernetes.default.svc.cluster.local: any answer counts, also that there is no such name."""
 
 
-class Lookout:
+class EgressProber:
     """`view` is what was seen last."""
 
     def __init__(
