@@ -25,11 +25,11 @@ from codeexec_api import (
     condition,
 )
 from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.observed import PodLink, PodView, RunnerView, Sandbox, SessionView
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.readiness import readiness
-from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Transcript
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -234,7 +234,7 @@ def a_pod(**changes: Any) -> PodView:
 
 
 TARGET = Target("api-server", "10.96.0.1", 443)
-SURROUNDINGS = Surroundings(reached_at={TARGET: NOW + timedelta(hours=1)})
+CLUSTER_VIEW = ClusterView(reached_at={TARGET: NOW + timedelta(hours=1)})
 """A cluster whose API server answers the operator, whenever a test looks."""
 
 

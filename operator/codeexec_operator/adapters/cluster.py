@@ -16,9 +16,9 @@ from codeexec_api.names import EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SA
 from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found
 from codeexec_operator.adapters.contents import Contents
 from codeexec_operator.adapters.records import Records
+from codeexec_operator.core.cluster_view import NodeView, parse_endpoints, parse_node
 from codeexec_operator.core.leadership import LeaseRecord
 from codeexec_operator.core.observed import Fault
-from codeexec_operator.core.surroundings import NodeView, parse_endpoints, parse_node
 
 _PODS: Final = Resource("api/v1", "pods")
 _NODES: Final = Resource("api/v1", "nodes")

@@ -23,9 +23,9 @@ from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.core.cluster_view import ClusterView, kubelet_targets
 from codeexec_operator.core.egress import FRESH, Target
 from codeexec_operator.core.observed import PodView
-from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class EgressProber:
     ) -> None:
         self._cluster = cluster
         self._fixed = (*_api_server(), *_name_servers(Path("/etc/resolv.conf")))
-        self.view = Surroundings(required=self._fixed, never_permit=tuple(never_permit))
+        self.view = ClusterView(required=self._fixed, never_permit=tuple(never_permit))
         self._canary_service, self._canary_port = canary_service, canary_port
         self._canary: asyncio.Server | None = None
         self._unreached: frozenset[Target] = frozenset()
@@ -63,7 +63,7 @@ class EgressProber:
         """From now on one of these keys has to have signed an image; none: images need no signature."""
         self.view = replace(self.view, image_keys=tuple(image_keys))
 
-    def view_from(self, *pods: PodView | None) -> Surroundings:
+    def view_from(self, *pods: PodView | None) -> ClusterView:
         """What was seen last. If it says nothing of a node of these pods, the next look is at the nodes, too."""
         now = time.monotonic()
         for targets in {pod.egress_targets for pod in pods if pod}:

@@ -133,7 +133,7 @@ class ExecutionWorker(PodWorker):
             room=self.place.room(),
             approvals=self.approvals.known,
             code_unreadable=self.approvals.unreadable,
-            surroundings=self.context.prober.view_from(self.sandbox.pod),
+            cluster_view=self.context.prober.view_from(self.sandbox.pod),
             **facts,
         )
         return decide(self._seen, now(), self.context.timing)

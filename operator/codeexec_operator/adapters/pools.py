@@ -164,13 +164,13 @@ class PoolWorker(Worker):
         self._hand_out()
 
     def _decide(self) -> Plan:
-        surroundings = self.context.prober.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
+        cluster_view = self.context.prober.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
         demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self._pods.starting)
-        limit = STARTS_PER_NODE * max(1, surroundings.open_nodes)
+        limit = STARTS_PER_NODE * max(1, cluster_view.open_nodes)
         moment, timing, namespace = now(), self.context.timing, self.meta.namespace
         self._seen = replace(
             self._seen,
-            surroundings=surroundings,
+            cluster_view=cluster_view,
             members=self._pods.members if self._listed else None,
             claimed=len(self.claims.taken),
             queued=len(self.claims.queue),

@@ -123,7 +123,7 @@ class SessionWorker(PodWorker):
         self._seen = replace(
             self._seen,
             sandbox=self.sandbox,
-            surroundings=self.context.prober.view_from(self.sandbox.pod),
+            cluster_view=self.context.prober.view_from(self.sandbox.pod),
             guests=self._guests.keys(),
             pool_asked=self._pool.asked,
             claimed=self._pool.view,

@@ -41,16 +41,16 @@ def template_of(seen: ObservedPool) -> Template | Ending:
     verdict = evaluate(seen.pool.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
-    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+    if ending := unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name):
         return ending
-    if ending := unverified(verdict.image, seen.policy, seen.surroundings.image_keys, seen.policy_source):
+    if ending := unverified(verdict.image, seen.policy, seen.cluster_view.image_keys, seen.policy_source):
         return ending
     return Template(
         verdict.image,
         verdict.runtime_class_name,
         seen.pool.spec.limits,
         seen.policy.requests,
-        seen.surroundings.user_namespace(verdict.runtime_class_name),
+        seen.cluster_view.user_namespace(verdict.runtime_class_name),
     )
 
 

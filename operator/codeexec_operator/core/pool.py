@@ -109,7 +109,7 @@ def _look_at(
         return DropMember(name, ending)
     give_up_at = _give_up_at(member, timing)
     late = give_up_at is not None and now >= give_up_at
-    connected = startup.connect(sandbox, now, timing, give_up_at, seen.surroundings)
+    connected = startup.connect(sandbox, now, timing, give_up_at, seen.cluster_view)
     if late and isinstance(connected, Plan):
         return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
     if isinstance(connected, Plan):
@@ -119,7 +119,7 @@ def _look_at(
         return DropMember(name)
     if member.proven:
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
-    proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
+    proven = startup.prove(*connected, seen.cluster_view, now, seen.pool.metadata.generation)
     if startup.undecided(proven, seen.policy) and not late:
         return None, min(now + timedelta(seconds=timing.proof_retry), give_up_at or old_at, old_at)
     if ending := startup.refuses(proven, seen.policy):
@@ -207,5 +207,5 @@ def _try_again_at(seen: ObservedPool, problem_at: datetime, timing: Timing) -> d
 
 def _manifest(name: str, seen: ObservedPool, template: Template, now: datetime) -> dict[str, Any]:
     seconds = seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS
-    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.policy, seen.surroundings, now)
+    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.policy, seen.cluster_view, now)
     return build_pool_pod(seen.pool, name=name, template=template.digest, **parts)

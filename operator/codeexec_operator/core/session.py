@@ -53,7 +53,7 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     verdict = evaluate(seen.session.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    never = unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name)
+    never = unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name)
     if ending := never or _unverified(seen, verdict.image):
         return _end(seen, now, ending)
     if not seen.pool_asked and _lifetime(seen, timing) <= MAX_RUN_SECONDS:
@@ -99,7 +99,7 @@ def _lifetime(seen: ObservedSession, timing: Timing) -> float:
 
 
 def _unverified(seen: ObservedSession, image: str) -> Ending | None:
-    return unverified(image, seen.policy, seen.surroundings.image_keys, seen.policy_source)
+    return unverified(image, seen.policy, seen.cluster_view.image_keys, seen.policy_source)
 
 
 def _manifest(
@@ -107,7 +107,7 @@ def _manifest(
 ) -> dict[str, Any]:
     """The pod, with a deadline behind that of this operator."""
     seconds = timing.start_timeout + _lifetime(seen, timing)
-    parts = startup.parts_of(image, runtime_class_name, seconds, seen.policy, seen.surroundings, now)
+    parts = startup.parts_of(image, runtime_class_name, seconds, seen.policy, seen.cluster_view, now)
     return build_pod(seen.session, **parts)
 
 
@@ -126,13 +126,13 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         manifest = _manifest(seen, now, timing, status.image, status.runtime_class_name or None)
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
-    connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
+    connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.cluster_view)
     if isinstance(connected, Plan):
         if late:
             return _end(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
         return delay.tell(seen.session, connected, seen.sandbox, seen.room, now, timing)
     pod, ready = connected
-    proven = startup.prove(pod, ready, seen.surroundings, now, seen.session.metadata.generation)
+    proven = startup.prove(pod, ready, seen.cluster_view, now, seen.session.metadata.generation)
     if startup.undecided(proven, seen.policy) and not late:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message

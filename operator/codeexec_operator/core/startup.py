@@ -20,12 +20,12 @@ from codeexec_api import (
     find_condition,
 )
 from codeexec_operator.core.actions import Attach, Plan
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import explain, judge
 from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
 from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.readiness import Readiness
-from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.manifests.pod import PodParts
 
 
@@ -154,7 +154,7 @@ def parts_of(
     runtime_class_name: str | None,
     seconds: float,
     policy: ExecutionPolicySpec | PolicyProblem | None,
-    surroundings: Surroundings,
+    cluster_view: ClusterView,
     now: datetime,
 ) -> PodParts:
     """What a pod is made of that is to end by itself after so many seconds."""
@@ -163,8 +163,8 @@ def parts_of(
         "requests": requests_of(policy),
         "deadline_seconds": int(seconds),
         "runtime_class_name": runtime_class_name,
-        "user_namespace": surroundings.user_namespace(runtime_class_name),
-        "egress_targets": [target.dump() for target in surroundings.targets(now)],
+        "user_namespace": cluster_view.user_namespace(runtime_class_name),
+        "egress_targets": [target.dump() for target in cluster_view.targets(now)],
     }
 
 
@@ -251,7 +251,7 @@ def connect(
     now: datetime,
     timing: Timing,
     give_up_at: datetime | None,
-    surroundings: Surroundings | None = None,
+    cluster_view: ClusterView | None = None,
 ) -> Plan | tuple[PodView, Readiness]:
     """What to do until the runner has reported, and its node is known; the pod and the report once that is so.
 
@@ -260,7 +260,7 @@ def connect(
         now: the time.
         timing: limits of patience.
         give_up_at: when nobody waits any more.
-        surroundings: where its node has to be known; None if that was so before.
+        cluster_view: where its node has to be known; None if that was so before.
     """
     if sandbox.pod is None or not sandbox.pod.running:
         return Plan(wake_at=give_up_at)
@@ -269,7 +269,7 @@ def connect(
         attach_at = (runner.closed_at or now) + timedelta(seconds=timing.attach_retry)
         wait = runner.link is PodLink.CLOSED and now < attach_at
         return Plan(wake_at=attach_at) if wait else Plan(actions=(Attach(),), wake_at=give_up_at)
-    if runner.ready and surroundings and awaits_node(sandbox.pod, surroundings):
+    if runner.ready and cluster_view and awaits_node(sandbox.pod, cluster_view):
         return Plan(wake_at=now + timedelta(seconds=timing.node_retry))
     return (sandbox.pod, runner.ready) if runner.ready else Plan(wake_at=give_up_at)
 
@@ -277,13 +277,13 @@ def connect(
 def prove(
     pod: PodView,
     ready: Readiness,
-    surroundings: Surroundings,
+    cluster_view: ClusterView,
     now: datetime,
     generation: int,
     opened: Sequence[OpenedEgress] = (),
 ) -> Proven:
     """What the runner's report shows about the pod, for which this was opened."""
-    proof = judge(pod.egress_targets, ready.answered, surroundings.reached_at, now, opened=opened)
+    proof = judge(pod.egress_targets, ready.answered, cluster_view.reached_at, now, opened=opened)
     closed = proof.verdict.holds
     shown = condition(
         ConditionType.EGRESS_CLOSED,
@@ -293,7 +293,7 @@ def prove(
         now=now,
         generation=generation,
     )
-    isolation = look_at(pod, ready, surroundings)
+    isolation = look_at(pod, ready, cluster_view)
     layers = (USER_NAMESPACE,) * isolation.user_namespace + ("NetworkPolicy",) * closed + ready.layers
     facts = {
         "node_name": pod.node_name,

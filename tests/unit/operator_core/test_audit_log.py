@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import NOW, SURROUNDINGS, a_policy, a_session, an_execution, seconds
+from factories import CLUSTER_VIEW, NOW, a_policy, a_session, an_execution, seconds
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import AuditAnchor, CodeExecution, CodeExecutionStatus, Phase, SessionPhase
@@ -205,7 +205,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
     announcer: Any = SimpleNamespace(written=lambda *_: None)
     context: Any = SimpleNamespace(
         cluster=cluster,
-        prober=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
+        prober=SimpleNamespace(view_from=lambda *_: CLUSTER_VIEW),
         policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
         output=OutputRoom(),
         timing=Timing(),

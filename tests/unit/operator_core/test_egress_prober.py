@@ -9,8 +9,8 @@ import pytest
 from factories import a_pod
 
 from codeexec_operator.adapters import egress_prober
+from codeexec_operator.core.cluster_view import NodeView
 from codeexec_operator.core.egress import FRESH, Target
-from codeexec_operator.core.surroundings import NodeView
 
 SERVICE = ("codeexec-system", "codeexec-canary")
 

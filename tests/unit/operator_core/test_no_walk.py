@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import IMAGE, NOW, SURROUNDINGS, a_policy, a_session, an_execution, seconds
+from factories import CLUSTER_VIEW, IMAGE, NOW, a_policy, a_session, an_execution, seconds
 from work_done import WorkDone
 
 from codeexec_api import CodeSession, Limits, Phase, SandboxPool, SessionPhase, Verdict
@@ -26,10 +26,10 @@ from codeexec_operator.adapters.placement import Placement
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
+from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.observed import PodView, Room
 from codeexec_operator.core.placement import Claim
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import NodeView, Surroundings
 
 FEW, MANY = 4, 64
 HERE = "namespace-0"
@@ -63,7 +63,7 @@ class Stage:
 
         self.context: Any = SimpleNamespace(
             cluster=self,
-            prober=SimpleNamespace(view=SURROUNDINGS, view_from=lambda *_: SURROUNDINGS),
+            prober=SimpleNamespace(view=CLUSTER_VIEW, view_from=lambda *_: CLUSTER_VIEW),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             output=OutputRoom(),
             turns=FairSlots(1),
@@ -253,7 +253,7 @@ async def test_what_is_known_of_a_node_is_found_at_the_same_cost_however_many_no
         nodes = tuple(NodeView(f"node-{number}", "", 0, True, frozenset({""})) for number in range(others + 1))
         service: Any = ("codeexec", "canary")
         prober = EgressProber(SimpleNamespace(), canary_service=service, canary_port=1, never_permit=())  # type: ignore[arg-type]
-        prober.view = Surroundings(nodes=nodes)
+        prober.view = ClusterView(nodes=nodes)
         pod = PodView(running=True, node_name="node-0")
 
         def look() -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import SURROUNDINGS, TARGET, a_policy, a_raw_block, a_secret, an_execution
+from factories import CLUSTER_VIEW, TARGET, a_policy, a_raw_block, a_secret, an_execution
 from played_cluster import REFUSED, PlayedCluster
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
@@ -22,15 +22,15 @@ from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.core.cluster_view import NodeView
 from codeexec_operator.core.observed import Fault, Room
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import NodeView
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 OUTDATED = Fault(Reason.POD_REFUSED, "the API server refused the pod: ...", admission=True)
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))
-SEEN = replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,), api_servers=frozenset({"172.18.0.2"}))
+SEEN = replace(CLUSTER_VIEW, required=(TARGET,), nodes=(NODE,), api_servers=frozenset({"172.18.0.2"}))
 
 
 @dataclass

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     IMAGE,
     NOW,
-    SURROUNDINGS,
     TARGET,
     UID,
     a_pod,
@@ -31,10 +31,10 @@ from codeexec_operator.core.actions import (
     ReadPolicy,
 )
 from codeexec_operator.core.client_lease import observe
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.observed import Fault, ObservedSession, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.manifests.pod import egress_targets_of
 
 TIMING = Timing(start_timeout=60, start_notice=1.5, attach_retry=1, grace=5, list_grace=15, use_recorded=30)
@@ -56,7 +56,7 @@ def seen(
 ) -> ObservedSession:
     limits = {"idleTimeoutSeconds": IDLE, "maxLifetimeSeconds": LIFETIME}
     session = a_session(phase=phase, status=status, **limits | (spec or {}))
-    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "surroundings": SURROUNDINGS}
+    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "cluster_view": CLUSTER_VIEW}
     known |= {"pool_asked": True, **rest}
     return ObservedSession(session=session, **known)
 
@@ -172,7 +172,7 @@ class TestStarting:
         ("changes", "verdict"),
         [
             ({"sandbox": a_sandbox(runner=a_runner(answered=True))}, "Open"),
-            ({"surroundings": Surroundings()}, "Unproven"),
+            ({"cluster_view": ClusterView()}, "Unproven"),
             ({"sandbox": a_sandbox(runner=a_runner(targets=()))}, "Unproven"),
         ],
     )
@@ -226,7 +226,7 @@ class TestStarting:
     def test_gives_up_in_time_though_the_runner_has_reported_if_nothing_is_known_of_its_node(self) -> None:
         waits = starting(
             a_sandbox(pod=a_pod(runtime_class_name="gvisor")),
-            surroundings=replace(SURROUNDINGS, handlers={"gvisor": "runsc"}),
+            cluster_view=replace(CLUSTER_VIEW, handlers={"gvisor": "runsc"}),
         )
         assert plan(waits, 1.4).status is None
         assert outcome(plan(waits, 59)) == (SessionPhase.STARTING, "PodStarting")

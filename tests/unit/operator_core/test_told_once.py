@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import SURROUNDINGS, a_policy, an_execution
+from factories import CLUSTER_VIEW, a_policy, an_execution
 from played_cluster import PlayedCluster
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
@@ -75,7 +75,7 @@ class Played(PlayedCluster):
         cluster: Any = self
         return SimpleNamespace(
             cluster=self,
-            prober=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
+            prober=SimpleNamespace(view_from=lambda *_: CLUSTER_VIEW),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
             output=OutputRoom(),

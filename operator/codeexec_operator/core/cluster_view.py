@@ -101,7 +101,7 @@ def kubelet_targets(nodes: Iterable[NodeView]) -> list[Target]:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ClusterView:
     """The cluster, as it was seen last."""
 
     required: tuple[Target, ...] = ()
