@@ -10,12 +10,12 @@ from typing import Final
 
 from codeexec_api.names import DEFAULT_POOL
 from codeexec_api.policy import cluster_policy
-from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.egress_prober import TARGETS_SECONDS, EgressProber
+from codeexec_operator.adapters.event_recorder import EventRecorder
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.last_lines import hear_of_finished
 from codeexec_operator.adapters.output_room import OutputRoom
@@ -80,7 +80,7 @@ class Operation:
         release, metrics, turns = version("codeexec"), telemetry.metrics, FairSlots(1)
         prober.trust(configuration.image_keys)
         audit = AuditLog(release, metrics)
-        self._announcer = Announcer(cluster, metrics)
+        self._events = EventRecorder(cluster, metrics)
         self._context = Context(
             cluster=cluster,
             prober=prober,
@@ -94,7 +94,7 @@ class Operation:
             epoch=epoch,
             telemetry=telemetry,
             audit=audit,
-            recorder=Recorder(cluster, audit, self._announcer, telemetry, release),
+            recorder=Recorder(cluster, audit, self._events, telemetry, release),
         )
         self._keeper = RecordKeeper(cluster, self._context.policies, audit)
         self.controller = Controller(self._context)
@@ -120,7 +120,7 @@ class Operation:
         await self._context.prober.know()
         self._context.telemetry.metrics.configured(valid=True)
         self._jobs.add("prober", self._context.prober.look, every=TARGETS_SECONDS, after=TARGETS_SECONDS)
-        self._jobs.add("events", self._announcer.run)
+        self._jobs.add("events", self._events.run)
         self._jobs.add("sealing keys", self._renew_keys, every=_KEYS_SECONDS, after=_KEYS_SECONDS)
         self._jobs.add("new configuration", self._reconfigure, every=0)
         self._jobs.add("configuration", partial(self._watch_configuration, self), every=0)

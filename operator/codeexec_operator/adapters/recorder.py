@@ -16,9 +16,9 @@ from codeexec_api import (
     SandboxPool,
     SandboxPoolStatus,
 )
-from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.event_recorder import EventRecorder
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.record import without_output
 
@@ -31,9 +31,9 @@ class Recorder:
     """
 
     def __init__(
-        self, cluster: Cluster, audit: AuditLog, announcer: Announcer, telemetry: Telemetry, version: str
+        self, cluster: Cluster, audit: AuditLog, event_recorder: EventRecorder, telemetry: Telemetry, version: str
     ) -> None:
-        self._cluster, self._audit, self._announcer, self._telemetry = cluster, audit, announcer, telemetry
+        self._cluster, self._audit, self._events, self._telemetry = cluster, audit, event_recorder, telemetry
         self._signature = {"operator_version": version}
 
     async def write_execution(self, before: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
@@ -59,5 +59,5 @@ class Recorder:
     async def _write(self, before: Record, status: Any) -> Record:
         after = before.model_copy(update={"status": status.model_copy(update=self._signature)})
         written = await self._audit.record(before, after, self._cluster.write_status)
-        self._announcer.written(before, written)
+        self._events.written(before, written)
         return written

@@ -202,7 +202,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
     policy = a_policy()
     cluster: Any = SimpleNamespace(write_status=write)
     telemetry: Any = SimpleNamespace(metrics=None)
-    announcer: Any = SimpleNamespace(written=lambda *_: None)
+    event_recorder: Any = SimpleNamespace(written=lambda *_: None)
     context: Any = SimpleNamespace(
         cluster=cluster,
         prober=SimpleNamespace(view_from=lambda *_: CLUSTER_VIEW),
@@ -210,7 +210,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
         output=OutputRoom(),
         timing=Timing(),
         audit=audit,
-        recorder=Recorder(cluster, audit, announcer, telemetry, "1.2.3"),
+        recorder=Recorder(cluster, audit, event_recorder, telemetry, "1.2.3"),
         telemetry=telemetry,
     )
     register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))

@@ -31,8 +31,8 @@ from codeexec_api import (
 )
 from codeexec_api.conditions import ConditionType
 from codeexec_operator.core.actions import Attach, Plan
-from codeexec_operator.core.announcements import announce_wait
 from codeexec_operator.core.delay import FREE_ROOM
+from codeexec_operator.core.kube_events import event_of_wait
 from codeexec_operator.core.observed import Observed, ObservedSession, Room, Sandbox
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
@@ -149,13 +149,13 @@ class TestPod:
         observed = waiting(Sandbox(BLOCKED, requested=True))
         record = observed.execution if isinstance(observed, Observed) else observed.session
         written = record.model_copy(update={"status": plan(observed, 1).status})
-        what = announce_wait(record.status.conditions, written)
+        what = event_of_wait(record.status.conditions, written)
         assert what
         assert (what.reason, what.action, what.warning) == ("Unschedulable", "Start", True)
         assert "Insufficient cpu" in what.note
-        assert announce_wait(written.status.conditions, written) is None
+        assert event_of_wait(written.status.conditions, written) is None
         other = plan(waiting(Sandbox(PULLING, requested=True), status=written.status), 2).status
-        assert (what := announce_wait(written.status.conditions, record.model_copy(update={"status": other})))
+        assert (what := event_of_wait(written.status.conditions, record.model_copy(update={"status": other})))
         assert what.reason == "PodStarting"
 
 
@@ -191,7 +191,7 @@ class TestSession:
         turn = plan(in_session(a_view(), status=known), 8)
         assert told(turn, ConditionType.QUEUED)[:2] == ("False", "SandboxReady")
         execution: CodeExecution = an_execution()
-        announced = announce_wait((), execution.model_copy(update={"status": known}))
+        announced = event_of_wait((), execution.model_copy(update={"status": known}))
         assert announced
         assert (announced.reason, announced.note, announced.warning) == ("WaitingForSession", place, False)
 

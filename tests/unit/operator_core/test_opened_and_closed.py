@@ -79,7 +79,7 @@ class Played(PlayedCluster):
         policy = policy or a_policy(egress=[PERMIT])
         audit: Any = AuditLog("1", Metrics("1"), lambda _: None)
         telemetry: Any = SimpleNamespace(execution_over=lambda *_: None, metrics=metrics)
-        announcer: Any = SimpleNamespace(written=lambda *_: None)
+        event_recorder: Any = SimpleNamespace(written=lambda *_: None)
         cluster: Any = self
 
         async def of(namespace: str) -> Any:
@@ -99,7 +99,7 @@ class Played(PlayedCluster):
             telemetry=telemetry,
             sealing=SimpleNamespace(ring=()),
             audit=audit,
-            recorder=Recorder(cluster, audit, announcer, telemetry, "1"),
+            recorder=Recorder(cluster, audit, event_recorder, telemetry, "1"),
         )
         register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
         return ExecutionWorker(context, self.execution, register, lambda _: self.ended.set())

@@ -71,7 +71,7 @@ class Played(PlayedCluster):
 
         audit: Any = AuditLog("1", Metrics("1"), self.lines.append)
         telemetry: Any = SimpleNamespace(execution_over=self.execution_over, metrics=metrics)
-        announcer: Any = SimpleNamespace(written=lambda *_: None)
+        event_recorder: Any = SimpleNamespace(written=lambda *_: None)
         cluster: Any = self
         return SimpleNamespace(
             cluster=self,
@@ -83,7 +83,7 @@ class Played(PlayedCluster):
             turns=FairSlots(1),
             telemetry=telemetry,
             audit=audit,
-            recorder=Recorder(cluster, audit, announcer, telemetry, "1"),
+            recorder=Recorder(cluster, audit, event_recorder, telemetry, "1"),
         )
 
     def begin(self, ended: asyncio.Event) -> ExecutionWorker:

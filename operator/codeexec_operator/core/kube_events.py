@@ -69,7 +69,7 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class Announcement:
+class KubeEvent:
     """An Event, without what it is about."""
 
     reason: str
@@ -79,23 +79,23 @@ class Announcement:
     warning: bool = True
 
 
-def announce(before: Phase | SessionPhase, record: CodeExecution | CodeSession) -> Announcement | None:
+def event_of(before: Phase | SessionPhase, record: CodeExecution | CodeSession) -> KubeEvent | None:
     """What is to be told of a status that was written; None if nothing is. `before` is the phase that it had."""
     if record.status.phase is before:
         return None
     return _of_execution(record, before) if isinstance(record, CodeExecution) else _of_session(record)
 
 
-def announce_wait(before: Sequence[Condition], record: CodeExecution | CodeSession) -> Announcement | None:
+def event_of_wait(before: Sequence[Condition], record: CodeExecution | CodeSession) -> KubeEvent | None:
     """What is to be told of something that has begun to wait, or waits for another reason; `before` is what it had."""
     for kind in (ConditionType.DELAYED, ConditionType.QUEUED):
         known, new = find_condition(before, kind), find_condition(record.status.conditions, kind)
         if new and new.status == "True" and not (known and (known.status, known.reason) == ("True", new.reason)):
-            return Announcement(new.reason, new.message, "Start", warning=kind is ConditionType.DELAYED)
+            return KubeEvent(new.reason, new.message, "Start", warning=kind is ConditionType.DELAYED)
     return None
 
 
-def build_event(about: CodeExecution | CodeSession, what: Announcement, now: datetime, instance: str) -> dict[str, Any]:
+def build_event(about: CodeExecution | CodeSession, what: KubeEvent, now: datetime, instance: str) -> dict[str, Any]:
     """The Event (events.k8s.io/v1) for `kubectl describe`; `instance` is the name of the operator's pod."""
     meta = about.metadata
     return {
@@ -118,7 +118,7 @@ def build_event(about: CodeExecution | CodeSession, what: Announcement, now: dat
     }
 
 
-def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> Announcement | None:
+def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> KubeEvent | None:
     spec, status = record.spec, record.status
     match status.phase:
         case Phase.AWAITING_APPROVAL | Phase.APPROVED:
@@ -126,35 +126,35 @@ def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> Announ
         case Phase.RUNNING:
             return _open_network(record)
         case Phase.DENIED | Phase.EXPIRED:
-            return Announcement(status.reason, _why(record), "Start" if before is Phase.STARTING else "Accept")
+            return KubeEvent(status.reason, _why(record), "Start" if before is Phase.STARTING else "Accept")
         case Phase.FAILED if status.started_at is None:
-            return Announcement(status.reason, _why(record), "Start")
+            return KubeEvent(status.reason, _why(record), "Start")
         case Phase.FAILED if status.reason != Reason.NON_ZERO_EXIT.value:
-            return Announcement(status.reason, f"the sandbox failed while the code ran; {_SEE}", "Run")
+            return KubeEvent(status.reason, f"the sandbox failed while the code ran; {_SEE}", "Run")
         case Phase.TIMED_OUT:
             note = f"a block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s)"
-            return Announcement(status.reason, note, "Run")
+            return KubeEvent(status.reason, note, "Run")
         case Phase.OUT_OF_MEMORY:
             note = f"the code used more memory than spec.limits.memory ({spec.limits.memory})"
-            return Announcement(status.reason, note, "Run")
+            return KubeEvent(status.reason, note, "Run")
         case Phase.LOST:
-            return Announcement(status.reason, f"{_LOST.get(status.reason, _SEE)}. It is not run again", "Run")
+            return KubeEvent(status.reason, f"{_LOST.get(status.reason, _SEE)}. It is not run again", "Run")
     return None
 
 
-def _of_session(record: CodeSession) -> Announcement | None:
+def _of_session(record: CodeSession) -> KubeEvent | None:
     status = record.status
     match status.phase:
         case SessionPhase.READY:
             return _open_network(record)
         case SessionPhase.DENIED | SessionPhase.FAILED:
-            return Announcement(status.reason, _why(record), "Start")
+            return KubeEvent(status.reason, _why(record), "Start")
         case SessionPhase.LOST:
-            return Announcement(status.reason, f"{_LOST.get(status.reason, _SEE)}. Its files are lost", "Run")
+            return KubeEvent(status.reason, f"{_LOST.get(status.reason, _SEE)}. Its files are lost", "Run")
     return None
 
 
-def _of_approval(record: CodeExecution) -> Announcement | None:
+def _of_approval(record: CodeExecution) -> KubeEvent | None:
     approval = record.status.approval
     if approval is None:
         return None
@@ -162,19 +162,19 @@ def _of_approval(record: CodeExecution) -> Announcement | None:
     reason, note = Reason.APPROVAL_REQUIRED, f"waits for approval of {grants}"
     if record.status.phase is Phase.APPROVED:
         reason, note = Reason.APPROVED, f"{approval.approver} approved {grants}"
-    return Announcement(reason.value, note, "Approve", warning=False)
+    return KubeEvent(reason.value, note, "Approve", warning=False)
 
 
-def _open_network(record: CodeExecution | CodeSession) -> Announcement | None:
+def _open_network(record: CodeExecution | CodeSession) -> KubeEvent | None:
     proof = record.status.egress_proof
     if proof is None or proof.verdict is EgressVerdict.CLOSED:
         return None
     if isinstance(record, CodeExecution) and proof.verdict is EgressVerdict.RESTRICTED:
         permitted = ", ".join(opened.permit for opened in record.status.egress or ())
         note = f"the sandbox can connect to {permitted} and to nothing else"
-        return Announcement(_PERMITTED, note, "Start", warning=False)
+        return KubeEvent(_PERMITTED, note, "Start", warning=False)
     shown = f"the network of the sandbox was not shown to be closed ({proof.verdict.value})"
-    return Announcement(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}, and the policy lets code run anyway", "Start")
+    return KubeEvent(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}, and the policy lets code run anyway", "Start")
 
 
 def _why(record: CodeExecution | CodeSession) -> str:
