@@ -18,10 +18,10 @@ from codeexec_operator.adapters.worker import Context, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.delay import counted
-from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView
 from codeexec_operator.core.observed_pool import ObservedPool
+from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.placement import assign, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import can_start, decide_pool

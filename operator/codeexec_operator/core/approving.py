@@ -22,8 +22,8 @@ from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question, u
 from codeexec_api.code_rules import find, unread
 from codeexec_api.policy import policy_for, without_code_rules
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
-from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed import Observed, PolicyProblem
+from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from codeexec_api import CodeExecution, CodeSession, ConditionType, Reason, find_condition
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed import Room, Sandbox, is_blocked, lacks_room
+from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.startup import Timing, late, requested_at, why
 
 FREE_ROOM: Final = (

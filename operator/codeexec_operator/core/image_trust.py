@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from codeexec_api import Event, ExecutionPolicySpec, Reason
 from codeexec_api.image_signatures import ImageKey, examine
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import PolicyProblem
+from codeexec_operator.core.outcome import Ending
 
 
 def unverified(

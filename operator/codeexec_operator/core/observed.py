@@ -16,7 +16,7 @@ from codeexec_api.policy import namespace_policy
 from codeexec_operator.core.client_lease import LeaseView
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
-from codeexec_operator.core.findings import Proven
+from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.transcript import Transcript

@@ -7,8 +7,8 @@ from typing import Final
 
 from codeexec_api import ExecutionPolicySpec, SandboxPool
 from codeexec_operator.core.cluster_view import ClusterView
-from codeexec_operator.core.findings import Ending, Proven
 from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.outcome import Ending, Proven
 from codeexec_operator.core.startup import Timing
 
 MAX_RUN_SECONDS: Final = 86_400

@@ -8,11 +8,11 @@ from typing import Any
 
 from codeexec_api import Event, PodLimits, PodRequests, Reason, evaluate
 from codeexec_api.names import TEMPLATE_LABEL
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import PolicyProblem
 from codeexec_operator.core.observed_pool import ObservedPool
+from codeexec_operator.core.outcome import Ending
 
 
 @dataclass(frozen=True)

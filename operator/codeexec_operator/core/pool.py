@@ -22,9 +22,9 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadPool,
 )
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import RunnerView, is_blocked
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, ObservedPool, is_asked
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
 from codeexec_operator.core.startup import Timing

@@ -7,8 +7,8 @@ from typing import Any
 from codeexec_api import Condition, ConditionType, Reason, SandboxPoolStatus
 from codeexec_api.names import POOL_LABEL
 from codeexec_operator.core.delay import FREE_ROOM, counted
-from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed_pool import Member, ObservedPool
+from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.pod_template import Template
 
 

@@ -13,8 +13,8 @@ from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import AdoptPod, Plan, ReadApprovals, ReadPod, ReadRequest, ResumeCode, StartCode
 from codeexec_operator.core.approving import lapsed_approval, look_at_code
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import FrameStream, Observed, PodLink
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish
 from codeexec_operator.core.starting import deadline_of, distrusted, is_stateful, look_for_session, verdict_now

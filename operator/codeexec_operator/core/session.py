@@ -21,11 +21,11 @@ from codeexec_operator.core.actions import (
     ReturnPod,
 )
 from codeexec_operator.core.client_lease import look_after_client
-from codeexec_operator.core.findings import Ending, transition, waits_no_more
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import ClaimedView, ObservedSession, PolicyProblem
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, is_usable
+from codeexec_operator.core.outcome import Ending, transition, waits_no_more
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 

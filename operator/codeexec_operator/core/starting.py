@@ -20,10 +20,10 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.approving import consult, permits
-from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven, waits_no_more, with_condition
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
+from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, Proven, waits_no_more, with_condition
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, waiting_no_more
 from codeexec_operator.core.startup import Timing

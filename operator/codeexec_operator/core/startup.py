@@ -22,9 +22,9 @@ from codeexec_api import (
 from codeexec_operator.core.actions import Attach, Plan
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import explain, judge
-from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
 from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, Proven
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.manifests.pod import PodParts
 
