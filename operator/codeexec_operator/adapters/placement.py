@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from codeexec_api import CodeExecution, CodeSession, Phase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
-from codeexec_operator.adapters.pool_guest import FindPool, PoolGuest
+from codeexec_operator.adapters.pool_claimant import FindPool, PoolClaimant
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
@@ -29,8 +29,8 @@ class Register:
     rooms: Rooms
 
 
-class Placement(PoolGuest):
-    """Stands for the execution in the queue of its session or its pool, where it is a `Guest`.
+class Placement(PoolClaimant):
+    """Stands for the execution in the queue of its session or its pool, where it is a `PodClaimant`.
 
     `worker` has the pod of the execution, be it its own or one of a pool; `execution` is what is known of it now.
     """
@@ -42,7 +42,7 @@ class Placement(PoolGuest):
         self._session: SessionWorker | None = None
         self._joined_at = self._since = now()
 
-    # --- Guest ---
+    # --- PodClaimant ---
 
     @property
     def claim(self) -> Claim:

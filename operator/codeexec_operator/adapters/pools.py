@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from codeexec_api import PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
 from codeexec_api.names import POOL_SUFFIX_LENGTH
-from codeexec_operator.adapters.pool_claims import Claims, Guest
+from codeexec_operator.adapters.pool_claims import Claims, PodClaimant
 from codeexec_operator.adapters.pool_pods import ClaimedPod, PoolPods
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.worker import Context, Worker, all_of, now
@@ -107,23 +107,23 @@ class PoolWorker(Worker):
         """True if executions with this verdict and these limits get their pods here."""
         return not self.deleted and serves(self._seen, verdict, limits)
 
-    def join(self, guest: Guest) -> None:
+    def join(self, claimant: PodClaimant) -> None:
         """Get in line, behind those that were created earlier. May `receive` a pod at once."""
-        if self.claims.queue.join(guest):
+        if self.claims.queue.join(claimant):
             self._hand_out()
             self.wake()
 
-    def leave(self, guest: Guest, pod: ClaimedPod | None) -> None:
+    def leave(self, claimant: PodClaimant, pod: ClaimedPod | None) -> None:
         """An execution is over, or doesn't wait any more."""
-        gave_up = self.claims.leave(guest, pod)
+        gave_up = self.claims.leave(claimant, pod)
         if gave_up and self._seen.problem and self._seen.problem.reason is Reason.QUOTA_EXCEEDED:
             self._seen = replace(self._seen, problem_at=now(), problems=1)  # soon there is room again
         self.wake()
 
-    def view_for(self, guest: Guest, since: datetime) -> PoolView:
+    def view_for(self, claimant: PodClaimant, since: datetime) -> PoolView:
         """What an execution sees of the pool that has waited since then."""
         queue = self.claims.queue
-        return PoolView(self.meta.name, since, queue.place(guest), len(queue), self._trouble)
+        return PoolView(self.meta.name, since, queue.place(claimant), len(queue), self._trouble)
 
     def _hand_out(self) -> None:
         """Give pods to those who wait. Nothing here awaits anything."""
@@ -131,9 +131,9 @@ class PoolWorker(Worker):
         if not self.claims.queue or not isinstance(template, Template):
             return
         moment, admitted = now(), self._pods.in_order()
-        for guest, name in assign(self.claims.queue, admitted, template, self._seen, moment, self.context.timing):
+        for claimant, name in assign(self.claims.queue, admitted, template, self._seen, moment, self.context.timing):
             self._seen = replace(self._seen, last_claim_at=moment)
-            self.claims.take(guest, self._pods.take(name, template))
+            self.claims.take(claimant, self._pods.take(name, template))
 
     @property
     def count(self) -> PoolCount:

@@ -10,7 +10,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
-from codeexec_operator.adapters.pool_guest import FindPool, SessionGuest
+from codeexec_operator.adapters.pool_claimant import FindPool, SessionClaimant
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
@@ -44,11 +44,11 @@ class SessionWorker(PodWorker):
             executions=session.status.executions,
         )
         self._queue: Line[Claimant] = Line(rank)
-        self._guests: dict[str, Claimant] = {}
+        self._claimants: dict[str, Claimant] = {}
         """Those in line, by UID."""
         self._forget, self._rooms = forget, rooms
         super().__init__(context, session)
-        self._pool = SessionGuest(self, lambda: self._seen.session, find_pool)
+        self._pool = SessionClaimant(self, lambda: self._seen.session, find_pool)
 
     @property
     def version(self) -> int:
@@ -63,26 +63,26 @@ class SessionWorker(PodWorker):
         self._seen = replace(self._seen, **facts)
         self.wake()
 
-    def join(self, guest: Claimant) -> None:
+    def join(self, claimant: Claimant) -> None:
         """An execution wants to run in this session; its turn comes when those before it have left."""
-        if self._queue.join(guest):
-            self._guests[guest.claim.uid] = guest
+        if self._queue.join(claimant):
+            self._claimants[claimant.claim.uid] = claimant
             self.wake()
 
-    def leave(self, guest: Claimant, *, ran: bool) -> None:
+    def leave(self, claimant: Claimant, *, ran: bool) -> None:
         """An execution is over."""
-        if not self._queue.leave(guest):
+        if not self._queue.leave(claimant):
             return
-        del self._guests[guest.claim.uid]
+        del self._claimants[claimant.claim.uid]
         if ran:
             self._seen = replace(self._seen, used_at=now(), executions=self._seen.executions + 1)
         self.wake()
 
-    def view_for(self, guest: Claimant, since: datetime) -> SessionView:
+    def view_for(self, claimant: Claimant, since: datetime) -> SessionView:
         """What an execution sees of the session that has waited since then."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
-        turn = self._queue.first is guest and has_turn(guest, self._seen, sandbox.runner)
-        place, length = self._queue.place(guest), len(self._queue)
+        turn = self._queue.first is claimant and has_turn(claimant, self._seen, sandbox.runner)
+        place, length = self._queue.place(claimant), len(self._queue)
         return SessionView(self._seen.session, sandbox, turn, since, place, length)
 
     @property
@@ -98,7 +98,7 @@ class SessionWorker(PodWorker):
     @property
     def busy(self) -> bool:
         """True if executions run or wait in it."""
-        return bool(self._guests)
+        return bool(self._claimants)
 
     def give_up(self, why: str) -> None:
         """Its runner can't be trusted to do anything more."""
@@ -107,14 +107,14 @@ class SessionWorker(PodWorker):
     async def _step(self) -> Plan:
         plan = await super()._step()
         told = plan.status is not None  # such as why the pod doesn't start
-        self._wake_guests(all_of_them=told or self.over or self._seen.session.spec.ended)
+        self._wake_claimants(all_of_them=told or self.over or self._seen.session.spec.ended)
         return plan
 
-    def _wake_guests(self, *, all_of_them: bool) -> None:
+    def _wake_claimants(self, *, all_of_them: bool) -> None:
         """Others than the first, and than those whose code has started, only wait, until nothing can run any more."""
-        for guest in self._queue:
-            guest.wake()
-            if not (all_of_them or guest.claim.started):
+        for claimant in self._queue:
+            claimant.wake()
+            if not (all_of_them or claimant.claim.started):
                 return
 
     def _decide(self) -> Plan:
@@ -124,7 +124,7 @@ class SessionWorker(PodWorker):
             self._seen,
             sandbox=self.sandbox,
             cluster_view=self.context.prober.view_from(self.sandbox.pod),
-            guests=self._guests.keys(),
+            claimants=self._claimants.keys(),
             pool_asked=self._pool.asked,
             claimed=self._pool.view,
             adopting=self._pool.adopting,
@@ -202,7 +202,7 @@ class SessionWorker(PodWorker):
                 update={"spec": self._seen.session.spec.model_copy(update={"ended": True})}
             )
             self._seen = replace(self._seen, session=gone)
-        self._wake_guests(all_of_them=True)
+        self._wake_claimants(all_of_them=True)
         await self._pool.end()
         self._forget(self)
         await super()._end()

@@ -354,7 +354,7 @@ class ObservedSession:
     """Where the policy is kept, for messages."""
     cluster_view: ClusterView = field(default_factory=ClusterView)
     sandbox: Sandbox = field(default_factory=Sandbox)
-    guests: Set[str] = frozenset()
+    claimants: Set[str] = frozenset()
     """UIDs of the executions that run in it or wait for it."""
     used_at: datetime | None = None
     """When this process last saw an execution of it end."""

@@ -153,7 +153,7 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         message = f"the session reached spec.maxLifetimeSeconds ({spec.max_lifetime_seconds} s)"
         return _end(seen, now, Ending(Event.DEADLINE, None, message))
     used_at = seen.used_at or status.last_used_at or now
-    if not seen.guests:
+    if not seen.claimants:
         # Code that ran when the operator was restarted is not in the record as a use.
         idle = _idle(seen, max(used_at, seen.since), now)
         if isinstance(idle, Ending):
@@ -167,7 +167,7 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     connected = startup.connect(seen.sandbox, now, timing, min(end_at, answer_by or end_at))
     if isinstance(connected, Plan):
         return connected
-    if (stray := connected[1].job) and stray not in seen.guests:
+    if (stray := connected[1].job) and stray not in seen.claimants:
         return _end_stray(stray, seen, now, timing)
     if used_at > (status.last_used_at or used_at):
         return _record_use(seen, now, timing, end_at)

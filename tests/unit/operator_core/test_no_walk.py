@@ -169,7 +169,7 @@ async def test_that_a_pool_has_opened_is_told_to_executions_of_its_namespace(mon
     assert told == [HERE]
 
 
-class Guest:
+class PodClaimant:
     """An execution that waits."""
 
     woken = 0
@@ -197,17 +197,17 @@ async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> N
         session = SessionWorker(
             stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None), lambda *_: None
         )
-        guests = [Guest(number) for number in range(others + 2)]
-        for guest in guests:
-            session.join(guest)
+        claimants = [PodClaimant(number) for number in range(others + 2)]
+        for claimant in claimants:
+            session.join(claimant)
         await settle()
-        before = [guest.woken for guest in guests]
+        before = [claimant.woken for claimant in claimants]
         with WorkDone() as work:
-            session.leave(guests[0], ran=True)
+            session.leave(claimants[0], ran=True)
             await settle()
-            session.view_for(guests[-1], now())
-        assert guests[1].woken > before[1], "control: whose turn it is hears of it"
-        assert [guest.woken for guest in guests[2:]] == before[2:]
+            session.view_for(claimants[-1], now())
+        assert claimants[1].woken > before[1], "control: whose turn it is hears of it"
+        assert [claimant.woken for claimant in claimants[2:]] == before[2:]
         session.task.cancel()
         await asyncio.gather(session.task, return_exceptions=True)
         return work.lines
@@ -220,14 +220,14 @@ async def test_all_who_wait_hear_that_a_session_is_over() -> None:
     session = SessionWorker(
         stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None), lambda *_: None
     )
-    guests = [Guest(number) for number in range(3)]
-    for guest in guests:
-        session.join(guest)
+    claimants = [PodClaimant(number) for number in range(3)]
+    for claimant in claimants:
+        session.join(claimant)
     await settle()
-    before = [guest.woken for guest in guests]
+    before = [claimant.woken for claimant in claimants]
     session.observe_deletion()
     await asyncio.wait([session.task], timeout=5)
-    assert all(guest.woken > known for guest, known in zip(guests, before, strict=True))
+    assert all(claimant.woken > known for claimant, known in zip(claimants, before, strict=True))
 
 
 async def test_a_place_in_the_line_of_a_pool_is_found_at_the_same_cost_however_many_wait() -> None:
@@ -236,8 +236,8 @@ async def test_a_place_in_the_line_of_a_pool_is_found_at_the_same_cost_however_m
         stage.controller.on_pool(a_raw_pool(0, HERE), deleted=False)
         pool: Any = next(iter(stage.controller._of(HERE)))
         for number in range(others):
-            pool.join(Guest(-number))
-        last = Guest(-others)  # the earliest of all
+            pool.join(PodClaimant(-number))
+        last = PodClaimant(-others)  # the earliest of all
         with WorkDone() as work:
             pool.join(last)
             assert pool.view_for(last, NOW).position == 0

@@ -250,7 +250,7 @@ def sessions(draw: st.DrawFn) -> ObservedSession:
         adopting=draw(st.booleans()),
         cluster_view=draw(st.sampled_from([CLUSTER_VIEW, ClusterView()])),
         sandbox=view.sandbox,
-        guests=draw(st.sampled_from([frozenset(), frozenset({UID})])),
+        claimants=draw(st.sampled_from([frozenset(), frozenset({UID})])),
         used_at=draw(st.none() | moments),
         executions=draw(st.integers(0, 3)),
         unresponsive=draw(st.sampled_from(["", "", "it did not end the code"])),

@@ -23,7 +23,7 @@ FindPool: TypeAlias = Callable[[str, Verdict, PodLimits], PoolWorker | None]
 """By namespace, and what is asked for."""
 
 
-class PoolGuest:
+class PoolClaimant:
     """Stands for an execution or a session in the queue of a pool. `worker` has the pod, whoever has made it."""
 
     def __init__(self, worker: PodWorker, find_pool: FindPool) -> None:
@@ -67,7 +67,7 @@ class PoolGuest:
         self._worker.pod_name, self._worker.sandbox, self._worker.connection = pod, sandbox, connection
 
 
-class SessionGuest(PoolGuest):
+class SessionClaimant(PoolClaimant):
     """Stands for a session, and never waits. `session` is what is known of it now."""
 
     def __init__(self, worker: PodWorker, session: Callable[[], CodeSession], find_pool: FindPool) -> None:
