@@ -65,13 +65,13 @@ class PoolWorker(Worker):
         if int(pool.metadata.resource_version) > int(before.metadata.resource_version):
             self._seen = replace(self._seen, pool=pool)
             if pool.metadata.generation != before.metadata.generation:
-                self._forgive()
+                self._reset_backoff()
                 self.claims.wake()
             self.wake()
 
     def policy_changed(self) -> None:
         """The policy of the namespace is another one."""
-        self._forgive()
+        self._reset_backoff()
         self._know_policy()
         self.claims.wake()
         self.wake()
@@ -100,7 +100,7 @@ class PoolWorker(Worker):
             self.claims.lose(name)
         self.wake()
 
-    def _forgive(self) -> None:
+    def _reset_backoff(self) -> None:
         self._seen = replace(self._seen, problem=None, problem_at=None, problems=0)
 
     def serves(self, verdict: Verdict, limits: PodLimits) -> bool:
@@ -256,7 +256,7 @@ class PoolWorker(Worker):
         if name not in self._pods.members:
             return
         took = self._pods.admit(name, proven)
-        self._forgive()
+        self._reset_backoff()
         self._seen = replace(self._seen, last_refill_ms=round(took.total_seconds() * 1000))
         self._hand_out()
         self._starts.ended(self.meta.uid)
