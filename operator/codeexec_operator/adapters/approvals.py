@@ -1,7 +1,7 @@
 """What humans decide about one execution, and the copy of its code that they read."""
 
 from codeexec_api import CodeExecution, ExecutionApproval
-from codeexec_operator.adapters.worker import Worker, understood
+from codeexec_operator.adapters.worker import Worker, parse_or_log
 from codeexec_operator.core.payload import Payload
 
 
@@ -38,7 +38,7 @@ class Approvals:
         listed = await self._worker.context.cluster.list_approvals(meta.namespace, meta.name)
         self._by_name = {name: self._by_name[name] for name in self._heard}
         for raw in listed:
-            if approval := understood(ExecutionApproval.parse, raw):
+            if approval := parse_or_log(ExecutionApproval.parse, raw):
                 self.observe(approval, deleted=False)
         self._read = True
         self._worker.wake()

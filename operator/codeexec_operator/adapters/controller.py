@@ -26,7 +26,7 @@ from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.roster import Roster
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.supervision import end
-from codeexec_operator.adapters.worker import Context, understood
+from codeexec_operator.adapters.worker import Context, parse_or_log
 from codeexec_operator.core.measures import Census
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.starts import Starts
@@ -87,7 +87,7 @@ class Controller:
             if worker:
                 worker.observe_leaving(version)
             return
-        if (record := understood(parse, raw)) is None:
+        if (record := parse_or_log(parse, raw)) is None:
             return
         self._context.audit.heard(record.metadata.namespace, record.status.audit)
         if worker:
@@ -99,7 +99,7 @@ class Controller:
         """An ExecutionApproval was seen, changed or deleted. Whoever waits for one lists those that were there."""
         name = raw["metadata"].get("labels", {}).get(EXECUTION_LABEL, "")
         worker = self._executions.named(raw["metadata"]["namespace"], name)
-        if worker and (approval := understood(ExecutionApproval.parse, raw)):
+        if worker and (approval := parse_or_log(ExecutionApproval.parse, raw)):
             worker.approvals.observe(approval, deleted=deleted)
 
     def on_pool(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
@@ -109,7 +109,7 @@ class Controller:
             if worker:
                 worker.observe_deletion()
             return
-        if (pool := understood(SandboxPool.parse, raw)) is None:
+        if (pool := parse_or_log(SandboxPool.parse, raw)) is None:
             return
         if worker:
             worker.observe_pool(pool)

@@ -83,7 +83,7 @@ class Context:
     recorder: Recorder
 
 
-def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
+def parse_or_log(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
     """An object of the API server; None if it isn't understood, which is logged."""
     try:
         return parse(raw)
