@@ -175,7 +175,7 @@ class ExecutionWorker(PodWorker):
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._code.begin()
-        self.aside(self._tidy_up(others))
+        self.run_in_background(self._tidy_up(others))
         await self._code.start(self.place.connection, start.messages)
 
     async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
@@ -204,7 +204,7 @@ class ExecutionWorker(PodWorker):
             self.place.leave()
             self._over.set()
             if runner := self.place.connection:
-                self.aside(self._acknowledge(runner))
+                self.run_in_background(self._acknowledge(runner))
 
     async def _acknowledge(self, runner: Connection) -> None:
         """A pod that ends takes the node's time."""

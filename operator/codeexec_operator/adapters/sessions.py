@@ -162,7 +162,7 @@ class SessionWorker(PodWorker):
                 self._pool.give_back()
             case actions.AdoptPod(patch):
                 self._pool.adopting = True
-                self.aside(self._pool.adopt(patch))
+                self.run_in_background(self._pool.adopt(patch))
                 self.wake()
             case actions.CancelStray(uid):
                 await self._end_stray(uid)

@@ -106,7 +106,7 @@ class Worker(ABC):
         self.released = False
         """True: its namespace isn't served any more, so a request that is forbidden is not made again."""
         self._wake = asyncio.Event()
-        self._aside: set[asyncio.Task[object]] = set()
+        self._background: set[asyncio.Task[object]] = set()
         self._stale = False
         self._retries = Retries(self.name, context.telemetry.metrics)
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
@@ -153,11 +153,11 @@ class Worker(ABC):
         self.deleted = True
         self.wake()
 
-    def aside(self, job: Coroutine[Any, Any, object]) -> None:
+    def run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
         """Do something that nobody waits for; it is finished before this worker ends."""
         task = asyncio.create_task(job)
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def insist(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
         """Try some times what nothing depends on. False, and `failure` in the log, if it does not succeed."""
@@ -173,10 +173,10 @@ class Worker(ABC):
                 if plan.status is None:
                     await self._sleep(plan.wake_at)
         except asyncio.CancelledError:
-            await end(*self._aside)  # the next operator finds what is left
+            await end(*self._background)  # the next operator finds what is left
             raise
         finally:
-            await asyncio.gather(*self._aside, return_exceptions=True)
+            await asyncio.gather(*self._background, return_exceptions=True)
             await self._end()
 
     async def _step(self) -> Plan:
