@@ -21,7 +21,7 @@ class Approvals:
     @property
     def known(self) -> tuple[ExecutionApproval, ...] | None:
         """Those that there are; None if they were not read yet."""
-        return tuple(one for _, one in self._by_name.values() if one) if self._read else None
+        return tuple(approval for _, approval in self._by_name.values() if approval) if self._read else None
 
     def observe(self, approval: ExecutionApproval, *, deleted: bool) -> None:
         """A decision was seen, changed or deleted."""

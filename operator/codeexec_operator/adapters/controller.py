@@ -139,7 +139,7 @@ class Controller:
 
     async def on_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A sandbox pod was seen, changed or deleted."""
-        owners = [one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")]
+        owners = [owner["uid"] for owner in raw["metadata"].get("ownerReferences") or () if owner.get("controller")]
         if not owners:
             return
         worker = self._worker(owners[0])
@@ -155,8 +155,8 @@ class Controller:
     def known(self, namespace: str) -> Known:
         """What is known of a namespace at this moment."""
         workers = self._of(namespace)
-        live = (one.meta.uid for one in workers if isinstance(one, PoolWorker) or not one.phase.terminal)
-        return Known(frozenset(live), frozenset(pod for one in workers for pod in one.pods()))
+        live = (worker.meta.uid for worker in workers if isinstance(worker, PoolWorker) or not worker.phase.terminal)
+        return Known(frozenset(live), frozenset(pod for worker in workers for pod in worker.pods()))
 
     def missed(self, namespace: str, known: Known) -> None:
         """These objects and pods aren't listed any more: their deletion, or their end, was missed."""
@@ -172,18 +172,18 @@ class Controller:
         Returns when nobody looks after anything there any more. When cancelled, what is left is looked after as before.
         """
         here = self._of(namespace)
-        running = [one for one in here if isinstance(one, ExecutionWorker) and one.phase is Phase.RUNNING]
-        await end(*(one.task for one in here if one not in running and not isinstance(one, SessionWorker)))
-        await end(*(one.task for one in here if isinstance(one, SessionWorker) and not one.busy))
+        running = [worker for worker in here if isinstance(worker, ExecutionWorker) and worker.phase is Phase.RUNNING]
+        await end(*(worker.task for worker in here if worker not in running and not isinstance(worker, SessionWorker)))
+        await end(*(worker.task for worker in here if isinstance(worker, SessionWorker) and not worker.busy))
         left = self._of(namespace)
         try:
             for worker in left:
                 worker.released = True
-            await asyncio.gather(*(asyncio.wait([one.task]) for one in running))
+            await asyncio.gather(*(asyncio.wait([worker.task]) for worker in running))
         finally:
             for worker in left:
                 worker.released = False
-        await end(*(one.task for one in self._of(namespace)))
+        await end(*(worker.task for worker in self._of(namespace)))
 
     def _of(self, namespace: str) -> "list[ExecutionWorker | SessionWorker | PoolWorker]":
         return [*self._executions.of(namespace), *self._sessions.of(namespace), *self._pools.of(namespace)]
@@ -240,16 +240,16 @@ class Controller:
         return None if worker is None or worker.over else worker
 
     def _find_pool(self, namespace: str, verdict: Verdict, limits: PodLimits) -> PoolWorker | None:
-        here = sorted(self._pools.of(namespace), key=lambda one: one.meta.name)
-        return next((one for one in here if one.serves(verdict, limits)), None)
+        here = sorted(self._pools.of(namespace), key=lambda pool: pool.meta.name)
+        return next((pool for pool in here if pool.serves(verdict, limits)), None)
 
     def _look_around(self, namespace: str) -> Room:
-        sessions = [one for one in self._sessions.of(namespace) if one.phase is SessionPhase.READY]
+        sessions = [session for session in self._sessions.of(namespace) if session.phase is SessionPhase.READY]
         return Room(
-            idle=tuple(one.meta.name for one in sessions if not one.busy),
-            busy=sum(one.busy for one in sessions),
-            executions=sum(one.phase is Phase.RUNNING and bool(one.pods()) for one in self._executions.of(namespace)),
-            ready=sum(one.count.ready for one in self._pools.of(namespace)),
+            idle=tuple(session.meta.name for session in sessions if not session.busy),
+            busy=sum(session.busy for session in sessions),
+            executions=sum(run.phase is Phase.RUNNING and bool(run.pods()) for run in self._executions.of(namespace)),
+            ready=sum(pool.count.ready for pool in self._pools.of(namespace)),
         )
 
     def _wake_pools(self, namespace: str) -> None:
@@ -276,22 +276,22 @@ class Controller:
     def awaited_payloads(self, namespace: str) -> set[str]:
         """Names of the Secrets that an execution still needs."""
         here = self._executions.of(namespace)
-        names = [one.awaited_payload for one in here]
+        names = [worker.awaited_payload for worker in here]
         payloads = {payload_name(name, part) for name in names if name for part in range(MAX_PAYLOAD_PARTS)}
-        return payloads | {name for one in here if (name := one.awaited_review)}
+        return payloads | {name for worker in here if (name := worker.awaited_review)}
 
     def awaited_keys(self) -> frozenset[str]:
         """Names of the sealing keys that an execution still needs."""
-        return frozenset(key for one in self._executions if (key := one.awaited_key))
+        return frozenset(key for worker in self._executions if (key := worker.awaited_key))
 
     def census(self) -> Census:
         """How many there are of what is not over."""
         return Census(
-            Counter((one.meta.namespace, one.phase) for one in self._executions if not one.phase.terminal),
-            Counter((one.meta.namespace, one.phase) for one in self._sessions if not one.phase.terminal),
+            Counter((worker.meta.namespace, worker.phase) for worker in self._executions if not worker.phase.terminal),
+            Counter((worker.meta.namespace, worker.phase) for worker in self._sessions if not worker.phase.terminal),
             [pool.count for pool in self._pools],
         )
 
     async def stop(self) -> None:
         """End all work. Code that runs goes on; the next operator takes it up."""
-        await end(*(one.task for one in [*self._executions, *self._sessions, *self._pools]))
+        await end(*(worker.task for worker in [*self._executions, *self._sessions, *self._pools]))

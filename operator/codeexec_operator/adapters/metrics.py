@@ -153,7 +153,7 @@ class _Now(Collector):
         for what, phases, counts in unfinished:
             text = f"{what} that are not over, by phase."
             gauge = GaugeMetricFamily(f"codeexec_current_{what.lower()}", text, labels=[_NAMESPACE, "phase"])
-            for namespace, phase in product(served, (one for one in phases if not one.terminal)):
+            for namespace, phase in product(served, (phase for phase in phases if not phase.terminal)):
                 gauge.add_metric([namespace, phase.value], counts.get((namespace, phase), 0))
             yield gauge
         pools = pools_by_namespace(census.pools, list(served))

@@ -170,7 +170,7 @@ class Operation:
         before, self._configuration = self._configuration, new
         if new == before:
             return
-        changed = [one.name for one in fields(new) if getattr(new, one.name) != getattr(before, one.name)]
+        changed = [field.name for field in fields(new) if getattr(new, field.name) != getattr(before, field.name)]
         logger.warning("the configuration has changed, and is in force from now on: %s", ", ".join(changed))
         self._context.prober.trust(new.image_keys)
         if (new.policy, new.image_keys) != (before.policy, before.image_keys):
@@ -182,7 +182,7 @@ class Operation:
             self._tenants.each(self._add_pool)
 
     def _ours(self) -> list[str]:
-        return [one for one in self._configuration.namespaces if self._shard.serves(one)]
+        return [namespace for namespace in self._configuration.namespaces if self._shard.serves(namespace)]
 
     def _begin(self, tenant: Tenant) -> None:
         """The jobs of one namespace."""
@@ -227,5 +227,5 @@ class Operation:
         if self._shard.index:
             return None
         others = set(self._configuration.namespaces).difference(self._ours())
-        awaited = [await self._cluster.keys_of_unfinished(one) for one in sorted(others)]
+        awaited = [await self._cluster.keys_of_unfinished(namespace) for namespace in sorted(others)]
         return self.controller.awaited_keys().union(*awaited)

@@ -64,7 +64,7 @@ class Payloads:
         while self._bytes.total() > _HELD_BYTES:
             self._drop_oldest(max(self._bytes, key=self._bytes.__getitem__))
         while sum(map(len, self._held.values())) > _REMEMBERED:
-            self._drop_oldest(max(self._held, key=lambda one: len(self._held[one])))
+            self._drop_oldest(max(self._held, key=lambda namespace: len(self._held[namespace])))
 
     def _drop_oldest(self, namespace: str) -> None:
         self.take(namespace, next(iter(self._held[namespace])))

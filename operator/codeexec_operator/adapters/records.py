@@ -41,7 +41,7 @@ _POLICIES: Final = Resource(_API, POLICY_PLURAL)
 _APPROVALS: Final = Resource(_API, APPROVAL_PLURAL)
 _RESOURCES: Final[Mapping[type, Resource]] = {CodeExecution: _EXECUTIONS, CodeSession: _SESSIONS, SandboxPool: _POOLS}
 _CONFIG_MAPS: Final = Resource("api/v1", "configmaps")
-_WATCHED: Final = frozenset(one.plural for one in (_EXECUTIONS, _SESSIONS, _POOLS, _POLICIES, _APPROVALS))
+_WATCHED: Final = frozenset(resource.plural for resource in (_EXECUTIONS, _SESSIONS, _POOLS, _POLICIES, _APPROVALS))
 UNFINISHED, _FINISHED = (
     {
         plural: ",".join(f"status.phase!={phase.value}" for phase in phases if phase.terminal is not over)
@@ -86,7 +86,7 @@ class Records:
             ApiException: the API server refuses.
         """
         served = await self._api.request("GET", f"/{_API}")
-        if missing := _WATCHED - {one["name"] for one in served["resources"]}:
+        if missing := _WATCHED - {kind["name"] for kind in served["resources"]}:
             raise JobFailure(f"the CRD {min(missing)}.{GROUP} is not there: install the chart's CRDs")
         await self._api.request("GET", _EXECUTIONS.path(namespace), query={"limit": 1}, accept=ONLY_METADATA)
 
@@ -108,8 +108,8 @@ class Records:
         """codeexecutions: list. Names of the keys that the payloads of unfinished executions are sealed with."""
         query = {"fieldSelector": UNFINISHED[EXECUTION_PLURAL]}
         pages = self._api.pages(_EXECUTIONS.path(namespace), _AT_A_TIME, query=query)
-        sealed = [one["spec"].get("sealedPayload") async for page in pages for one in page["items"] or ()]
-        return {one["keyName"] for one in sealed if one}
+        sealed = [execution["spec"].get("sealedPayload") async for page in pages for execution in page["items"] or ()]
+        return {payload["keyName"] for payload in sealed if payload}
 
     async def pods_in_use(self, namespace: str) -> set[str]:
         """codeexecutions, codesessions: list. Names of the pods of running executions and of ready sessions."""
@@ -118,7 +118,7 @@ class Records:
             self._api.list(resource.path(namespace), _AT_A_TIME, query={"fieldSelector": f"status.phase={phase.value}"})
             for resource, phase in users
         ]
-        return {one["status"].get("podName", "") for listed in await asyncio.gather(*lists) for one in listed}
+        return {record["status"].get("podName", "") for listed in await asyncio.gather(*lists) for record in listed}
 
     async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
         """codeexecutions, codesessions, sandboxpools: list. The metadata of all that isn't over."""
@@ -126,7 +126,7 @@ class Records:
             self._api.metadata(resource.path(namespace), {"fieldSelector": UNFINISHED.get(resource.plural, "")})
             for resource in (_EXECUTIONS, _SESSIONS, _POOLS)
         ]
-        return [one for listed in await asyncio.gather(*lists) for one in listed]
+        return [meta for listed in await asyncio.gather(*lists) for meta in listed]
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
         raw: Mapping[str, Any] | None = await found(self._api.request("GET", resource.path(namespace, name)))

@@ -174,7 +174,7 @@ class SessionWorker(PodWorker):
     async def _end_stray(self, uid: str) -> None:
         """Unless its execution is there, and only its list takes long."""
         unfinished = await self.context.cluster.list_unfinished(self.meta.namespace)
-        if uid in {one["metadata"]["uid"] for one in unfinished}:
+        if uid in {execution["metadata"]["uid"] for execution in unfinished}:
             self._know(since=now())
         elif self.connection:
             logger.warning("%s: ended job %s, which no execution claims", self.name, uid)

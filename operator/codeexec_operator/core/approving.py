@@ -153,7 +153,7 @@ def lapsed_approval(
     expired = approval.expires_at is not None and now >= approval.expires_at
     if ruling.approved and not expired:
         return None
-    if ruling.approved or any(one.reason == EXPIRED for one in ruling.unused):
+    if ruling.approved or any(unused.reason == EXPIRED for unused in ruling.unused):
         message = f"the approval {approval.name} expired before the code could start. Nothing was run"
         return approval, Ending(Event.EXPIRED, Reason.APPROVAL_EXPIRED, message)
     revoked = next((one.spec for one in named if one.spec.revoked), None)

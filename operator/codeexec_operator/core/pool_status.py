@@ -16,7 +16,7 @@ def status_of(
     seen: ObservedPool, members: Mapping[str, Member], template: Template | Ending, now: datetime
 ) -> SandboxPoolStatus:
     """The status, with these pods."""
-    pool, ready = seen.pool, sum(one.ready for one in members.values())
+    pool, ready = seen.pool, sum(member.ready for member in members.values())
     facts: dict[str, Any] = {}
     if isinstance(template, Template):
         facts = {"image": template.image, "runtime_class_name": template.runtime_class_name or ""}
@@ -59,7 +59,7 @@ def trouble_of(seen: ObservedPool) -> str:
     """Why pods of the pool don't become ready; empty if nothing is known to be wrong."""
     if seen.problem:
         return seen.problem.message
-    placeless = [pod.unschedulable for one in (seen.members or {}).values() if (pod := one.sandbox.pod)]
+    placeless = [pod.unschedulable for member in (seen.members or {}).values() if (pod := member.sandbox.pod)]
     blocked = [words for words in placeless if words]
     if seen.held_until:
         return f"its pods give way to pods of executions and sessions that no node has room for. {FREE_ROOM}"

@@ -78,10 +78,10 @@ class Census:
                 chosen.append(Choice(row, Why.NUMBER))
             else:
                 self._kept_sessions.add(row.session)
-        sessions = [one for one in chosen if one.row.plural == SESSION_PLURAL]
+        sessions = [choice for choice in chosen if choice.row.plural == SESSION_PLURAL]
         return [
-            *(one for one in chosen if one.row.plural == EXECUTION_PLURAL),
-            *(one for one in sessions if one.row.name not in self._kept_sessions),
+            *(choice for choice in chosen if choice.row.plural == EXECUTION_PLURAL),
+            *(choice for choice in sessions if choice.row.name not in self._kept_sessions),
         ]
 
     @property

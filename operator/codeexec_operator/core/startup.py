@@ -181,7 +181,7 @@ def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -
 def requested_at(conditions: Sequence[Condition], now: datetime) -> datetime:
     """When the pod was requested: after it was accepted, or after it waited for a pool in vain."""
     found = (find_condition(conditions, kind) for kind in (ConditionType.ACCEPTED, ConditionType.QUEUED))
-    return max((one.last_transition_time for one in found if one), default=now)
+    return max((last.last_transition_time for last in found if last), default=now)
 
 
 def out_of_memory(what: str, limits: PodLimits) -> str:

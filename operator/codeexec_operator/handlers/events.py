@@ -198,7 +198,7 @@ async def _watch(
         raise JobFailure(_what(next(filter(None, errors), None)))
     finally:
         await end(*await spawning)
-        await end(*(one for one in asyncio.all_tasks() - others if _watches(one.get_name(), registry, namespace)))
+        await end(*(task for task in asyncio.all_tasks() - others if _watches(task.get_name(), registry, namespace)))
 
 
 def _watches(name: str, registry: kopf.OperatorRegistry, namespace: str) -> bool:
@@ -215,8 +215,8 @@ def _what(error: BaseException | None) -> str:
 
 def _keep_signals(stop: asyncio.Event) -> None:
     """They end the process; each kopf operator would have them end itself alone."""
-    for one in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 # --- what they are told ---
@@ -249,7 +249,7 @@ for _plural, _take, _many in (
 
 
 def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:
-    return any(one in labels for one in (EXECUTION_LABEL, SESSION_LABEL, POOL_LABEL))
+    return any(label in labels for label in (EXECUTION_LABEL, SESSION_LABEL, POOL_LABEL))
 
 
 @kopf.on.event("v1", "pods", when=_is_sandbox, registry=NAMESPACE)

@@ -35,7 +35,7 @@ EGRESS_TARGETS: Final = "CODEEXEC_EGRESS_TARGETS"
 def egress_targets_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The targets that the spec of a sandbox pod tells its runner to try."""
     containers = spec.get("containers") or [{}]
-    variables = {one["name"]: one.get("value") for one in containers[0].get("env") or ()}
+    variables = {variable["name"]: variable.get("value") for variable in containers[0].get("env") or ()}
     targets: list[Mapping[str, Any]] = json.loads(variables.get(EGRESS_TARGETS) or "[]")
     return targets
 
