@@ -17,7 +17,6 @@ from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.egress_prober import TARGETS_SECONDS, EgressProber
 from codeexec_operator.adapters.event_recorder import EventRecorder
 from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.adapters.last_lines import hear_of_finished
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
@@ -192,7 +191,7 @@ class Operation:
         add("payloads", partial(self._context.payloads.watch, namespace, controller.on_payload), every=0.1)
         keep = partial(self._keeper.run, namespace)
         add("old records", keep, every=_LOOK_SECONDS, after=_RECORDS_SECONDS)
-        add("last audit line", partial(hear_of_finished, cluster, namespace, self._context.audit))
+        add("last audit line", partial(self._context.audit.hear_of_all, cluster, namespace))
         add("chain before", partial(self._tell_of_earlier, namespace), after=_LOOK_SECONDS)
         add("sealing key", partial(self._context.sealing.publish, namespace))
         again = partial(resync, cluster, namespace, controller, self._context.policies)

@@ -58,8 +58,6 @@ _APPROVALS_OF_ONE: Final = 500
 """Approvals that are listed at a time; they are small."""
 
 Record = TypeVar("Record", CodeExecution, CodeSession, SandboxPool)
-Cells = dict[str, Any]
-"""A row by the names of its columns."""
 
 
 class Page:
@@ -67,7 +65,8 @@ class Page:
 
     def __init__(self, body: Mapping[str, Any], date: datetime) -> None:
         columns = [column["name"] for column in body["columnDefinitions"]]
-        self.rows: list[Cells] = [dict(zip(columns, row["cells"], strict=True)) for row in body["rows"] or ()]
+        self.rows = [dict(zip(columns, row["cells"], strict=True)) for row in body["rows"] or ()]
+        """Each by the names of its columns."""
         self.date = date
         """The time by the API server's clock."""
 
