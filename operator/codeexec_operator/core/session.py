@@ -23,9 +23,9 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
-from codeexec_operator.core.observed import ClaimedView, ObservedSession, PolicyProblem
+from codeexec_operator.core.observed import ObservedSession, PolicyProblem
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, is_usable
-from codeexec_operator.core.outcome import Ending, transition, waits_no_more
+from codeexec_operator.core.outcome import Ending, Proven, transition, waits_no_more
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
@@ -63,7 +63,9 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         if not is_usable(seen.sandbox):
             return Plan(actions=(ReturnPod(),))
         accepted = Ending(Event.ACCEPTED, Reason.POD_CLAIMED, verdict.message)
-        return _begin(_knowing(seen, _accepted(seen, now, accepted, facts)), seen.claimed, now)
+        facts |= {"pod_name": seen.claimed.pod_name, "pool_name": seen.claimed.pool}
+        # The pod has shown already that its network is closed: nothing is left to wait for.
+        return _ready(_knowing(seen, _accepted(seen, now, accepted, facts)), seen.claimed.proven, now)
     manifest = _manifest(seen, now, timing, verdict.image, verdict.runtime_class_name)
     facts["pod_name"] = manifest["metadata"]["name"]
     status = _accepted(seen, now, Ending(Event.ACCEPTED, None, verdict.message), facts)
@@ -74,17 +76,13 @@ def _accepted(seen: ObservedSession, now: datetime, ending: Ending, facts: dict[
     return _moved(seen, now, ending, ConditionType.ACCEPTED).model_copy(update=facts)
 
 
-def _begin(seen: ObservedSession, claimed: ClaimedView, now: datetime) -> Plan:
-    """In a pod of a pool, which has shown already that its network is closed: nothing is left to wait for."""
-    status, proven = seen.session.status, claimed.proven
-    facts = {"pod_name": claimed.pod_name, "pool_name": claimed.pool, **proven.facts}
-    facts["conditions"] = set_condition(status.conditions, proven.condition)
+def _ready(seen: ObservedSession, proven: Proven, now: datetime) -> Plan:
+    """In a pod that has shown this, if the policy lets code run in it."""
+    status = seen.session.status
+    facts = proven.facts | {"conditions": set_condition(status.conditions, proven.condition)}
     seen = _knowing(seen, status.model_copy(update=facts))
-    ending = startup.refuses(proven, seen.policy)
-    return _end(seen, now, ending) if ending else _ready(seen, now)
-
-
-def _ready(seen: ObservedSession, now: datetime) -> Plan:
+    if ending := startup.refuses(proven, seen.policy):
+        return _end(seen, now, ending)
     moved = _moved(seen, now, Ending(Event.READY, None, "executions can run"), ConditionType.READY)
     return Plan(status=moved.model_copy(update={"started_at": now, "last_used_at": now}))
 
@@ -137,10 +135,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message
         return delay.tell(seen.session, plan, seen.sandbox, seen.room, now, timing, said)
-    known = status.model_copy(update=proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
-    seen = _knowing(seen, known)
-    ending = startup.refuses(proven, seen.policy)
-    return _end(seen, now, ending) if ending else _ready(seen, now)
+    return _ready(seen, proven, now)
 
 
 def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
