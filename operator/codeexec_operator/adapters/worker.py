@@ -197,27 +197,25 @@ class Worker(ABC):
                 logger.warning("%s: given up, because its namespace is not served any more", self.name)
                 return Plan(actions=(actions.Forget(),))
             self._stale = self._stale or status in (404, 409)
-            await self._rest(error)
-            return Plan(wake_at=now())
+            return await self._rest(error)
         except AuditFailure as error:
-            await self._rest(error, f"{error}; until it can be, nothing is recorded or started")
-            return Plan(wake_at=now())
+            return await self._rest(error, f"{error}; until it can be, nothing is recorded or started")
         except Exception as error:  # a bug must not leave an object without anybody who looks after it
             self.context.telemetry.metrics.unexpected()
             logger.exception("%s: unexpected; trying again", self.name)
-            await self._rest(error)
-            return Plan(wake_at=now())
+            return await self._rest(error)
         if plan.status or plan.actions:  # that nothing was to be done is no sign that it would succeed
             self._retries.succeeded()
         return plan
 
-    async def _rest(self, error: Exception, what: str = "") -> None:
-        """Back off. What happens meanwhile is looked at afterwards; only a deletion ends the pause."""
+    async def _rest(self, error: Exception, what: str = "") -> Plan:
+        """Back off, then decide anew. What happens meanwhile is looked at then; only a deletion ends the pause."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._retries.failed(error, what)):
                 while not self.deleted:
                     self._wake.clear()
                     await self._wake.wait()
+        return Plan(wake_at=now())
 
     async def _sleep(self, wake_at: datetime | None) -> None:
         seconds = None if wake_at is None else max(0.0, (wake_at - now()).total_seconds())
