@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from codeexec_api.names import ORDER_KEY
-from codeexec_api.v1alpha1 import MAX_INLINE_BYTES, MAX_OUTPUT_PARTS
+from codeexec_api.v1alpha1.bounds import MAX_INLINE_BYTES, MAX_OUTPUT_PARTS
 
 PART_BYTES: Final = 640 * 1024
 """A part is closed when it holds this much; one more frame fits on top into a ConfigMap of 1 MiB."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from codeexec_api import ArtifactStatus, BlockStatus, OutputRun, StreamStatus
 from codeexec_api.names import artifact_key
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_BLOCKS, MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS, MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
 from codeexec_operator.core.output_parts import SHORT_PARTS, STREAMS, Kept, Order, OutputParts, StreamName, fit
 
 MAX_RUNS: Final = 1024

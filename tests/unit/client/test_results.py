@@ -7,7 +7,7 @@ import pytest
 from factories import SESSION_REF, an_execution
 
 from codeexec_api import ArtifactStatus, CodeSession, Grant, OutputRun, Phase, SessionPhase, StreamStatus
-from codeexec_api.v1alpha1 import ApprovalStatus
+from codeexec_api.v1alpha1.approval import ApprovalStatus
 from executor_client import (
     Artifact,
     ExecutionLost,

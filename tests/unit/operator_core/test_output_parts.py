@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeexec_api.names import artifact_key
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
 from codeexec_operator.core import output_parts as core
 from codeexec_operator.core.output_parts import STREAMS, OutputPart, StreamName
 from codeexec_operator.core.transcript import Transcript

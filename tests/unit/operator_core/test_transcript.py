@@ -23,7 +23,7 @@ from factories import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_BLOCKS, MAX_EGRESS_TARGETS
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS, MAX_EGRESS_TARGETS
 from codeexec_operator.core import transcript as core
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.output_parts import fit
