@@ -13,7 +13,7 @@ from factories import IMAGE
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
-from codeexec_api.v1alpha1 import OpenedEgress
+from codeexec_api.v1alpha1.execution_status import OpenedEgress
 from codeexec_operator.manifests.network_policy import build_network_policy
 from codeexec_operator.manifests.pod import build_pod
 

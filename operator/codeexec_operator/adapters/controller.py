@@ -18,7 +18,7 @@ from codeexec_api import (
     Verdict,
 )
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL, payload_name
-from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
+from codeexec_api.v1alpha1.bounds import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.pools import PoolWorker

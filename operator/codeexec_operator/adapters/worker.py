@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.names import pod_name
-from codeexec_api.v1alpha1 import ObjectMeta
+from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network, Reserved
-from codeexec_api.v1alpha1 import MAX_EGRESS_TARGETS
+from codeexec_api.v1alpha1.bounds import MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import FRESH, Target
 
 KUBELETS: Final = 2

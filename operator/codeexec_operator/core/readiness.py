@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from codeexec_api import EgressTarget
-from codeexec_api.v1alpha1 import MAX_EGRESS_TARGETS
+from codeexec_api.v1alpha1.bounds import MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import Target
 
 LAYERS: Final = frozenset({"Seccomp", "Landlock", "LandlockPorts"})

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from codeexec_api import CodeExecution, CodeSession, RecordRetention
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
-from codeexec_api.v1alpha1 import MIN_RECORD_SECONDS
+from codeexec_api.v1alpha1.bounds import MIN_RECORD_SECONDS
 
 _UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 _SETTLED: Final = timedelta(seconds=MIN_RECORD_SECONDS)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from codeexec_api import CodeExecutionSpec, ConditionType, Event, Reason, Verdict, find_condition, set_condition
 from codeexec_api.permits import opening
 from codeexec_api.phases import SessionPhase
-from codeexec_api.v1alpha1 import SANDBOX_FIELDS
+from codeexec_api.v1alpha1.sandbox import SANDBOX_FIELDS
 from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import (
     Action,

@@ -23,7 +23,8 @@ from codeexec_api.names import (
     pod_name,
 )
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import DEFAULT_REQUESTS, ObjectMeta
+from codeexec_api.v1alpha1.base import ObjectMeta
+from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS
 from codeexec_operator.manifests import hardening
 
 _RESOURCES: Final = {"cpu": "cpu", "memory": "memory", "ephemeral_storage": "ephemeral-storage"}

@@ -51,7 +51,7 @@ from codeexec_api import (
 )
 from codeexec_api.phases import SESSION_TRANSITIONS, TRANSITIONS
 from codeexec_api.schema import structural
-from codeexec_api.v1alpha1 import UnusedApproval
+from codeexec_api.v1alpha1.approval import UnusedApproval
 from codeexec_operator.core.actions import CreatePod, DeletePayload, DeletePod, Forget, GiveUpSession, Plan, StartCode
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.observed import (
