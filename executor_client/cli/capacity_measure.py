@@ -71,12 +71,21 @@ class CpuMeter:
     """What the nodes use, as their kubelets tell.
 
     Args:
-        reader: asks.
+        ask: for the figures of one node, or why there are none.
         nodes: their names.
+        rest_seconds: how long to watch them at rest.
+        pause: seconds between two questions.
     """
 
-    def __init__(self, reader: CapacityReader, nodes: Sequence[str]) -> None:
-        self._reader, self._nodes = reader, nodes
+    def __init__(
+        self,
+        ask: Callable[[str], Awaitable[tuple[str, float] | str]],
+        nodes: Sequence[str],
+        *,
+        rest_seconds: float = _REST_SECONDS,
+        pause: float = 0.5,
+    ) -> None:
+        self._ask, self._nodes, self._rest_seconds, self._pause = ask, nodes, rest_seconds, pause
         self.cores_at_rest = 0.0
 
     async def why_not(self) -> str:
@@ -85,17 +94,13 @@ class CpuMeter:
             return "CPU was not measured: the nodes are unknown"
         if len(self._nodes) > _MOST_NODES:
             return f"CPU was not measured: the cluster has more than {_MOST_NODES} nodes"
-        if await self._sample() is None:
-            return (
-                "CPU was not measured: the kubelets' figures can't be read. It needs the right `get nodes/proxy`, and "
-                "kubelets that serve /stats/summary"
-            )
-        return ""
+        found = await self._sample()
+        return f"CPU was not measured: {found}" if isinstance(found, str) else ""
 
     async def rest(self) -> None:
         """Measure what the nodes use without our calls."""
         before, begun = await self.fresh(), time.monotonic()
-        await asyncio.sleep(_REST_SECONDS)
+        await asyncio.sleep(self._rest_seconds)
         after = await self.fresh()
         used = sum(after[node][1] - before[node][1] for node in self._nodes)
         self.cores_at_rest = used / (time.monotonic() - begun)
@@ -109,17 +114,22 @@ class CpuMeter:
         seen: dict[str, set[str]] = {node: set() for node in self._nodes}
         deadline = time.monotonic() + _FRESH_SECONDS
         while time.monotonic() < deadline:
-            sample = await self._sample() or {}
+            sample = await self._sample()
+            if isinstance(sample, str):
+                raise CodeExecError(f"measured nothing more: {sample}")
             for node, (at, _) in sample.items():
                 seen[node].add(at)
-            if sample and all(len(times) > 1 for times in seen.values()):
+            if all(len(times) > 1 for times in seen.values()):
                 return sample
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(self._pause)
         raise CodeExecError(f"the kubelets' figures did not change within {_FRESH_SECONDS} s, so CPU can't be measured")
 
-    async def _sample(self) -> Sample | None:
-        found = await asyncio.gather(*map(self._reader.cpu_sample, self._nodes))
-        return {node: one for node, one in zip(self._nodes, found, strict=True) if one} if all(found) else None
+    async def _sample(self) -> Sample | str:
+        """Or why there is none."""
+        found = dict(zip(self._nodes, await asyncio.gather(*map(self._ask, self._nodes)), strict=True))
+        return next((one for one in found.values() if isinstance(one, str)), None) or {
+            node: one for node, one in found.items() if not isinstance(one, str)
+        }
 
 
 class Measurer:
@@ -149,7 +159,7 @@ class Measurer:
         self._client, self._reader, self._request = client, reader, request
         self._calls, self._callers, self._progress = calls, callers, progress
         self._blocks: Sequence[PreparedBlock] = prepare([SourceBlock("python", _CODE)]).blocks
-        self._meter = CpuMeter(reader, nodes)
+        self._meter = CpuMeter(reader.cpu_sample, nodes)
         self._cpu = False
         self._found = Measurement(callers)
 

@@ -15,6 +15,7 @@ from codeexec_api.policy import inheriting
 from executor_client.cli.diagnosis import Right
 from executor_client.cli.inspector import Inspector
 from executor_client.exceptions import CodeExecError, NotFound
+from executor_client.transport.api_errors import message
 
 _PAGE: Final = 500
 _CHART: Final = "app.kubernetes.io/part-of=codeexec"
@@ -84,22 +85,24 @@ class CapacityReader(Inspector):
         await self._read_runtime_class(facts, runtime_class)
         return facts
 
-    async def cpu_sample(self, node: str) -> tuple[str, float] | None:
+    async def cpu_sample(self, node: str) -> tuple[str, float] | str:
         """When the kubelet last measured its node, and how many seconds of CPU the node had used by then.
 
-        None if this identity may not ask, or the kubelet has no figures.
+        Or why that can't be said.
 
         Raises:
-            CodeExecError: the API server or the kubelet does not answer.
+            CodeExecError: the API server does not answer.
         """
         with self.errors(f"read the figures of node {node}"):
             path = f"/api/v1/nodes/{node}/proxy/stats/summary"
             status, body = await self._get(path, {"only_cpu_and_memory": "true"})
+        if status == _FORBIDDEN:
+            return "the right get nodes/proxy is missing"
         if status != 200:
-            return None
+            return f"the kubelet of node {node} can't be asked: {status} {message(body)}"
         cpu = json.loads(body)["node"].get("cpu", {})
         if "usageCoreNanoSeconds" not in cpu:
-            return None
+            return f"the kubelet of node {node} has no figures"
         return str(cpu["time"]), cpu["usageCoreNanoSeconds"] / 1e9
 
     async def _read_policy(self, facts: Facts, operator_namespace: str) -> None:
