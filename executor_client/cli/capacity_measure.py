@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from codeexec_api import Phase
-from codeexec_api.names import POOL_KIND, POOL_PLURAL
+from codeexec_api.names import GROUP, POOL_KIND, POOL_PLURAL
 from codeexec_api.quantities import parse_quantity
 from executor_client.cli.capacity_reader import CapacityReader
+from executor_client.cli.diagnosis import Right
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import Request
 from executor_client.exceptions import CodeExecError, NotPermitted
@@ -192,7 +193,7 @@ class Measurer:
             before = _nothing
             self._found.notes.append(
                 "calls of the kind 'pool' did not wait for a ready pod: that needs the right "
-                "`get sandboxpools.codeexec.dev`"
+                f"`{Right(GROUP, POOL_PLURAL, 'get')}`"
             )
         call = lambda: self._execute(self._request)  # noqa: E731
         await self._measure(POOL, call, [call] * self._callers, before)

@@ -43,10 +43,11 @@ from cluster_tools import ROOT, image
 from contenders import CODE, bare_attach_and_exec, bare_pod, calls, closed_network, concurrent_calls, docker_run
 from density import density, text
 from first import first_call, first_command, first_command_of_docker, in_turn, one_after_the_other
-from history import wins_and_losses
+from history import entry, said, wins_and_losses
 from load import Burst, Sustained, bursts, sustained
 from measuring import WARM_UP, measure
 from output import delays_here, delays_of_docker, prints_much
+from page import kept
 from phases import DatedClient, Way, phases
 from stage import Pool, a_namespace, without_the_default_pool
 from tables import Table, table
@@ -351,8 +352,10 @@ async def main() -> None:
             "density": idle,
         }
     print_all(tables, facts)
+    found = {**facts, "tables": [one.dump() for one in tables]}
+    print(*said([*kept(ROOT / "docs" / "bench"), entry(found)]), sep="\n")
     path = ROOT / ".codeexec" / "bench.json"
-    path.write_text(json.dumps({**facts, "tables": [one.dump() for one in tables]}, indent=2) + "\n")
+    path.write_text(json.dumps(found, indent=2) + "\n")
     print(f"all figures: {path.relative_to(ROOT)}")
 
 

@@ -1,8 +1,8 @@
 """Writes the measurements of `bench.py` into a page: `python tests/bench/page.py docs/performance.md`.
 
 Reads `.codeexec/bench.json`, and `.codeexec/burst.json` if `make bench-burst` has written it. Keeps the run in a file
-of `bench/` beside the page. Replaces the text between the page's markers and writes the figures beside the page. The rest
-of the page is written by hand.
+of `bench/` beside the page. Replaces the text between the page's markers and writes the figures beside the page. The
+rest of the page is written by hand.
 """
 
 import json
@@ -167,6 +167,11 @@ def keep(facts: Mapping[str, Any], folder: Path) -> list[Mapping[str, Any]]:
     folder.mkdir(exist_ok=True)
     name = f"{facts['at'].replace(':', '').partition('+')[0]}.json"
     (folder / name).write_text(json.dumps(entry(facts), indent=2) + "\n")
+    return kept(folder)
+
+
+def kept(folder: Path) -> list[Mapping[str, Any]]:
+    """All entries, the oldest first."""
     return by_date([json.loads(path.read_text()) for path in folder.glob("*.json")])
 
 
