@@ -10,7 +10,7 @@ import click
 from codeexec_api import Limits
 from executor_client.cli import capacity
 from executor_client.cli.capacity import NodeFit, QuotaFit, Sandbox, Total, shown
-from executor_client.cli.capacity_measure import Measured, Measurement, Measurer
+from executor_client.cli.capacity_measure import OWN_POD, Measured, Measurement, Measurer
 from executor_client.cli.capacity_reader import CapacityReader, Facts
 from executor_client.cli.common import PROGRAM
 from executor_client.cli.display import echo_json, echo_table
@@ -177,7 +177,7 @@ def show(report: Report) -> None:
         sections.append(lambda: echo_table(("POOL", "REPLICAS", "READY", "IN USE", "QUEUED"), pools))
     sections.append(lambda: _show_total(report))
     if report.measurement:
-        sections.append(lambda: _show_measurement(report.measurement))
+        sections.append(lambda: _show_measurement(report))
     for number, section in enumerate(sections):
         if number:
             click.echo()
@@ -209,15 +209,18 @@ def _show_total(report: Report) -> None:
         click.echo(f"missing right: {missing}")
 
 
-def _show_measurement(found: Measurement | None) -> None:
+def _show_measurement(report: Report) -> None:
+    found = report.measurement
     if found is None:
         return
+    nodes = sum(one.open for one in report.nodes or ())
     if found.results:
         heading = f"CALLS/S OF {found.callers}"
         echo_table(("KIND", "CALLS", "P50", "P95", heading, "CPU EACH"), [_row(one) for one in found.results])
     for one in found.results:
-        if one.kind == "own pod":
-            click.echo(f"Pods: {one.per_second:.2f} started and ended in a second.")
+        if one.kind == OWN_POD:
+            each = f", {one.per_second / nodes:.2f} for each of {nodes} nodes that take sandboxes" if nodes else ""
+            click.echo(f"Pods: {one.per_second:.2f} started and ended in a second{each}.")
     for note in found.notes:
         click.echo(f"note: {note}")
 

@@ -129,7 +129,7 @@ async def one_call(stage: Stage) -> Table:
             COLD: ours(session="per-call", limits=NO_POOL),
         }
         if await has_gvisor(stage.api):
-            here["codeexec: the same in gVisor"] = ours(session="per-call", runtime_class_name=GVISOR)
+            here["codeexec: the same in gVisor"] = ours(session="per-call", limits=NO_POOL, runtime_class_name=GVISOR)
         for executor in here.values():
             await stack.enter_async_context(executor)
         contenders = {name: calls(executor) for name, executor in (here | stage.docker | stage.local).items()}

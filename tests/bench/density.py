@@ -151,7 +151,7 @@ async def _room(core: client.CoreV1Api) -> AsyncIterator[None]:
     more = {"pods": str(pods), "limits.cpu": str(pods), "limits.memory": f"{pods}Gi"}
     more["limits.ephemeral-storage"] = f"{pods}Gi"
 
-    async def put(hard: Mapping[str, str]) -> None:
+    async def put(hard: Mapping[str, str | None]) -> None:
         patch = {"spec": {"hard": dict(hard)}}
         merge = "application/merge-patch+json"
         await core.patch_namespaced_resource_quota(_QUOTA, SANDBOX, patch, _content_type=merge)
@@ -160,7 +160,7 @@ async def _room(core: client.CoreV1Api) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await put(before)
+        await put({**dict.fromkeys(more), **before})
 
 
 def text(facts: Mapping[str, Any]) -> list[str]:

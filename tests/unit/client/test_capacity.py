@@ -208,7 +208,7 @@ def test_all_of_it_is_shown(capsys) -> None:
     assert "7 more sandboxes fit. The bound is: quota q, pods." in lines
     assert "own pod 10 1700 ms 1800 ms 1.50 900 ms" in lines
     assert "session 10 40 ms 50 ms 9.00 -" in lines
-    assert "Pods: 1.50 started and ended in a second." in lines
+    assert "Pods: 1.50 started and ended in a second, 1.50 for each of 1 nodes that take sandboxes." in lines
     json.dumps(as_dict(report))
 
 
