@@ -403,6 +403,8 @@ def claim(admin: Admin, make_control_pod) -> Iterator[tuple[str, ControlPod]]:
             },
         },
     )
+    # A scheduler that learns of the claim before it is bound may try its pod again after five minutes only.
+    admin.wait_until(f"{name} to be bound", "pvc", name, lambda one: one.get("status", {}).get("phase") == "Bound")
     writer = make_control_pod(
         a_name("writer"),
         {

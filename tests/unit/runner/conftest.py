@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -265,6 +266,27 @@ def interpreter() -> Iterator[Path]:
         yield folder / "bin"
 
 
+@pytest.fixture(scope="session")
+def packages() -> Iterator[Path]:
+    """Those of the virtual environment, where the sandbox user can read them: a checkout may stand in root's home."""
+    installed = Path(ipykernel.__file__).parents[1]
+    if all(folder.stat().st_mode & stat.S_IXOTH for folder in (installed, *installed.parents)):
+        yield installed
+        return
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="codeexec-packages-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(installed, folder / "packages", copy_function=_link)
+        yield folder / "packages"
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)
+
+
 @pytest.fixture
 def before() -> str:
     """Python that runs in the runner first, for `stateful`."""
@@ -272,11 +294,11 @@ def before() -> str:
 
 
 @pytest.fixture
-def stateful(sandbox: Sandbox, interpreter: Path, before: str) -> Iterator[Callable[..., Report]]:
+def stateful(sandbox: Sandbox, interpreter: Path, packages: Path, before: str) -> Iterator[Callable[..., Report]]:
     """Runs jobs of one stateful session; the packages are those of the virtual environment."""
     sandbox.python = str(interpreter / "python3")
     libraries = {"LD_LIBRARY_PATH": str(interpreter.parent / "lib")}  # its own path may lead to where nobody may look
     sandbox.environment |= libraries
-    environment = libraries | {"PYTHONPATH": str(Path(ipykernel.__file__).parents[1]), "PATH": f"{interpreter}:{PATH}"}
+    environment = libraries | {"PYTHONPATH": str(packages), "PATH": f"{interpreter}:{PATH}"}
     with sandbox.connect(before=f"runner.ENVIRONMENT.update({environment!r})\n{before}") as connection:
         yield functools.partial(connection.run, stateful=True)
