@@ -140,7 +140,13 @@ async def one_call(stage: Stage) -> Table:
         "calls",
         f"one call of {CODE}",
         times,
-        {"session / this": SESSION, "pool / this": POOL, "new pod / this": COLD},
+        {
+            "session / this": SESSION,
+            "pool / this": POOL,
+            "new pod / this": COLD,
+            "session, default limits / this": SESSION_DEFAULT,
+            "pool, default limits / this": POOL_DEFAULT,
+        },
     )
 
 

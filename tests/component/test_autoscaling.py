@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from cluster_tools import ROOT, SANDBOX, wait_for
 from component_stage import in_thread
@@ -30,6 +31,7 @@ def autoscaler(pool: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.timeout(240, func_only=True)
 async def test_a_pool_grows_with_the_demand_and_shrinks_after_it(
     operator, stage, admin, client, asking, agent, make_pool, stack
 ):
@@ -38,8 +40,9 @@ async def test_a_pool_grows_with_the_demand_and_shrinks_after_it(
     served = await in_thread(stack.enter_context, ExternalMetrics(stage.plane, admin, operator.metrics))
     await in_thread(admin.apply, autoscaler(pool.name))
     try:
-        calls = [asyncio.create_task(client.execute(code, asking(timeout_seconds=110))) for _ in range(3)]
-        await in_thread(wait_for, "three ready pods beside three in use", lambda: _is(pool, ready=3, in_use=3))
+        calls = [asyncio.create_task(client.execute(code, asking(timeout_seconds=200))) for _ in range(3)]
+        # The controller looks every 30 s for kinds that were not there when it started.
+        await in_thread(wait_for, "three ready pods beside three in use", lambda: _is(pool, ready=3, in_use=3), 100)
         stage.script.open(agent)
         assert [one.exit_code for one in await asyncio.gather(*calls)] == [0, 0, 0]
         await in_thread(wait_for, "one ready pod", lambda: _is(pool, ready=1, in_use=0))
