@@ -42,10 +42,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from cluster_tools import ROOT, image
 from contenders import CODE, bare_attach_and_exec, bare_pod, calls, closed_network, concurrent_calls, docker_run
 from density import density, text
-from first import first_call, first_command, first_command_of_docker, in_turn, one_after_the_other
+from first import first_call, first_command, first_command_of_docker
 from history import entry, said, wins_and_losses
 from load import Burst, Sustained, bursts, sustained
-from measuring import WARM_UP, measure
+from measuring import WARM_UP, in_turn, measure, one_after_the_other
 from output import delays_here, delays_of_docker, prints_much
 from page import kept
 from phases import DatedClient, Way, phases

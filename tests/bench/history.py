@@ -45,7 +45,7 @@ class Regression:
     def __str__(self) -> str:
         """One sentence."""
         more = 100 * (self.now / self.before - 1)
-        return f"{self.key}: {self.now:.2f}, before {self.before:.2f} ({more:.0f} % worse)"
+        return f"{self.key}: {shown(self.now)}, before {shown(self.before)} ({more:.0f} % worse)"
 
 
 def entry(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,6 +81,11 @@ def ratios(run: Mapping[str, Any]) -> dict[str, float]:
     return {one.key: one.ratio for one in comparisons(run["tables"])}
 
 
+def shown(ratio: float) -> str:
+    """A ratio for people: small ones with a digit more, so that a change can be seen."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.4f}"
+
+
 def by_date(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """From the oldest on."""
     return sorted(entries, key=lambda one: str(one["at"]))
@@ -95,12 +100,12 @@ def wins_and_losses(tables: Sequence[Table]) -> tuple[list[Comparison], list[Com
 
 def rows_over_time(entries: Sequence[Mapping[str, Any]], last: int = 6) -> Iterator[list[str]]:
     """A table: the first row has the dates of the last entries, each other row a ratio at these dates."""
-    shown = by_date(entries)[-last:]
-    yield ["ratio", *(f"{one['date']} ({one['commit'][:7]})" for one in shown), "change"]
-    found = [ratios(one) for one in shown]
+    recent = by_date(entries)[-last:]
+    yield ["ratio", *(f"{one['date']} ({one['commit'][:7]})" for one in recent), "change"]
+    found = [ratios(one) for one in recent]
     for key in dict.fromkeys(key for one in reversed(found) for key in one):
         values = [one.get(key) for one in found]
-        cells = ["-" if value is None else f"{value:.2f}" for value in values]
+        cells = ["-" if value is None else shown(value) for value in values]
         known = [value for value in values[-2:] if value]
         change = f"{100 * (known[1] / known[0] - 1):+.0f} %" if len(values) > 1 and len(known) == 2 else "-"
         yield [key, *cells, change]

@@ -64,6 +64,11 @@ def test_ratios_over_time_are_a_table_with_what_is_missing() -> None:
     ]
 
 
+def test_a_small_ratio_has_enough_digits_to_show_a_change() -> None:
+    runs = [a_run(1, 100), a_run(1.2, 100, at="2026-02-01")]
+    assert said(runs)[1] == "- one call: session / Docker: 0.0120, before 0.0100 (20 % worse)"
+
+
 def test_losses_stand_beside_wins() -> None:
     times = {OURS: [2.0] * 2, PEER: [1.0] * 2, "Local": [4.0] * 2}
     wins, losses = wins_and_losses([table("calls", "one call", times, {"session / this": OURS})])
