@@ -8,7 +8,7 @@ more than at rest is divided by the calls.
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -34,8 +34,8 @@ _MOST_NODES: Final = 50
 """More nodes are not asked for their CPU: one call would be lost in what else they do."""
 
 Call = Callable[[], Awaitable[ExecutionResult]]
-Sample = dict[str, tuple[str, float]]
-"""By node: when it was measured, and the seconds of CPU until then."""
+Sample = Mapping[str, tuple[float, float]]
+"""By node: when it was measured, by its clock, and the seconds of CPU until then."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,15 @@ class Measurement:
     notes: list[str] = field(default_factory=list)
 
 
-def cpu_each(before: Sample, after: Sample, cores_at_rest: float, seconds: float, calls: int) -> float:
+def cores(before: Sample, after: Sample) -> dict[str, float]:
+    """What each node used between two samples."""
+    return {node: (after[node][1] - cpu) / (after[node][0] - at) for node, (at, cpu) in before.items()}
+
+
+def cpu_each(before: Sample, after: Sample, at_rest: Mapping[str, float], calls: int) -> float:
     """CPU seconds of one call: what all nodes used between two samples, without what they use at rest."""
-    used = sum(after[node][1] - before[node][1] for node in before)
-    return max(0.0, used - cores_at_rest * seconds) / calls
+    used = sum(after[node][1] - cpu - at_rest[node] * (after[node][0] - at) for node, (at, cpu) in before.items())
+    return max(0.0, used) / calls
 
 
 class CpuMeter:
@@ -80,14 +85,15 @@ class CpuMeter:
 
     def __init__(
         self,
-        ask: Callable[[str], Awaitable[tuple[str, float] | str]],
+        ask: Callable[[str], Awaitable[tuple[float, float] | str]],
         nodes: Sequence[str],
         *,
         rest_seconds: float = _REST_SECONDS,
         pause: float = 0.5,
     ) -> None:
         self._ask, self._nodes, self._rest_seconds, self._pause = ask, nodes, rest_seconds, pause
-        self.cores_at_rest = 0.0
+        self.at_rest: Mapping[str, float] = {}
+        """Cores of each node."""
 
     async def why_not(self) -> str:
         """Why nothing can be measured; empty if it can."""
@@ -100,11 +106,9 @@ class CpuMeter:
 
     async def rest(self) -> None:
         """Measure what the nodes use without our calls."""
-        before, begun = await self.fresh(), time.monotonic()
+        before = await self.fresh()
         await asyncio.sleep(self._rest_seconds)
-        after = await self.fresh()
-        used = sum(after[node][1] - before[node][1] for node in self._nodes)
-        self.cores_at_rest = used / (time.monotonic() - begun)
+        self.at_rest = cores(before, await self.fresh())
 
     async def fresh(self) -> Sample:
         """Figures of a time after this call: each kubelet has measured again.
@@ -112,7 +116,7 @@ class CpuMeter:
         Raises:
             CodeExecError: the kubelets don't measure.
         """
-        seen: dict[str, set[str]] = {node: set() for node in self._nodes}
+        seen: dict[str, set[float]] = {node: set() for node in self._nodes}
         deadline = time.monotonic() + _FRESH_SECONDS
         while time.monotonic() < deadline:
             sample = await self._sample()
@@ -223,7 +227,7 @@ class Measurer:
         self, kind: str, one: Call, several: Sequence[Call], before: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self._progress(f"{kind}: {self._calls} calls one after the other, and {self._calls} by {self._callers} callers")
-        sample, begun = await self._meter.fresh() if self._cpu else {}, time.monotonic()
+        sample = await self._meter.fresh() if self._cpu else {}
         times = []
         for _ in range(self._calls):
             await (before or _nothing)()
@@ -234,9 +238,7 @@ class Measurer:
         per_second = await self._at_once(several)
         cpu = None
         if self._cpu:
-            after = await self._meter.fresh()
-            seconds = time.monotonic() - begun
-            cpu = cpu_each(sample, after, self._meter.cores_at_rest, seconds, 2 * self._calls)
+            cpu = cpu_each(sample, await self._meter.fresh(), self._meter.at_rest, 2 * self._calls)
         p95 = statistics.quantiles(times, n=20, method="inclusive")[-1]
         self._found.results.append(Measured(kind, self._calls, statistics.median(times), p95, per_second, cpu))
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import pydantic
@@ -85,8 +86,8 @@ class CapacityReader(Inspector):
         await self._read_runtime_class(facts, runtime_class)
         return facts
 
-    async def cpu_sample(self, node: str) -> tuple[str, float] | str:
-        """When the kubelet last measured its node, and how many seconds of CPU the node had used by then.
+    async def cpu_sample(self, node: str) -> tuple[float, float] | str:
+        """When the kubelet last measured its node, by its clock, and how many seconds of CPU it had used by then.
 
         Or why that can't be said.
 
@@ -103,7 +104,7 @@ class CapacityReader(Inspector):
         cpu = json.loads(body)["node"].get("cpu", {})
         if "usageCoreNanoSeconds" not in cpu:
             return f"the kubelet of node {node} has no figures"
-        return str(cpu["time"]), cpu["usageCoreNanoSeconds"] / 1e9
+        return datetime.fromisoformat(cpu["time"]).timestamp(), cpu["usageCoreNanoSeconds"] / 1e9
 
     async def _read_policy(self, facts: Facts, operator_namespace: str) -> None:
         own: ExecutionPolicySpec | None = None

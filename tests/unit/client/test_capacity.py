@@ -19,7 +19,7 @@ from executor_client.cli.capacity import (
     requests_of,
     total,
 )
-from executor_client.cli.capacity_measure import CpuMeter, Measured, Measurement, cpu_each
+from executor_client.cli.capacity_measure import CpuMeter, Measured, Measurement, cores, cpu_each
 from executor_client.cli.capacity_page import as_dict, judge, show
 from executor_client.cli.capacity_reader import Facts, Missing
 from executor_client.cli.diagnosis import Right
@@ -213,22 +213,34 @@ def test_all_of_it_is_shown(capsys) -> None:
 
 
 def test_the_cpu_of_a_call_is_what_nodes_used_more_than_at_rest() -> None:
-    before, after = {"a": ("1", 100.0), "b": ("1", 50.0)}, {"a": ("2", 130.0), "b": ("2", 60.0)}
-    assert cpu_each(before, after, cores_at_rest=0.5, seconds=20, calls=10) == pytest.approx(3)
-    assert cpu_each(before, before, cores_at_rest=0.5, seconds=20, calls=10) == 0
+    before, after = {"a": (0.0, 100.0), "b": (5.0, 50.0)}, {"a": (20.0, 130.0), "b": (15.0, 60.0)}
+    assert cores(before, after) == {"a": 1.5, "b": 1.0}
+    assert cpu_each(before, after, {"a": 0.5, "b": 0}, calls=10) == pytest.approx(3)
+    assert cpu_each(before, after, {"a": 2, "b": 2}, calls=10) == 0
 
 
 async def test_figures_of_the_nodes_count_when_each_kubelet_has_measured_again() -> None:
-    answers = {"a": iter([("1", 10.0), ("1", 10.0), ("2", 11.0)]), "b": iter([("1", 5.0), ("2", 6.0), ("3", 7.0)])}
+    answers = {"a": iter([(1.0, 10.0), (1.0, 10.0), (2.0, 11.0)]), "b": iter([(1.0, 5.0), (2.0, 6.0), (3.0, 7.0)])}
 
-    async def ask(node: str) -> tuple[str, float] | str:
+    async def ask(node: str) -> tuple[float, float] | str:
         return next(answers[node])
 
-    assert await CpuMeter(ask, ["a", "b"], pause=0).fresh() == {"a": ("2", 11.0), "b": ("3", 7.0)}
+    assert await CpuMeter(ask, ["a", "b"], pause=0).fresh() == {"a": (2.0, 11.0), "b": (3.0, 7.0)}
+
+
+async def test_what_the_nodes_use_at_rest_is_measured_first() -> None:
+    answers = iter([(0.0, 1.0), (10.0, 2.0), (10.0, 2.0), (30.0, 12.0)])
+
+    async def ask(node: str) -> tuple[float, float] | str:
+        return next(answers)
+
+    meter = CpuMeter(ask, ["a"], rest_seconds=0, pause=0)
+    await meter.rest()
+    assert meter.at_rest == {"a": 0.5}
 
 
 async def test_why_cpu_is_not_measured_is_said() -> None:
-    async def refuse(node: str) -> tuple[str, float] | str:
+    async def refuse(node: str) -> tuple[float, float] | str:
         return "the right get nodes/proxy is missing"
 
     says = "CPU was not measured: "
