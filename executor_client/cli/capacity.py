@@ -12,7 +12,7 @@ from typing import Any, Final
 from codeexec_api import PodLimits, PodRequests
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL
 from codeexec_api.quantities import read_quantity
-from codeexec_api.v1alpha1 import DEFAULT_REQUESTS
+from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS
 
 CPU, MEMORY, DISK, PODS = "cpu", "memory", "ephemeral-storage", "pods"
 RESOURCES: Final = {"cpu": CPU, "memory": MEMORY, "ephemeral_storage": DISK}

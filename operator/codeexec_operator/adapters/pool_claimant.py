@@ -1,17 +1,17 @@
-"""How a session gets a ready pod of a pool, and makes it its own. `core/session.py` decides; here it is carried out."""
+"""Whoever gets a ready pod of a pool and makes it its own. `core/` decides; here it is carried out."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from codeexec_api import CodeSession, PodLimits, Verdict
 from codeexec_api.names import pod_name
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.worker import PodWorker, now
-from codeexec_operator.core import actions
 from codeexec_operator.core.observed import ClaimedView, Sandbox
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claim
@@ -23,21 +23,58 @@ FindPool: TypeAlias = Callable[[str, Verdict, PodLimits], PoolWorker | None]
 """By namespace, and what is asked for."""
 
 
-class SessionPool:
-    """Stands for the session in the queue of a pool, where it is a `Guest`, but never waits there.
+class PoolClaimant:
+    """Stands for an execution or a session in the queue of a pool. `worker` has the pod, whoever has made it."""
 
-    `worker` has the pod of the session; `session` is what is known of it now.
-    """
-
-    def __init__(self, worker: PodWorker, session: Callable[[], CodeSession], find_pool: FindPool) -> None:
-        self.asked = self.adopting = self._from_pool = False
-        self._worker, self._session, self._find_pool = worker, session, find_pool
+    def __init__(self, worker: PodWorker, find_pool: FindPool) -> None:
         self.wake, self.observe_pod = worker.wake, worker.observe_pod
-        self._verdict: Verdict | None = None
+        self._worker, self._find_pool = worker, find_pool
         self._pool: PoolWorker | None = None
         self._claimed: ClaimedPod | None = None
 
-    # --- Guest ---
+    @property
+    @abstractmethod
+    def claim(self) -> Claim:
+        """What its place depends on."""
+
+    def receive(self, pod: ClaimedPod) -> None:
+        """A pod of the pool is its own now."""
+        self._claimed = pod
+        self._has(pod.pod_name, pod.sandbox, pod.connection)
+        pod.connection.changed = self.wake
+        self.wake()
+
+    async def adopt(self, patch: Mapping[str, Any]) -> bool:
+        """Make the pod its own for all to see. Until then the pod goes with its pool, or with the worker."""
+        pool, worker, pod = self._pool, self._worker, self._worker.pod_name
+        patch_pod = worker.context.cluster.patch_pod
+        adopted = await worker.insist("the pod was not adopted", patch_pod, worker.meta.namespace, pod, patch)
+        if adopted and pool:
+            pool.claims.adopted(pod)
+        return adopted
+
+    def give_back(self) -> None:
+        """Have the pod no more: it was not used, and nobody else may have it."""
+        pool, pod, meta = self._pool, self._claimed, self._worker.meta
+        self._claimed = None
+        self._has(pod_name(meta.name, meta.uid), Sandbox(), None)
+        if pool and pod:
+            pod.connection.close()
+            pool.claims.discard(pod.pod_name)
+            pool.leave(self, pod)
+
+    def _has(self, pod: str, sandbox: Sandbox, connection: Connection | None) -> None:
+        self._worker.pod_name, self._worker.sandbox, self._worker.connection = pod, sandbox, connection
+
+
+class SessionClaimant(PoolClaimant):
+    """Stands for a session, and never waits. `session` is what is known of it now."""
+
+    def __init__(self, worker: PodWorker, session: Callable[[], CodeSession], find_pool: FindPool) -> None:
+        super().__init__(worker, find_pool)
+        self.asked = self.adopting = self._from_pool = False
+        self._session = session
+        self._verdict: Verdict | None = None
 
     @property
     def claim(self) -> Claim:
@@ -46,14 +83,9 @@ class SessionPool:
         return Claim(meta.uid, meta.creation_timestamp or now(), False, self._verdict, self._session().spec.limits)
 
     def receive(self, pod: ClaimedPod) -> None:
-        """A pod of the pool is the session's now."""
-        worker, self._claimed, self._from_pool = self._worker, pod, True
-        worker.pod_name, worker.sandbox, worker.connection = pod.pod_name, pod.sandbox, pod.connection
-        pod.connection.changed = self.wake
-        pod.connection.reusable = True
-        self.wake()
-
-    # --- what the session sees ---
+        """A pod of the pool is the session's now, for one execution after the other."""
+        self._from_pool = pod.connection.reusable = True
+        super().receive(pod)
 
     @property
     def view(self) -> ClaimedView | None:
@@ -61,21 +93,7 @@ class SessionPool:
         pool, pod = self._pool, self._claimed
         return ClaimedView(pool.meta.name, pod.pod_name, pod.proven) if pool and pod else None
 
-    # --- what is done ---
-
-    async def act(self, action: actions.AskPool | actions.ReturnPod | actions.AdoptPod) -> None:
-        """Carry out an action that concerns a pool."""
-        match action:
-            case actions.AskPool(image, runtime_class_name):
-                self._ask(Verdict(image, runtime_class_name))
-            case actions.ReturnPod():
-                self._give_back()
-            case actions.AdoptPod(patch):
-                self.adopting = True
-                self._worker.aside(self._adopt(patch))
-        self.wake()
-
-    def _ask(self, verdict: Verdict) -> None:
+    def ask(self, verdict: Verdict) -> None:
         """Who waits for a pod goes first. If none is left, the session gets a pod of its own."""
         self.asked, self._verdict = True, verdict
         self._pool = self._find_pool(self._worker.meta.namespace, verdict, self._session().spec.limits)
@@ -83,6 +101,7 @@ class SessionPool:
             self._pool.join(self)
             if self._claimed is None:
                 self.leave()
+        self.wake()
 
     async def greet(self) -> None:
         """Have the kernel started, if the session has one. What its first execution brings is behind that."""
@@ -90,26 +109,20 @@ class SessionPool:
             with suppress(*NETWORK_ERRORS):  # the next connection begins with it
                 await self._claimed.connection.greet(build_report_request(self._session()))
 
-    async def _adopt(self, patch: Mapping[str, Any]) -> None:
+    async def adopt(self, patch: Mapping[str, Any]) -> bool:
+        """Make the pod the session's own, a moment later."""
         await asyncio.sleep(_CHORES_SECONDS)
-        worker, pod = self._worker, self._worker.pod_name
-        patch_pod = worker.context.cluster.patch_pod
-        self.adopting = await worker.insist("the pod was not adopted", patch_pod, worker.meta.namespace, pod, patch)
+        self.adopting = await super().adopt(patch)
         if not self.adopting:
-            worker.wake()
-        elif self._pool:
-            self._pool.claims.adopted(pod)
+            self.wake()
+        return self.adopting
 
-    def _give_back(self) -> None:
-        """It was not used, and nobody else may have it."""
-        worker, pool, pod = self._worker, self._pool, self._claimed
-        if pool and pod:
-            pod.connection.close()
-            pool.claims.discard(pod.pod_name)
-            self.leave()
+    def give_back(self) -> None:
+        """The session may ask again."""
+        super().give_back()
+        self.leave()
         self.asked = self._from_pool = False
-        worker.pod_name = pod_name(worker.meta.name, worker.meta.uid)
-        worker.sandbox, worker.connection = Sandbox(), None
+        self.wake()
 
     async def end(self) -> None:
         """The session is over, or gone. Nobody else deletes a pod that is not its own yet."""
