@@ -22,6 +22,7 @@ from chart.install import IMAGE, wait_until_served
 from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, wait_for
 from control_plane import (
     API_SERVER,
+    AUTOSCALING_CONTROLLERS,
     CONTROLLERS,
     NEEDED_CONTROLLERS,
     NODE_CONTROLLERS,
@@ -88,8 +89,14 @@ class Stage:
     def __enter__(self) -> Self:
         with self._stack:
             programs = (*API_SERVER, *CONTROLLERS, *SCHEDULER)
-            controllers = (*NEEDED_CONTROLLERS, *NODE_CONTROLLERS)
-            plane = ControlPlane(self.folder / "plane", programs=programs, controllers=controllers)
+            controllers = (*NEEDED_CONTROLLERS, *NODE_CONTROLLERS, *AUTOSCALING_CONTROLLERS)
+            often = ["--horizontal-pod-autoscaler-sync-period=1s"]
+            plane = ControlPlane(
+                self.folder / "plane",
+                programs=programs,
+                controllers=controllers,
+                controller_manager_arguments=often,
+            )
             self.plane = self._stack.enter_context(plane)
             self.admin = Admin(self.plane.kubeconfig)
             self._install()
