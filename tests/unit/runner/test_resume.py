@@ -3,7 +3,8 @@
 from typing import Any
 
 WAITS = "import os, time\nos.write(1, b'one\\n')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
-LARGE = "import sys; sys.stdout.write('x' * {size})"
+LARGE = "import base64, os; print(base64.b64encode(os.urandom({size} * 3 // 4)).decode())"
+"""It doesn't get shorter by compression."""
 MIB = 2**20
 
 
