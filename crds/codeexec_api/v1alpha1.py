@@ -38,6 +38,7 @@ from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.quantities import QUANTITY_PATTERN, parse_quantity
 
 MAX_BLOCKS: Final = 64
+MAX_POD_USES: Final = 100
 MAX_FILES: Final = 64
 MAX_PART_BYTES: Final = 1_000_000
 """Limit of one payload Secret. A Secret holds at most 1 MiB, including its keys."""
@@ -1228,6 +1229,27 @@ class CodeFinding(_Status):
         return f"{self.action.value}: {self}"
 
 
+class PodReset(_Model):
+    """PodReset describes how the pod was made clean after the execution before this one."""
+
+    use: int = Field(
+        ge=2,
+        le=MAX_POD_USES,
+        description="use is the number of executions that the pod has run, including this one.",
+    )
+    clean: bool = Field(
+        description="clean is true if everything in checked was as before the first execution. If it is false, no code "
+        "runs in the pod."
+    )
+    checked: tuple[Word, ...] = Field(
+        (),
+        max_length=64,
+        description="checked lists what the runner compared, such as processes, volumes, mounts and sockets.",
+        json_schema_extra=_SET,
+    )
+    milliseconds: Count = Field(0, description="milliseconds is how long cleaning and checking took.")
+
+
 class CodeExecutionStatus(_SandboxStatus):
     """CodeExecutionStatus is the record of what happened. Only the operator writes it."""
 
@@ -1290,6 +1312,11 @@ class CodeExecutionStatus(_SandboxStatus):
         "",
         description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool, "
         "and in a session.",
+    )
+    pod_reset: PodReset | None = Field(
+        None,
+        description="podReset describes how the pod was made clean after the execution before this one. Unset if this "
+        "execution is the first in its pod, and in a session.",
     )
     egress: tuple[OpenedEgress, ...] = Field(
         (),
@@ -1867,6 +1894,19 @@ class RecordRetention(_Model):
         return self.max_age_seconds is not None or self.max_count is not None
 
 
+class PodReuse(_Model):
+    """PodReuse defines whether ready pods of pools are used more than once."""
+
+    max_executions: int = Field(
+        1,
+        ge=1,
+        le=MAX_POD_USES,
+        description="maxExecutions is the number of executions that a pod of a pool can run, one after the other, all "
+        "of one requester and agent with the same image and limits. Between two, the pod is cleaned and checked, and "
+        "it is deleted if the check fails. 1: each pod is used once. Defaults to 1.",
+    )
+
+
 class ExecutionPolicySpec(_Model):
     """ExecutionPolicySpec defines what requests in the namespace can ask for, with and without approval."""
 
@@ -1998,6 +2038,12 @@ class ExecutionPolicySpec(_Model):
         le=MAX_SESSION_SECONDS,
         description="maxSessionLifetimeSeconds is the highest maxLifetimeSeconds of a session, in seconds. Defaults to "
         "28800.",
+    )
+    pod_reuse: PodReuse = Field(
+        default_factory=PodReuse,
+        description="podReuse defines whether ready pods of pools are used more than once. If unset, each pod is used "
+        "once.",
+        json_schema_extra={"default": {}},
     )
     records: RecordRetention = Field(
         default_factory=RecordRetention,

@@ -17,7 +17,7 @@ VOLUMES = ("/workspace", "/tmp", "/dev/shm")
 """What code can write to, and is emptied."""
 TERMINATION_LOG = "/dev/termination-log"
 QUEUES = "/dev/mqueue"
-NEEDED = ("processes", "volumes", "volume-attributes", "descriptors", "privileges", "mounts", "queues", "sysv-ipc")
+NEEDED = ("Processes", "Volumes", "VolumeAttributes", "Descriptors", "Privileges", "Mounts", "Queues", "SystemVIPC")
 """Without these nothing is shown."""
 MORE_MEMORY = 16 * 2**20
 """So much more may be in use than on the first day: the runner's own, and what the kernel counts late."""
@@ -55,10 +55,10 @@ def differences(before, now):
 
 
 def _difference(name, before, now):
-    if name == "memory":
+    if name == "Memory":
         more = {key: now[key] - before[key] for key in before if now[key] > before[key] + MORE_MEMORY}
         return "; ".join(f"{key}: {value} bytes more" for key, value in more.items())
-    if name == "sockets":  # some of the runner's own may have been there at first
+    if name == "Sockets":  # some of the runner's own may have been there at first
         return f"{len(now - before)} more" if now - before else ""
     if before == now:
         return ""
@@ -263,27 +263,27 @@ def _lines(path):
 
 
 ROWS = {
-    "processes": _processes,
-    "volumes": _volumes,
-    "volume-usage": _volume_usage,
-    "queues": _queues,
-    "sysv-ipc": _sysv_ipc,
-    "keyrings": _keyrings,
-    "locks": _locks,
-    "sockets": _sockets,
-    "terminals": _terminals,
-    "descriptors": _descriptors,
-    "priority": _priority,
-    "limits": _limits,
-    "oom-score": _oom_score,
-    "execution": _execution,
-    "signals": _signals,
-    "privileges": _privileges,
-    "mounts": _mounts,
-    "namespaces": _namespaces,
-    "termination-log": _termination_log,
-    "memory": _memory,
-    "container-processes": _container_processes,
-    "isolation": isolation.facts,
-    "volume-attributes": _volume_attributes,
+    "Processes": _processes,
+    "Volumes": _volumes,
+    "VolumeUsage": _volume_usage,
+    "Queues": _queues,
+    "SystemVIPC": _sysv_ipc,
+    "Keyrings": _keyrings,
+    "Locks": _locks,
+    "Sockets": _sockets,
+    "Terminals": _terminals,
+    "Descriptors": _descriptors,
+    "Priority": _priority,
+    "Limits": _limits,
+    "OomScore": _oom_score,
+    "Execution": _execution,
+    "Signals": _signals,
+    "Privileges": _privileges,
+    "Mounts": _mounts,
+    "Namespaces": _namespaces,
+    "TerminationLog": _termination_log,
+    "Memory": _memory,
+    "ContainerProcesses": _container_processes,
+    "Isolation": isolation.facts,
+    "VolumeAttributes": _volume_attributes,
 }

@@ -44,7 +44,7 @@ class Reset:
     def run(self, job):
         """Clean up, look, and tell. Returns whether another job may come."""
         began, self.any = time.monotonic(), True
-        found = {"first-day": "was not looked at"} if self._before is None else self._clean_up(began + SECONDS)
+        found = {"FirstDay": "was not looked at"} if self._before is None else self._clean_up(began + SECONDS)
         checked = sorted(self._before or ())
         self.clean = not found
         took = round((time.monotonic() - began) * 1000, 1)
@@ -57,9 +57,9 @@ class Reset:
         for path in first_day.VOLUMES:
             try:
                 _empty(path, deadline)
-                _restore(path, self._before["volume-attributes"][path])
+                _restore(path, self._before["VolumeAttributes"][path])
             except (OSError, TimeoutError, KeyError) as error:
-                problems["volumes"] = f"could not be emptied ({type(error).__name__})"
+                problems["Volumes"] = f"could not be emptied ({type(error).__name__})"
         _remove_ipc(self._before)
         _empty_termination_log(self._before)
         gc.collect(0)
@@ -151,11 +151,11 @@ def _restore(path, before):
 def _remove_ipc(before):
     """Queues, and System V objects. What can't be removed is found afterwards."""
     with contextlib.suppress(OSError):
-        for name in frozenset(os.listdir(first_day.QUEUES)) - before.get("queues", frozenset()):
+        for name in frozenset(os.listdir(first_day.QUEUES)) - before.get("Queues", frozenset()):
             with contextlib.suppress(OSError):
                 os.unlink(f"{first_day.QUEUES}/{name}")
     with contextlib.suppress(OSError, ValueError, IndexError):
-        now, known = first_day.sysv_objects(), before.get("sysv-ipc", {})
+        now, known = first_day.sysv_objects(), before.get("SystemVIPC", {})
         for number in now["shm"] - known.get("shm", frozenset()):
             _libc.shmctl(number, _IPC_RMID, None)
         for number in now["msg"] - known.get("msg", frozenset()):
@@ -165,7 +165,7 @@ def _remove_ipc(before):
 
 
 def _empty_termination_log(before):
-    if known := before.get("termination-log"):
+    if known := before.get("TerminationLog"):
         with contextlib.suppress(OSError):
             if os.stat(first_day.TERMINATION_LOG).st_size != known["size"]:
                 os.truncate(first_day.TERMINATION_LOG, known["size"])

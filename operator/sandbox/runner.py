@@ -27,8 +27,8 @@ Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "p
           here, another was begun since, or there were more than `frames.py` keeps
       {"refused": epoch}                     a message of an epoch before the one that counts
       {"repeated": id}                       a job that was begun before
-      {"reset": id, "clean": bool, "checked": [row...], "found": {row: words}, "ms"}   after an ack with reuse: whether the
-          pod is as it was before any code; rows of `first_day.py`. The runner ends if it is not clean
+      {"reset": id, "clean": bool, "checked": [row...], "found": {row: words}, "ms"}   after an ack with reuse: whether
+          the pod is as it was before any code; rows of `first_day.py`. The runner ends if it is not clean
       {"pong": any}
       {"id", "seq", "stream": "stdout"|"stderr", "data" | "data64"}    output as it comes; data64: base64 of the UTF-8
       {"id", "seq", "block", "exitCode", "reason", "startedAt", "durationMs", "stdoutBytes", "stderrBytes"}

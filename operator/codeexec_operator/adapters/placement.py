@@ -19,6 +19,7 @@ from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.observed import PoolView, Room, Sandbox, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.placement import Claim, Step, next_step
+from codeexec_operator.core.reuse import tenant_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Placement:
         self._session: SessionWorker | None = None
         self._pool: PoolWorker | None = None
         self._claimed: ClaimedPod | None = None
+        self._adopts = False
         self._joined_at = self._since = now()
 
     # --- Guest ---
@@ -55,7 +57,8 @@ class Placement:
         """What its place depends on."""
         meta, spec = self._worker.meta, self._execution().spec
         created = meta.creation_timestamp or self._since
-        return Claim(meta.uid, created, self.started, self.asked, spec.limits)
+        tenant = tenant_of(self._execution(), self.asked)
+        return Claim(meta.uid, created, self.started, self.asked, spec.limits, tenant)
 
     @property
     def started(self) -> bool:
@@ -95,7 +98,8 @@ class Placement:
         view = self._pool.view_for(self, self._joined_at)
         if claimed := self._claimed:
             of, name, proven = claimed.template, claimed.pod_name, claimed.proven
-            return replace(view, image=of.image, runtime_class_name=of.runtime_class_name, pod_name=name, proven=proven)
+            view = replace(view, pod_name=name, proven=proven, use=claimed.uses, reset=claimed.reset)
+            return replace(view, image=of.image, runtime_class_name=of.runtime_class_name)
         asked = self.asked or Verdict("", None)
         return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
 
@@ -173,8 +177,26 @@ class Placement:
             self._join(self._pool)
         self.wake()
 
+    @property
+    def may_hand_back(self) -> bool:
+        """True if its pod can go back to the pool after it: then the pod doesn't become its own at once."""
+        return bool(self._pool and self._pool.keeps_pods and self._claimed and not self._adopts and self.claim.tenant)
+
+    def hand_back(self) -> bool:
+        """It is over: leave its pod to the pool, which keeps it for the same tenant. False if that can't be."""
+        pool, claimed, tenant, worker = self._pool, self._claimed, self.claim.tenant, self._worker
+        if not (pool and claimed and tenant and self.may_hand_back):
+            return False
+        if not pool.take_back(replace(claimed, sandbox=worker.sandbox), self._execution(), tenant):
+            return False
+        self._pool = self._claimed = None
+        self._has(pod_name(worker.meta.name, worker.meta.uid), Sandbox(), None)
+        pool.wake()
+        return True
+
     async def _adopt(self, pod: str, patch: Mapping[str, Any]) -> None:
         """Until then the pod goes with its pool, or with this worker."""
+        self._adopts = True
         pool, worker = self._pool, self._worker
         patch_pod = worker.context.cluster.patch_pod
         if await worker.insist("the pod was not adopted", patch_pod, worker.meta.namespace, pod, patch) and pool:

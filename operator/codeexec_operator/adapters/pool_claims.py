@@ -47,6 +47,12 @@ class Claims:
         self._adopted.discard(pod.pod_name)
         return True
 
+    def given_back(self, pod: str) -> bool:
+        """An execution is over, and the pool has its pod again. False if the pod is the execution's own by now."""
+        if pod in self._adopted:
+            return False
+        return self.taken.pop(pod, None) is not None
+
     def adopted(self, pod: str) -> None:
         """A pod that was taken is the user's own now, for all to see."""
         if pod in self.taken:

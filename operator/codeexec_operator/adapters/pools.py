@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api import PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
+from codeexec_api import CodeExecution, PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
 from codeexec_api.names import POOL_SUFFIX_LENGTH
+from codeexec_operator.adapters.kept_pods import KeptPods
 from codeexec_operator.adapters.pool_claims import Claims, Guest
 from codeexec_operator.adapters.pool_pods import ClaimedPod, PoolPods
 from codeexec_operator.adapters.rooms import Rooms
@@ -20,11 +21,12 @@ from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView
-from codeexec_operator.core.observed_pool import ObservedPool
-from codeexec_operator.core.placement import assign, is_broken, serves
+from codeexec_operator.core.observed_pool import ObservedPool, Tenant, is_usable
+from codeexec_operator.core.placement import assign, assign_kept, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import can_start, decide_pool
 from codeexec_operator.core.pool_status import pods, trouble_of
+from codeexec_operator.core.reuse import may_follow, most_uses
 from codeexec_operator.core.starts import STARTS_PER_NODE, Demand, Starts
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class PoolWorker(Worker):
         self._seen = ObservedPool(pool)
         self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
         self.claims = Claims()
+        self._kept = KeptPods(self.wake)
         self._changed_at: datetime | None = None
         self._looked_at, self._listed, self._trouble = 0.0, False, ""
         self._starts, self._rooms, self._forget, self._opened = starts, rooms, forget, opened
@@ -84,18 +87,21 @@ class PoolWorker(Worker):
         if raw["metadata"]["name"] in self._pods.members:
             self._pods.observe(raw, deleted=deleted)
             self.wake()
+        elif raw["metadata"]["name"] in self._kept:
+            self._kept.observe(raw, deleted=deleted)
         else:
             self.claims.observe_pod(raw, deleted=deleted)
 
     def pods(self) -> set[str]:
         """Names of the pods that were seen, are nobody else's, and are not known to be gone."""
         members = {name for name, one in self._pods.members.items() if one.sandbox.pod and not one.sandbox.gone}
-        return members | self.claims.pods()
+        return members | self._kept.pods() | self.claims.pods()
 
     def lose_pods(self, names: Collection[str]) -> None:
         """These pods are gone without a word."""
         for name in names:
             self._pods.lose(name)
+            self._kept.lose(name)
             self.claims.lose(name)
         self.wake()
 
@@ -119,6 +125,20 @@ class PoolWorker(Worker):
             self._seen = replace(self._seen, problem_at=now(), problems=1)  # soon there is room again
         self.wake()
 
+    def take_back(self, pod: ClaimedPod, execution: CodeExecution, tenant: Tenant) -> bool:
+        """An execution has ended in order: its pod is made clean, and kept for more of this tenant. False if not."""
+        follows = not self.deleted and may_follow(self._seen, pod.uses, execution) and is_usable(pod.sandbox)
+        if not follows or not self.claims.given_back(pod.pod_name):
+            return False
+        self._kept.add(pod, tenant, execution.metadata.uid)
+        self.aside(pod.connection.release(execution.metadata.uid))
+        return True
+
+    @property
+    def keeps_pods(self) -> bool:
+        """True if pods may be used more than once."""
+        return most_uses(self._seen) > 1
+
     def view_for(self, guest: Guest, since: datetime) -> PoolView:
         """What an execution sees of the pool that has waited since then."""
         queue = self.claims.queue
@@ -129,8 +149,13 @@ class PoolWorker(Worker):
         template = template_of(self._seen)
         if not self.claims.queue or not isinstance(template, Template):
             return
-        moment, admitted = now(), self._pods.in_order()
-        for guest, name in assign(self.claims.queue, admitted, template, self._seen, moment, self.context.timing):
+        moment, admitted, queue = now(), self._pods.in_order(), self.claims.queue
+        kept = (
+            assign_kept(queue, self._kept.view, template, self._seen, moment, self.context.timing) if self._kept else []
+        )
+        for guest, name in kept:
+            self.claims.take(guest, self._kept.take(name))
+        for guest, name in assign(queue, admitted, template, self._seen, moment, self.context.timing):
             self._seen = replace(self._seen, last_claim_at=moment)
             self.claims.take(guest, self._pods.take(name, template))
 
@@ -142,7 +167,7 @@ class PoolWorker(Worker):
             wanted=self._seen.pool.spec.replicas,
             ready=len(self._pods.admitted),
             starting=self._pods.starting,
-            claimed=len(self.claims.taken),
+            claimed=len(self.claims.taken) + len(self._kept),
             queued=len(self.claims.queue),
             last_refill_ms=self._seen.last_refill_ms,
         )
@@ -152,7 +177,7 @@ class PoolWorker(Worker):
         """How many pods would be starting, if only this pool were there."""
         if not can_start(self._seen, now(), self.context.timing):
             return self._pods.starting
-        spare = len(self._pods.members) - self._pods.starting
+        spare = len(self._pods.members) + len(self._kept) - self._pods.starting
         return max(self._pods.starting, self._seen.pool.spec.replicas + len(self.claims.queue) - spare)
 
     # --- Worker ---
@@ -171,7 +196,8 @@ class PoolWorker(Worker):
             self._seen,
             surroundings=surroundings,
             members=self._pods.members if self._listed else None,
-            claimed=len(self.claims.taken),
+            claimed=len(self.claims.taken) + len(self._kept),
+            kept=self._kept.view,
             queued=len(self.claims.queue),
             allowance=self._starts.allowance(demand, limit, time.monotonic()),
             full_at=self._pods.full_at,
@@ -263,8 +289,11 @@ class PoolWorker(Worker):
 
     async def _drop(self, name: str) -> None:
         member = self._pods.drop(name)
-        if member is None:  # somebody has just got it
-            return
+        if member is None:
+            if self._kept.drop(name):
+                self.claims.discard(name)
+                await self._delete(name)
+            return  # else somebody has just got it
         if not member.sandbox.gone and not member.sandbox.fault:
             self.claims.discard(name)
         if member.starting:
@@ -284,5 +313,6 @@ class PoolWorker(Worker):
         for _ in range(self._pods.starting):
             self._starts.ended(self.meta.uid)
         self._pods.close()
+        self._kept.close()
         self._forget(self)
         self.claims.wake()
