@@ -244,13 +244,16 @@ def run_job(job, problem, pod):
         job: the message.
         problem: why its files could not be put; empty if they could.
         pod: where it runs.
+
+    Returns:
+        Whether it was begun.
     """
     if pod.reset.any if job["session"] else pod.frames.any_begun and not pod.reset.clean:
         send(id=job["id"], seq=-1, error=f"{'an execution' if job['session'] else 'a session'} has used this pod")
-        return
+        return False
     if not pod.frames.begins(job["id"]):
         send(repeated=job["id"])
-        return
+        return False
     pod.reset.clean = False
     pod.commands.begin(job["id"], pod.answer)
     try:
@@ -266,3 +269,4 @@ def run_job(job, problem, pod):
         pod.children.kill_all()
         pod.frames.fail(f"{type(error).__name__}: {error}")
     pod.commands.end()
+    return True

@@ -169,3 +169,5 @@ def _empty_termination_log(before):
         with contextlib.suppress(OSError):
             if os.stat(first_day.TERMINATION_LOG).st_size != known["size"]:
                 os.truncate(first_day.TERMINATION_LOG, known["size"])
+            if known["changed"] is not None:
+                os.utime(first_day.TERMINATION_LOG, ns=(known["changed"], known["changed"]))

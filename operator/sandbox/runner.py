@@ -143,8 +143,7 @@ def serve(pod):
             upload.put(message["put"], message["data"], message["append"])
         elif "blocks" in message:
             upload.finish()
-            run_job(message, upload.problem, pod)
-            if pod.frames.job == message["id"] and not message["session"] and not _goes_on(message, pod):
+            if run_job(message, upload.problem, pod) and not message["session"] and not _goes_on(message, pod):
                 break
             upload = workspace.Upload()
             if not message["stateful"]:

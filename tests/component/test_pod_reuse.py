@@ -1,4 +1,4 @@
-"""Ready pods that are used more than once: by one requester and agent, one execution at a time, and only while clean."""
+"""Ready pods that are used more than once: by one requester and agent, one at a time, and only while clean."""
 
 import asyncio
 from collections import defaultdict

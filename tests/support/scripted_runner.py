@@ -175,15 +175,18 @@ class ScriptedRunner:
                 if message["cancel"] in (True, uid):
                     cancelled.set()
         elif message.get("reuse"):
-            self._script.resets += 1
-            self._dirty_jobs = 0
-            found = {"Volumes": "a file was left"} if self._script.soiled else {}
-            rows = {"clean": not found, "checked": ["Processes", "Volumes"], "found": found, "ms": 2.5}
-            if not self._script.silent:
-                self._send({"reset": message["ack"], **rows})
+            self._reset(message["ack"])
         elif "ack" in message and self.jobs:
             self.exited = True
             self.log.end()
+
+    def _reset(self, uid: str) -> None:
+        self._script.resets += 1
+        self._dirty_jobs = 0
+        found = {"Volumes": "a file was left"} if self._script.soiled else {}
+        rows = {"clean": not found, "checked": ["Processes", "Volumes"], "found": found, "ms": 2.5}
+        if not self._script.silent:
+            self._send({"reset": uid, **rows})
 
     def _resume(self, uid: str, start: int) -> None:
         if uid not in self._frames:

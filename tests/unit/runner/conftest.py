@@ -140,6 +140,7 @@ class Sandbox:
         volumes = f"{self.workspace} {self.temporary} /dev/shm"
         return (
             f"for one in {volumes} /sys/fs/cgroup; do mount -t tmpfs tmpfs $one; done; "
+            f"mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts; chown {SANDBOX_UID} {self.workspace}; "
             f"mkdir {self.folder}/queues; mount -t mqueue mqueue {self.folder}/queues; "
             f'chmod 1777 {volumes} {self.folder}/queues; exec "$@"'
         )
