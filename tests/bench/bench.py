@@ -42,7 +42,7 @@ from load import Burst, Sustained, bursts, sustained
 from measuring import WARM_UP, measure
 from output import delays_here, delays_of_docker, prints_much
 from phases import DatedClient, Way, phases
-from stage import Pool, a_namespace, without_the_default_pool
+from stage import Pool, a_namespace, pods_used_again, without_the_default_pool
 from tables import Table, table
 
 RUNS = int(os.environ.get("RUNS", "15"))
@@ -62,6 +62,7 @@ UNDER_LOAD = Limits(cpu="200m", memory="96Mi")
 
 SESSION = "codeexec: later call of a session"
 POOL = "codeexec: a pod from a pool for each call"
+REUSED = "codeexec: a pod from a pool, used again (podReuse)"
 COLD = "codeexec: a new pod for each call"
 LIVE = "codeexec: on_output"
 GVISOR = "gvisor"
@@ -144,9 +145,11 @@ async def under_load(stage: Stage) -> list[Table]:
         waves |= {f"{name}, {BURST} at once": Burst(call, BURST) for name, call in peers.items()}
         await bursts(waves, BURST_ROUNDS, pool.full)
         loops = {name: Sustained(call) for name, call in {POOL: pooled, **peers}.items()}
-        await sustained(
-            loops, callers=CALLERS, seconds=LOAD_SECONDS, head_start=BURST, rounds=LOAD_ROUNDS, before=pool.full
-        )
+        load = {"callers": CALLERS, "seconds": LOAD_SECONDS, "head_start": BURST, "rounds": LOAD_ROUNDS}
+        await sustained(loops, before=pool.full, **load)
+        async with pods_used_again(stage.api):
+            await sustained(again := {REUSED: Sustained(pooled)}, before=pool.full, **load)
+        loops |= again
     walls = {name: {"wall_s": statistics.median(one.walls)} for name, one in waves.items()}
     rates = {name: {"per_second": one.per_second} for name, one in loops.items()}
     return [

@@ -83,7 +83,7 @@ def waiting(name: str, tenant: Tenant | None) -> Waiting:
 def given_to(pods: dict[str, KeptPod], *tenants: Tenant | None, seen: ObservedPool | None = None, at: float = 1) -> Any:
     seen = seen or a_pool()
     queue = [waiting(str(number), one) for number, one in enumerate(tenants)]
-    pairs = assign_kept(queue, pods, template(), seen, NOW + seconds(at), TIMING)
+    pairs = assign_kept(queue, pods, template(seen), seen, NOW + seconds(at), TIMING)
     return [(taker.claim.uid, name) for taker, name in pairs]
 
 

@@ -175,7 +175,7 @@ def test_a_runner_that_is_not_as_on_its_first_day_is_used_no_more(isolated: Any,
     """Code has no known way to do this to the runner, so the runner does it to itself."""
     hook = (
         "import ctypes, os, resource, signal, socket, threading, time\nbegun = runner.run_job\n"
-        f"def run_job(*given):\n    begun(*given)\n    {CHANGES[row]}\nrunner.run_job = run_job\n"
+        f"def run_job(*given):\n    ran = begun(*given)\n    {CHANGES[row]}\n    return ran\nrunner.run_job = run_job\n"
     )
     with isolated.connect(before=here + hook) as connection:
         _, reset = Reused(connection, job).run("pass")
