@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_FILES, MAX_PAYLOAD_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_FILES, MAX_PAYLOAD_BYTES
 from executor_client.client.session_handle import SessionHandle
 from executor_client.exceptions import FileMissing, FileTransferError
 from executor_client.model.blocks import removal

@@ -9,7 +9,7 @@ from codeexec._backend import Backend
 from codeexec._files import Files, as_bytes
 from codeexec._result import Result, is_display
 from codeexec_api import Limits
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
 from executor_client.client.request import OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
 from executor_client.model.blocks import SourceBlock, WorkspaceFile

@@ -8,63 +8,44 @@ from codeexec_api.approval import Ruling, judge
 from codeexec_api.conditions import ConditionType, condition, find_condition, set_condition
 from codeexec_api.phases import Event, IllegalTransition, Phase, Reason, SessionPhase, advance, advance_session
 from codeexec_api.policy import Decision, Verdict, Violation, evaluate
-from codeexec_api.v1alpha1 import (
-    ApprovalStatus,
+from codeexec_api.v1alpha1.access import ClaimSource, ConfigMapSource, EgressRule, Mount, MountSource, Permit, Selector
+from codeexec_api.v1alpha1.approval import ApprovalStatus, ExecutionApproval, ExecutionApprovalSpec, ExecutionRef, Grant
+from codeexec_api.v1alpha1.code_rules import CodeAction, CodeFinding, CodeRule
+from codeexec_api.v1alpha1.execution import (
     ArtifactRequest,
-    ArtifactStatus,
-    AuditAnchor,
     Block,
-    BlockStatus,
-    Boundary,
-    ClaimSource,
-    CodeAction,
     CodeExecution,
     CodeExecutionSpec,
-    CodeExecutionStatus,
-    CodeFinding,
-    CodeRule,
-    CodeSession,
-    CodeSessionSpec,
-    CodeSessionStatus,
-    Condition,
-    ConfigMapSource,
-    EgressMode,
-    EgressProof,
-    EgressRule,
-    EgressTarget,
-    EgressVerdict,
-    ExecutionApproval,
-    ExecutionApprovalSpec,
-    ExecutionPolicy,
-    ExecutionPolicySpec,
-    ExecutionRef,
     File,
-    Grant,
-    Limits,
-    Mount,
-    MountSource,
+    PayloadRef,
+    SealedPayload,
+    SessionRef,
+)
+from codeexec_api.v1alpha1.execution_status import (
+    ArtifactStatus,
+    BlockStatus,
+    CodeExecutionStatus,
     OpenedEgress,
     OutputRef,
     OutputRun,
-    PayloadRef,
-    Permit,
-    PodLimits,
-    PodRequests,
     PodReset,
-    PodReuse,
-    PolicyLimits,
-    RecordRetention,
-    SandboxPool,
-    SandboxPoolSpec,
-    SandboxPoolStatus,
-    SealedPayload,
-    Selector,
-    SessionRef,
-    Source,
     StreamStatus,
     Summary,
-    manifest,
 )
+from codeexec_api.v1alpha1.limits import Limits, PodLimits, PodRequests, PolicyLimits
+from codeexec_api.v1alpha1.manifest import manifest
+from codeexec_api.v1alpha1.policy import EgressMode, ExecutionPolicy, ExecutionPolicySpec, PodReuse, RecordRetention
+from codeexec_api.v1alpha1.pool import SandboxPool, SandboxPoolSpec, SandboxPoolStatus
+from codeexec_api.v1alpha1.sandbox import (
+    AuditAnchor,
+    Boundary,
+    Condition,
+    EgressProof,
+    EgressTarget,
+    EgressVerdict,
+    Source,
+)
+from codeexec_api.v1alpha1.session import CodeSession, CodeSessionSpec, CodeSessionStatus
 
 __all__ = [
     "ApprovalStatus",

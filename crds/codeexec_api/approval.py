@@ -12,14 +12,9 @@ from typing import Final
 
 from codeexec_api.names import review_name
 from codeexec_api.policy import Verdict
-from codeexec_api.v1alpha1 import (
-    MAX_UNUSED_APPROVALS,
-    ApprovalStatus,
-    CodeExecution,
-    ExecutionApproval,
-    Grant,
-    UnusedApproval,
-)
+from codeexec_api.v1alpha1.approval import ApprovalStatus, ExecutionApproval, Grant, UnusedApproval
+from codeexec_api.v1alpha1.bounds import MAX_UNUSED_APPROVALS
+from codeexec_api.v1alpha1.execution import CodeExecution
 
 OTHER_EXECUTION: Final = "OtherExecution"
 SELF_APPROVAL: Final = "SelfApproval"

@@ -7,7 +7,7 @@ yet, so they start with `codeexec.`.
 from collections.abc import Mapping, Sequence
 
 from codeexec_api.phases import Phase
-from codeexec_api.v1alpha1 import CodeExecution, CodeExecutionSpec
+from codeexec_api.v1alpha1.execution import CodeExecution, CodeExecutionSpec
 
 Value = str | int | Sequence[str] | Sequence[int]
 Attributes = Mapping[str, Value]

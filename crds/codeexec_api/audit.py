@@ -18,15 +18,11 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
-from codeexec_api.v1alpha1 import (
-    AuditAnchor,
-    CodeExecution,
-    CodeExecutionStatus,
-    CodeSession,
-    CodeSessionStatus,
-    EgressProof,
-    Limits,
-)
+from codeexec_api.v1alpha1.execution import CodeExecution
+from codeexec_api.v1alpha1.execution_status import CodeExecutionStatus
+from codeexec_api.v1alpha1.limits import Limits
+from codeexec_api.v1alpha1.sandbox import AuditAnchor, EgressProof
+from codeexec_api.v1alpha1.session import CodeSession, CodeSessionStatus
 
 FORMAT: Final = 1
 """Of the lines. Another one means that a reader of this one can't tell anything."""

@@ -21,7 +21,7 @@ from codeexec_api.audit_export import Exported, read_export
 from codeexec_api.audit_findings import Chain, Finding, FindingKind, Found, LogLine, ReadLine
 from codeexec_api.audit_records import Records
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, compare, read_checkpoints
-from codeexec_api.v1alpha1 import AuditAnchor
+from codeexec_api.v1alpha1.sandbox import AuditAnchor
 
 _HEX: Final = {"chain": re.compile(r"[0-9a-f]{32}"), "previous": re.compile(r"[0-9a-f]{64}")}
 _HEX["hash"] = _HEX["previous"]

@@ -12,7 +12,9 @@ from codeexec_api.audit import STATUS_FORM, AuditEvent, facts_of, in_utc, status
 from codeexec_api.audit_findings import Chain, FindingKind, Found, ReadLine
 from codeexec_api.names import SESSION_KIND
 from codeexec_api.phases import Phase, SessionPhase
-from codeexec_api.v1alpha1 import AuditAnchor, CodeExecution, CodeSession
+from codeexec_api.v1alpha1.execution import CodeExecution
+from codeexec_api.v1alpha1.sandbox import AuditAnchor
+from codeexec_api.v1alpha1.session import CodeSession
 
 _DYING: Final = timedelta(minutes=1)
 """Within that before its end a process may have told of what it could not write any more."""

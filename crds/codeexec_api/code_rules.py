@@ -14,7 +14,9 @@ from typing import Final
 
 from codeexec_api import imports
 from codeexec_api.digests import code_digest
-from codeexec_api.v1alpha1 import MAX_CODE_BYTES, CodeAction, CodeExecutionSpec, CodeFinding, CodeRule
+from codeexec_api.v1alpha1.bounds import MAX_CODE_BYTES
+from codeexec_api.v1alpha1.code_rules import CodeAction, CodeFinding, CodeRule
+from codeexec_api.v1alpha1.execution import CodeExecutionSpec
 
 UNREADABLE: Final = "unreadable Python"
 """What is found in code of which nothing can be told."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
 
-from codeexec_api.v1alpha1 import Condition
+from codeexec_api.v1alpha1.sandbox import Condition
 
 
 class ConditionType(StrEnum):

@@ -115,4 +115,5 @@ ORDER_KEY: Final = "order"
 """Key under which an output ConfigMap says how its `stdout` and `stderr` were interleaved: JSON `[["stdout", 12], …]`.
 
 Numbers are bytes. The contents of `stdout`, `stderr` and artifacts are the values of these keys, joined over all parts.
+Each key ends with `packing.GZIP_SUFFIX` where its value is compressed.
 """

@@ -1,6 +1,6 @@
 """Names of files in the workspace: the one place that says which are taken.
 
-Client and models call `check_workspace_path`; the CRD holds the same rules in CEL (`v1alpha1.WorkspacePath`).
+Client and models call `check_workspace_path`; the CRD holds the same rules in CEL (`v1alpha1.fields.WorkspacePath`).
 """
 
 import re

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 
-from codeexec_api.v1alpha1 import MAX_LEFT_OUT, EgressRule, Mount, MountSource, OpenedEgress, Permit
+from codeexec_api.v1alpha1.access import EgressRule, Mount, MountSource, Permit
+from codeexec_api.v1alpha1.bounds import MAX_LEFT_OUT
+from codeexec_api.v1alpha1.execution_status import OpenedEgress
 
 Network = IPv4Network | IPv6Network
 Reserved = tuple[Network, str]

@@ -9,17 +9,13 @@ from codeexec_api.code_rules import Reading, demanded, find
 from codeexec_api.names import NODE_RUNTIME, POLICY_NAME
 from codeexec_api.permits import allows, covers, fault_of
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import (
-    AgentRule,
-    Approvable,
-    CodeAction,
-    CodeExecutionSpec,
-    CodeSessionSpec,
-    ExecutionPolicySpec,
-    Grant,
-    Limits,
-    SandboxPoolSpec,
-)
+from codeexec_api.v1alpha1.approval import Grant
+from codeexec_api.v1alpha1.code_rules import CodeAction
+from codeexec_api.v1alpha1.execution import CodeExecutionSpec
+from codeexec_api.v1alpha1.limits import Limits
+from codeexec_api.v1alpha1.policy import AgentRule, Approvable, ExecutionPolicySpec
+from codeexec_api.v1alpha1.pool import SandboxPoolSpec
+from codeexec_api.v1alpha1.session import CodeSessionSpec
 
 Request = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
 _OVERRIDES: Final = frozenset(AgentRule.model_fields) & frozenset(ExecutionPolicySpec.model_fields)

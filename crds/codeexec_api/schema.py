@@ -4,22 +4,46 @@ Pydantic emits JSON schema. The API server takes structural schemas (apiextensio
 without references, null types and `additionalProperties: false`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from codeexec_api import names
-from codeexec_api.v1alpha1 import (
-    ROOT_RULES,
-    CodeExecution,
-    CodeSession,
-    ExecutionApproval,
-    ExecutionPolicy,
-    SandboxPool,
-)
+from codeexec_api.v1alpha1.approval import ExecutionApproval
+from codeexec_api.v1alpha1.execution import CodeExecution
+from codeexec_api.v1alpha1.fields import rule
+from codeexec_api.v1alpha1.policy import ExecutionPolicy
+from codeexec_api.v1alpha1.pool import SandboxPool
+from codeexec_api.v1alpha1.session import CodeSession
 
+_MUTABLE: Final = {
+    names.EXECUTION_KIND: {"cancelled"},
+    names.SESSION_KIND: {"ended"},
+    names.APPROVAL_KIND: {"revoked", "revokedBy"},
+}
+"""The fields of a spec that can change after creation, each by rules of its own. Specs of other kinds can change."""
+_NAMES_A_POD: Final = rule(
+    f"self.metadata.name.size() <= {names.MAX_EXECUTION_NAME} && !self.metadata.name.contains('.')",
+    f"metadata.name must have at most {names.MAX_EXECUTION_NAME} characters and no dots: the pod is named after it",
+)
+_NAMES_PODS: Final = rule(
+    f"self.metadata.name.size() <= {names.MAX_POOL_NAME} && !self.metadata.name.contains('.')",
+    f"metadata.name must have at most {names.MAX_POOL_NAME} characters and no dots: the pods are named after it",
+)
+_IS_THE_DEFAULT: Final = rule(
+    "self.metadata.name == 'default'",
+    "metadata.name must be 'default': one ExecutionPolicy governs a namespace",
+)
+_ROOT_RULES: Final = {
+    names.EXECUTION_KIND: [_NAMES_A_POD],
+    names.SESSION_KIND: [_NAMES_A_POD],
+    names.POOL_KIND: [_NAMES_PODS],
+    names.POLICY_KIND: [_IS_THE_DEFAULT],
+}
+_RULES: Final = "x-kubernetes-validations"
 _DROPPED: Final = ("title", "$defs")
+_NO_DEFAULT: Final[tuple[Any, ...]] = (None, "", [])
 _NESTED: Final = ("items", "additionalProperties")
 _CLOSED: Final = {"additionalProperties": False}
 """Implied for an object. For a map, `additionalProperties` is the schema of the values."""
@@ -28,9 +52,26 @@ _OF_TYPE: Final = {"integer": {"format": "int64"}, "array": {"x-kubernetes-list-
 
 
 def structural(model: type[BaseModel]) -> dict[str, Any]:
-    """Structural schema of a model: references inlined, nulls and noise removed."""
+    """Structural schema of a model: references inlined, nulls and noise removed, and no field mutable by oversight."""
     schema = model.model_json_schema(by_alias=True, mode="validation")
-    return _convert(schema, schema.get("$defs", {}))
+    definitions = schema.get("$defs", {})
+    if mutable := _MUTABLE.get(model.__name__):
+        _freeze(definitions[f"{model.__name__}Spec"], mutable, model.__name__)
+    return _convert(schema, definitions)
+
+
+def _freeze(spec: dict[str, Any], mutable: Collection[str], kind: str) -> None:
+    """Make all other fields immutable: no value can change, and none that is optional can be added or removed."""
+    presence = []
+    for name, field in spec["properties"].items():
+        if name in mutable:
+            continue
+        message = f"spec.{name} is immutable: create a new {kind} instead"
+        field[_RULES] = [{"message": message, "rule": "self == oldSelf"}, *field.get(_RULES, [])]
+        if name not in spec["required"] and field.get("default") in _NO_DEFAULT:
+            kept = f"has(self.{name}) == has(oldSelf.{name})"
+            presence.append({"fieldPath": f".{name}", "message": message, "rule": kept})
+    spec[_RULES] = presence + spec.get(_RULES, [])
 
 
 def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +88,7 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
         for key, value in node.items()
         if key not in _DROPPED and value is not _CLOSED.get(key, ...)
     }
-    if result.get("default", ...) in (None, "", []):
+    if result.get("default", ...) in _NO_DEFAULT:
         del result["default"]
     if "description" in result:
         result["description"] = " ".join(result["description"].split())  # docstrings are wrapped
@@ -67,9 +108,8 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Join a referenced schema with the keywords beside the reference. The validation rules of both apply."""
-    key = "x-kubernetes-validations"
-    rules = [*base.get(key, []), *over.get(key, [])]
-    return base | over | ({key: rules} if rules else {})
+    rules = [*base.get(_RULES, []), *over.get(_RULES, [])]
+    return base | over | ({_RULES: rules} if rules else {})
 
 
 def _column(name: str, path: str, kind: str = "string", *, wide: bool = False, text: str) -> dict[str, Any]:
@@ -225,8 +265,8 @@ def _definition(
         **{name: child for name, child in schema["properties"].items() if name != "metadata"},
     }
     schema["required"] = ["spec"]
-    if rules := ROOT_RULES[kind]:
-        schema["x-kubernetes-validations"] = rules
+    if rules := _ROOT_RULES.get(kind):
+        schema[_RULES] = rules
     version: dict[str, Any] = {
         "name": names.VERSION,
         "served": True,

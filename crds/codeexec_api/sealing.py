@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives import hpke
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from codeexec_api.names import API_VERSION, KEY_NAME, PUBLIC_KEY
-from codeexec_api.v1alpha1 import MAX_SEALED_BYTES, SealedPayload
+from codeexec_api.v1alpha1.bounds import MAX_SEALED_BYTES
+from codeexec_api.v1alpha1.execution import SealedPayload
 
 _SUITE: Final = hpke.Suite(hpke.KEM.X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_128_GCM)
 

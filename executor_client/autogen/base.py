@@ -13,7 +13,7 @@ from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeexec_api import BlockStatus, Phase
 from codeexec_api.languages import unknown_language
-from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
 from executor_client.autogen.functions import PROMPT_TEMPLATE, UserFunction, names, prompt, silence_pip
 from executor_client.model.blocks import Prepared, SourceBlock, prepare
 from executor_client.model.results import Artifact, ExecutionResult

@@ -18,7 +18,7 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 from pydantic import BaseModel, ConfigDict, Field
 
 from codeexec_api import Limits, Phase, Reason
-from codeexec_api.v1alpha1 import (
+from codeexec_api.v1alpha1.bounds import (
     MAX_ARTIFACTS,
     MAX_FETCH_BYTES,
     MAX_FILES,

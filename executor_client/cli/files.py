@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options
 from executor_client.cli.completion import LIVE_SESSIONS, WITH_FILES, file_or
 from executor_client.client.client import CodeExecutionClient

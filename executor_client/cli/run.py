@@ -17,7 +17,7 @@ from codeexec_api.languages import LANGUAGES
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.permits import parse_mount, parse_permit
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
 from executor_client.cli.completion import LIVE_SESSIONS, complete_language, name_of
 from executor_client.cli.display import Printer, echo_json, one_line, report, size

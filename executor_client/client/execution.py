@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
-from codeexec_api.v1alpha1 import MAX_SESSION_SECONDS
+from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS
 from executor_client.client.approvals import ApprovalWait, Patience
 from executor_client.client.live_output import LiveOutput
 from executor_client.client.waiting import OnWait, Waiting

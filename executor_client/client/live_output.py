@@ -12,11 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from codeexec_api.packing import unpack
 from executor_client.model.results import OutputChunk, StreamName
 
 logger = logging.getLogger(__name__)
 
 _STREAMS: Final[dict[str, StreamName]] = {"stdout": "stdout", "stderr": "stderr"}
+_MOST_OF_A_LINE: Final = 256 * 1024
+"""Bytes of output in a frame."""
 
 
 @dataclass
@@ -102,9 +105,10 @@ def _text(frame: dict[str, Any]) -> str:
     """The output in a frame; empty if there is none."""
     if isinstance(text := frame.get("data"), str):
         return text.encode(errors="replace").decode()  # a lone surrogate is none of the output
-    if not isinstance(encoded := frame.get("data64"), str):
+    if not isinstance(encoded := frame.get("data64", packed := frame.get("gzip64")), str):
         return ""
     try:
-        return base64.b64decode(encoded, validate=True).decode(errors="replace")
+        data = base64.b64decode(encoded, validate=True)
+        return (unpack(data, _MOST_OF_A_LINE) if encoded is packed else data).decode(errors="replace")
     except ValueError:
         return ""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from codeexec_api import Phase
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.client.request import ListFiles, OnOutput, Request
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile

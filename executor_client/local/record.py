@@ -24,7 +24,7 @@ from codeexec_api import (
     advance,
 )
 from codeexec_api.digests import sha256_hex
-from codeexec_api.v1alpha1 import ObjectMeta
+from codeexec_api.v1alpha1.base import ObjectMeta
 from executor_client.model.results import STREAMS, Contents, OutputChunk, StreamName
 
 LAYERS: Final = ("Seccomp", "Landlock")

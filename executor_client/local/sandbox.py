@@ -31,7 +31,7 @@ from codeexec_api.code_rules import find
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.names import artifact_key
 from codeexec_api.policy import policy_for
-from codeexec_api.v1alpha1 import Approvable
+from codeexec_api.v1alpha1.policy import Approvable
 from executor_client.exceptions import FileTransferError, LocalRunNotApproved, LocalSandboxUnavailable
 from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
 from executor_client.local.audit import LocalAuditLog

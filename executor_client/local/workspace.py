@@ -19,7 +19,7 @@ from typing import Final
 from codeexec_api import ArtifactRequest, ArtifactStatus
 from codeexec_api.digests import sha256_hex
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.workspace.work_dir import write_inside
 
 logger = logging.getLogger(__name__)

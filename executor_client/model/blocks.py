@@ -10,7 +10,7 @@ from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import canonical, default_file_name, unknown_language
 from codeexec_api.names import block_key, file_key
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import (
+from codeexec_api.v1alpha1.bounds import (
     MAX_BLOCKS,
     MAX_CODE_BYTES,
     MAX_FILES,

@@ -2,7 +2,7 @@
 
 import re
 
-from codeexec_api.v1alpha1 import IMAGE_PATTERN
+from codeexec_api.v1alpha1.bounds import IMAGE_PATTERN
 
 
 def check_image(reference: str) -> None:

@@ -20,6 +20,8 @@ from codeexec_api import (
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import ORDER_KEY, artifact_key
+from codeexec_api.packing import GZIP_SUFFIX, unpack
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES, MAX_OUTPUT_PARTS
 from executor_client.exceptions import (
     CodeExecError,
     ExecutionLost,
@@ -75,8 +77,11 @@ class Contents:
         """
         values: dict[str, list[bytes]] = {}
         order: list[tuple[StreamName, int]] = []
+        left = _MOST_BYTES
         for part in parts:
             for key, value in part.items():
+                key, value = _unpacked(key, value, left)
+                left -= len(value)
                 if key == ORDER_KEY:
                     order += _runs(value)
                 else:
@@ -85,6 +90,8 @@ class Contents:
 
 
 NOTHING: Final = Contents()
+_MOST_BYTES: Final = 2 * MAX_OUTPUT_BYTES + MAX_FETCH_BYTES + MAX_OUTPUT_PARTS * 2**20
+"""Of both streams, all fetched files and the order of the output: more is no result of an execution."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +318,17 @@ def _checked(content: bytes, what: str, sha256: str | None, size: int) -> bytes:
             f"{sha256_hex(content)} instead of {size} bytes with {sha256}"
         )
     return content
+
+
+def _unpacked(key: str, value: bytes, most_bytes: int) -> tuple[str, bytes]:
+    """A value and its key, as they were before the operator compressed them. Operators before 0.2 did not."""
+    if not key.endswith(GZIP_SUFFIX):
+        return key, value
+    key = key.removesuffix(GZIP_SUFFIX)
+    try:
+        return key, unpack(value, most_bytes)
+    except ValueError as error:
+        raise OutputUnavailable(f"the stored {key} is not readable: {error}") from error
 
 
 def _runs(value: bytes) -> Sequence[tuple[StreamName, int]]:

@@ -11,7 +11,7 @@ from codeexec_api import ArtifactRequest, ArtifactStatus, OutputRun, StreamStatu
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import ORDER_KEY, artifact_key
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_FETCH_BYTES, MAX_INLINE_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES, MAX_INLINE_BYTES
 from executor_client.testing.outcomes import StreamName, Workspace
 
 STREAMS: Final[tuple[StreamName, StreamName]] = ("stdout", "stderr")

@@ -28,7 +28,7 @@ from codeexec_api import (
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import block_key, file_key
 from codeexec_api.policy import cluster_policy
-from codeexec_api.v1alpha1 import SANDBOX_FIELDS
+from codeexec_api.v1alpha1.sandbox import SANDBOX_FIELDS
 
 FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
 """The image of the fake's default policy."""

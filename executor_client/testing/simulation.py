@@ -54,7 +54,7 @@ from codeexec_api.names import (
 )
 from codeexec_api.permits import opening
 from codeexec_api.policy import namespace_policy, policy_for, without_code_rules
-from codeexec_api.v1alpha1 import ObjectMeta
+from codeexec_api.v1alpha1.base import ObjectMeta
 from executor_client.exceptions import CodeExecError
 from executor_client.model.blocks import removed_by
 from executor_client.model.code_reading import read_code

@@ -19,7 +19,7 @@ from codeexec_api import (
     Phase,
 )
 from codeexec_api.names import EXECUTION_KIND, MAX_EXECUTION_NAME, SESSION_KIND
-from codeexec_api.v1alpha1 import MAX_CODE_BYTES, MAX_PART_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_CODE_BYTES, MAX_PART_BYTES
 from executor_client.exceptions import ClusterUnreachable, CodeExecError, InvalidExecution, NotFound, OutputUnavailable
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.store import Growing, Record

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
 from executor_client.client.session_handle import SessionHandle
 from executor_client.exceptions import CodeExecError
 

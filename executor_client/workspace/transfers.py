@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock
 from executor_client.model.results import Artifact, ExecutionResult

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_PAYLOAD_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_PAYLOAD_BYTES
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import WorkspaceFile
 from executor_client.workspace.unasked import acted_on

@@ -30,10 +30,11 @@ Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "p
       {"reset": id, "clean": bool, "checked": [row...], "found": {row: words}, "ms"}   after an ack with reuse: whether
           the pod is as it was before any code; rows of `first_day.py`. The runner ends if it is not clean
       {"pong": any}
-      {"id", "seq", "stream": "stdout"|"stderr", "data" | "data64"}    output as it comes; data64: base64 of the UTF-8
+      {"id", "seq", "stream": "stdout"|"stderr", "data" | "data64" | "gzip64"}    output as it comes;
+          data64: base64 of the UTF-8; gzip64: base64 of that in one gzip member
       {"id", "seq", "block", "exitCode", "reason", "startedAt", "durationMs", "stdoutBytes", "stderrBytes"}
       {"id", "seq", "artifact": index, "path", "size", "sha256"}               in order of path; sha256 may be null
-      {"id", "seq", "file": index, "data64"}                                   a piece of the artifact before it
+      {"id", "seq", "file": index, "data64" | "gzip64"}                        a piece of the artifact before it
       {"id", "seq", "done": true, "stdout": {"bytes", "sha256", "truncated"}, "stderr": {...}, "artifactsOmitted"}
           sha256 is of the text sent
       {"id", "seq", "fault": {"reason": "FileRefused", "message"}}             instead of done: a file stood in the way

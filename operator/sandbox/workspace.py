@@ -12,6 +12,7 @@ import heapq
 import os
 import stat
 
+from channel import data_fields
 from paths import MAX_PATH_BYTES, is_telling
 from source import PIECE, compare
 
@@ -305,7 +306,7 @@ def _digest(file):
 def _send_content(index, path, file, expected, send):
     digest, size = hashlib.sha256(), 0
     while (piece := os.pread(file.fileno(), PIECE, size)) or size == 0:  # an empty file has a piece, too
-        send(file=index, data64=base64.b64encode(piece).decode())
+        send(file=index, **data_fields(piece))
         digest.update(piece)
         size += len(piece)
         if not piece or size > MAX_FETCH_BYTES:

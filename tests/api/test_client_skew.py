@@ -14,7 +14,7 @@ class NewerSpec(CodeSessionSpec):
 
 
 async def test_a_field_that_the_cluster_does_not_know_is_refused_by_name(kubeconfig, monkeypatch) -> None:
-    kinds = "codeexec_api.v1alpha1._KINDS"
+    kinds = "codeexec_api.v1alpha1.manifest._KINDS"
     monkeypatch.setattr(kinds, {NewerSpec: "CodeSession"})
     async with CodeExecutionClient(ClusterRef(kubeconfig=kubeconfig, namespace=SANDBOX)) as client:
         transport = await client.connect()

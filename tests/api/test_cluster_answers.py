@@ -133,7 +133,7 @@ def silent(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch):
 async def test_an_answer_that_does_not_come_is_a_timeout(stage: Stage, silent):
     meta = stage.execution.metadata
     for call in (
-        stage.cluster.write_execution(stage.execution, STARTING),
+        stage.cluster.write_status(stage.execution, STARTING),
         stage.cluster.delete_network_policy(meta.namespace, meta.name),
         stage.cluster.delete_pod(meta.namespace, meta.name),
     ):

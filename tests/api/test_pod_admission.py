@@ -28,7 +28,7 @@ from weaker_pods import (
 )
 
 from codeexec_api.names import EGRESS_LABEL
-from codeexec_operator.core.surroundings import Surroundings, parse_node
+from codeexec_operator.core.cluster_view import ClusterView, parse_node
 from codeexec_operator.manifests.hardening import OWN_UIDS, SANDBOX_UID
 
 OWN_UID = OWN_UIDS[7]
@@ -132,7 +132,7 @@ def test_the_operator_makes_the_pod_that_this_version_accepts(core, guarded, ung
     assert stored["status"]["runtimeHandlers"][0]["features"] == {"userNamespaces": True}, "positive control"
 
     ready = stored | {"spec": {}}  # without the taints of a node that is new
-    asked_for = Surroundings(nodes=(parse_node(ready),)).user_namespace(None)
+    asked_for = ClusterView(nodes=(parse_node(ready),)).user_namespace(None)
     assert asked_for is keeps("spec.hostUsers")
     pod = a_hardened_pod(user_namespace=asked_for)
     assert guarded.refusal(pod) == ""

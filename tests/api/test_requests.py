@@ -20,7 +20,6 @@ from codeexec_api.names import EXECUTION_PLURAL
 from codeexec_operator.adapters import api_server
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS, ApiServer, Resource
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.finished import FinishedRecords
 from codeexec_operator.core.leadership import LeaseRecord
 
 OBJECT = {"metadata": {"name": "run-1", "namespace": SANDBOX}}
@@ -40,13 +39,13 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "get_execution": lambda cluster: cluster.get_execution(SANDBOX, "run-1"),
     "get_session": lambda cluster: cluster.get_session(SANDBOX, "one"),
     "get_policy": lambda cluster: cluster.get_policy(SANDBOX),
-    "finished.pages": lambda cluster: anext(cluster.finished.pages(EXECUTION_PLURAL, SANDBOX)),
-    "finished.delete": lambda cluster: cluster.finished.delete(EXECUTION_PLURAL, an_execution()),
-    "finished.export_cursor": lambda cluster: cluster.finished.export_cursor(SANDBOX),
+    "list_columns": lambda cluster: anext(cluster.list_columns(EXECUTION_PLURAL, SANDBOX)),
+    "delete_record": lambda cluster: cluster.delete_record(an_execution()),
+    "get_export_cursor": lambda cluster: cluster.get_export_cursor(SANDBOX),
     "ensure_pool": lambda cluster: cluster.ensure_pool(SANDBOX, "default", SandboxPoolSpec(replicas=1)),
     "find_pool": lambda cluster: cluster.find_pool(SANDBOX, "default"),
     "list_approvals": lambda cluster: cluster.list_approvals(SANDBOX, "run-1"),
-    "write_execution": lambda cluster: cluster.write_execution(an_execution(), an_execution().status),
+    "write_status": lambda cluster: cluster.write_status(an_execution(), an_execution().status),
     "get_payload": lambda cluster: cluster.get_payload(SANDBOX, "run-1", 1),
     "watch_payloads": lambda cluster: anext(cluster.watch_payloads(SANDBOX)),
     "delete_payload": lambda cluster: cluster.delete_payload(SANDBOX, "run-1", "uid"),
@@ -81,8 +80,6 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "list_network_policies": lambda cluster: cluster.list_network_policies(SANDBOX),
 }
 ALIKE = {
-    "write_session": "write_execution",
-    "write_pool": "write_execution",
     "publish_code": "create_pod",
     "withdraw_code": "delete_payload",
     "create_output": "create_pod",
@@ -108,7 +105,6 @@ async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 def test_all_requests_are_tried_here() -> None:
     public = {name for name in dir(Cluster) if not name.startswith("_")} - {"connect", "close", "ask_first"}
-    public |= {f"finished.{name}" for name in dir(FinishedRecords) if not name.startswith("_")}
     assert public == REQUESTS.keys() | ALIKE.keys()
 
 

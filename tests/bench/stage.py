@@ -13,7 +13,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution
 from codeexec_api.names import API_VERSION, GROUP, POLICY_NAME, POOL_KIND, POOL_PLURAL, VERSION
-from codeexec_api.v1alpha1 import MAX_POD_USES
+from codeexec_api.v1alpha1.bounds import MAX_POD_USES
 from codeexec_operator.manifests.pod import build_pod
 from executor_client import Limits
 

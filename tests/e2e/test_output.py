@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import gzip
 import hashlib
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -124,7 +126,8 @@ async def test_the_largest_of_records_is_written(make_executor):
 
 
 async def test_large_output_is_immutable_owned_and_goes_with_its_record(shared, admin):
-    result = await run(shared, "print('z' * 1_500_000)")
+    text = "import base64, random; print(base64.b64encode(random.Random(1).randbytes(1_500_000)).decode())"
+    result = await run(shared, text)
     record = admin.execution(result.execution)
     names = [one["name"] for one in record["status"]["outputRefs"]]
     assert len(names) >= 2
@@ -133,8 +136,8 @@ async def test_large_output_is_immutable_owned_and_goes_with_its_record(shared, 
         assert part["immutable"] is True
         assert part["metadata"]["ownerReferences"][0]["uid"] == record["metadata"]["uid"]
         assert "codeexec.dev/expires-at" in part["metadata"]["annotations"]
-    joined = b"".join(base64.b64decode(part["binaryData"]["stdout"]) for part in parts)
-    assert joined == b"z" * 1_500_000 + b"\n"
+    joined = b"".join(gzip.decompress(base64.b64decode(part["binaryData"]["stdout.gz"])) for part in parts)
+    assert joined == base64.b64encode(random.Random(1).randbytes(1_500_000)) + b"\n"
     assert len(record["status"]["stdout"]["text"]) <= 4096
     admin.delete("codeexecution", result.execution, wait=True)
     for name in names:

@@ -13,7 +13,7 @@ from factories import IMAGE
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
-from codeexec_api.v1alpha1 import OpenedEgress
+from codeexec_api.v1alpha1.execution_status import OpenedEgress
 from codeexec_operator.manifests.network_policy import build_network_policy
 from codeexec_operator.manifests.pod import build_pod
 
@@ -40,12 +40,12 @@ class Stage:
     async def refusal_of(self, seen: CodeExecution, status: CodeExecutionStatus) -> int | None:
         """The status of the answer to a write that is refused."""
         with pytest.raises(ApiException) as refused:
-            await self.cluster.write_execution(seen, status)
+            await self.cluster.write_status(seen, status)
         return refused.value.status
 
 
 async def a_status_is_written_and_has_a_later_version(stage: Stage) -> None:
-    written = await stage.cluster.write_execution(stage.execution, STARTING)
+    written = await stage.cluster.write_status(stage.execution, STARTING)
     assert written.status == STARTING
     assert written.spec == stage.execution.spec
     assert int(written.metadata.resource_version) > int(stage.execution.metadata.resource_version)
@@ -53,14 +53,14 @@ async def a_status_is_written_and_has_a_later_version(stage: Stage) -> None:
 
 
 async def what_is_no_longer_so_is_taken_back(stage: Stage) -> None:
-    written = await stage.cluster.write_execution(stage.execution, STARTING)
-    again = await stage.cluster.write_execution(written, CANCELLED)
+    written = await stage.cluster.write_status(stage.execution, STARTING)
+    again = await stage.cluster.write_status(written, CANCELLED)
     assert again.status == CANCELLED
     assert await stage.stored() == again
 
 
 async def what_has_changed_since_it_was_seen_is_not_written(stage: Stage) -> None:
-    written = await stage.cluster.write_execution(stage.execution, STARTING)
+    written = await stage.cluster.write_status(stage.execution, STARTING)
     assert await stage.refusal_of(stage.execution, CANCELLED) == 409
     assert await stage.stored() == written
 

@@ -25,11 +25,12 @@ from codeexec_api import (
     condition,
 )
 from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key
+from codeexec_api.packing import pack
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.observed import PodLink, PodView, RunnerView, Sandbox, SessionView
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.readiness import readiness
-from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Transcript
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -234,7 +235,7 @@ def a_pod(**changes: Any) -> PodView:
 
 
 TARGET = Target("api-server", "10.96.0.1", 443)
-SURROUNDINGS = Surroundings(reached_at={TARGET: NOW + timedelta(hours=1)})
+CLUSTER_VIEW = ClusterView(reached_at={TARGET: NOW + timedelta(hours=1)})
 """A cluster whose API server answers the operator, whenever a test looks."""
 
 
@@ -266,6 +267,13 @@ def numbered(*frames: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def output(text: str, stream: str = "stdout") -> dict[str, Any]:
     return {"stream": stream, "data": text}
+
+
+def compressed(frame: Mapping[str, Any]) -> dict[str, Any]:
+    """The same frame of output or of a file, as a runner sends large ones."""
+    frame = dict(frame)
+    data = frame.pop("data").encode() if "data" in frame else base64.b64decode(frame.pop("data64"))
+    return frame | {"gzip64": base64.b64encode(pack(data)).decode()}
 
 
 def block_end(index: int = 0, exit_code: int = 0, reason: str = "Completed", **changes: Any) -> dict[str, Any]:

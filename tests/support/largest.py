@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_INLINE_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_INLINE_BYTES
 
 Object = dict[str, Any]
 

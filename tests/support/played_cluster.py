@@ -31,7 +31,7 @@ class PlayedCluster:
         self.execution = seen.model_copy(update={"metadata": metadata, **changes})
         return self.execution
 
-    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+    async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         if self.gone:
             raise ApiException(status=404)
         if seen.metadata.resource_version != self.execution.metadata.resource_version:

@@ -1,8 +1,8 @@
 """What humans decide about one execution, and the copy of its code that they read."""
 
 from codeexec_api import CodeExecution, ExecutionApproval
-from codeexec_operator.adapters.worker import Worker, understood
-from codeexec_operator.core import actions
+from codeexec_operator.adapters.worker import Worker, parse_or_log
+from codeexec_operator.core.payload import Payload
 
 
 class Approvals:
@@ -21,7 +21,7 @@ class Approvals:
     @property
     def known(self) -> tuple[ExecutionApproval, ...] | None:
         """Those that there are; None if they were not read yet."""
-        return tuple(one for _, one in self._by_name.values() if one) if self._read else None
+        return tuple(approval for _, approval in self._by_name.values() if approval) if self._read else None
 
     def observe(self, approval: ExecutionApproval, *, deleted: bool) -> None:
         """A decision was seen, changed or deleted."""
@@ -38,22 +38,19 @@ class Approvals:
         listed = await self._worker.context.cluster.list_approvals(meta.namespace, meta.name)
         self._by_name = {name: self._by_name[name] for name in self._heard}
         for raw in listed:
-            if approval := understood(ExecutionApproval.parse, raw):
+            if approval := parse_or_log(ExecutionApproval.parse, raw):
                 self.observe(approval, deleted=False)
         self._read = True
         self._worker.wake()
 
-    async def act(
-        self, action: actions.ReadApprovals | actions.PublishCode | actions.WithdrawCode, execution: CodeExecution
-    ) -> None:
-        """Carry out an action. Code that is not withdrawn is left to the sweeper."""
-        cluster, insist = self._worker.context.cluster, self._worker.insist
-        match action:
-            case actions.ReadApprovals():
-                await self.read()
-            case actions.PublishCode(payload):
-                failure = "the code could not be published for approvers"
-                self.unreadable = not await insist(failure, cluster.publish_code, execution, payload)
-                self._worker.wake()
-            case actions.WithdrawCode():
-                await insist("the code for approvers was not deleted", cluster.withdraw_code, execution)
+    async def publish(self, execution: CodeExecution, payload: Payload) -> None:
+        """Put its code where whoever decides can read it."""
+        publish = self._worker.context.cluster.publish_code
+        failure = "the code could not be published for approvers"
+        self.unreadable = not await self._worker.insist(failure, publish, execution, payload)
+        self._worker.wake()
+
+    async def withdraw(self, execution: CodeExecution) -> None:
+        """Delete that copy. If it can't be, it is left to the sweeper."""
+        withdraw = self._worker.context.cluster.withdraw_code
+        await self._worker.insist("the code for approvers was not deleted", withdraw, execution)

@@ -4,6 +4,8 @@ What a line holds and how lines are chained is said by `codeexec_api.audit`. A l
 that is not written, and code that does not start: nothing happens without its line.
 """
 
+import asyncio
+import heapq
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -26,6 +28,8 @@ from codeexec_api.audit import (
     of_the_last_one,
 )
 from codeexec_api.audit_file import LogFile
+from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
+from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.metrics import AUDIT_FAILED, AUDIT_WRITTEN, Metrics
 from codeexec_operator.adapters.supervision import JobFailure
@@ -33,6 +37,10 @@ from codeexec_operator.adapters.supervision import JobFailure
 logger = logging.getLogger(__name__)
 
 _STANDARD_OUTPUT: Final = 1
+_PAUSE_SECONDS: Final = 0.02
+"""After each page: there may be thousands, and at the start the API server has other work for this operator."""
+_NEWEST: Final = 100
+"""Records that are looked at, at most: the first few may be this process's own."""
 
 Record = TypeVar("Record", CodeExecution, CodeSession)
 
@@ -54,7 +62,6 @@ class AuditLog:
         self._write = write or LogFile(_STANDARD_OUTPUT)
         self._version, self._metrics = version, metrics
         self._segments: dict[str, Segment] = {}
-        self._begun: set[str] = set()
         self._earlier: dict[str, AuditAnchor] = {}
         self._fault = ""
 
@@ -64,9 +71,8 @@ class AuditLog:
         Raises:
             AuditFailure: the first line can't be written.
         """
-        if namespace not in self._begun:
+        if not self._segment(namespace).sequence:
             self._append(namespace, AuditEvent.OPERATOR_STARTED, {})
-            self._begun.add(namespace)
 
     def tell_of_earlier(self, namespace: str) -> None:
         """Tell, once, how far the chain before this one went, as records say.
@@ -100,6 +106,19 @@ class AuditLog:
             self._earlier[namespace] = anchor
         return True
 
+    async def hear_of_all(self, cluster: Cluster, namespace: str) -> None:
+        """Look in all records of a namespace, also in those that are over, for the newest line of an earlier chain."""
+        for plural, get in ((EXECUTION_PLURAL, cluster.get_execution), (SESSION_PLURAL, cluster.get_session)):
+            newest: list[tuple[str, str]] = []
+            async for page in cluster.list_columns(plural, namespace, finished=False):
+                rows = [(str(row["Audited"]), str(row["Name"])) for row in page.rows if row["Audited"]]
+                newest = heapq.nlargest(_NEWEST, newest + rows)
+                await asyncio.sleep(_PAUSE_SECONDS)
+            for _, name in newest:
+                record = await get(namespace, name)
+                if record and self.heard(namespace, record.status.audit):
+                    break
+
     def check(self) -> None:
         """Raise what the last line has failed with, if it has.
 
@@ -120,8 +139,7 @@ class AuditLog:
         Raises:
             AuditFailure: the line could not be written; nothing was sent then.
         """
-        line = self._append(after.metadata.namespace, AuditEvent.STATUS_WRITE, of_a_write(before.status, after))
-        with self._failure_told(line):
+        with self._line(after.metadata.namespace, AuditEvent.STATUS_WRITE, of_a_write(before.status, after)) as line:
             return await write(before, after.status.model_copy(update={MEMBER: line.anchor}))
 
     async def delete(
@@ -132,18 +150,19 @@ class AuditLog:
         Raises:
             AuditFailure: the line could not be written; nothing was sent then.
         """
-        line = self._append(record.metadata.namespace, AuditEvent.RECORD_DELETED, of_a_deletion(record, why))
-        with self._failure_told(line):
+        with self._line(record.metadata.namespace, AuditEvent.RECORD_DELETED, of_a_deletion(record, why)):
             await delete()
 
     @contextmanager
-    def _failure_told(self, line: Line) -> Iterator[None]:
+    def _line(self, namespace: str, event: AuditEvent, more: Mapping[str, Any]) -> Iterator[Line]:
+        """Write it, and another one if what it tells of fails."""
+        line = self._append(namespace, event, more)
         try:
-            yield
+            yield line
         except (ApiException, *NETWORK_ERRORS) as error:
             failed, number = of_a_failure(line, getattr(error, "status", None)), line.body["sequence"]
             try:
-                self._append(line.body["namespace"], AuditEvent.NOT_WRITTEN, failed)
+                self._append(namespace, AuditEvent.NOT_WRITTEN, failed)
             except AuditFailure as why:  # the worker tries again, and learns it then
                 logger.error("could not log that what audit line %s tells of was not done: %s", number, why)
             raise

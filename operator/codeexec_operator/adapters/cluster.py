@@ -1,23 +1,24 @@
 """The one doorway to the API server. Each method names the RBAC verb that it needs; the chart's Role is their union.
 
-What concerns the kinds of codeexec.dev is in `records`, and in `finished` where they are over. Secrets and ConfigMaps
-are in `contents`. How a request is made is in `api_server`.
+What concerns the kinds of codeexec.dev is in `records`, Secrets and ConfigMaps are in `contents`. How a request is made
+is in `api_server`.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
+
+import aiohttp
 
 from codeexec_api import Reason
 from codeexec_api.names import EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SANDBOX_CONTAINER
 from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found
 from codeexec_operator.adapters.contents import Contents
-from codeexec_operator.adapters.finished import FinishedRecords
 from codeexec_operator.adapters.records import Records
-from codeexec_operator.adapters.runner_link import RunnerLink
+from codeexec_operator.core.cluster_view import NodeView, parse_endpoints, parse_node
 from codeexec_operator.core.leadership import LeaseRecord
 from codeexec_operator.core.observed import Fault
-from codeexec_operator.core.surroundings import NodeView, parse_endpoints, parse_node
 
 _PODS: Final = Resource("api/v1", "pods")
 _NODES: Final = Resource("api/v1", "nodes")
@@ -31,6 +32,32 @@ _NODES_AT_A_TIME: Final = 10
 """They are large."""
 _AT_A_TIME: Final = 100
 """Objects of other kinds that are listed at a time."""
+_STDIN: Final = b"\x00"
+_STDOUT: Final = 1
+_CHUNK: Final = 64 * 1024
+
+
+class RunnerLink:
+    """Messages out, bytes in. The protocol is Kubernetes' `v4.channel.k8s.io`: one byte of channel, then data."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send one line of JSON to the runner."""
+        line = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        for start in range(0, len(line), _CHUNK):
+            await self._socket.send_bytes(_STDIN + line[start : start + _CHUNK])
+
+    async def end_line(self) -> None:
+        """End a line that somebody else may have begun. The runner ignores empty ones."""
+        await self._socket.send_bytes(_STDIN + b"\n")
+
+    async def received(self) -> AsyncIterator[bytes]:
+        """What the runner writes, in pieces of any size, until the connection ends."""
+        async for message in self._socket:
+            if message.type is aiohttp.WSMsgType.BINARY and message.data and message.data[0] == _STDOUT:
+                yield message.data[1:]
 
 
 class Cluster(Records, Contents):
@@ -39,7 +66,6 @@ class Cluster(Records, Contents):
     def __init__(self, api: ApiServer) -> None:
         Records.__init__(self, api)
         Contents.__init__(self, api)
-        self.finished = FinishedRecords(api)
 
     @classmethod
     async def connect(cls) -> "Cluster":

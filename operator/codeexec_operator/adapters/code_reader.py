@@ -61,20 +61,15 @@ async def _read(inquiry: Inquiry) -> Reading:
     )
     try:
         answer = await _ask(process, inquiry)
-        await _end_by_itself(process)
+        with suppress(TimeoutError):  # it has told all, and ends at once; if it is killed then, asyncio complains
+            async with asyncio.timeout(_END_SECONDS):
+                await process.wait()
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
         await process.communicate()  # to the end of its pipes, which asyncio waits for
     return inquiry.reading(answer)
-
-
-async def _end_by_itself(process: Process) -> None:
-    """A child that has told all ends at once; to kill it then would make asyncio complain."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_END_SECONDS):
-            await process.wait()
 
 
 async def _ask(process: Process, inquiry: Inquiry) -> bytes:

@@ -27,7 +27,7 @@ class CodeRun:
         self._cancel_sent_at: datetime | None = None
         self._storing = asyncio.Lock()
         self.share = Share(worker.context.output, worker.meta.namespace, self)
-        self.uid, self.aside, self.progressed = worker.meta.uid, worker.aside, worker.wake
+        self.uid, self.run_in_background, self.progressed = worker.meta.uid, worker.run_in_background, worker.wake
 
     @property
     def told(self) -> bool:

@@ -14,9 +14,8 @@ import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRORS
-from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.cluster import Cluster, RunnerLink
 from codeexec_operator.adapters.output_room import FREE_BYTES, Share
-from codeexec_operator.adapters.runner_link import RunnerLink
 from codeexec_operator.core.observed import PodLink, RunnerView
 from codeexec_operator.core.pod_reset import reset_of
 from codeexec_operator.core.readiness import readiness

@@ -4,7 +4,8 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from codeexec_api import (
     CodeExecution,
@@ -17,7 +18,7 @@ from codeexec_api import (
     Verdict,
 )
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL, payload_name
-from codeexec_api.v1alpha1 import MAX_PAYLOAD_PARTS
+from codeexec_api.v1alpha1.bounds import MAX_PAYLOAD_PARTS
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.pools import PoolWorker
@@ -25,7 +26,7 @@ from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.roster import Roster
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.supervision import end
-from codeexec_operator.adapters.worker import Context, understood
+from codeexec_operator.adapters.worker import Context, parse_or_log
 from codeexec_operator.core.measures import Census
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.starts import Starts
@@ -34,7 +35,7 @@ _TRIES: Final = 3
 _TRY_AGAIN_SECONDS: Final = 0.2
 _REMEMBERED: Final = 10_000
 """Objects that were let go of, of which something may be heard that is older than their end."""
-_Owner = TypeVar("_Owner", CodeExecution, CodeSession)
+_Record: TypeAlias = CodeExecution | CodeSession
 
 
 @dataclass(frozen=True)
@@ -65,37 +66,41 @@ class Controller:
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""
+        self._on_record(self._executions.get(raw["metadata"]["uid"]), CodeExecution.parse, raw, left=deleted)
+
+    def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """A CodeSession that isn't over was seen or changed, or it is over or deleted by now."""
+        self._on_record(self._sessions.get(raw["metadata"]["uid"]), CodeSession.parse, raw, left=deleted)
+
+    def _on_record(
+        self,
+        worker: ExecutionWorker | SessionWorker | None,
+        parse: Callable[[Mapping[str, Any]], Any],
+        raw: Mapping[str, Any],
+        *,
+        left: bool,
+    ) -> None:
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
-        worker = self._executions.get(uid)
         if version <= worker.version if worker else version < self._ended.get(uid, 0):
             return  # most are what was written here, and some are late
-        execution = _unfinished(worker, CodeExecution.parse, raw, left=deleted)
-        if execution is None:
+        if left:
+            if worker:
+                worker.observe_leaving(version)
             return
-        self._context.audit.heard(execution.metadata.namespace, execution.status.audit)
+        if (record := parse_or_log(parse, raw)) is None:
+            return
+        self._context.audit.heard(record.metadata.namespace, record.status.audit)
         if worker:
-            worker.observe_execution(execution)
-        elif not execution.status.phase.terminal:
-            self._start_execution(execution)
+            worker.observe(record)
+        elif not record.status.phase.terminal:
+            self._start(record)
 
     def on_approval(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """An ExecutionApproval was seen, changed or deleted. Whoever waits for one lists those that were there."""
         name = raw["metadata"].get("labels", {}).get(EXECUTION_LABEL, "")
         worker = self._executions.named(raw["metadata"]["namespace"], name)
-        if worker and (approval := understood(ExecutionApproval.parse, raw)):
+        if worker and (approval := parse_or_log(ExecutionApproval.parse, raw)):
             worker.approvals.observe(approval, deleted=deleted)
-
-    def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """A CodeSession that isn't over was seen or changed, or it is over or deleted by now."""
-        worker = self._sessions.get(raw["metadata"]["uid"])
-        session = _unfinished(worker, CodeSession.parse, raw, left=deleted)
-        if session is None:
-            return
-        self._context.audit.heard(session.metadata.namespace, session.status.audit)
-        if worker:
-            worker.observe_session(session)
-        else:
-            self._adopt_session(session)
 
     def on_pool(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A SandboxPool was seen, changed or deleted."""
@@ -104,7 +109,7 @@ class Controller:
             if worker:
                 worker.observe_deletion()
             return
-        if (pool := understood(SandboxPool.parse, raw)) is None:
+        if (pool := parse_or_log(SandboxPool.parse, raw)) is None:
             return
         if worker:
             worker.observe_pool(pool)
@@ -134,7 +139,7 @@ class Controller:
 
     async def on_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A sandbox pod was seen, changed or deleted."""
-        owners = [one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")]
+        owners = [owner["uid"] for owner in raw["metadata"].get("ownerReferences") or () if owner.get("controller")]
         if not owners:
             return
         worker = self._worker(owners[0])
@@ -150,8 +155,8 @@ class Controller:
     def known(self, namespace: str) -> Known:
         """What is known of a namespace at this moment."""
         workers = self._of(namespace)
-        live = (one.meta.uid for one in workers if isinstance(one, PoolWorker) or not one.phase.terminal)
-        return Known(frozenset(live), frozenset(pod for one in workers for pod in one.pods()))
+        live = (worker.meta.uid for worker in workers if isinstance(worker, PoolWorker) or not worker.phase.terminal)
+        return Known(frozenset(live), frozenset(pod for worker in workers for pod in worker.pods()))
 
     def missed(self, namespace: str, known: Known) -> None:
         """These objects and pods aren't listed any more: their deletion, or their end, was missed."""
@@ -167,18 +172,18 @@ class Controller:
         Returns when nobody looks after anything there any more. When cancelled, what is left is looked after as before.
         """
         here = self._of(namespace)
-        running = [one for one in here if isinstance(one, ExecutionWorker) and one.phase is Phase.RUNNING]
-        await end(*(one.task for one in here if one not in running and not isinstance(one, SessionWorker)))
-        await end(*(one.task for one in here if isinstance(one, SessionWorker) and not one.busy))
+        running = [worker for worker in here if isinstance(worker, ExecutionWorker) and worker.phase is Phase.RUNNING]
+        await end(*(worker.task for worker in here if worker not in running and not isinstance(worker, SessionWorker)))
+        await end(*(worker.task for worker in here if isinstance(worker, SessionWorker) and not worker.busy))
         left = self._of(namespace)
         try:
             for worker in left:
                 worker.released = True
-            await asyncio.gather(*(asyncio.wait([one.task]) for one in running))
+            await asyncio.gather(*(asyncio.wait([worker.task]) for worker in running))
         finally:
             for worker in left:
                 worker.released = False
-        await end(*(one.task for one in self._of(namespace)))
+        await end(*(worker.task for worker in self._of(namespace)))
 
     def _of(self, namespace: str) -> "list[ExecutionWorker | SessionWorker | PoolWorker]":
         return [*self._executions.of(namespace), *self._sessions.of(namespace), *self._pools.of(namespace)]
@@ -188,17 +193,15 @@ class Controller:
 
     async def _look_up(self, meta: Mapping[str, Any], uid: str) -> None:
         """Start a worker for the owner of a pod, whatever its phase is."""
-        labels, cluster = meta["labels"], self._context.cluster
+        namespace, labels, cluster = meta["namespace"], meta["labels"], self._context.cluster
         if SESSION_LABEL in labels:
-            session = await self._ask(uid, lambda: cluster.get_session(meta["namespace"], labels[SESSION_LABEL]))
-            if session and session.metadata.uid == uid and uid not in self._sessions:
-                self._start_session(session)
-            return
-        execution = await self._ask(uid, lambda: cluster.get_execution(meta["namespace"], labels[EXECUTION_LABEL]))
-        if execution and execution.metadata.uid == uid and uid not in self._executions:
-            self._start_execution(execution)
+            record = await self._ask(uid, partial(cluster.get_session, namespace, labels[SESSION_LABEL]))
+        else:
+            record = await self._ask(uid, partial(cluster.get_execution, namespace, labels[EXECUTION_LABEL]))
+        if record and record.metadata.uid == uid and self._worker(uid) is None:
+            self._start(record)
 
-    async def _ask(self, uid: str, read: Callable[[], Awaitable[_Owner | None]]) -> _Owner | None:
+    async def _ask(self, uid: str, read: Callable[[], Awaitable[_Record | None]]) -> _Record | None:
         """What the API server has. Not as it was before a worker has written its end meanwhile, and is gone."""
         for _ in range(_TRIES):
             found = await read()
@@ -213,35 +216,40 @@ class Controller:
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
 
-    def _start_execution(self, execution: CodeExecution) -> None:
-        self._executions.add(ExecutionWorker(self._context, execution, self._register, self._forget_execution))
+    def _start(self, record: _Record) -> None:
+        if isinstance(record, CodeExecution):
+            self._executions.add(ExecutionWorker(self._context, record, self._register, self._forget))
+        else:
+            self._sessions.add(SessionWorker(self._context, record, self._forget, self._rooms, self._find_pool))
 
-    def _start_session(self, session: CodeSession) -> None:
-        self._sessions.add(
-            SessionWorker(self._context, session, self._forget_session, self._rooms, self._register.find_pool)
-        )
+    def _forget(self, worker: ExecutionWorker | SessionWorker) -> None:
+        self._let_go(worker.meta.uid, worker.version)
+        if isinstance(worker, ExecutionWorker):
+            self._executions.remove(worker)
+        else:
+            self._sessions.remove(worker)
 
     def _adopt_session(self, session: CodeSession) -> None:
         uid = session.metadata.uid
         late = int(session.metadata.resource_version) < self._ended.get(uid, 0)
-        if not session.status.phase.terminal and uid not in self._sessions and not late:
-            self._start_session(session)
+        if not session.status.phase.terminal and self._sessions.get(uid) is None and not late:
+            self._start(session)
 
     def _find_session(self, namespace: str, name: str) -> SessionWorker | None:
         worker = self._sessions.named(namespace, name)
         return None if worker is None or worker.over else worker
 
     def _find_pool(self, namespace: str, verdict: Verdict, limits: PodLimits) -> PoolWorker | None:
-        here = sorted(self._pools.of(namespace), key=lambda one: one.meta.name)
-        return next((one for one in here if one.serves(verdict, limits)), None)
+        here = sorted(self._pools.of(namespace), key=lambda pool: pool.meta.name)
+        return next((pool for pool in here if pool.serves(verdict, limits)), None)
 
     def _look_around(self, namespace: str) -> Room:
-        sessions = [one for one in self._sessions.of(namespace) if one.phase is SessionPhase.READY]
+        sessions = [session for session in self._sessions.of(namespace) if session.phase is SessionPhase.READY]
         return Room(
-            idle=tuple(one.meta.name for one in sessions if not one.busy),
-            busy=sum(one.busy for one in sessions),
-            executions=sum(one.phase is Phase.RUNNING and bool(one.pods()) for one in self._executions.of(namespace)),
-            ready=sum(one.count.ready for one in self._pools.of(namespace)),
+            idle=tuple(session.meta.name for session in sessions if not session.busy),
+            busy=sum(session.busy for session in sessions),
+            executions=sum(run.phase is Phase.RUNNING and bool(run.pods()) for run in self._executions.of(namespace)),
+            ready=sum(pool.count.ready for pool in self._pools.of(namespace)),
         )
 
     def _wake_pools(self, namespace: str) -> None:
@@ -260,14 +268,6 @@ class Controller:
         if pool := self._pools.get(uid):
             pool.wake()
 
-    def _forget_execution(self, worker: ExecutionWorker) -> None:
-        self._let_go(worker.uid, worker.version)
-        self._executions.remove(worker)
-
-    def _forget_session(self, worker: SessionWorker) -> None:
-        self._let_go(worker.meta.uid, worker.version)
-        self._sessions.remove(worker)
-
     def on_payload(self, namespace: str, execution: str) -> None:
         """The payload of an execution was created."""
         if worker := self._executions.named(namespace, execution):
@@ -276,37 +276,22 @@ class Controller:
     def awaited_payloads(self, namespace: str) -> set[str]:
         """Names of the Secrets that an execution still needs."""
         here = self._executions.of(namespace)
-        names = [one.awaited_payload for one in here]
+        names = [worker.awaited_payload for worker in here]
         payloads = {payload_name(name, part) for name in names if name for part in range(MAX_PAYLOAD_PARTS)}
-        return payloads | {name for one in here if (name := one.awaited_review)}
+        return payloads | {name for worker in here if (name := worker.awaited_review)}
 
     def awaited_keys(self) -> frozenset[str]:
         """Names of the sealing keys that an execution still needs."""
-        return frozenset(key for one in self._executions if (key := one.awaited_key))
+        return frozenset(key for worker in self._executions if (key := worker.awaited_key))
 
     def census(self) -> Census:
         """How many there are of what is not over."""
         return Census(
-            Counter((one.meta.namespace, one.phase) for one in self._executions if not one.phase.terminal),
-            Counter((one.meta.namespace, one.phase) for one in self._sessions if not one.phase.terminal),
+            Counter((worker.meta.namespace, worker.phase) for worker in self._executions if not worker.phase.terminal),
+            Counter((worker.meta.namespace, worker.phase) for worker in self._sessions if not worker.phase.terminal),
             [pool.count for pool in self._pools],
         )
 
     async def stop(self) -> None:
         """End all work. Code that runs goes on; the next operator takes it up."""
-        await end(*(one.task for one in [*self._executions, *self._sessions, *self._pools]))
-
-
-def _unfinished(
-    worker: ExecutionWorker | SessionWorker | None,
-    parse: Callable[[Mapping[str, Any]], _Owner],
-    raw: Mapping[str, Any],
-    *,
-    left: bool,
-) -> _Owner | None:
-    """The record as it is now; None if it is no longer among those that aren't over, or isn't understood."""
-    if left:
-        if worker:
-            worker.observe_leaving(int(raw["metadata"]["resourceVersion"]))
-        return None
-    return understood(parse, raw)
+        await end(*(worker.task for worker in [*self._executions, *self._sessions, *self._pools]))

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, Phase, Reason
+from codeexec_api import CodeExecution, CodeExecutionStatus, Phase, Reason, Verdict
 from codeexec_api.names import pod_name, review_name
 from codeexec_operator.adapters.approvals import Approvals
 from codeexec_operator.adapters.code_run import CodeRun
@@ -46,7 +46,7 @@ class ExecutionWorker(PodWorker):
         forget: Callable[["ExecutionWorker"], None],
     ) -> None:
         self.uid = execution.metadata.uid
-        super().__init__(context, execution.metadata)
+        super().__init__(context, execution)
         self._forget = forget
         self._over = asyncio.Event()
         self._handed_back = False
@@ -56,8 +56,6 @@ class ExecutionWorker(PodWorker):
         self._request = RequestReader(self, lambda: self._seen)
         self.approvals = Approvals(self)
         self._code = CodeRun(self, lambda: self._seen)
-        if execution.status.pod_name:  # it may have come from a pool
-            self.pod_name = execution.status.pod_name
 
     # --- what others ask ---
 
@@ -99,11 +97,10 @@ class ExecutionWorker(PodWorker):
         self._seen = replace(self._seen, **facts)
         self.wake()
 
-    def observe_execution(self, execution: CodeExecution) -> None:
-        """Take a newer version of the object; one that is older than what was written here is ignored."""
-        if int(execution.metadata.resource_version) > self.version:
-            self._tell(execution)
-            self._know(execution=_lean(execution))
+    def observe(self, record: CodeExecution) -> None:
+        """Take a newer version of the object."""
+        self._tell(record)
+        self._know(execution=_lean(record))
 
     def observe_deletion(self) -> None:
         """What waits for the end of its code need not wait any more."""
@@ -142,7 +139,7 @@ class ExecutionWorker(PodWorker):
             room=self.place.room(),
             approvals=self.approvals.known,
             code_unreadable=self.approvals.unreadable,
-            surroundings=self.context.lookout.view_from(self.sandbox.pod),
+            cluster_view=self.context.prober.view_from(self.sandbox.pod),
             **facts,
         )
         return decide(self._seen, now(), self.context.timing)
@@ -185,9 +182,9 @@ class ExecutionWorker(PodWorker):
             await self._write_status(plan.status)
         self._code.begin()
         adoptions = [one for one in others if isinstance(one, actions.AdoptPod) and self.place.may_hand_back]
-        self.aside(self._tidy_up([one for one in others if one not in adoptions], _CHORES_SECONDS))
+        self.run_in_background(self._tidy_up([one for one in others if one not in adoptions], _CHORES_SECONDS))
         if adoptions:
-            self.aside(self._tidy_up(adoptions, self.context.timing.reuse_run))
+            self.run_in_background(self._tidy_up(adoptions, self.context.timing.reuse_run))
         await self._code.start(self.place.connection, start.messages)
 
     async def _tidy_up(self, chores: Sequence[actions.Action], seconds: float) -> None:
@@ -222,7 +219,7 @@ class ExecutionWorker(PodWorker):
             self.place.leave()
             self._over.set()
             if runner := self.place.connection:
-                self.aside(self._acknowledge(runner))
+                self.run_in_background(self._acknowledge(runner))
 
     async def _acknowledge(self, runner: Connection) -> None:
         """A pod that ends takes the node's time."""
@@ -233,12 +230,20 @@ class ExecutionWorker(PodWorker):
         match action:
             case actions.ReadRequest():
                 await self._read_request()
-            case actions.ReadApprovals() | actions.PublishCode() | actions.WithdrawCode():
-                await self.approvals.act(action, self._seen.execution)
+            case actions.ReadApprovals():
+                await self.approvals.read()
+            case actions.PublishCode(payload):
+                await self.approvals.publish(self._seen.execution, payload)
+            case actions.WithdrawCode():
+                await self.approvals.withdraw(self._seen.execution)
             case actions.DeletePayload() | actions.CloseEgress():
                 await self._put_away(action)
-            case actions.AskPool() | actions.AdoptPod() | actions.GiveUpSession():
-                await self.place.act(action)
+            case actions.AskPool(image, runtime_class_name):
+                self.place.ask(Verdict(image, runtime_class_name))
+            case actions.AdoptPod(patch):
+                await self.place.adopt(patch)
+            case actions.GiveUpSession(why):
+                self.place.give_up_session(why)
             case actions.CancelCode() | actions.ResumeCode():
                 await self._code.act(action, self.place.connection)
             case _:

@@ -55,7 +55,7 @@ class Leader:
         self._cluster, self._namespace, self._name, self._lost = cluster, namespace, shard.lease(name), lost
         # A container that is restarted has the name of the one before it, and must not go on as that one.
         self._candidate = Candidate(f"{platform.node()}_{uuid.uuid4()}", timing, shard.count)
-        self._others = {one: self._candidate for one in shard.others(name)}
+        self._others = {lease: self._candidate for lease in shard.others(name)}
         self._timing = timing
         self._renewing: asyncio.Task[None] | None = None
         self._problem = ""
@@ -113,7 +113,7 @@ class Leader:
         await self._look()
         if _now() >= self._candidate.take_at():
             await self._look_around()
-            above = max(one.record.epoch if one.record else 0 for one in self._others.values())
+            above = max(other.record.epoch if other.record else 0 for other in self._others.values())
             await self._write(self._candidate.taken(datetime.now(UTC), above=above))
 
     async def _renew_once(self) -> None:
@@ -138,12 +138,12 @@ class Leader:
             await asyncio.sleep(self._timing.look_every)
 
     async def _look_around(self) -> None:
-        records = await asyncio.gather(*(self._cluster.get_leadership(self._namespace, one) for one in self._others))
+        records = await asyncio.gather(*(self._cluster.get_leadership(self._namespace, name) for name in self._others))
         for (name, seen), record in zip(self._others.items(), records, strict=True):
             self._others[name] = seen.saw(record, _now())
 
     def _held_otherwise(self) -> list[str]:
-        return [name for name, one in self._others.items() if one.obstructs(_now())]
+        return [name for name, other in self._others.items() if other.obstructs(_now())]
 
     async def _write(self, record: LeaseRecord) -> None:
         sent_at = _now()

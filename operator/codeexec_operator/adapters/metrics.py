@@ -4,8 +4,9 @@ Counters are moved when an execution is over, so that code never waits for them;
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -58,28 +59,31 @@ class Metrics:
         self._retries = self._counter(
             "api_retries", "Requests to the API server that are made again, by its answer.", "status"
         )
-        self._unexpected = self._counter("unexpected_errors", "Errors of the operator itself; see its log.")
-        self._configuration = Gauge(
-            "codeexec_configuration_valid",
+        self.unexpected = self._counter("unexpected_errors", "Errors of the operator itself; see its log.").inc
+        """Count an error that nobody has foreseen."""
+        self._configuration = self._gauge(
+            "configuration_valid",
             "1 if the operator's ConfigMap is in force, 0 if it isn't valid and the one before it still is.",
-            registry=self.registry,
         )
-        self._leader = Gauge(
-            "codeexec_leader", "1 on the replica that leads, 0 on those that stand by.", registry=self.registry
-        )
-        self._tasks = Gauge("codeexec_tasks", "Tasks of the operator's event loop.", registry=self.registry)
-        self._spans = self._outcomes("spans", "Spans", SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED)
-        self._audit = self._outcomes("audit_lines", "Lines of the audit log", AUDIT_WRITTEN, AUDIT_FAILED)
-        self._events = self._outcomes("events", "Kubernetes Events", EVENTS_POSTED, EVENTS_FAILED, EVENTS_DROPPED)
+        self._leader = self._gauge("leader", "1 on the replica that leads, 0 on those that stand by.")
+        self._tasks = self._gauge("tasks", "Tasks of the operator's event loop.")
+        self.spans = self._outcomes("spans", "Spans", SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED)
+        """Count spans. From any thread."""
+        self.audit_lines = self._outcomes("audit_lines", "Lines of the audit log", AUDIT_WRITTEN, AUDIT_FAILED)
+        self.events = self._outcomes("events", "Kubernetes Events", EVENTS_POSTED, EVENTS_FAILED, EVENTS_DROPPED)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"codeexec_{name}", text, labels, registry=self.registry)
 
-    def _outcomes(self, name: str, what: str, *results: str) -> Counter:
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"codeexec_{name}", text, registry=self.registry)
+
+    def _outcomes(self, name: str, what: str, *results: str) -> Callable[..., None]:
+        """Counts by one of these results, one more or so many."""
         counter = self._counter(name, f"{what}, by what became of them.", "result")
         for result in results:
             counter.labels(result)
-        return counter
+        return lambda result, count=1: counter.labels(result).inc(count)
 
     def _histogram(self, what: str, text: str, *labels: str, buckets: Sequence[float] = _BUCKETS) -> Histogram:
         return Histogram(f"codeexec_execution_{what}_seconds", text, labels, buckets=buckets, registry=self.registry)
@@ -104,22 +108,6 @@ class Metrics:
     def retried(self, status: int | None) -> None:
         """Count a request that is made again; without a status there was no answer."""
         self._retries.labels(str(status) if status else "none").inc()
-
-    def unexpected(self) -> None:
-        """Count an error that nobody has foreseen."""
-        self._unexpected.inc()
-
-    def spans(self, result: str, count: int) -> None:
-        """Count spans. From any thread."""
-        self._spans.labels(result).inc(count)
-
-    def audit_lines(self, result: str) -> None:
-        """Count a line of the audit log."""
-        self._audit.labels(result).inc()
-
-    def events(self, result: str) -> None:
-        """Count an Event."""
-        self._events.labels(result).inc()
 
     def configured(self, *, valid: bool) -> None:
         """Show whether the ConfigMap that was seen last is in force."""
@@ -155,19 +143,19 @@ class _Now(Collector):
             "1 if the operator serves this sandbox namespace, 0 if it is to and can't.",
             labels=[_NAMESPACE],
         )
-        executions = GaugeMetricFamily(
-            "codeexec_current_executions", "Executions that are not over, by phase.", labels=[_NAMESPACE, "phase"]
-        )
-        sessions = GaugeMetricFamily(
-            "codeexec_current_sessions", "Sessions that are not over, by phase.", labels=[_NAMESPACE, "phase"]
-        )
         for namespace, well in served.items():
             serving.add_metric([namespace], well)
-            for phase in (one for one in Phase if not one.terminal):
-                executions.add_metric([namespace, phase.value], census.executions.get((namespace, phase), 0))
-            for state in (one for one in SessionPhase if not one.terminal):
-                sessions.add_metric([namespace, state.value], census.sessions.get((namespace, state), 0))
-        yield from (serving, executions, sessions)
+        yield serving
+        unfinished: Sequence[tuple[str, Iterable[Phase | SessionPhase], Mapping[Any, int]]] = (
+            ("Executions", Phase, census.executions),
+            ("Sessions", SessionPhase, census.sessions),
+        )
+        for what, phases, counts in unfinished:
+            text = f"{what} that are not over, by phase."
+            gauge = GaugeMetricFamily(f"codeexec_current_{what.lower()}", text, labels=[_NAMESPACE, "phase"])
+            for namespace, phase in product(served, (phase for phase in phases if not phase.terminal)):
+                gauge.add_metric([namespace, phase.value], counts.get((namespace, phase), 0))
+            yield gauge
         pools = pools_by_namespace(census.pools, list(served))
         for name, text, value in _POOL_GAUGES:
             gauge = GaugeMetricFamily(f"codeexec_pool_{name}", text, labels=[_NAMESPACE])

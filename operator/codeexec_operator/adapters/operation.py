@@ -10,14 +10,13 @@ from typing import Final
 
 from codeexec_api.names import DEFAULT_POOL
 from codeexec_api.policy import cluster_policy
-from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.egress_prober import TARGETS_SECONDS, EgressProber
+from codeexec_operator.adapters.event_recorder import EventRecorder
 from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.adapters.last_lines import hear_of_finished
-from codeexec_operator.adapters.lookout import TARGETS_SECONDS, Lookout
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
@@ -53,7 +52,7 @@ class Operation:
         settings: of this process.
         configuration: what is in force to begin with.
         cluster: the API server.
-        lookout: serves the canary already.
+        prober: serves the canary already.
         telemetry: serves metrics already.
         epoch: of this leader.
         watch: passes on to the controller what happens in a namespace, until that fails.
@@ -66,7 +65,7 @@ class Operation:
         configuration: Configuration,
         cluster: Cluster,
         *,
-        lookout: Lookout,
+        prober: EgressProber,
         telemetry: Telemetry,
         epoch: int,
         watch: Watch,
@@ -77,33 +76,27 @@ class Operation:
         self._found: Mapping[str, str] | None = None
         self._changed = asyncio.Event()
         self._watch, self._watch_configuration = watch, watch_configuration
-        release = version("codeexec")
-        self._lookout, self._telemetry = lookout, telemetry
-        lookout.trust(configuration.image_keys)
-        self._policies = Policies(cluster, configuration.policy, cluster_policy(settings.config_map))
-        turns = FairSlots(1)
-        self._payloads = Payloads(cluster, turns)
-        self._keys = SealingKeys(cluster, *settings.sealing_secret)
-        metrics = telemetry.metrics
-        self._audit = AuditLog(release, metrics)
-        self._announcer = Announcer(cluster, metrics)
-        context = Context(
+        release, metrics, turns = version("codeexec"), telemetry.metrics, FairSlots(1)
+        prober.trust(configuration.image_keys)
+        audit = AuditLog(release, metrics)
+        self._events = EventRecorder(cluster, metrics)
+        self._context = Context(
             cluster=cluster,
-            lookout=self._lookout,
+            prober=prober,
             output=OutputRoom(),
-            policies=self._policies,
-            payloads=self._payloads,
-            sealing=self._keys,
+            policies=Policies(cluster, configuration.policy, cluster_policy(settings.config_map)),
+            payloads=Payloads(cluster, turns),
+            sealing=SealingKeys(cluster, *settings.sealing_secret),
             reader=CodeReader(),
             turns=turns,
             timing=Timing(),
             epoch=epoch,
             telemetry=telemetry,
-            audit=self._audit,
-            recorder=Recorder(cluster, self._audit, self._announcer, telemetry, release),
+            audit=audit,
+            recorder=Recorder(cluster, audit, self._events, telemetry, release),
         )
-        self._keeper = RecordKeeper(cluster, self._policies, self._audit)
-        self.controller = Controller(context)
+        self._keeper = RecordKeeper(cluster, self._context.policies, audit)
+        self.controller = Controller(self._context)
         self._jobs = Supervisor(metrics.unexpected)
         self._tenants = Tenants(self._begin, self.controller.release, metrics.unexpected)
 
@@ -122,27 +115,27 @@ class Operation:
             raise
 
     async def _open(self) -> None:
-        await self._keys.renew(None)
-        await self._lookout.know()
-        self._telemetry.metrics.configured(valid=True)
-        self._jobs.add("lookout", self._lookout.look, every=TARGETS_SECONDS, after=TARGETS_SECONDS)
-        self._jobs.add("events", self._announcer.run)
+        await self._context.sealing.renew(None)
+        await self._context.prober.know()
+        self._context.telemetry.metrics.configured(valid=True)
+        self._jobs.add("prober", self._context.prober.look, every=TARGETS_SECONDS, after=TARGETS_SECONDS)
+        self._jobs.add("events", self._events.run)
         self._jobs.add("sealing keys", self._renew_keys, every=_KEYS_SECONDS, after=_KEYS_SECONDS)
         self._jobs.add("new configuration", self._reconfigure, every=0)
         self._jobs.add("configuration", partial(self._watch_configuration, self), every=0)
         await self._tenants.serve(self._ours())
-        self._telemetry.metrics.leads(self.controller.census, self._tenants.served)
+        self._context.telemetry.metrics.leads(self.controller.census, self._tenants.served)
 
     async def stop(self) -> None:
         """End all work; what is written afterwards is written by whoever leads then."""
         await self._jobs.stop()
         await self._tenants.stop()
         await self.controller.stop()
-        self._audit.close()
+        self._context.audit.close()
 
     async def ready(self) -> None:
         """Raises what keeps the operator from working at all. What keeps it from serving one namespace doesn't."""
-        self._audit.check()
+        self._context.audit.check()
         await self._cluster.get_configuration(*self._settings.config_map)
 
     def configuration_changed(self, data: Mapping[str, str] | None) -> None:
@@ -170,17 +163,17 @@ class Operation:
         except ConfigurationError as error:
             place = "/".join(self._settings.config_map)
             logger.error("the ConfigMap %s is not valid, and what it said before stays in force: %s", place, error)
-            self._telemetry.metrics.configured(valid=False)
+            self._context.telemetry.metrics.configured(valid=False)
             return
-        self._telemetry.metrics.configured(valid=True)
+        self._context.telemetry.metrics.configured(valid=True)
         before, self._configuration = self._configuration, new
         if new == before:
             return
-        changed = [one.name for one in fields(new) if getattr(new, one.name) != getattr(before, one.name)]
+        changed = [field.name for field in fields(new) if getattr(new, field.name) != getattr(before, field.name)]
         logger.warning("the configuration has changed, and is in force from now on: %s", ", ".join(changed))
-        self._lookout.trust(new.image_keys)
+        self._context.prober.trust(new.image_keys)
         if (new.policy, new.image_keys) != (before.policy, before.image_keys):
-            self._policies.change(new.policy)
+            self._context.policies.change(new.policy)
             for namespace in self._ours():
                 self.controller.policy_changed(namespace)
         await self._tenants.serve(self._ours())
@@ -188,28 +181,28 @@ class Operation:
             self._tenants.each(self._add_pool)
 
     def _ours(self) -> list[str]:
-        return [one for one in self._configuration.namespaces if self._shard.serves(one)]
+        return [namespace for namespace in self._configuration.namespaces if self._shard.serves(namespace)]
 
     def _begin(self, tenant: Tenant) -> None:
         """The jobs of one namespace."""
         cluster, controller, namespace = self._cluster, self.controller, tenant.namespace
         add = tenant.jobs.add
         add("watch", partial(self._serve, tenant), tell=tenant.tell("watch"), every=0)
-        add("payloads", partial(self._payloads.watch, namespace, controller.on_payload), every=0.1)
+        add("payloads", partial(self._context.payloads.watch, namespace, controller.on_payload), every=0.1)
         keep = partial(self._keeper.run, namespace)
         add("old records", keep, every=_LOOK_SECONDS, after=_RECORDS_SECONDS)
-        add("last audit line", partial(hear_of_finished, cluster, namespace, self._audit))
+        add("last audit line", partial(self._context.audit.hear_of_all, cluster, namespace))
         add("chain before", partial(self._tell_of_earlier, namespace), after=_LOOK_SECONDS)
-        add("sealing key", partial(self._keys.publish, namespace))
-        again = partial(resync, cluster, namespace, controller, self._policies)
+        add("sealing key", partial(self._context.sealing.publish, namespace))
+        again = partial(resync, cluster, namespace, controller, self._context.policies)
         add("look again", again, every=_LOOK_SECONDS, after=_LOOK_SECONDS, tell=tenant.tell("look again"))
         add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_LOOK_SECONDS)
         self._add_pool(tenant)
 
     async def _serve(self, tenant: Tenant) -> None:
         """Until it fails. It is asked first, because that costs less than a watch where there are no rights."""
-        self._audit.begin(tenant.namespace)
-        self._policies.forget(tenant.namespace)
+        self._context.audit.begin(tenant.namespace)
+        self._context.policies.forget(tenant.namespace)
         await self._cluster.ready(tenant.namespace)
         tenant.tell("watch")(None)
         await self._watch(self, tenant.namespace)
@@ -220,12 +213,12 @@ class Operation:
             tenant.jobs.add("default pool", partial(self._cluster.ensure_pool, tenant.namespace, DEFAULT_POOL, spec))
 
     async def _tell_of_earlier(self, namespace: str) -> None:
-        self._audit.tell_of_earlier(namespace)
+        self._context.audit.tell_of_earlier(namespace)
 
     async def _renew_keys(self) -> None:
-        if await self._keys.renew(await self._awaited_keys()):
+        if await self._context.sealing.renew(await self._awaited_keys()):
             self._tenants.each(
-                lambda tenant: tenant.jobs.add("sealing key", partial(self._keys.publish, tenant.namespace))
+                lambda tenant: tenant.jobs.add("sealing key", partial(self._context.sealing.publish, tenant.namespace))
             )
 
     async def _awaited_keys(self) -> frozenset[str] | None:
@@ -233,5 +226,5 @@ class Operation:
         if self._shard.index:
             return None
         others = set(self._configuration.namespaces).difference(self._ours())
-        awaited = [await self._cluster.keys_of_unfinished(one) for one in sorted(others)]
+        awaited = [await self._cluster.keys_of_unfinished(namespace) for namespace in sorted(others)]
         return self.controller.awaited_keys().union(*awaited)

@@ -34,7 +34,7 @@ class Holder(Protocol):
     async def shorten(self) -> bool:
         """Store what is held, so that the share can be given back; False if that can't be."""
 
-    def aside(self, job: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, job: Coroutine[Any, Any, None]) -> None:
         """Do something that it doesn't wait for."""
 
 
@@ -84,7 +84,7 @@ class Share:
     def shorten(self) -> None:
         """Have what is held stored, in the background."""
         self.shortening = True
-        self._holder.aside(self._shorten())
+        self._holder.run_in_background(self._shorten())
 
     async def _shorten(self) -> None:
         try:

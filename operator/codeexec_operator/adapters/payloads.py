@@ -53,13 +53,9 @@ class Payloads:
         """True if this Secret was created, as far as is known here."""
         return name in self._held.get(namespace, ())
 
-    def take(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """This Secret, if it is held; from now on it isn't."""
-        return self._drop(namespace, name)
-
     def _observe(self, namespace: str, secret: Mapping[str, Any], size: int, *, deleted: bool) -> None:
         name = secret["metadata"]["name"]
-        self._drop(namespace, name)
+        self.take(namespace, name)
         if deleted:
             return
         held = size <= _LARGE_BYTES
@@ -68,12 +64,13 @@ class Payloads:
         while self._bytes.total() > _HELD_BYTES:
             self._drop_oldest(max(self._bytes, key=self._bytes.__getitem__))
         while sum(map(len, self._held.values())) > _REMEMBERED:
-            self._drop_oldest(max(self._held, key=lambda one: len(self._held[one])))
+            self._drop_oldest(max(self._held, key=lambda namespace: len(self._held[namespace])))
 
     def _drop_oldest(self, namespace: str) -> None:
-        self._drop(namespace, next(iter(self._held[namespace])))
+        self.take(namespace, next(iter(self._held[namespace])))
 
-    def _drop(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+    def take(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """This Secret, if it is held; from now on it isn't."""
         held = self._held.get(namespace, {})
         secret, size = held.pop(name, (None, 0))
         self._bytes[namespace] -= size

@@ -8,16 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from codeexec_api import CodeExecution, CodeSession, Phase, PodLimits, Verdict
-from codeexec_api.names import pod_name
+from codeexec_api import CodeExecution, CodeSession, Phase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
-from codeexec_operator.adapters.pool_pods import ClaimedPod
+from codeexec_operator.adapters.pool_claimant import FindPool, PoolClaimant
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import PodWorker, now
-from codeexec_operator.core import actions
-from codeexec_operator.core.observed import PoolView, Room, Sandbox, SessionView, is_blocked, lacks_room
+from codeexec_operator.core.observed import PoolView, Room, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.placement import Claim, Step, next_step
 from codeexec_operator.core.reuse import tenant_of
 
@@ -29,28 +27,25 @@ class Register:
     find_session: Callable[[str, str], SessionWorker | None]
     """By namespace and name; None if none is known that is not over."""
     adopt_session: Callable[[CodeSession], None]
-    find_pool: Callable[[str, Verdict, PodLimits], PoolWorker | None]
-    """By namespace, and what is asked for."""
+    find_pool: FindPool
     rooms: Rooms
 
 
-class Placement:
-    """Stands for the execution in the queue of its session or its pool, where it is a `Guest`.
+class Placement(PoolClaimant):
+    """Stands for the execution in the queue of its session or its pool, where it is a `PodClaimant`.
 
     `worker` has the pod of the execution, be it its own or one of a pool; `execution` is what is known of it now.
     """
 
     def __init__(self, worker: PodWorker, execution: Callable[[], CodeExecution], register: Register) -> None:
+        super().__init__(worker, register.find_pool)
         self.asked: Verdict | None = None
-        self._worker, self._execution, self._register = worker, execution, register
-        self.wake, self.observe_pod = worker.wake, worker.observe_pod
+        self._execution, self._register = execution, register
         self._session: SessionWorker | None = None
-        self._pool: PoolWorker | None = None
-        self._claimed: ClaimedPod | None = None
         self._adopts = False
         self._joined_at = self._since = now()
 
-    # --- Guest ---
+    # --- PodClaimant ---
 
     @property
     def claim(self) -> Claim:
@@ -64,13 +59,6 @@ class Placement:
     def started(self) -> bool:
         """True if its record says that its code was started."""
         return self._execution().status.started_at is not None
-
-    def receive(self, pod: ClaimedPod) -> None:
-        """A pod of the pool is this execution's now."""
-        self._claimed = pod
-        self._has(pod.pod_name, pod.sandbox, pod.connection)
-        pod.connection.changed = self.wake
-        self.wake()
 
     # --- what the worker sees ---
 
@@ -127,8 +115,8 @@ class Placement:
         elif step is Step.LEAVE_SESSION and session:
             session.leave(self, ran=False)
             self._session = None
-        elif step is Step.RETURN_POD and pool and claimed:
-            self._give_back(pool, claimed)
+        elif step is Step.RETURN_POD and pool:
+            self.give_back()
             self._join(pool)
         elif step is Step.LEAVE_POOL and pool:
             pool.leave(self, None)
@@ -157,22 +145,11 @@ class Placement:
             self.asked = None
             self.wake()
 
-    async def act(self, action: actions.AskPool | actions.AdoptPod | actions.GiveUpSession) -> None:
-        """Carry out an action that concerns a pool or a session."""
-        match action:
-            case actions.AskPool(image, runtime_class_name):
-                self._ask(Verdict(image, runtime_class_name))
-            case actions.AdoptPod(patch):
-                await self._adopt(self._worker.pod_name, patch)
-            case actions.GiveUpSession(why):
-                if self._session:
-                    self._session.give_up(why)
-
-    def _ask(self, verdict: Verdict) -> None:
+    def ask(self, verdict: Verdict) -> None:
         """Of what it was given before, if anything, it is rid then."""
         self._leave_pool()
         self.asked = verdict
-        self._pool = self._register.find_pool(self._worker.meta.namespace, verdict, self.claim.limits)
+        self._pool = self._find_pool(self._worker.meta.namespace, verdict, self.claim.limits)
         if self._pool:
             self._join(self._pool)
         self.wake()
@@ -184,23 +161,24 @@ class Placement:
 
     def hand_back(self) -> bool:
         """It is over: leave its pod to the pool, which keeps it for the same tenant. False if that can't be."""
-        pool, claimed, tenant, worker = self._pool, self._claimed, self.claim.tenant, self._worker
+        pool, claimed, tenant = self._pool, self._claimed, self.claim.tenant
         if not (pool and claimed and tenant and self.may_hand_back):
             return False
-        if not pool.take_back(replace(claimed, sandbox=worker.sandbox), self._execution(), tenant):
+        if not pool.take_back(replace(claimed, sandbox=self._worker.sandbox), self._execution(), tenant):
             return False
-        self._pool = self._claimed = None
-        self._has(pod_name(worker.meta.name, worker.meta.uid), Sandbox(), None)
-        pool.wake()
+        self._pool = None
+        self._has_none()
         return True
 
-    async def _adopt(self, pod: str, patch: Mapping[str, Any]) -> None:
-        """Until then the pod goes with its pool, or with this worker."""
+    async def adopt(self, patch: Mapping[str, Any]) -> bool:
+        """Make the pod its own: from now on nobody else gets it."""
         self._adopts = True
-        pool, worker = self._pool, self._worker
-        patch_pod = worker.context.cluster.patch_pod
-        if await worker.insist("the pod was not adopted", patch_pod, worker.meta.namespace, pod, patch) and pool:
-            pool.claims.adopted(pod)
+        return await super().adopt(patch)
+
+    def give_up_session(self, why: str) -> None:
+        """Nothing may run there any more."""
+        if self._session:
+            self._session.give_up(why)
 
     async def abandon_session(self) -> None:
         """Stop what runs of it there: nobody wants to hear of it."""
@@ -221,18 +199,7 @@ class Placement:
         pool.join(self)
 
     def _leave_pool(self) -> None:
-        if self._pool and self._claimed and not self.started:
-            self._give_back(self._pool, self._claimed)
+        if self._claimed and not self.started:
+            self.give_back()
         elif self._pool:
             self._pool.leave(self, self._claimed)
-
-    def _give_back(self, pool: PoolWorker, claimed: ClaimedPod) -> None:
-        """It was not used, and nobody else may have it."""
-        claimed.connection.close()
-        self._claimed = None
-        self._has(pod_name(self._worker.meta.name, self._worker.meta.uid), Sandbox(), None)
-        pool.claims.discard(claimed.pod_name)
-        pool.leave(self, claimed)
-
-    def _has(self, pod: str, sandbox: Sandbox, connection: Connection | None) -> None:
-        self._worker.pod_name, self._worker.sandbox, self._worker.connection = pod, sandbox, connection

@@ -8,7 +8,7 @@ from codeexec_operator.core.line import Line
 from codeexec_operator.core.placement import Claimant, rank
 
 
-class Guest(Claimant, Protocol):
+class PodClaimant(Claimant, Protocol):
     """An execution or a session that wants a pod."""
 
     def receive(self, pod: ClaimedPod) -> None:
@@ -22,28 +22,28 @@ class Claims:
     """The queue of a pool, and the pods that were taken or given up."""
 
     def __init__(self) -> None:
-        self.queue: Line[Guest] = Line(rank)
-        self.taken: dict[str, Guest] = {}
+        self.queue: Line[PodClaimant] = Line(rank)
+        self.taken: dict[str, PodClaimant] = {}
         self.discarded: set[str] = set()
         """Pods that have yet to be deleted."""
-        self._done: dict[str, Guest | None] = {}
+        self._done: dict[str, PodClaimant | None] = {}
         """Pods that were given up, or whose execution is over, and which still carry the label of the pool; whose."""
         self._adopted: set[str] = set()
         """Those that were taken and are the user's own by now."""
 
-    def take(self, guest: Guest, pod: ClaimedPod) -> None:
+    def take(self, claimant: PodClaimant, pod: ClaimedPod) -> None:
         """It is its turn."""
-        self.queue.leave(guest)
-        self.taken[pod.pod_name] = guest
-        guest.receive(pod)
+        self.queue.leave(claimant)
+        self.taken[pod.pod_name] = claimant
+        claimant.receive(pod)
 
-    def leave(self, guest: Guest, pod: ClaimedPod | None) -> bool:
+    def leave(self, claimant: PodClaimant, pod: ClaimedPod | None) -> bool:
         """An execution is over, or doesn't wait any more. True if it gives up a pod."""
-        self.queue.leave(guest)
+        self.queue.leave(claimant)
         if pod is None or self.taken.pop(pod.pod_name, None) is None:
             return False
         if pod.pod_name not in self._adopted:
-            self._done.setdefault(pod.pod_name, guest)
+            self._done.setdefault(pod.pod_name, claimant)
         self._adopted.discard(pod.pod_name)
         return True
 
@@ -79,12 +79,12 @@ class Claims:
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """Pass on to whose it is that a pod was seen, changed or deleted."""
         name = raw["metadata"]["name"]
-        if guest := self.taken.get(name) or self._done.get(name):
-            guest.observe_pod(raw, deleted=deleted)
+        if claimant := self.taken.get(name) or self._done.get(name):
+            claimant.observe_pod(raw, deleted=deleted)
         if deleted and name not in self.taken:
             self._done.pop(name, None)
 
     def wake(self) -> None:
         """Those who wait have to see whether it is still worth it."""
-        for guest in self.queue:
-            guest.wake()
+        for claimant in self.queue:
+            claimant.wake()

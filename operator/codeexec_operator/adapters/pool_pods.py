@@ -12,9 +12,9 @@ from codeexec_api import PodLimits
 from codeexec_api.names import POOL_LABEL
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, now
-from codeexec_operator.core.findings import Proven
 from codeexec_operator.core.observed import Sandbox, is_blocked, parse_pod
 from codeexec_operator.core.observed_pool import Member
+from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import build_warm_up
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.pod_template import Template, template_label

@@ -12,20 +12,21 @@ from typing import Any, Final
 from codeexec_api import CodeExecution, PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
 from codeexec_api.names import POOL_SUFFIX_LENGTH
 from codeexec_operator.adapters.kept_pods import KeptPods
-from codeexec_operator.adapters.pool_claims import Claims, Guest
+from codeexec_operator.adapters.pool_claims import Claims, PodClaimant
 from codeexec_operator.adapters.pool_pods import ClaimedPod, PoolPods
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.worker import Context, Worker, all_of, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.findings import Proven
+from codeexec_operator.core.delay import counted
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView
 from codeexec_operator.core.observed_pool import ObservedPool, Tenant, is_usable
+from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.placement import assign, assign_kept, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import can_start, decide_pool
-from codeexec_operator.core.pool_status import pods, trouble_of
+from codeexec_operator.core.pool_status import trouble_of
 from codeexec_operator.core.reuse import may_follow, most_uses
 from codeexec_operator.core.starts import STARTS_PER_NODE, Demand, Starts
 
@@ -67,13 +68,13 @@ class PoolWorker(Worker):
         if int(pool.metadata.resource_version) > int(before.metadata.resource_version):
             self._seen = replace(self._seen, pool=pool)
             if pool.metadata.generation != before.metadata.generation:
-                self._forgive()
+                self._reset_backoff()
                 self.claims.wake()
             self.wake()
 
     def policy_changed(self) -> None:
         """The policy of the namespace is another one."""
-        self._forgive()
+        self._reset_backoff()
         self._know_policy()
         self.claims.wake()
         self.wake()
@@ -105,22 +106,22 @@ class PoolWorker(Worker):
             self.claims.lose(name)
         self.wake()
 
-    def _forgive(self) -> None:
+    def _reset_backoff(self) -> None:
         self._seen = replace(self._seen, problem=None, problem_at=None, problems=0)
 
     def serves(self, verdict: Verdict, limits: PodLimits) -> bool:
         """True if executions with this verdict and these limits get their pods here."""
         return not self.deleted and serves(self._seen, verdict, limits)
 
-    def join(self, guest: Guest) -> None:
+    def join(self, claimant: PodClaimant) -> None:
         """Get in line, behind those that were created earlier. May `receive` a pod at once."""
-        if self.claims.queue.join(guest):
+        if self.claims.queue.join(claimant):
             self._hand_out()
             self.wake()
 
-    def leave(self, guest: Guest, pod: ClaimedPod | None) -> None:
+    def leave(self, claimant: PodClaimant, pod: ClaimedPod | None) -> None:
         """An execution is over, or doesn't wait any more."""
-        gave_up = self.claims.leave(guest, pod)
+        gave_up = self.claims.leave(claimant, pod)
         if gave_up and self._seen.problem and self._seen.problem.reason is Reason.QUOTA_EXCEEDED:
             self._seen = replace(self._seen, problem_at=now(), problems=1)  # soon there is room again
         self.wake()
@@ -131,7 +132,7 @@ class PoolWorker(Worker):
         if not follows or not self.claims.given_back(pod.pod_name):
             return False
         self._kept.add(pod, tenant, execution.metadata.uid)
-        self.aside(pod.connection.release(execution.metadata.uid))
+        self.run_in_background(pod.connection.release(execution.metadata.uid))
         return True
 
     @property
@@ -139,10 +140,10 @@ class PoolWorker(Worker):
         """True if pods may be used more than once."""
         return most_uses(self._seen) > 1
 
-    def view_for(self, guest: Guest, since: datetime) -> PoolView:
+    def view_for(self, claimant: PodClaimant, since: datetime) -> PoolView:
         """What an execution sees of the pool that has waited since then."""
         queue = self.claims.queue
-        return PoolView(self.meta.name, since, queue.place(guest), len(queue), self._trouble)
+        return PoolView(self.meta.name, since, queue.place(claimant), len(queue), self._trouble)
 
     def _hand_out(self) -> None:
         """Give pods to those who wait. Nothing here awaits anything."""
@@ -153,11 +154,11 @@ class PoolWorker(Worker):
         kept = (
             assign_kept(queue, self._kept.view, template, self._seen, moment, self.context.timing) if self._kept else []
         )
-        for guest, name in kept:
-            self.claims.take(guest, self._kept.take(name))
-        for guest, name in assign(queue, admitted, template, self._seen, moment, self.context.timing):
+        for claimant, name in kept:
+            self.claims.take(claimant, self._kept.take(name))
+        for claimant, name in assign(queue, admitted, template, self._seen, moment, self.context.timing):
             self._seen = replace(self._seen, last_claim_at=moment)
-            self.claims.take(guest, self._pods.take(name, template))
+            self.claims.take(claimant, self._pods.take(name, template))
 
     @property
     def count(self) -> PoolCount:
@@ -188,13 +189,13 @@ class PoolWorker(Worker):
         self._hand_out()
 
     def _decide(self) -> Plan:
-        surroundings = self.context.lookout.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
+        cluster_view = self.context.prober.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
         demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self._pods.starting)
-        limit = STARTS_PER_NODE * max(1, surroundings.open_nodes)
+        limit = STARTS_PER_NODE * max(1, cluster_view.open_nodes)
         moment, timing, namespace = now(), self.context.timing, self.meta.namespace
         self._seen = replace(
             self._seen,
-            surroundings=surroundings,
+            cluster_view=cluster_view,
             members=self._pods.members if self._listed else None,
             claimed=len(self.claims.taken) + len(self._kept),
             kept=self._kept.view,
@@ -232,7 +233,7 @@ class PoolWorker(Worker):
         problems = [one.problem for one in plan.actions if isinstance(one, actions.DropMember) and one.problem]
         if problems:
             self._seen = replace(self._seen, problem=problems[0], problem_at=now(), problems=self._seen.problems + 1)
-            logger.warning("%s: gave up %s: %s", self.name, pods(len(problems)), problems[0].message)
+            logger.warning("%s: gave up %s: %s", self.name, counted(len(problems), "pod"), problems[0].message)
             if is_broken(self._seen):
                 self.claims.wake()
         jobs = [self._act(action) for action in plan.actions]
@@ -281,7 +282,7 @@ class PoolWorker(Worker):
         if name not in self._pods.members:
             return
         took = self._pods.admit(name, proven)
-        self._forgive()
+        self._reset_backoff()
         self._seen = replace(self._seen, last_refill_ms=round(took.total_seconds() * 1000))
         self._hand_out()
         self._starts.ended(self.meta.uid)

@@ -70,13 +70,13 @@ class RecordKeeper:
             return False
         exported = {}
         if retention.require_export:
-            exported = parse_cursor(await self._cluster.finished.export_cursor(namespace))
+            exported = parse_cursor(await self._cluster.get_export_cursor(namespace))
             if not exported:
                 logger.warning("%s: records wait for `codeexec audit export --confirm` before they go", namespace)
                 return False
         census, now = Census(_MOST), datetime.min.replace(tzinfo=UTC)
         for plural in (EXECUTION_PLURAL, SESSION_PLURAL):
-            async for page in self._cluster.finished.pages(plural, namespace):
+            async for page in self._cluster.list_columns(plural, namespace):
                 now = page.date
                 for cells in page.rows:
                     census.add(Row.of(plural, cells))
@@ -112,9 +112,7 @@ class RecordKeeper:
     async def _deleted(self, record: CodeExecution | CodeSession, choice: Choice) -> bool:
         """False if it has changed at the last moment."""
         try:
-            await self._audit.delete(
-                record, choice.why, partial(self._cluster.finished.delete, choice.row.plural, record)
-            )
+            await self._audit.delete(record, choice.why, partial(self._cluster.delete_record, record))
         except ApiException as error:
             if error.status in (404, 409):
                 return False

@@ -4,7 +4,6 @@ A status of an execution or a session comes after its line in the audit log. A s
 whose answer is lost, leaves a second line that says so (see `audit.py`). Pools have no lines.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -17,9 +16,9 @@ from codeexec_api import (
     SandboxPool,
     SandboxPoolStatus,
 )
-from codeexec_operator.adapters.announcer import Announcer
 from codeexec_operator.adapters.audit import AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.event_recorder import EventRecorder
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.record import without_output
 
@@ -32,33 +31,33 @@ class Recorder:
     """
 
     def __init__(
-        self, cluster: Cluster, audit: AuditLog, announcer: Announcer, telemetry: Telemetry, version: str
+        self, cluster: Cluster, audit: AuditLog, event_recorder: EventRecorder, telemetry: Telemetry, version: str
     ) -> None:
-        self._cluster, self._audit, self._announcer, self._telemetry = cluster, audit, announcer, telemetry
+        self._cluster, self._audit, self._events, self._telemetry = cluster, audit, event_recorder, telemetry
         self._signature = {"operator_version": version}
 
     async def write_execution(self, before: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         """If the output doesn't fit beside what others have put into the object, the status comes without it."""
         try:
-            return await self._write(before, status, self._cluster.write_execution)
+            return await self._write(before, status)
         except ApiException as error:
             if not status.stdout or error.status == 409 or "too large" not in str(error.body):
                 raise
-            return await self._write(before, without_output(status), self._cluster.write_execution)
+            return await self._write(before, without_output(status))
 
     async def write_session(self, before: CodeSession, status: CodeSessionStatus) -> CodeSession:
         """Its end is counted."""
-        written = await self._write(before, status, self._cluster.write_session)
+        written = await self._write(before, status)
         if written.status.phase is not before.status.phase and written.status.phase.terminal:
             self._telemetry.session_over(written)
         return written
 
     async def write_pool(self, before: SandboxPool, status: SandboxPoolStatus) -> SandboxPool:
         """Nobody else writes it."""
-        return await self._cluster.write_pool(before, status.model_copy(update=self._signature))
+        return await self._cluster.write_status(before, status.model_copy(update=self._signature))
 
-    async def _write(self, before: Record, status: Any, write: Callable[[Record, Any], Awaitable[Record]]) -> Record:
+    async def _write(self, before: Record, status: Any) -> Record:
         after = before.model_copy(update={"status": status.model_copy(update=self._signature)})
-        written = await self._audit.record(before, after, write)
-        self._announcer.written(before, written)
+        written = await self._audit.record(before, after, self._cluster.write_status)
+        self._events.written(before, written)
         return written

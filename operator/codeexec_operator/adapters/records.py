@@ -1,18 +1,20 @@
-"""Requests for the kinds of codeexec.dev. Each method names the RBAC verb that it needs."""
+"""Requests for the kinds of codeexec.dev. Each method names the RBAC verb that it needs.
+
+Records that are over are not watched, because they are many and some are large. Lists of them are columns, in pages:
+the API server leaves the rest out.
+"""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeVar
 
 from codeexec_api import (
     CodeExecution,
-    CodeExecutionStatus,
     CodeSession,
-    CodeSessionStatus,
     Phase,
     SandboxPool,
     SandboxPoolSpec,
-    SandboxPoolStatus,
     SessionPhase,
     manifest,
 )
@@ -20,6 +22,7 @@ from codeexec_api.names import (
     APPROVAL_PLURAL,
     EXECUTION_LABEL,
     EXECUTION_PLURAL,
+    EXPORT_CURSOR,
     GROUP,
     POLICY_NAME,
     POLICY_PLURAL,
@@ -27,17 +30,19 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
-from codeexec_operator.adapters.api_server import ONLY_METADATA, ApiServer, Resource, found, unless_there
+from codeexec_operator.adapters.api_server import ONLY_COLUMNS, ONLY_METADATA, ApiServer, Resource, found, unless_there
 from codeexec_operator.adapters.supervision import JobFailure
 
 _API: Final = f"apis/{GROUP}/{VERSION}"
-EXECUTIONS: Final = Resource(_API, EXECUTION_PLURAL)
-SESSIONS: Final = Resource(_API, SESSION_PLURAL)
+_EXECUTIONS: Final = Resource(_API, EXECUTION_PLURAL)
+_SESSIONS: Final = Resource(_API, SESSION_PLURAL)
 _POOLS: Final = Resource(_API, POOL_PLURAL)
 _POLICIES: Final = Resource(_API, POLICY_PLURAL)
 _APPROVALS: Final = Resource(_API, APPROVAL_PLURAL)
-_WATCHED: Final = frozenset(one.plural for one in (EXECUTIONS, SESSIONS, _POOLS, _POLICIES, _APPROVALS))
-UNFINISHED, FINISHED = (
+_RESOURCES: Final[Mapping[type, Resource]] = {CodeExecution: _EXECUTIONS, CodeSession: _SESSIONS, SandboxPool: _POOLS}
+_CONFIG_MAPS: Final = Resource("api/v1", "configmaps")
+_WATCHED: Final = frozenset(resource.plural for resource in (_EXECUTIONS, _SESSIONS, _POOLS, _POLICIES, _APPROVALS))
+UNFINISHED, _FINISHED = (
     {
         plural: ",".join(f"status.phase!={phase.value}" for phase in phases if phase.terminal is not over)
         for plural, phases in ((EXECUTION_PLURAL, Phase), (SESSION_PLURAL, SessionPhase))
@@ -47,8 +52,23 @@ UNFINISHED, FINISHED = (
 """Field selectors: records that are over are many, and some are large."""
 _AT_A_TIME: Final = 20
 """Unfinished executions that are listed at a time."""
+_ROWS: Final = 50
+"""Rows that are listed at a time: the API server reads the objects for them, and they may be large."""
 _APPROVALS_OF_ONE: Final = 500
 """Approvals that are listed at a time; they are small."""
+
+Record = TypeVar("Record", CodeExecution, CodeSession, SandboxPool)
+
+
+class Page:
+    """A page of a list."""
+
+    def __init__(self, body: Mapping[str, Any], date: datetime) -> None:
+        columns = [column["name"] for column in body["columnDefinitions"]]
+        self.rows = [dict(zip(columns, row["cells"], strict=True)) for row in body["rows"] or ()]
+        """Each by the names of its columns."""
+        self.date = date
+        """The time by the API server's clock."""
 
 
 class Records:
@@ -65,18 +85,18 @@ class Records:
             ApiException: the API server refuses.
         """
         served = await self._api.request("GET", f"/{_API}")
-        if missing := _WATCHED - {one["name"] for one in served["resources"]}:
+        if missing := _WATCHED - {kind["name"] for kind in served["resources"]}:
             raise JobFailure(f"the CRD {min(missing)}.{GROUP} is not there: install the chart's CRDs")
-        await self._api.request("GET", EXECUTIONS.path(namespace), query={"limit": 1}, accept=ONLY_METADATA)
+        await self._api.request("GET", _EXECUTIONS.path(namespace), query={"limit": 1}, accept=ONLY_METADATA)
 
     async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:
         """codeexecutions: get."""
-        raw = await self._get(EXECUTIONS, namespace, name)
+        raw = await self._get(_EXECUTIONS, namespace, name)
         return CodeExecution.parse(raw) if raw else None
 
     async def get_session(self, namespace: str, name: str) -> CodeSession | None:
         """codesessions: get."""
-        raw = await self._get(SESSIONS, namespace, name)
+        raw = await self._get(_SESSIONS, namespace, name)
         return CodeSession.parse(raw) if raw else None
 
     async def get_policy(self, namespace: str) -> Mapping[str, Any] | None:
@@ -86,30 +106,56 @@ class Records:
     async def keys_of_unfinished(self, namespace: str) -> set[str]:
         """codeexecutions: list. Names of the keys that the payloads of unfinished executions are sealed with."""
         query = {"fieldSelector": UNFINISHED[EXECUTION_PLURAL]}
-        pages = self._api.pages(EXECUTIONS.path(namespace), _AT_A_TIME, query=query)
-        sealed = [one["spec"].get("sealedPayload") async for page in pages for one in page["items"] or ()]
-        return {one["keyName"] for one in sealed if one}
+        pages = self._api.pages(_EXECUTIONS.path(namespace), _AT_A_TIME, query=query)
+        sealed = [execution["spec"].get("sealedPayload") async for page in pages for execution in page["items"] or ()]
+        return {payload["keyName"] for payload in sealed if payload}
 
     async def pods_in_use(self, namespace: str) -> set[str]:
         """codeexecutions, codesessions: list. Names of the pods of running executions and of ready sessions."""
-        users = ((EXECUTIONS, Phase.RUNNING), (SESSIONS, SessionPhase.READY))
+        users = ((_EXECUTIONS, Phase.RUNNING), (_SESSIONS, SessionPhase.READY))
         lists = [
             self._api.list(resource.path(namespace), _AT_A_TIME, query={"fieldSelector": f"status.phase={phase.value}"})
             for resource, phase in users
         ]
-        return {one["status"].get("podName", "") for listed in await asyncio.gather(*lists) for one in listed}
+        return {record["status"].get("podName", "") for listed in await asyncio.gather(*lists) for record in listed}
 
     async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
         """codeexecutions, codesessions, sandboxpools: list. The metadata of all that isn't over."""
         lists = [
             self._api.metadata(resource.path(namespace), {"fieldSelector": UNFINISHED.get(resource.plural, "")})
-            for resource in (EXECUTIONS, SESSIONS, _POOLS)
+            for resource in (_EXECUTIONS, _SESSIONS, _POOLS)
         ]
-        return [one for listed in await asyncio.gather(*lists) for one in listed]
+        return [meta for listed in await asyncio.gather(*lists) for meta in listed]
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
         raw: Mapping[str, Any] | None = await found(self._api.request("GET", resource.path(namespace, name)))
         return raw
+
+    async def list_columns(self, plural: str, namespace: str, *, finished: bool = True) -> AsyncGenerator[Page, None]:
+        """codeexecutions, codesessions: list. Columns of the finished records, or of all.
+
+        Raises:
+            ApiException: it was refused.
+        """
+        query = {"includeObject": "None"} | ({"fieldSelector": _FINISHED[plural]} if finished else {})
+        path = Resource(_API, plural).path(namespace)
+        async for body in self._api.pages(path, _ROWS, query=query, accept=ONLY_COLUMNS):
+            yield Page(body, self._api.date)
+
+    async def delete_record(self, record: CodeExecution | CodeSession) -> None:
+        """codeexecutions, codesessions: delete. Only the record as it was seen.
+
+        Raises:
+            ApiException: 409 it has changed; 404 it is gone.
+        """
+        meta = record.metadata
+        seen = {"preconditions": {"uid": meta.uid, "resourceVersion": meta.resource_version}}
+        await self._api.request("DELETE", _RESOURCES[type(record)].path(meta.namespace, meta.name), seen)
+
+    async def get_export_cursor(self, namespace: str) -> Mapping[str, str]:
+        """configmaps: get. How far the export of records got; empty if there is none."""
+        cursor = await found(self._api.request("GET", _CONFIG_MAPS.path(namespace, EXPORT_CURSOR)))
+        return (cursor.get("data") or {}) if cursor else {}
 
     async def ensure_pool(self, namespace: str, name: str, spec: SandboxPoolSpec) -> None:
         """sandboxpools: create. A pool of that name that is there already is left as it is.
@@ -130,42 +176,21 @@ class Records:
         query = {"labelSelector": f"{EXECUTION_LABEL}={execution}"}
         return await self._api.list(_APPROVALS.path(namespace), _APPROVALS_OF_ONE, query=query)
 
-    async def write_execution(self, execution: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
-        """codeexecutions/status: patch. Refused with 409 if the object has changed since it was seen.
+    async def write_status(self, record: Record, status: Any) -> Record:
+        """codeexecutions/status, codesessions/status, sandboxpools/status: patch.
+
+        Refused with 409 if the record has changed since it was seen; not that of a pool, which nobody else writes.
 
         Raises:
             ApiException: 409 the object has changed; 404 it is gone.
         """
-        return CodeExecution.parse(await self._write_status(EXECUTIONS, execution, status))
-
-    async def write_session(self, session: CodeSession, status: CodeSessionStatus) -> CodeSession:
-        """codesessions/status: patch. Refused with 409 if the object has changed since it was seen.
-
-        Raises:
-            ApiException: 409 the object has changed; 404 it is gone.
-        """
-        return CodeSession.parse(await self._write_status(SESSIONS, session, status))
-
-    async def write_pool(self, pool: SandboxPool, status: SandboxPoolStatus) -> SandboxPool:
-        """sandboxpools/status: patch. Whatever has become of its spec meanwhile: nobody else writes this.
-
-        Raises:
-            ApiException: 404 it is gone.
-        """
-        return SandboxPool.parse(await self._write_status(_POOLS, pool, status, unless_changed=False))
-
-    async def _write_status(
-        self,
-        resource: Resource,
-        owner: CodeExecution | CodeSession | SandboxPool,
-        status: CodeExecutionStatus | CodeSessionStatus | SandboxPoolStatus,
-        *,
-        unless_changed: bool = True,
-    ) -> Any:
-        meta = owner.metadata
-        precondition = {"uid": meta.uid} | ({"resourceVersion": meta.resource_version} if unless_changed else {})
-        body = {"metadata": precondition, "status": _merge_patch(owner.status.dump(), status.dump())}
-        return await self._api.request("PATCH", resource.path(meta.namespace, meta.name, "status"), body)
+        meta = record.metadata
+        seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        if isinstance(record, SandboxPool):
+            del seen["resourceVersion"]
+        body = {"metadata": seen, "status": _merge_patch(record.status.dump(), status.dump())}
+        path = _RESOURCES[type(record)].path(meta.namespace, meta.name, "status")
+        return type(record).parse(await self._api.request("PATCH", path, body))
 
 
 def _merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.utils.retry import retry_after_seconds  # type: ignore[attr-defined]
 
-from codeexec_operator.adapters.api_server import NETWORK_ERRORS
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS, message_of
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.core import backoff
 
@@ -75,10 +75,11 @@ class Retries:
                 await call(*arguments)
             except REQUEST_ERRORS as error:
                 pause = self.failed(error, what)
+                words = message_of(error) if isinstance(error, ApiException) else type(error).__name__
                 if left:
                     await asyncio.sleep(pause)
             else:
                 self.succeeded()
                 return True
-        logger.warning("%s: %s, also not by %d tries", self._name, what, tries)
+        logger.warning("%s: %s, also not by %d tries: %s", self._name, what, tries, words)
         return False

@@ -56,8 +56,8 @@ class Rooms:
 
     def held_until(self, namespace: str, now: datetime, timing: Timing) -> datetime | None:
         """Until when pools make no pods there; None if nobody needs the room, or not for as long as pools give way."""
-        until = [one.since + timedelta(seconds=timing.give_way) for one in self._needs.get(namespace, {}).values()]
-        return max((one for one in until if now < one), default=None)
+        until = [need.since + timedelta(seconds=timing.give_way) for need in self._needs.get(namespace, {}).values()]
+        return max((end for end in until if now < end), default=None)
 
     def unserved(self, namespace: str, now: datetime, timing: Timing) -> int:
         """For how many of those who need room pools have to give up a pod now."""
@@ -65,11 +65,13 @@ class Rooms:
 
     def given(self, namespace: str, plan: Plan, now: datetime, timing: Timing) -> None:
         """A pool carries out this plan."""
-        count = sum(isinstance(one, DropMember) and one.gives_way for one in plan.actions)
+        count = sum(isinstance(action, DropMember) and action.gives_way for action in plan.actions)
         for need in self._unserved(namespace, now, timing)[:count]:
             need.given_at = now
 
     def _unserved(self, namespace: str, now: datetime, timing: Timing) -> list[_Need]:
         again, end = timedelta(seconds=timing.give_way_again), timedelta(seconds=timing.give_way)
         needs = self._needs.get(namespace, {}).values()
-        return [one for one in needs if now < one.since + end and (one.given_at is None or now >= one.given_at + again)]
+        return [
+            need for need in needs if now < need.since + end and (need.given_at is None or now >= need.given_at + again)
+        ]

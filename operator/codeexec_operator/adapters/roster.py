@@ -20,10 +20,6 @@ class Roster(Generic[W]):
         """All of them."""
         return iter(list(self._by_uid.values()))
 
-    def __contains__(self, uid: object) -> bool:
-        """True if there is one for this object."""
-        return uid in self._by_uid
-
     def add(self, worker: W) -> None:
         """It works from now on. It is the one of its name, also if another of this name has not ended yet."""
         meta = worker.meta

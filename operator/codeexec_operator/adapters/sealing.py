@@ -37,7 +37,7 @@ class SealingKeys:
             stored = Keyring.load(text)
         except ValueError as error:
             raise JobFailure(f"the Secret {self._secret} in namespace {self._namespace} has {error}") from error
-        kept = {one.name for one in stored.keys} if needed is None else needed
+        kept = {key.name for key in stored.keys} if needed is None else needed
         ring = stored.renewed(datetime.now(UTC), kept, sealing.make_private_key)
         if ring != stored:
             await self._cluster.write_keys(self._namespace, self._secret, ring.dump(), version)

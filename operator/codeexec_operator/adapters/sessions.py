@@ -4,13 +4,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase
+from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.pool_claimant import FindPool, SessionClaimant
 from codeexec_operator.adapters.rooms import Rooms
-from codeexec_operator.adapters.session_pool import FindPool, SessionPool
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
@@ -43,45 +44,45 @@ class SessionWorker(PodWorker):
             executions=session.status.executions,
         )
         self._queue: Line[Claimant] = Line(rank)
-        self._guests: dict[str, Claimant] = {}
+        self._claimants: dict[str, Claimant] = {}
         """Those in line, by UID."""
         self._forget, self._rooms = forget, rooms
-        super().__init__(context, session.metadata)
-        self._pool = SessionPool(self, lambda: self._seen.session, find_pool)
-        if session.status.pod_name:  # it may have come from a pool
-            self.pod_name = session.status.pod_name
+        super().__init__(context, session)
+        self._pool = SessionClaimant(self, lambda: self._seen.session, find_pool)
 
     @property
     def version(self) -> int:
         """Resource version of what is known here."""
         return int(self._seen.session.metadata.resource_version)
 
-    def observe_session(self, session: CodeSession) -> None:
-        """Take a newer version of the object; one that is older than what was written here is ignored."""
-        if int(session.metadata.resource_version) > self.version:
-            self._seen = replace(self._seen, session=session)
-            self.wake()
+    def observe(self, record: CodeSession) -> None:
+        """Take a newer version of the object."""
+        self._know(session=record)
 
-    def join(self, guest: Claimant) -> None:
+    def _know(self, **facts: Any) -> None:
+        self._seen = replace(self._seen, **facts)
+        self.wake()
+
+    def join(self, claimant: Claimant) -> None:
         """An execution wants to run in this session; its turn comes when those before it have left."""
-        if self._queue.join(guest):
-            self._guests[guest.claim.uid] = guest
+        if self._queue.join(claimant):
+            self._claimants[claimant.claim.uid] = claimant
             self.wake()
 
-    def leave(self, guest: Claimant, *, ran: bool) -> None:
+    def leave(self, claimant: Claimant, *, ran: bool) -> None:
         """An execution is over."""
-        if not self._queue.leave(guest):
+        if not self._queue.leave(claimant):
             return
-        del self._guests[guest.claim.uid]
+        del self._claimants[claimant.claim.uid]
         if ran:
             self._seen = replace(self._seen, used_at=now(), executions=self._seen.executions + 1)
         self.wake()
 
-    def view_for(self, guest: Claimant, since: datetime) -> SessionView:
+    def view_for(self, claimant: Claimant, since: datetime) -> SessionView:
         """What an execution sees of the session that has waited since then."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
-        turn = self._queue.first is guest and has_turn(guest, self._seen, sandbox.runner)
-        place, length = self._queue.place(guest), len(self._queue)
+        turn = self._queue.first is claimant and has_turn(claimant, self._seen, sandbox.runner)
+        place, length = self._queue.place(claimant), len(self._queue)
         return SessionView(self._seen.session, sandbox, turn, since, place, length)
 
     @property
@@ -97,24 +98,23 @@ class SessionWorker(PodWorker):
     @property
     def busy(self) -> bool:
         """True if executions run or wait in it."""
-        return bool(self._guests)
+        return bool(self._claimants)
 
     def give_up(self, why: str) -> None:
         """Its runner can't be trusted to do anything more."""
-        self._seen = replace(self._seen, unresponsive=why)
-        self.wake()
+        self._know(unresponsive=why)
 
     async def _step(self) -> Plan:
         plan = await super()._step()
         told = plan.status is not None  # such as why the pod doesn't start
-        self._wake_guests(all_of_them=told or self.over or self._seen.session.spec.ended)
+        self._wake_claimants(all_of_them=told or self.over or self._seen.session.spec.ended)
         return plan
 
-    def _wake_guests(self, *, all_of_them: bool) -> None:
+    def _wake_claimants(self, *, all_of_them: bool) -> None:
         """Others than the first, and than those whose code has started, only wait, until nothing can run any more."""
-        for guest in self._queue:
-            guest.wake()
-            if not (all_of_them or guest.claim.started):
+        for claimant in self._queue:
+            claimant.wake()
+            if not (all_of_them or claimant.claim.started):
                 return
 
     def _decide(self) -> Plan:
@@ -123,8 +123,8 @@ class SessionWorker(PodWorker):
         self._seen = replace(
             self._seen,
             sandbox=self.sandbox,
-            surroundings=self.context.lookout.view_from(self.sandbox.pod),
-            guests=self._guests.keys(),
+            cluster_view=self.context.prober.view_from(self.sandbox.pod),
+            claimants=self._claimants.keys(),
             pool_asked=self._pool.asked,
             claimed=self._pool.view,
             adopting=self._pool.adopting,
@@ -151,27 +151,31 @@ class SessionWorker(PodWorker):
             self._pool.leave()
 
     async def _act(self, action: actions.Action) -> None:
-        if isinstance(action, actions.ReadPolicy):
-            policy = await self.context.policies.of(self.meta.namespace)
-            source = self.context.policies.source(self.meta.namespace)
-            self._seen = replace(self._seen, policy=policy, policy_source=source, policy_read=True)
-            self.wake()
-        elif isinstance(action, actions.AskPool | actions.ReturnPod | actions.AdoptPod):
-            await self._pool.act(action)
-        elif isinstance(action, actions.CancelStray):
-            await self._end_stray(action.uid)
-        elif isinstance(action, actions.ReadLease):
-            self._seen = replace(self._seen, lease=await self._read_lease(action.name))
-            self.wake()
-        else:
-            await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
+        match action:
+            case actions.ReadPolicy():
+                policy = await self.context.policies.of(self.meta.namespace)
+                source = self.context.policies.source(self.meta.namespace)
+                self._know(policy=policy, policy_source=source, policy_read=True)
+            case actions.AskPool(image, runtime_class_name):
+                self._pool.ask(Verdict(image, runtime_class_name))
+            case actions.ReturnPod():
+                self._pool.give_back()
+            case actions.AdoptPod(patch):
+                self._pool.adopting = True
+                self.run_in_background(self._pool.adopt(patch))
+                self.wake()
+            case actions.CancelStray(uid):
+                await self._end_stray(uid)
+            case actions.ReadLease(name):
+                self._know(lease=await self._read_lease(name))
+            case _:
+                await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
 
     async def _end_stray(self, uid: str) -> None:
         """Unless its execution is there, and only its list takes long."""
         unfinished = await self.context.cluster.list_unfinished(self.meta.namespace)
-        if uid in {one["metadata"]["uid"] for one in unfinished}:
-            self._seen = replace(self._seen, since=now())
-            self.wake()
+        if uid in {execution["metadata"]["uid"] for execution in unfinished}:
+            self._know(since=now())
         elif self.connection:
             logger.warning("%s: ended job %s, which no execution claims", self.name, uid)
             await self.connection.cancel_stray(uid)
@@ -198,7 +202,7 @@ class SessionWorker(PodWorker):
                 update={"spec": self._seen.session.spec.model_copy(update={"ended": True})}
             )
             self._seen = replace(self._seen, session=gone)
-        self._wake_guests(all_of_them=True)
+        self._wake_claimants(all_of_them=True)
         await self._pool.end()
         self._forget(self)
         await super()._end()

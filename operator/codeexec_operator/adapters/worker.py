@@ -16,14 +16,15 @@ from typing import Any, Final, TypeVar
 from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
 
+from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.names import pod_name
-from codeexec_api.v1alpha1 import ObjectMeta
+from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
@@ -66,7 +67,7 @@ class Context:
     """What all workers share."""
 
     cluster: Cluster
-    lookout: Lookout
+    prober: EgressProber
     output: OutputRoom
     policies: Policies
     payloads: Payloads
@@ -82,7 +83,7 @@ class Context:
     recorder: Recorder
 
 
-def understood(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
+def parse_or_log(parse: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> T | None:
     """An object of the API server; None if it isn't understood, which is logged."""
     try:
         return parse(raw)
@@ -105,7 +106,7 @@ class Worker(ABC):
         self.released = False
         """True: its namespace isn't served any more, so a request that is forbidden is not made again."""
         self._wake = asyncio.Event()
-        self._aside: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[object]] = set()
         self._stale = False
         self._retries = Retries(self.name, context.telemetry.metrics)
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
@@ -152,11 +153,11 @@ class Worker(ABC):
         self.deleted = True
         self.wake()
 
-    def aside(self, job: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
         """Do something that nobody waits for; it is finished before this worker ends."""
         task = asyncio.create_task(job)
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def insist(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
         """Try some times what nothing depends on. False, and `failure` in the log, if it does not succeed."""
@@ -172,10 +173,10 @@ class Worker(ABC):
                 if plan.status is None:
                     await self._sleep(plan.wake_at)
         except asyncio.CancelledError:
-            await end(*self._aside)  # the next operator finds what is left
+            await end(*self._background)  # the next operator finds what is left
             raise
         finally:
-            await asyncio.gather(*self._aside, return_exceptions=True)
+            await asyncio.gather(*self._background, return_exceptions=True)
             await self._end()
 
     async def _step(self) -> Plan:
@@ -196,27 +197,25 @@ class Worker(ABC):
                 logger.warning("%s: given up, because its namespace is not served any more", self.name)
                 return Plan(actions=(actions.Forget(),))
             self._stale = self._stale or status in (404, 409)
-            await self._rest(error)
-            return Plan(wake_at=now())
+            return await self._rest(error)
         except AuditFailure as error:
-            await self._rest(error, f"{error}; until it can be, nothing is recorded or started")
-            return Plan(wake_at=now())
+            return await self._rest(error, f"{error}; until it can be, nothing is recorded or started")
         except Exception as error:  # a bug must not leave an object without anybody who looks after it
             self.context.telemetry.metrics.unexpected()
             logger.exception("%s: unexpected; trying again", self.name)
-            await self._rest(error)
-            return Plan(wake_at=now())
+            return await self._rest(error)
         if plan.status or plan.actions:  # that nothing was to be done is no sign that it would succeed
             self._retries.succeeded()
         return plan
 
-    async def _rest(self, error: Exception, what: str = "") -> None:
-        """Back off. What happens meanwhile is looked at afterwards; only a deletion ends the pause."""
+    async def _rest(self, error: Exception, what: str = "") -> Plan:
+        """Back off, then decide anew. What happens meanwhile is looked at then; only a deletion ends the pause."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._retries.failed(error, what)):
                 while not self.deleted:
                     self._wake.clear()
                     await self._wake.wait()
+        return Plan(wake_at=now())
 
     async def _sleep(self, wake_at: datetime | None) -> None:
         seconds = None if wake_at is None else max(0.0, (wake_at - now()).total_seconds())
@@ -233,10 +232,11 @@ class Worker(ABC):
 class PodWorker(Worker):
     """Looks after an object that has one pod."""
 
-    def __init__(self, context: Context, meta: ObjectMeta) -> None:
+    def __init__(self, context: Context, record: CodeExecution | CodeSession) -> None:
         self.sandbox = Sandbox()
         self.connection: Connection | None = None
-        self.pod_name = pod_name(meta.name, meta.uid)
+        meta = record.metadata
+        self.pod_name = record.status.pod_name or pod_name(meta.name, meta.uid)  # it may have come from a pool
         self._left_at = 0
         super().__init__(context, meta)
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from codeexec_api import CodeExecutionStatus, CodeSessionStatus, SandboxPoolStatus
-from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.outcome import Ending, Proven
 from codeexec_operator.core.payload import Payload
 
 

@@ -22,8 +22,8 @@ from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question, u
 from codeexec_api.code_rules import find, unread
 from codeexec_api.policy import policy_for, without_code_rules
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
-from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed import Observed, PolicyProblem
+from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 
@@ -153,7 +153,7 @@ def lapsed_approval(
     expired = approval.expires_at is not None and now >= approval.expires_at
     if ruling.approved and not expired:
         return None
-    if ruling.approved or any(one.reason == EXPIRED for one in ruling.unused):
+    if ruling.approved or any(unused.reason == EXPIRED for unused in ruling.unused):
         message = f"the approval {approval.name} expired before the code could start. Nothing was run"
         return approval, Ending(Event.EXPIRED, Reason.APPROVAL_EXPIRED, message)
     revoked = next((one.spec for one in named if one.spec.revoked), None)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from codeexec_api import Event, Reason
 from codeexec_api.names import LEASE_SECONDS
 from codeexec_operator.core.actions import ReadLease
-from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.outcome import Ending
 
 _READS: Final = 4
 """How often a Lease is read within its duration."""

@@ -60,7 +60,7 @@ def _part(data: Mapping[str, str], key: str, parse: Callable[[Any], T]) -> T:
     try:
         return parse(yaml.safe_load(data[key]))
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, one['loc'])) or 'the value'}: {one['msg']}" for one in error.errors()]
+        wrong = [f"{'.'.join(map(str, flaw['loc'])) or 'the value'}: {flaw['msg']}" for flaw in error.errors()]
         raise ConfigurationError(f"{key}: {'; '.join(wrong)}") from error
     except (yaml.YAMLError, ValueError) as error:  # PyYAML raises the latter for a date that there isn't
         raise ConfigurationError(f"{key} is not YAML: {error}") from error
@@ -76,7 +76,7 @@ def _image_keys(text: str) -> tuple[ImageKey, ...]:
 def _namespaces(value: object) -> frozenset[str]:
     if not isinstance(value, list) or not value:
         raise ConfigurationError(f"{NAMESPACES_KEY} is {value!r}: it has to be a list of at least one namespace")
-    wrong = [one for one in value if not (isinstance(one, str) and _NAME.fullmatch(one))]
+    wrong = [name for name in value if not (isinstance(name, str) and _NAME.fullmatch(name))]
     if wrong:
         raise ConfigurationError(
             f"{NAMESPACES_KEY} contains {wrong[0]!r}: a namespace has 1 to 63 lower-case letters, digits and hyphens"

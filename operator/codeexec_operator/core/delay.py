@@ -6,8 +6,8 @@ from typing import Final
 
 from codeexec_api import CodeExecution, CodeSession, ConditionType, Reason, find_condition
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.findings import Ending, with_condition
 from codeexec_operator.core.observed import Room, Sandbox, is_blocked, lacks_room
+from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.startup import Timing, late, requested_at, why
 
 FREE_ROOM: Final = (
@@ -86,10 +86,10 @@ def _holders(room: Room) -> str:
     more = len(room.idle) - _NAMED
     named = f" ({idle}{f' and {more} more' if more > 0 else ''})"
     counts = {
-        f"{_count(len(room.idle), 'idle session')}{named}": len(room.idle),
-        _count(room.busy, "busy session"): room.busy,
-        _count(room.executions, "execution"): room.executions,
-        f"{_count(room.ready, 'ready pod')} of pools": room.ready,
+        f"{counted(len(room.idle), 'idle session')}{named}": len(room.idle),
+        counted(room.busy, "busy session"): room.busy,
+        counted(room.executions, "execution"): room.executions,
+        f"{counted(room.ready, 'ready pod')} of pools": room.ready,
     }
     parts = [text for text, number in counts.items() if number]
     if not parts:
@@ -97,7 +97,8 @@ def _holders(room: Room) -> str:
     return f"In this namespace, these have pods: {', '.join(parts)}. "
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """So many of them, in words."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

@@ -76,7 +76,7 @@ def explain(proof: EgressProof, opened: Sequence[OpenedEgress] = ()) -> str:
     """The proof in a sentence or two: what was found, and what to do about it."""
 
     def named(targets: list[EgressTarget]) -> str:
-        return ", ".join(str(Target.of(one)) for one in targets)
+        return ", ".join(str(Target.of(target)) for target in targets)
 
     if proof.verdict is EgressVerdict.CLOSED:
         return f"no answer inside the sandbox from: {named(list(proof.targets))}"
@@ -84,7 +84,7 @@ def explain(proof: EgressProof, opened: Sequence[OpenedEgress] = ()) -> str:
         permitted = ", ".join(map(_opened, opened))
         return f"permitted: {permitted}; no answer inside the sandbox from: {named(list(proof.targets))}"
     if proof.verdict is EgressVerdict.OPEN:
-        answered = named([one for one in proof.targets if one.refused is False])
+        answered = named([target for target in proof.targets if target.refused is False])
         if opened:
             return (
                 f"the network of the sandbox is open: {answered} answered from inside the pod, and no permit may open "
@@ -96,7 +96,7 @@ def explain(proof: EgressProof, opened: Sequence[OpenedEgress] = ()) -> str:
             "NetworkPolicy codeexec-deny-all, which the chart installs, and the cluster a network plugin that enforces "
             "NetworkPolicy for egress"
         )
-    unreached = named([one for one in proof.targets if not one.reachable])
+    unreached = named([target for target in proof.targets if not target.reachable])
     return (
         "it can't be shown that the network of the sandbox is closed: nothing answered inside the pod, but the "
         f"operator did not reach {unreached or 'anything'} either. Let the operator connect there "
@@ -104,5 +104,5 @@ def explain(proof: EgressProof, opened: Sequence[OpenedEgress] = ()) -> str:
     )
 
 
-def _opened(one: OpenedEgress) -> str:
-    return f"{one.permit} without {', '.join(one.left_out)}" if one.left_out else one.permit
+def _opened(opened: OpenedEgress) -> str:
+    return f"{opened.permit} without {', '.join(opened.left_out)}" if opened.left_out else opened.permit

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from codeexec_api import Event, ExecutionPolicySpec, Reason
 from codeexec_api.image_signatures import ImageKey, examine
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import PolicyProblem
+from codeexec_operator.core.outcome import Ending
 
 
 def unverified(
@@ -26,10 +26,10 @@ def unverified(
         return None
     wanted = image.rpartition("@sha256:")[2]
     found = [examine(bundle, tuple(keys)) for bundle in policy.image_signatures]
-    about = [one for one in found if one.digest == wanted]
-    if any(not one.problem for one in about):
+    about = [sig for sig in found if sig.digest == wanted]
+    if any(not sig.problem for sig in about):
         return None
-    problems = dict.fromkeys(one.problem for one in about or found if one.problem and one.digest in ("", wanted))
+    problems = dict.fromkeys(sig.problem for sig in about or found if sig.problem and sig.digest in ("", wanted))
     why = "; ".join(("imageSignatures has no signature of this digest",) * (not about) + tuple(problems))
     message = (
         f"image {image} is not verified: {why}. Trusted keys: {', '.join(map(str, keys))} (chart value "

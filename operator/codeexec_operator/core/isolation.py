@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from codeexec_api import Boundary, Event, ExecutionPolicySpec, Reason
-from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.observed import PodView, PolicyProblem
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.readiness import Readiness
-from codeexec_operator.core.surroundings import Surroundings
 
 USER_NAMESPACE: Final = "UserNamespace"
 """The layer, as records name it."""
@@ -36,16 +36,16 @@ class Isolation:
     """Why it is weaker than its RuntimeClass promises, if it is."""
 
 
-def awaits_node(pod: PodView, surroundings: Surroundings) -> bool:
+def awaits_node(pod: PodView, cluster_view: ClusterView) -> bool:
     """True if its isolation can't be judged before more is known of its node, which may have just joined."""
-    return bool(promised(surroundings.handler(pod.runtime_class_name))) and not surroundings.boot_id(pod.node_name)
+    return bool(promised(cluster_view.handler(pod.runtime_class_name))) and not cluster_view.boot_id(pod.node_name)
 
 
-def look_at(pod: PodView, ready: Readiness, surroundings: Surroundings) -> Isolation:
+def look_at(pod: PodView, ready: Readiness, cluster_view: ClusterView) -> Isolation:
     """What a pod that has reported has."""
-    kernel = promised(surroundings.handler(pod.runtime_class_name))
+    kernel = promised(cluster_view.handler(pod.runtime_class_name))
     user_namespace = pod.user_namespace and ready.user_namespace
-    of_node = surroundings.boot_id(pod.node_name)
+    of_node = cluster_view.boot_id(pod.node_name)
     if kernel and of_node and ready.boot_id and ready.boot_id != of_node:
         return Isolation(kernel, user_namespace)
     problem = (
@@ -60,10 +60,10 @@ def look_at(pod: PodView, ready: Readiness, surroundings: Surroundings) -> Isola
 
 
 def unobtainable(
-    policy: ExecutionPolicySpec | PolicyProblem, surroundings: Surroundings, runtime_class_name: str | None
+    policy: ExecutionPolicySpec | PolicyProblem, cluster_view: ClusterView, runtime_class_name: str | None
 ) -> Ending | None:
     """The refusal, if no pod of this RuntimeClass would have what the policy requires."""
-    if not _requires(policy) or surroundings.user_namespace(runtime_class_name):
+    if not _requires(policy) or cluster_view.user_namespace(runtime_class_name):
         return None
     runtime = f"the RuntimeClass {runtime_class_name!r}" if runtime_class_name else "the default runtime"
     return _refused(f"not every node that takes sandboxes gives pods of {runtime} a user namespace")

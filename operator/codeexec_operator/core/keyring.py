@@ -2,9 +2,10 @@
 
 import base64
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 _NEW_AFTER: Final = timedelta(hours=24)
@@ -19,6 +20,17 @@ class SealingKey:
     name: str
     private: bytes
     created_at: datetime
+
+    def dump(self) -> dict[str, str]:
+        """As it is stored."""
+        key = base64.b64encode(self.private).decode()
+        return {"name": self.name, "key": key, "createdAt": self.created_at.isoformat()}
+
+    @classmethod
+    def load(cls, raw: Mapping[str, str]) -> "SealingKey":
+        """What `dump` made."""
+        created_at = datetime.fromisoformat(raw["createdAt"]).astimezone(UTC)
+        return cls(raw["name"], base64.b64decode(raw["key"], validate=True), created_at)
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,27 +59,12 @@ class Keyring:
         keys = self.keys
         if not keys or now - keys[-1].created_at >= _NEW_AFTER:
             keys = (*keys, SealingKey(f"k{now:%Y%m%d%H%M%S}", make(), now))
-        followed = [*(later.created_at for later in keys[1:]), None]
-        return Keyring(
-            tuple(
-                key
-                for key, since in zip(keys, followed, strict=True)
-                if since is None or key.name in needed or now - since < _KEPT
-            )
-        )
+        older = [key for key, later in pairwise(keys) if key.name in needed or now - later.created_at < _KEPT]
+        return Keyring((*older, keys[-1]))
 
     def dump(self) -> str:
         """As it is stored in the operator's Secret."""
-        return json.dumps(
-            [
-                {
-                    "name": one.name,
-                    "key": base64.b64encode(one.private).decode(),
-                    "createdAt": one.created_at.isoformat(),
-                }
-                for one in self.keys
-            ]
-        )
+        return json.dumps([key.dump() for key in self.keys])
 
     @classmethod
     def load(cls, text: str) -> "Keyring":
@@ -77,15 +74,6 @@ class Keyring:
             ValueError: it is something else.
         """
         try:
-            return cls(
-                tuple(
-                    SealingKey(
-                        one["name"],
-                        base64.b64decode(one["key"], validate=True),
-                        datetime.fromisoformat(one["createdAt"]).astimezone(UTC),
-                    )
-                    for one in json.loads(text or "[]")
-                )
-            )
+            return cls(tuple(map(SealingKey.load, json.loads(text or "[]"))))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not the operator's sealing keys ({type(error).__name__}); delete it") from None

@@ -13,46 +13,45 @@ class Line(Generic[T]):
 
     def __init__(self, key: Callable[[T], Any]) -> None:
         self._key = key
-        self._tickets: dict[T, tuple[Any, int]] = {}
-        self._places: list[tuple[Any, int]] = []
-        self._by_number: dict[int, T] = {}
+        self._tickets: dict[T, tuple[Any, int, T]] = {}
+        self._places: list[tuple[Any, int, T]] = []
+        """Numbers differ, so nobody is compared with another."""
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
         """How many wait."""
         return len(self._places)
 
-    def __contains__(self, guest: object) -> bool:
+    def __contains__(self, claimant: object) -> bool:
         """True if it waits."""
-        return guest in self._tickets
+        return claimant in self._tickets
 
     def __iter__(self) -> Iterator[T]:
         """In order. Nobody may get in line or leave meanwhile."""
-        return (self._by_number[number] for _, number in self._places)
+        return (claimant for *_, claimant in self._places)
 
     @property
     def first(self) -> T | None:
         """Whose turn is next."""
         return next(iter(self), None)
 
-    def join(self, guest: T) -> bool:
+    def join(self, claimant: T) -> bool:
         """Get in line; False if it waits already."""
-        if guest in self._tickets:
+        if claimant in self._tickets:
             return False
-        ticket = self._tickets[guest] = (self._key(guest), next(self._numbers))
-        self._by_number[ticket[1]] = guest
+        ticket = self._tickets[claimant] = (self._key(claimant), next(self._numbers), claimant)
         insort_right(self._places, ticket)
         return True
 
-    def leave(self, guest: T) -> bool:
+    def leave(self, claimant: T) -> bool:
         """Wait no more; False if it didn't."""
-        ticket = self._tickets.pop(guest, None)
+        ticket = self._tickets.pop(claimant, None)
         if ticket is None:
             return False
-        del self._places[bisect_left(self._places, ticket)], self._by_number[ticket[1]]
+        del self._places[bisect_left(self._places, ticket)]
         return True
 
-    def place(self, guest: T) -> int:
+    def place(self, claimant: T) -> int:
         """How many are before it; 0 if it doesn't wait."""
-        ticket = self._tickets.get(guest)
+        ticket = self._tickets.get(claimant)
         return bisect_left(self._places, ticket) if ticket else 0

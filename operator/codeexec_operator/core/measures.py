@@ -81,17 +81,11 @@ class Census:
 
 def pools_by_namespace(pools: Sequence[PoolCount], namespaces: Sequence[str]) -> dict[str, PoolCount]:
     """The pools of each namespace as one; of the last refills the slowest."""
-    return {name: _together(name, [one for one in pools if one.namespace == name]) for name in namespaces}
+    return {name: _together(name, [pool for pool in pools if pool.namespace == name]) for name in namespaces}
 
 
 def _together(namespace: str, pools: Sequence[PoolCount]) -> PoolCount:
-    refills = [one.last_refill_ms for one in pools if one.last_refill_ms is not None]
-    return PoolCount(
-        namespace=namespace,
-        wanted=sum(one.wanted for one in pools),
-        ready=sum(one.ready for one in pools),
-        starting=sum(one.starting for one in pools),
-        claimed=sum(one.claimed for one in pools),
-        queued=sum(one.queued for one in pools),
-        last_refill_ms=max(refills, default=None),
-    )
+    refills = [pool.last_refill_ms for pool in pools if pool.last_refill_ms is not None]
+    counts = ("wanted", "ready", "starting", "claimed", "queued")
+    sums = {name: sum(getattr(pool, name) for pool in pools) for name in counts}
+    return PoolCount(namespace, **sums, last_refill_ms=max(refills, default=None))

@@ -14,12 +14,12 @@ from codeexec_api.code_rules import Reading
 from codeexec_api.names import SANDBOX_CONTAINER
 from codeexec_api.policy import namespace_policy
 from codeexec_operator.core.client_lease import LeaseView
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
-from codeexec_operator.core.findings import Proven
+from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.readiness import Readiness
-from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.core.transcript import Transcript
 from codeexec_operator.manifests.hardening import has_user_namespace
 from codeexec_operator.manifests.pod import egress_targets_of
@@ -313,7 +313,7 @@ class Observed:
     """When this process began to look after it."""
     policy_source: str = ""
     """Where the policy is kept, for messages."""
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    cluster_view: ClusterView = field(default_factory=ClusterView)
     payload: Payload | HeldPayload | PayloadProblem | None = None
     payload_read_at: datetime | None = None
     reading: Reading | None = None
@@ -359,9 +359,9 @@ class ObservedSession:
     policy_read: bool = False
     policy_source: str = ""
     """Where the policy is kept, for messages."""
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    cluster_view: ClusterView = field(default_factory=ClusterView)
     sandbox: Sandbox = field(default_factory=Sandbox)
-    guests: Set[str] = frozenset()
+    claimants: Set[str] = frozenset()
     """UIDs of the executions that run in it or wait for it."""
     used_at: datetime | None = None
     """When this process last saw an execution of it end."""

@@ -7,10 +7,10 @@ from decimal import Decimal
 from typing import Final
 
 from codeexec_api import ExecutionPolicySpec, SandboxPool
-from codeexec_operator.core.findings import Ending, Proven
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.outcome import Ending, Proven
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import Surroundings
 
 MAX_RUN_SECONDS: Final = 86_400
 """How long a pod of a pool may be used. The deadline of one that waits leaves room for it; it is lowered later."""
@@ -96,7 +96,7 @@ class ObservedPool:
     """None: not read yet."""
     policy_source: str = ""
     """Where the policy is kept, for messages."""
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    cluster_view: ClusterView = field(default_factory=ClusterView)
     members: Mapping[str, Member] | None = None
     """By name; None: not listed yet."""
     claimed: int = 0

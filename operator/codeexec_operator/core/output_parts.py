@@ -1,4 +1,8 @@
-"""Output that doesn't fit into the record: cut into parts while it arrives, so that only one of them is held here."""
+"""Output that doesn't fit into the record: cut into parts while it arrives, so that only one of them is held here.
+
+What came compressed stays so, and the rest is compressed when its part is complete. Where a part ends depends on what
+came alone: frames that a runner sends again make the same parts.
+"""
 
 import json
 import re
@@ -8,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from codeexec_api.names import ORDER_KEY
-from codeexec_api.v1alpha1 import MAX_INLINE_BYTES, MAX_OUTPUT_PARTS
+from codeexec_api.packing import GZIP_SUFFIX, pack
+from codeexec_api.v1alpha1.bounds import MAX_INLINE_BYTES, MAX_OUTPUT_PARTS
 
 PART_BYTES: Final = 640 * 1024
 """A part is closed when it holds this much; one more frame fits on top into a ConfigMap of 1 MiB."""
@@ -32,6 +37,9 @@ class OutputPart:
 
     index: int
     contents: Mapping[str, bytes]
+    """Gzip members by key."""
+    starts: Mapping[str, bytes]
+    """The start of what each key holds, as plain as it can stand in the record."""
 
 
 @dataclass
@@ -64,6 +72,43 @@ class Kept:
 
 
 @dataclass(repr=False)
+class _Held:
+    """What has come for one key of a part."""
+
+    size: int = 0
+    """Bytes, not compressed."""
+    start: bytearray = field(default_factory=bytearray)
+    """As much of it as can stand in the record, and what came with the last of that."""
+    _packed: bytearray = field(default_factory=bytearray)
+    _plain: bytearray = field(default_factory=bytearray)
+    """What has come since, not compressed yet."""
+
+    def add(self, data: bytes, packed: bytes | None) -> None:
+        if self.size <= MAX_INLINE_BYTES:
+            self.start += data
+        self.size += len(data)
+        if packed is None:
+            self._plain += data
+        else:
+            self._pack()
+            self._packed += packed
+
+    def _pack(self) -> None:
+        if self._plain:
+            self._packed += pack(self._plain)
+            self._plain.clear()
+
+    def packed(self) -> bytes:
+        """All of it."""
+        self._pack()
+        return bytes(self._packed)
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.start) + len(self._packed) + len(self._plain)
+
+
+@dataclass(repr=False)
 class OutputParts:
     """The parts of one execution. `take` hands them out to be stored; `lose` says that this was not possible."""
 
@@ -73,39 +118,40 @@ class OutputParts:
     """Why a part could not be stored; empty if all could."""
     kept: list[Kept] = field(default_factory=list)
     """For each part, what is safe with it."""
-    held: dict[str, bytearray] = field(default_factory=dict)
+    held: dict[str, _Held] = field(default_factory=dict)
     """What is in no part yet."""
     _order: Order = field(default_factory=Order)
     _size: int = 0
     _waiting: list[OutputPart] = field(default_factory=list)
 
-    def add(self, key: str, data: bytes) -> bool:
-        """Hold a piece. True if the part is full now."""
+    def add(self, key: str, data: bytes, packed: bytes | None = None) -> bool:
+        """Hold a piece, which may have come as one gzip member, too. True if the part is full now."""
         if self.lost:
             return False
-        self.held.setdefault(key, bytearray()).extend(data)
-        self._size += len(data)
+        self.held.setdefault(key, _Held()).add(data, packed)
+        self._size += len(data if packed is None else packed)
         return self._size + _RUN_BYTES * len(self._order.runs) >= PART_BYTES
 
-    def add_output(self, name: StreamName, data: bytes) -> bool:
+    def add_output(self, name: StreamName, data: bytes, packed: bytes | None = None) -> bool:
         """Hold a piece of a stream. True if the part is full now."""
         if not self.lost:
             self._order.add(name, len(data))
-        return self.add(name, data)
+        return self.add(name, data, packed)
 
     @property
     def held_bytes(self) -> int:
         """How much is held here, in parts that wait to be stored, and in none yet."""
-        waiting = sum(len(data) for part in self._waiting for data in part.contents.values())
-        return waiting + sum(map(len, self.held.values())) + _RUN_BYTES * len(self._order.runs)
+        waiting = sum(len(data) for part in self._waiting for data in (*part.contents.values(), *part.starts.values()))
+        return waiting + sum(one.held_bytes for one in self.held.values()) + _RUN_BYTES * len(self._order.runs)
 
     def close(self, kept: Kept) -> None:
         """What is held becomes a part, with which this much is safe."""
         if not self.held:
             return
-        contents = {key: bytes(data) for key, data in self.held.items()}
-        contents[ORDER_KEY] = json.dumps(self._order.runs, separators=(",", ":")).encode()
-        self._waiting.append(OutputPart(self.count, contents))
+        contents = {f"{key}{GZIP_SUFFIX}": one.packed() for key, one in self.held.items()}
+        contents[f"{ORDER_KEY}{GZIP_SUFFIX}"] = pack(json.dumps(self._order.runs, separators=(",", ":")).encode())
+        starts: dict[str, bytes] = {key: bytes(one.start) for key, one in self.held.items() if key in STREAMS}
+        self._waiting.append(OutputPart(self.count, contents, starts))
         self.count += 1
         self.kept.append(kept)
         self.held, self._order, self._size = {}, Order(), 0
@@ -120,13 +166,13 @@ class OutputParts:
 
     def _fits(self) -> bool:
         return all(
-            len(data) <= MAX_INLINE_BYTES and _escaped_size(data.decode()) <= _ESCAPED_BUDGET
-            for data in (self.held.get(name, bytearray()) for name in STREAMS)
+            one.size <= MAX_INLINE_BYTES and _escaped_size(one.start.decode()) <= _ESCAPED_BUDGET
+            for one in (self.held.get(name, _Held()) for name in STREAMS)
         )
 
     def inline(self, name: StreamName) -> str:
         """As much of a stream as can stand in the record, if nothing of it is in a part."""
-        whole = bytes(self.held.get(name, b""))[:MAX_INLINE_BYTES]
+        whole = bytes(self.held.get(name, _Held()).start)[:MAX_INLINE_BYTES]
         return fit(whole.decode(errors="ignore"), _ESCAPED_BUDGET)
 
     def take(self) -> OutputPart | None:
@@ -139,8 +185,8 @@ class OutputParts:
         self.count = min(self.count, part.index)
         del self.kept[part.index :]
         self._waiting = [one for one in self._waiting if one.index < part.index]
-        first = part.contents.items() if part.index == 0 else ()  # its start can stand in the record
-        self.held = {key: bytearray(data) for key, data in first if key in STREAMS}
+        first = part.starts.items() if part.index == 0 else ()  # its start can stand in the record
+        self.held = {key: _Held(len(data), bytearray(data)) for key, data in first}
         self._order = Order()
 
 

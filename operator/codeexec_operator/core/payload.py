@@ -110,7 +110,7 @@ def verify_payload(execution: CodeExecution, secrets: Sequence[Mapping[str, Any]
     """
     first = execution.spec.payload_ref.name if execution.spec.payload_ref else ""
     named = [(payload_name(first, index), secret) for index, secret in enumerate(secrets)]
-    ours = tuple((name, one["metadata"]["uid"]) for name, one in named if one and _belongs(one, execution))
+    ours = tuple((name, secret["metadata"]["uid"]) for name, secret in named if secret and _belongs(secret, execution))
     parts: list[Mapping[str, str]] = []
     for name, secret in named:
         if secret is None:
@@ -180,7 +180,7 @@ def _sockets(spec: CodeExecutionSpec | CodeSessionSpec) -> dict[str, Any]:
     permits = (spec.egress or ()) if isinstance(spec, CodeExecutionSpec) else ()
     if not permits:
         return {}
-    ports = {protocol: sorted({one.port for one in permits if one.protocol == protocol}) for protocol in ("TCP", "UDP")}
+    ports = {kind: sorted({permit.port for permit in permits if permit.protocol == kind}) for kind in ("TCP", "UDP")}
     return {"egress": {"tcp": ports["TCP"], "udp": ports["UDP"]}}
 
 

@@ -12,9 +12,9 @@ from typing import Final, Protocol, TypeVar
 from codeexec_api import CodeExecution, Phase, PodLimits, Reason, Verdict
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core import startup
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import ObservedSession, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant, is_silent, is_usable
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.reuse import most_uses
 from codeexec_operator.core.startup import Timing

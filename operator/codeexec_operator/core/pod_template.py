@@ -8,11 +8,11 @@ from typing import Any
 
 from codeexec_api import Event, PodLimits, PodRequests, Reason, evaluate
 from codeexec_api.names import TEMPLATE_LABEL
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import PolicyProblem
 from codeexec_operator.core.observed_pool import ObservedPool
+from codeexec_operator.core.outcome import Ending
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ def template_of(seen: ObservedPool) -> Template | Ending:
     verdict = evaluate(seen.pool.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
-    if ending := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name):
+    if ending := unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name):
         return ending
-    if ending := unverified(verdict.image, seen.policy, seen.surroundings.image_keys, seen.policy_source):
+    if ending := unverified(verdict.image, seen.policy, seen.cluster_view.image_keys, seen.policy_source):
         return ending
     return Template(
         verdict.image,
         verdict.runtime_class_name,
         seen.pool.spec.limits,
         seen.policy.requests,
-        seen.surroundings.user_namespace(verdict.runtime_class_name),
+        seen.cluster_view.user_namespace(verdict.runtime_class_name),
     )
 
 

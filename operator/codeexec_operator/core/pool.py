@@ -22,9 +22,9 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadPool,
 )
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import RunnerView, is_blocked
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, ObservedPool, is_asked
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
 from codeexec_operator.core.reuse import give_up
@@ -112,15 +112,14 @@ def _look_at(
     sandbox = member.sandbox
     # What was let in under a policy that only warns is no good under one that enforces.
     refused = member.proven and startup.refuses(member.proven, seen.policy)
-    refused_since = sandbox.runner.refused_since
-    lost = refused_since and now >= refused_since + timedelta(seconds=timing.unreachable)
+    lost = startup.unreachable(sandbox.runner, now, timing)
     if refused or lost or (sandbox.pod and sandbox.pod.unwell):  # what is no fault of the pool is no problem of it
         return DropMember(name)
     if ending := startup.failure(sandbox):
         return DropMember(name, ending)
     give_up_at = _give_up_at(member, timing)
     late = give_up_at is not None and now >= give_up_at
-    connected = startup.connect(sandbox, now, timing, give_up_at, seen.surroundings)
+    connected = startup.connect(sandbox, now, timing, give_up_at, seen.cluster_view)
     if late and isinstance(connected, Plan):
         return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
     if isinstance(connected, Plan):
@@ -130,7 +129,7 @@ def _look_at(
         return DropMember(name)
     if member.proven:
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)
-    proven = startup.prove(*connected, seen.surroundings, now, seen.pool.metadata.generation)
+    proven = startup.prove(*connected, seen.cluster_view, now, seen.pool.metadata.generation)
     if startup.undecided(proven, seen.policy) and not late:
         return None, min(now + timedelta(seconds=timing.proof_retry), give_up_at or old_at, old_at)
     if ending := startup.refuses(proven, seen.policy):
@@ -218,5 +217,5 @@ def _try_again_at(seen: ObservedPool, problem_at: datetime, timing: Timing) -> d
 
 def _manifest(name: str, seen: ObservedPool, template: Template, now: datetime) -> dict[str, Any]:
     seconds = seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS
-    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.policy, seen.surroundings, now)
+    parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.policy, seen.cluster_view, now)
     return build_pool_pod(seen.pool, name=name, template=template.digest, **parts)

@@ -6,9 +6,9 @@ from typing import Any
 
 from codeexec_api import Condition, ConditionType, Reason, SandboxPoolStatus
 from codeexec_api.names import POOL_LABEL
-from codeexec_operator.core.delay import FREE_ROOM
-from codeexec_operator.core.findings import Ending, with_condition
+from codeexec_operator.core.delay import FREE_ROOM, counted
 from codeexec_operator.core.observed_pool import Member, ObservedPool
+from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.pod_template import Template
 
 
@@ -16,7 +16,7 @@ def status_of(
     seen: ObservedPool, members: Mapping[str, Member], template: Template | Ending, now: datetime
 ) -> SandboxPoolStatus:
     """The status, with these pods."""
-    pool, ready = seen.pool, sum(one.ready for one in members.values())
+    pool, ready = seen.pool, sum(member.ready for member in members.values())
     facts: dict[str, Any] = {}
     if isinstance(template, Template):
         facts = {"image": template.image, "runtime_class_name": template.runtime_class_name or ""}
@@ -59,15 +59,10 @@ def trouble_of(seen: ObservedPool) -> str:
     """Why pods of the pool don't become ready; empty if nothing is known to be wrong."""
     if seen.problem:
         return seen.problem.message
-    placeless = [pod.unschedulable for one in (seen.members or {}).values() if (pod := one.sandbox.pod)]
+    placeless = [pod.unschedulable for member in (seen.members or {}).values() if (pod := member.sandbox.pod)]
     blocked = [words for words in placeless if words]
     if seen.held_until:
         return f"its pods give way to pods of executions and sessions that no node has room for. {FREE_ROOM}"
     if not blocked:
         return ""
-    return f"the scheduler found no node for {pods(len(blocked))}: {blocked[0].rstrip('.')}. {FREE_ROOM}"
-
-
-def pods(count: int) -> str:
-    """So many pods, in words."""
-    return f"{count} pod" if count == 1 else f"{count} pods"
+    return f"the scheduler found no node for {counted(len(blocked), 'pod')}: {blocked[0].rstrip('.')}. {FREE_ROOM}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from codeexec_api import EgressTarget
-from codeexec_api.v1alpha1 import MAX_EGRESS_TARGETS
+from codeexec_api.v1alpha1.bounds import MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import Target
 
 LAYERS: Final = frozenset({"Seccomp", "Landlock", "LandlockPorts"})
@@ -42,8 +42,8 @@ def readiness(frame: Mapping[str, Any]) -> Readiness:
     if len(frame["egress"]) > MAX_EGRESS_TARGETS or not set(layers) <= LAYERS or len(layers) > len(LAYERS):
         raise ValueError("more than a report can hold")
     answered = {}
-    for one in frame["egress"]:
-        answered[Target.of(EgressTarget.model_validate(one))] = one["answered"] is not False
+    for target in frame["egress"]:
+        answered[Target.of(EgressTarget.model_validate(target))] = target["answered"] is not False
     boot_id = _BOOT_ID.fullmatch(frame.get("bootId", ""))  # a runner of an older image says nothing of it
     job = frame.get("job")
     return Readiness(

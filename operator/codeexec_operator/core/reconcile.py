@@ -28,9 +28,9 @@ from codeexec_operator.core.approving import (
     permits,
     wait_for_decision,
 )
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, SessionView
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.payload import PayloadProblem
 from codeexec_operator.core.record import finish, knowing, moved, with_status
 from codeexec_operator.core.resuming import awake_for_pod, pod_ended, resume, with_pod

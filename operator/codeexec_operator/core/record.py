@@ -18,8 +18,8 @@ from codeexec_api import (
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import output_name
 from codeexec_operator.core.actions import Action, CancelCode, DeletePayload, DeletePod, GiveUpSession, Plan
-from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, transition, waits_no_more, with_condition
 from codeexec_operator.core.observed import FrameStream, Observed
+from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, transition, waits_no_more, with_condition
 
 _WARNING: Final = (
     "warning: the network of the sandbox was not shown to be closed (see status.egressProof), and the policy lets code "

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from codeexec_api import CodeExecution, CodeSession, RecordRetention
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
-from codeexec_api.v1alpha1 import MIN_RECORD_SECONDS
+from codeexec_api.v1alpha1.bounds import MIN_RECORD_SECONDS
 
 _UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 _SETTLED: Final = timedelta(seconds=MIN_RECORD_SECONDS)
@@ -78,10 +78,10 @@ class Census:
                 chosen.append(Choice(row, Why.NUMBER))
             else:
                 self._kept_sessions.add(row.session)
-        sessions = [one for one in chosen if one.row.plural == SESSION_PLURAL]
+        sessions = [choice for choice in chosen if choice.row.plural == SESSION_PLURAL]
         return [
-            *(one for one in chosen if one.row.plural == EXECUTION_PLURAL),
-            *(one for one in sessions if one.row.name not in self._kept_sessions),
+            *(choice for choice in chosen if choice.row.plural == EXECUTION_PLURAL),
+            *(choice for choice in sessions if choice.row.name not in self._kept_sessions),
         ]
 
     @property

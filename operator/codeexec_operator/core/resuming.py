@@ -13,8 +13,8 @@ from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import AdoptPod, Plan, ReadApprovals, ReadPod, ReadRequest, ResumeCode, StartCode
 from codeexec_operator.core.approving import lapsed_approval, look_at_code
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import FrameStream, Observed, PodLink
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish
 from codeexec_operator.core.starting import deadline_of, distrusted, is_stateful, look_for_session, verdict_now
@@ -55,15 +55,13 @@ def _in_another_session(seen: Observed) -> Ending | None:
 def _in_own_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if seen.sandbox.pod is None:
         return Plan(actions=(ReadPod(),))
-    if since := seen.sandbox.runner.refused_since:
-        give_up_at = since + timedelta(seconds=timing.unreachable)
-        if now >= give_up_at:
-            return finish(seen, now, startup.unreachable(timing))
     runner = seen.sandbox.runner
-    answer_by = (runner.asked_at or now) + timedelta(seconds=timing.start_timeout)
-    if runner.link is PodLink.OPEN and not runner.ready and now >= answer_by:
+    if ending := startup.unreachable(runner, now, timing):
+        return finish(seen, now, ending)
+    answer_by = startup.answer_by(runner, timing)
+    if answer_by and now >= answer_by:
         return finish(seen, now, _lost(f"the runner did not answer within {timing.start_timeout:g} s"))
-    connected = startup.connect(seen.sandbox, now, timing, answer_by if runner.link is PodLink.OPEN else None)
+    connected = startup.connect(seen.sandbox, now, timing, answer_by)
     if isinstance(connected, Plan):
         return connected
     return Plan(actions=(ResumeCode(), *_adopt(seen, timing)))

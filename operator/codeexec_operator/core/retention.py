@@ -33,7 +33,7 @@ def expired_outputs(config_maps: Iterable[Mapping[str, Any]], now: datetime) -> 
     """Name and UID of each output ConfigMap whose time is over."""
     return [
         (meta["name"], meta["uid"])
-        for meta in (one["metadata"] for one in config_maps)
+        for meta in (config_map["metadata"] for config_map in config_maps)
         if _over(meta.get("annotations", {}).get(EXPIRES_ANNOTATION), now)
     ]
 
@@ -42,7 +42,7 @@ def abandoned_leases(leases: Iterable[Mapping[str, Any]], now: datetime) -> list
     """Name and UID of each Lease of a client that was not renewed for `LEASE_MAX_AGE`."""
     return [
         (meta["name"], meta["uid"])
-        for meta, spec in ((one["metadata"], one.get("spec") or {}) for one in leases)
+        for meta, spec in ((lease["metadata"], lease.get("spec") or {}) for lease in leases)
         if meta["name"].startswith(LEASE_PREFIX)
         and _over(spec.get("renewTime") or meta["creationTimestamp"], now - LEASE_MAX_AGE)
     ]

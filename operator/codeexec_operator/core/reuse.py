@@ -13,8 +13,8 @@ from codeexec_api import CodeExecution, ExecutionPolicySpec, Phase, PodLimits, V
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import DropMember
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed_pool import ObservedPool, Tenant
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template
 from codeexec_operator.core.startup import Timing
 

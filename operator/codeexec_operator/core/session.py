@@ -21,11 +21,11 @@ from codeexec_operator.core.actions import (
     ReturnPod,
 )
 from codeexec_operator.core.client_lease import look_after_client
-from codeexec_operator.core.findings import Ending, transition, waits_no_more
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
-from codeexec_operator.core.observed import ClaimedView, ObservedSession, PodLink, PolicyProblem
+from codeexec_operator.core.observed import ObservedSession, PolicyProblem
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, is_usable
+from codeexec_operator.core.outcome import Ending, Proven, transition, waits_no_more
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
@@ -53,7 +53,7 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     verdict = evaluate(seen.session.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    never = unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name)
+    never = unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name)
     if ending := never or _unverified(seen, verdict.image):
         return _end(seen, now, ending)
     if not seen.pool_asked and _lifetime(seen, timing) <= MAX_RUN_SECONDS:
@@ -63,7 +63,9 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         if not is_usable(seen.sandbox):
             return Plan(actions=(ReturnPod(),))
         accepted = Ending(Event.ACCEPTED, Reason.POD_CLAIMED, verdict.message)
-        return _begin(_knowing(seen, _accepted(seen, now, accepted, facts)), seen.claimed, now)
+        facts |= {"pod_name": seen.claimed.pod_name, "pool_name": seen.claimed.pool}
+        # The pod has shown already that its network is closed: nothing is left to wait for.
+        return _ready(_knowing(seen, _accepted(seen, now, accepted, facts)), seen.claimed.proven, now)
     manifest = _manifest(seen, now, timing, verdict.image, verdict.runtime_class_name)
     facts["pod_name"] = manifest["metadata"]["name"]
     status = _accepted(seen, now, Ending(Event.ACCEPTED, None, verdict.message), facts)
@@ -74,17 +76,13 @@ def _accepted(seen: ObservedSession, now: datetime, ending: Ending, facts: dict[
     return _moved(seen, now, ending, ConditionType.ACCEPTED).model_copy(update=facts)
 
 
-def _begin(seen: ObservedSession, claimed: ClaimedView, now: datetime) -> Plan:
-    """In a pod of a pool, which has shown already that its network is closed: nothing is left to wait for."""
-    status, proven = seen.session.status, claimed.proven
-    facts = {"pod_name": claimed.pod_name, "pool_name": claimed.pool, **proven.facts}
-    facts["conditions"] = set_condition(status.conditions, proven.condition)
+def _ready(seen: ObservedSession, proven: Proven, now: datetime) -> Plan:
+    """In a pod that has shown this, if the policy lets code run in it."""
+    status = seen.session.status
+    facts = proven.facts | {"conditions": set_condition(status.conditions, proven.condition)}
     seen = _knowing(seen, status.model_copy(update=facts))
-    ending = startup.refuses(proven, seen.policy)
-    return _end(seen, now, ending) if ending else _ready(seen, now)
-
-
-def _ready(seen: ObservedSession, now: datetime) -> Plan:
+    if ending := startup.refuses(proven, seen.policy):
+        return _end(seen, now, ending)
     moved = _moved(seen, now, Ending(Event.READY, None, "executions can run"), ConditionType.READY)
     return Plan(status=moved.model_copy(update={"started_at": now, "last_used_at": now}))
 
@@ -99,7 +97,7 @@ def _lifetime(seen: ObservedSession, timing: Timing) -> float:
 
 
 def _unverified(seen: ObservedSession, image: str) -> Ending | None:
-    return unverified(image, seen.policy, seen.surroundings.image_keys, seen.policy_source)
+    return unverified(image, seen.policy, seen.cluster_view.image_keys, seen.policy_source)
 
 
 def _manifest(
@@ -107,7 +105,7 @@ def _manifest(
 ) -> dict[str, Any]:
     """The pod, with a deadline behind that of this operator."""
     seconds = timing.start_timeout + _lifetime(seen, timing)
-    parts = startup.parts_of(image, runtime_class_name, seconds, seen.policy, seen.surroundings, now)
+    parts = startup.parts_of(image, runtime_class_name, seconds, seen.policy, seen.cluster_view, now)
     return build_pod(seen.session, **parts)
 
 
@@ -126,25 +124,22 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         manifest = _manifest(seen, now, timing, status.image, status.runtime_class_name or None)
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
-    connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
+    connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.cluster_view)
     if isinstance(connected, Plan):
         if late:
             return _end(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
         return delay.tell(seen.session, connected, seen.sandbox, seen.room, now, timing)
     pod, ready = connected
-    proven = startup.prove(pod, ready, seen.surroundings, now, seen.session.metadata.generation)
+    proven = startup.prove(pod, ready, seen.cluster_view, now, seen.session.metadata.generation)
     if startup.undecided(proven, seen.policy) and not late:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message
         return delay.tell(seen.session, plan, seen.sandbox, seen.room, now, timing, said)
-    known = status.model_copy(update=proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
-    seen = _knowing(seen, known)
-    ending = startup.refuses(proven, seen.policy)
-    return _end(seen, now, ending) if ending else _ready(seen, now)
+    return _ready(seen, proven, now)
 
 
 def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
-    """FrameStream the connection, and look at the clock."""
+    """Keep the connection, and look at the clock."""
     if ending := _loss(seen, now, timing):
         return _end(seen, now, ending)
     spec, status = seen.session.spec, seen.session.status
@@ -153,7 +148,7 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         message = f"the session reached spec.maxLifetimeSeconds ({spec.max_lifetime_seconds} s)"
         return _end(seen, now, Ending(Event.DEADLINE, None, message))
     used_at = seen.used_at or status.last_used_at or now
-    if not seen.guests:
+    if not seen.claimants:
         # Code that ran when the operator was restarted is not in the record as a use.
         idle = _idle(seen, max(used_at, seen.since), now)
         if isinstance(idle, Ending):
@@ -163,10 +158,11 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         end_at = min(end_at, idle)
     if plan := _get_hold_of_pod(seen, now, timing, end_at):
         return plan
-    connected = startup.connect(seen.sandbox, now, timing, min(end_at, _answer_by(seen, timing) or end_at))
+    answer_by = startup.answer_by(seen.sandbox.runner, timing)
+    connected = startup.connect(seen.sandbox, now, timing, min(end_at, answer_by or end_at))
     if isinstance(connected, Plan):
         return connected
-    if (stray := connected[1].job) and stray not in seen.guests:
+    if (stray := connected[1].job) and stray not in seen.claimants:
         return _end_stray(stray, seen, now, timing)
     if used_at > (status.last_used_at or used_at):
         return _record_use(seen, now, timing, end_at)
@@ -223,14 +219,13 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
         return Ending(Event.FAULT, None, seen.unresponsive)
     if seen.sandbox.runner.problem:
         return Ending(Event.FAULT, None, seen.sandbox.runner.problem)
-    answer_by = _answer_by(seen, timing)
+    answer_by = startup.answer_by(seen.sandbox.runner, timing)
     if answer_by and now >= answer_by:
         return Ending(Event.FAULT, None, f"the runner did not answer within {timing.start_timeout:g} s")
     if startup.was_taken(seen.sandbox):
         return Ending(Event.VANISHED, None, startup.taken(seen.sandbox, ""))
-    refused_since = seen.sandbox.runner.refused_since
-    if refused_since and now >= refused_since + timedelta(seconds=timing.unreachable):
-        return startup.unreachable(timing)
+    if ending := startup.unreachable(seen.sandbox.runner, now, timing):
+        return ending
     if pod and pod.terminated == "OOMKilled":
         message = startup.out_of_memory("the code in the session", seen.session.spec.limits)
         return Ending(Event.FAULT, Reason.OUT_OF_MEMORY, message)
@@ -239,14 +234,6 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     if pod and pod.terminated:
         return Ending(Event.FAULT, None, f"the pod ended ({pod.terminated}, exit code {pod.exit_code})")
     return None
-
-
-def _answer_by(seen: ObservedSession, timing: Timing) -> datetime | None:
-    """Until when a runner that was asked for its report has to give it."""
-    runner = seen.sandbox.runner
-    if runner.link is not PodLink.OPEN or runner.ready or runner.asked_at is None:
-        return None
-    return runner.asked_at + timedelta(seconds=timing.start_timeout)
 
 
 def _use(seen: ObservedSession) -> dict[str, Any]:

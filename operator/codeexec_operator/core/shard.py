@@ -26,4 +26,4 @@ class Shard:
 
     def others(self, name: str) -> list[str]:
         """Names of all Leases that another shard may be led by, also with another count."""
-        return [Shard(one).lease(name) for one in range(MOST) if one != self.index]
+        return [Shard(index).lease(name) for index in range(MOST) if index != self.index]

@@ -78,7 +78,7 @@ def times_of(execution: CodeExecution, seen_at: datetime) -> Times:
     left_at = queued.last_transition_time if queued and queued.status == "False" else None
     started, finished = status.started_at, status.finished_at or seen_at
     asked_at = status.approval.requested_at if status.approval else None
-    happened = [one for one in (asked_at, accepted_at, left_at, started, finished) if one]
+    happened = [moment for moment in (asked_at, accepted_at, left_at, started, finished) if moment]
     created = execution.metadata.creation_timestamp or seen_at
     # Within that second, and neither after it was seen nor after anything happened to it.
     created = max(created, min(created + _CREATION, seen_at, *happened))

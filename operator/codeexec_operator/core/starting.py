@@ -7,7 +7,7 @@ from typing import Any, Final
 from codeexec_api import CodeExecutionSpec, ConditionType, Event, Reason, Verdict, find_condition, set_condition
 from codeexec_api.permits import opening
 from codeexec_api.phases import SessionPhase
-from codeexec_api.v1alpha1 import SANDBOX_FIELDS
+from codeexec_api.v1alpha1.sandbox import SANDBOX_FIELDS
 from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import (
     Action,
@@ -20,10 +20,10 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.approving import consult, permits
-from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven, waits_no_more, with_condition
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
+from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, Proven, waits_no_more, with_condition
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, waiting_no_more
 from codeexec_operator.core.startup import Timing
@@ -37,7 +37,7 @@ _CANCELLED_BEFORE: Final = Ending(Event.CANCEL, None, "cancelled before the code
 def request_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """Record the pod's name, and what is opened for it, and make it."""
     if seen.execution.spec.egress:
-        opened, _ = opening(seen.execution.spec.egress, seen.surroundings.reserved)
+        opened, _ = opening(seen.execution.spec.egress, seen.cluster_view.reserved)
         seen = knowing(seen, {"egress": opened})
     create = _create(seen, now, timing)
     status = seen.execution.status.model_copy(update={"pod_name": create.manifest["metadata"]["name"]})
@@ -57,7 +57,7 @@ def needs_own_pod(spec: CodeExecutionSpec) -> bool:
 
 def distrusted(seen: Observed, image: str) -> Ending | None:
     """The refusal, if the image has to be signed and is not."""
-    return unverified(image, seen.policy, seen.surroundings.image_keys, seen.policy_source)
+    return unverified(image, seen.policy, seen.cluster_view.image_keys, seen.policy_source)
 
 
 def not_to_be_had(seen: Observed, verdict: Verdict) -> Ending | None:
@@ -70,20 +70,20 @@ def not_to_be_had(seen: Observed, verdict: Verdict) -> Ending | None:
         )
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, message)
     if not spec.session_ref and (
-        refusal := unobtainable(seen.policy, seen.surroundings, verdict.runtime_class_name)
+        refusal := unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name)
         or distrusted(seen, verdict.image)
     ):
         return refusal
     asked = spec.egress
     if not asked:
         return None
-    if any(one.cidr is not None for one in asked) and (unknown := seen.surroundings.unknown):
+    if any(one.cidr is not None for one in asked) and (unknown := seen.cluster_view.unknown):
         message = (
             f"spec.egress: the operator could not list {unknown}, whose addresses no permit may open; see the "
             "operator's log. Nothing was run"
         )
         return Ending(Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message)
-    _, refused = opening(asked, seen.surroundings.reserved)
+    _, refused = opening(asked, seen.cluster_view.reserved)
     return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, f"{refused}. Nothing was run") if refused else None
 
 
@@ -110,7 +110,7 @@ def _manifest(seen: Observed, now: datetime, timing: Timing) -> dict[str, Any]:
     spec, status = seen.execution.spec, seen.execution.status
     seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace
     runtime_class = status.runtime_class_name or None
-    parts = startup.parts_of(status.image, runtime_class, seconds, seen.policy, seen.surroundings, now)
+    parts = startup.parts_of(status.image, runtime_class, seconds, seen.policy, seen.cluster_view, now)
     return build_pod(seen.execution, **parts)
 
 
@@ -130,14 +130,14 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, ending)
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
-    connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.surroundings)
+    connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.cluster_view)
     if isinstance(connected, Plan):
         waits = delay.tell(seen.execution, connected, seen.sandbox, seen.room, now, timing)
         return finish(seen, now, _late(seen, timing)) if late else waits
     pod, ready = connected
     status = seen.execution.status
     generation = seen.execution.metadata.generation
-    proven = startup.prove(pod, ready, seen.surroundings, now, generation, status.egress)
+    proven = startup.prove(pod, ready, seen.cluster_view, now, generation, status.egress)
     if startup.undecided(proven, seen.policy) and not late:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message

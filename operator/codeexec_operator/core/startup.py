@@ -20,12 +20,12 @@ from codeexec_api import (
     find_condition,
 )
 from codeexec_operator.core.actions import Attach, Plan
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import explain, judge
-from codeexec_operator.core.findings import MESSAGE_LENGTH, Ending, Proven
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
-from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, Sandbox
+from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, Proven
 from codeexec_operator.core.readiness import Readiness
-from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.manifests.pod import PodParts
 
 
@@ -160,7 +160,7 @@ def parts_of(
     runtime_class_name: str | None,
     seconds: float,
     policy: ExecutionPolicySpec | PolicyProblem | None,
-    surroundings: Surroundings,
+    cluster_view: ClusterView,
     now: datetime,
 ) -> PodParts:
     """What a pod is made of that is to end by itself after so many seconds."""
@@ -169,8 +169,8 @@ def parts_of(
         "requests": requests_of(policy),
         "deadline_seconds": int(seconds),
         "runtime_class_name": runtime_class_name,
-        "user_namespace": surroundings.user_namespace(runtime_class_name),
-        "egress_targets": [target.dump() for target in surroundings.targets(now)],
+        "user_namespace": cluster_view.user_namespace(runtime_class_name),
+        "egress_targets": [target.dump() for target in cluster_view.targets(now)],
     }
 
 
@@ -187,7 +187,7 @@ def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -
 def requested_at(conditions: Sequence[Condition], now: datetime) -> datetime:
     """When the pod was requested: after it was accepted, or after it waited for a pool in vain."""
     found = (find_condition(conditions, kind) for kind in (ConditionType.ACCEPTED, ConditionType.QUEUED))
-    return max((one.last_transition_time for one in found if one), default=now)
+    return max((last.last_transition_time for last in found if last), default=now)
 
 
 def out_of_memory(what: str, limits: PodLimits) -> str:
@@ -196,10 +196,19 @@ def out_of_memory(what: str, limits: PodLimits) -> str:
     return f"{what} used more memory than {limit}; files in /workspace and /tmp count as memory"
 
 
-def unreachable(timing: Timing) -> Ending:
-    """The end of what runs in a pod that may be there."""
+def unreachable(runner: RunnerView, now: datetime, timing: Timing) -> Ending | None:
+    """The end of what runs in a pod that may be there, if connections to it were refused for too long."""
+    if runner.refused_since is None or now < runner.refused_since + timedelta(seconds=timing.unreachable):
+        return None
     message = f"no connection to the pod could be made for {timing.unreachable:g} s; its node may be lost"
     return Ending(Event.VANISHED, Reason.POD_LOST, message)
+
+
+def answer_by(runner: RunnerView, timing: Timing) -> datetime | None:
+    """Until when a runner that was asked for its report has to give it; None if it has, or was not asked."""
+    if runner.link is not PodLink.OPEN or runner.ready or runner.asked_at is None:
+        return None
+    return runner.asked_at + timedelta(seconds=timing.start_timeout)
 
 
 def evicted(what: str, pod: PodView, limits: PodLimits) -> str:
@@ -248,7 +257,7 @@ def connect(
     now: datetime,
     timing: Timing,
     give_up_at: datetime | None,
-    surroundings: Surroundings | None = None,
+    cluster_view: ClusterView | None = None,
 ) -> Plan | tuple[PodView, Readiness]:
     """What to do until the runner has reported, and its node is known; the pod and the report once that is so.
 
@@ -257,7 +266,7 @@ def connect(
         now: the time.
         timing: limits of patience.
         give_up_at: when nobody waits any more.
-        surroundings: where its node has to be known; None if that was so before.
+        cluster_view: where its node has to be known; None if that was so before.
     """
     if sandbox.pod is None or not sandbox.pod.running:
         return Plan(wake_at=give_up_at)
@@ -266,7 +275,7 @@ def connect(
         attach_at = (runner.closed_at or now) + timedelta(seconds=timing.attach_retry)
         wait = runner.link is PodLink.CLOSED and now < attach_at
         return Plan(wake_at=attach_at) if wait else Plan(actions=(Attach(),), wake_at=give_up_at)
-    if runner.ready and surroundings and awaits_node(sandbox.pod, surroundings):
+    if runner.ready and cluster_view and awaits_node(sandbox.pod, cluster_view):
         return Plan(wake_at=now + timedelta(seconds=timing.node_retry))
     return (sandbox.pod, runner.ready) if runner.ready else Plan(wake_at=give_up_at)
 
@@ -274,13 +283,13 @@ def connect(
 def prove(
     pod: PodView,
     ready: Readiness,
-    surroundings: Surroundings,
+    cluster_view: ClusterView,
     now: datetime,
     generation: int,
     opened: Sequence[OpenedEgress] = (),
 ) -> Proven:
     """What the runner's report shows about the pod, for which this was opened."""
-    proof = judge(pod.egress_targets, ready.answered, surroundings.reached_at, now, opened=opened)
+    proof = judge(pod.egress_targets, ready.answered, cluster_view.reached_at, now, opened=opened)
     closed = proof.verdict.holds
     shown = condition(
         ConditionType.EGRESS_CLOSED,
@@ -290,7 +299,7 @@ def prove(
         now=now,
         generation=generation,
     )
-    isolation = look_at(pod, ready, surroundings)
+    isolation = look_at(pod, ready, cluster_view)
     layers = (USER_NAMESPACE,) * isolation.user_namespace + ("NetworkPolicy",) * closed + ready.layers
     facts = {
         "node_name": pod.node_name,

@@ -13,12 +13,15 @@ from typing import Any, Final
 
 from codeexec_api import ArtifactStatus, BlockStatus, OutputRun, StreamStatus
 from codeexec_api.names import artifact_key
+from codeexec_api.packing import unpack
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_BLOCKS, MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS, MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
 from codeexec_operator.core.output_parts import SHORT_PARTS, STREAMS, Kept, Order, OutputParts, StreamName, fit
 
 MAX_RUNS: Final = 1024
 MAX_LINE_BYTES: Final = 2 * 1024 * 1024
+MAX_PIECE_BYTES: Final = 256 * 1024
+"""Of output or of a file in a frame. A runner reads 64 KiB at a time, and a broken character becomes three bytes."""
 _HEAD_BYTES: Final = 4096
 """How much of a stream that is kept elsewhere stands in the record itself."""
 
@@ -130,7 +133,7 @@ class Transcript:
             return
         self._next += 1
         if "stream" in frame:
-            self._take_output(frame["stream"], _text(frame))
+            self._take_output(frame["stream"], *_content(frame))
         elif "block" in frame:
             self._take_block(frame)
         elif "artifact" in frame:
@@ -144,11 +147,10 @@ class Transcript:
         else:
             self.fail("a frame of unknown kind")
 
-    def _take_output(self, name: StreamName, text: str) -> None:
-        if not text:
+    def _take_output(self, name: StreamName, encoded: bytes, packed: bytes | None) -> None:
+        if not encoded:
             raise ValueError("output without text")
-        stream = self._streams[name]
-        encoded = text.encode()
+        stream, text = self._streams[name], encoded.decode()
         if stream.kept_bytes + len(encoded) > MAX_OUTPUT_BYTES:
             raise ValueError("more output than any execution may keep")
         if len(stream.head.encode()) == stream.kept_bytes:  # else it has been cut
@@ -157,7 +159,7 @@ class Transcript:
         stream.kept_bytes += len(encoded)
         stream.total_bytes += len(encoded)
         self._order.add(name, len(text))
-        if self.parts.add_output(name, encoded):
+        if self.parts.add_output(name, encoded, packed):
             self.parts.close(self._now_kept())
 
     def _take_block(self, frame: Mapping[str, Any]) -> None:
@@ -185,14 +187,14 @@ class Transcript:
         index = len(self.artifacts) - 1
         if index < 0 or frame["file"] != index:
             raise ValueError("content of a file that was not announced")
-        data = base64.b64decode(frame["data64"], validate=True)
+        data, packed = _content(frame)
         self._file = self._file or hashlib.sha256()
         self._file.update(data)
         self._file_bytes += len(data)
         self._fetched_bytes += len(data)
         if self._fetched_bytes > MAX_FETCH_BYTES:
             raise ValueError("more files than any execution may give out")
-        if self.parts.add(artifact_key(index), data):
+        if self.parts.add(artifact_key(index), data, packed):
             self.parts.close(self._now_kept())
 
     def _end_file(self) -> None:
@@ -285,8 +287,13 @@ class Transcript:
         )
 
 
-def _text(frame: Mapping[str, Any]) -> str:
+def _content(frame: Mapping[str, Any]) -> tuple[bytes, bytes | None]:
+    """What a frame brings, and that as one gzip member if it came so."""
+    if "gzip64" in frame:
+        packed = base64.b64decode(frame["gzip64"], validate=True)
+        data = unpack(packed, MAX_PIECE_BYTES, alone=True)
+        return data, packed if len(packed) < len(data) else None
     if "data64" in frame:
-        return base64.b64decode(frame["data64"], validate=True).decode()
+        return base64.b64decode(frame["data64"], validate=True), None
     text: str = frame["data"]
-    return text
+    return text.encode(), None

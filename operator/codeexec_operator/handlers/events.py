@@ -31,9 +31,9 @@ from codeexec_api.names import (
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.leader import Leader
-from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.operation import Operation
 from codeexec_operator.adapters.records import UNFINISHED
 from codeexec_operator.adapters.supervision import JobFailure, end, explain
@@ -80,7 +80,7 @@ async def _lead(memo: kopf.Memo) -> None:
             ours,
             parse_configuration(await memo.cluster.get_configuration(*ours.config_map)),
             memo.cluster,
-            lookout=memo.lookout,
+            prober=memo.prober,
             telemetry=memo.telemetry,
             epoch=memo.leader.epoch,
             watch=partial(_watch_namespace, memo.stop),
@@ -102,11 +102,11 @@ async def _stand_by(memo: kopf.Memo, ours: Settings) -> None:
     memo.telemetry = Telemetry(ours, version("codeexec"))
     await memo.telemetry.open()
     memo.stack.push_async_callback(memo.telemetry.close)
-    memo.lookout = Lookout(
+    memo.prober = EgressProber(
         memo.cluster, canary_service=ours.canary_service, canary_port=ours.canary_port, never_permit=ours.never_permit
     )
-    await memo.lookout.open()
-    memo.stack.push_async_callback(memo.lookout.close)
+    await memo.prober.open()
+    memo.stack.push_async_callback(memo.prober.close)
     shard = Shard(ours.shard, ours.shards)
     memo.leader = Leader(memo.cluster, *ours.leader_lease, timing=LeaseTiming(ours.lease_seconds), shard=shard)
     health = await serve_health(ours.health_port, partial(_ready, memo))
@@ -198,7 +198,7 @@ async def _watch(
         raise JobFailure(_what(next(filter(None, errors), None)))
     finally:
         await end(*await spawning)
-        await end(*(one for one in asyncio.all_tasks() - others if _watches(one.get_name(), registry, namespace)))
+        await end(*(task for task in asyncio.all_tasks() - others if _watches(task.get_name(), registry, namespace)))
 
 
 def _watches(name: str, registry: kopf.OperatorRegistry, namespace: str) -> bool:
@@ -215,8 +215,8 @@ def _what(error: BaseException | None) -> str:
 
 def _keep_signals(stop: asyncio.Event) -> None:
     """They end the process; each kopf operator would have them end itself alone."""
-    for one in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 # --- what they are told ---
@@ -249,7 +249,7 @@ for _plural, _take, _many in (
 
 
 def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:
-    return any(one in labels for one in (EXECUTION_LABEL, SESSION_LABEL, POOL_LABEL))
+    return any(label in labels for label in (EXECUTION_LABEL, SESSION_LABEL, POOL_LABEL))
 
 
 @kopf.on.event("v1", "pods", when=_is_sandbox, registry=NAMESPACE)

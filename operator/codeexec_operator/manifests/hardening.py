@@ -94,12 +94,12 @@ def volume_mounts() -> list[dict[str, Any]]:
 
 def read_only_volumes(mounts: Iterable[Mount]) -> list[dict[str, Any]]:
     """The volumes that an execution asks for. A claim that is read-only keeps its owners and modes as they are."""
-    return [{"name": _mount_name(one), **_source(one)} for one in mounts]
+    return [{"name": _mount_name(mount), **_source(mount)} for mount in mounts]
 
 
 def read_only_mounts(mounts: Iterable[Mount]) -> list[dict[str, Any]]:
     """Where they are mounted."""
-    return [{"name": _mount_name(one), "mountPath": one.mount_path, "readOnly": True} for one in mounts]
+    return [{"name": _mount_name(mount), "mountPath": mount.mount_path, "readOnly": True} for mount in mounts]
 
 
 def _mount_name(mount: Mount) -> str:

@@ -29,8 +29,8 @@ def build_network_policy(execution: CodeExecution, opened: Sequence[OpenedEgress
             "podSelector": {"matchLabels": {EGRESS_LABEL: meta.uid}},
             "policyTypes": ["Ingress", "Egress"],
             "egress": [
-                {"to": [_peer(permit, one)], "ports": [{"port": permit.port, "protocol": permit.protocol}]}
-                for permit, one in zip(execution.spec.egress or (), opened, strict=True)
+                {"to": [_peer(permit, egress)], "ports": [{"port": permit.port, "protocol": permit.protocol}]}
+                for permit, egress in zip(execution.spec.egress or (), opened, strict=True)
             ],
         },
     }
@@ -40,4 +40,4 @@ def _peer(permit: Permit, opened: OpenedEgress) -> dict[str, Any]:
     if permit.cidr is not None:
         return {"ipBlock": {"cidr": permit.cidr, **({"except": list(opened.left_out)} if opened.left_out else {})}}
     selectors = (("namespaceSelector", permit.namespace_selector), ("podSelector", permit.pod_selector))
-    return {name: one.dump() for name, one in selectors if one}
+    return {name: selector.dump() for name, selector in selectors if selector}

@@ -23,7 +23,8 @@ from codeexec_api.names import (
     pod_name,
 )
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import DEFAULT_REQUESTS, ObjectMeta
+from codeexec_api.v1alpha1.base import ObjectMeta
+from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS
 from codeexec_operator.manifests import hardening
 
 _RESOURCES: Final = {"cpu": "cpu", "memory": "memory", "ephemeral_storage": "ephemeral-storage"}
@@ -35,7 +36,7 @@ EGRESS_TARGETS: Final = "CODEEXEC_EGRESS_TARGETS"
 def egress_targets_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The targets that the spec of a sandbox pod tells its runner to try."""
     containers = spec.get("containers") or [{}]
-    variables = {one["name"]: one.get("value") for one in containers[0].get("env") or ()}
+    variables = {variable["name"]: variable.get("value") for variable in containers[0].get("env") or ()}
     targets: list[Mapping[str, Any]] = json.loads(variables.get(EGRESS_TARGETS) or "[]")
     return targets
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from codeexec_api.image_signatures import SIGN_PREDICATE
-from codeexec_api.v1alpha1 import IMAGE_PATTERN
+from codeexec_api.v1alpha1.bounds import IMAGE_PATTERN
 from image_release.contents import bill_of_materials, inspected, of_image
 from image_release.provenance import provenance, tree
 from image_release.registry import Repository

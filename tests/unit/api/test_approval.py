@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import ExecutionApproval, Grant, Ruling, judge
-from codeexec_api.v1alpha1 import MAX_UNUSED_APPROVALS
+from codeexec_api.v1alpha1.bounds import MAX_UNUSED_APPROVALS
 
 MEMORY = ("spec.limits.memory", "2Gi")
 TIMEOUT = ("spec.timeoutSeconds", "3600")

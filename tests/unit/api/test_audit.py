@@ -35,7 +35,7 @@ from codeexec_api.audit import (
 )
 from codeexec_api.audit_check import Verification, audit_line, read_log, verify
 from codeexec_api.audit_findings import FindingKind
-from codeexec_api.v1alpha1 import MAX_CODE_GRANTS
+from codeexec_api.v1alpha1.bounds import MAX_CODE_GRANTS
 
 Record = CodeExecution | CodeSession
 MARKER = "PLANTED-IN-CODE-AND-OUTPUT"

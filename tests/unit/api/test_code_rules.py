@@ -14,7 +14,7 @@ from codeexec_api import CodeAction, CodeExecutionSpec, CodeFinding, Decision, E
 from codeexec_api.code_rules import UNREADABLE, Inquiry, Reading, find, parts, unread
 from codeexec_api.imports import Unreadable, imported
 from codeexec_api.policy import policy_for, without_code_rules
-from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_CODE_GRANTS, MAX_FILES, MAX_IMPORTS
+from codeexec_api.v1alpha1.bounds import MAX_BLOCKS, MAX_CODE_GRANTS, MAX_FILES, MAX_IMPORTS
 
 RANK = {Decision.ALLOWED: 0, Decision.NEEDS_APPROVAL: 1, Decision.DENIED: 2}
 DECISIONS = {"Note": Decision.ALLOWED, "NeedApproval": Decision.NEEDS_APPROVAL, "Deny": Decision.DENIED}

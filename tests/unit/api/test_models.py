@@ -16,7 +16,7 @@ from codeexec_api import (
     Limits,
     manifest,
 )
-from codeexec_api.v1alpha1 import MAX_OUTPUT_BYTES, MAX_PAYLOAD_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES, MAX_PAYLOAD_BYTES
 
 LIMITS = {
     "cpu": "500m",

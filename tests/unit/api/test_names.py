@@ -15,7 +15,7 @@ from codeexec_api.names import (
     payload_name,
     pod_name,
 )
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_BLOCKS, MAX_FILES, MAX_OUTPUT_PARTS, MAX_PAYLOAD_PARTS
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS, MAX_FILES, MAX_OUTPUT_PARTS, MAX_PAYLOAD_PARTS
 
 KEY = r"[-._a-zA-Z0-9]{1,253}"
 OBJECT_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from codeexec_api import CodeExecutionSpec, Decision, ExecutionPolicySpec, Grant, Mount, Permit, evaluate
 from codeexec_api.permits import NEVER, fault_of, open_up, opening, parse_mount, parse_permit
-from codeexec_api.v1alpha1 import MAX_LEFT_OUT, EgressRule
+from codeexec_api.v1alpha1.access import EgressRule
+from codeexec_api.v1alpha1.bounds import MAX_LEFT_OUT
 
 RANKS = {Decision.ALLOWED: 0, Decision.NEEDS_APPROVAL: 1, Decision.DENIED: 2}
 

@@ -21,7 +21,7 @@ from codeexec_api import (
 )
 from codeexec_api.code_rules import Inquiry
 from codeexec_api.policy import cluster_policy, inheriting, namespace_policy, policy_for
-from codeexec_api.v1alpha1 import (
+from codeexec_api.v1alpha1.bounds import (
     MAX_BLOCKS,
     MAX_GRANTS,
     MAX_IMPORTS,
@@ -30,9 +30,9 @@ from codeexec_api.v1alpha1 import (
     MAX_PERMITS,
     MAX_PIDS,
     MAX_SESSION_SECONDS,
-    Approvable,
-    SomeLimits,
 )
+from codeexec_api.v1alpha1.limits import SomeLimits
+from codeexec_api.v1alpha1.policy import Approvable
 
 QUANTITIES = ["1m", "250m", "0.5", "1", "64Mi", "1Gi", "2G"]
 LANGUAGES = ["python", "bash", "sh", "javascript", "pwsh"]

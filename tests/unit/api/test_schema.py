@@ -10,14 +10,11 @@ from schema_nodes import nodes
 
 from codeexec_api.quantities import QUANTITY_PATTERN
 from codeexec_api.schema import custom_resource_definitions, structural
-from codeexec_api.v1alpha1 import (
-    MAX_CODE_BYTES,
-    MAX_PART_BYTES,
-    CodeExecution,
-    CodeSession,
-    ExecutionApproval,
-    ExecutionPolicy,
-)
+from codeexec_api.v1alpha1.approval import ExecutionApproval
+from codeexec_api.v1alpha1.bounds import MAX_CODE_BYTES, MAX_PART_BYTES
+from codeexec_api.v1alpha1.execution import CodeExecution
+from codeexec_api.v1alpha1.policy import ExecutionPolicy
+from codeexec_api.v1alpha1.session import CodeSession
 
 DEFINITIONS = custom_resource_definitions()
 IMMUTABLE = {

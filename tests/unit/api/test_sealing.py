@@ -15,7 +15,8 @@ from codeexec_api import SealedPayload, sealing
 from codeexec_api.names import block_key, file_key
 from codeexec_api.schema import structural
 from codeexec_api.sealing import is_sealable, make_private_key, publish, seal, unseal
-from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_FILES, MAX_SEALED_BYTES, CodeExecution
+from codeexec_api.v1alpha1.bounds import MAX_BLOCKS, MAX_FILES, MAX_SEALED_BYTES
+from codeexec_api.v1alpha1.execution import CodeExecution
 
 PRIVATE = bytes(range(1, 33))
 PUBLISHED = publish("k1", PRIVATE)

@@ -13,16 +13,9 @@ from pydantic import BaseModel
 from codeexec_api import Boundary, CodeAction, CodeRule, ExecutionPolicySpec, Limits, PodLimits, SandboxPoolSpec
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1 import (
-    DEFAULT_REQUESTS,
-    MAX_AGENT_RULES,
-    MAX_CODE_RULES,
-    AgentRule,
-    Approvable,
-    PodRequests,
-    PolicyLimits,
-    SomeLimits,
-)
+from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS, MAX_AGENT_RULES, MAX_CODE_RULES
+from codeexec_api.v1alpha1.limits import PodRequests, PolicyLimits, SomeLimits
+from codeexec_api.v1alpha1.policy import AgentRule, Approvable
 from codeexec_operator.core.isolation import promised
 from executor_client.cli import diagnosis
 

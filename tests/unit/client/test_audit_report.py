@@ -20,7 +20,7 @@ from codeexec_api import (
     SessionPhase,
 )
 from codeexec_api.audit_findings import Finding, FindingKind
-from codeexec_api.v1alpha1 import ApprovalStatus
+from codeexec_api.v1alpha1.approval import ApprovalStatus
 from executor_client.cli.auditing import Record
 from executor_client.cli.report_entries import anchor_of, entries_of
 from executor_client.cli.report_rows import FOLDED_FROM, Fold, Row, days_of

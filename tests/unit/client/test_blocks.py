@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from codeexec_api.languages import unknown_language
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1 import MAX_BLOCKS, MAX_CODE_BYTES, MAX_FILES, MAX_PAYLOAD_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_BLOCKS, MAX_CODE_BYTES, MAX_FILES, MAX_PAYLOAD_BYTES
 from executor_client.model import blocks
 from executor_client.model.blocks import (
     PreparedBlock,

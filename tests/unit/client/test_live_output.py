@@ -9,6 +9,7 @@ from factories import UID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codeexec_api.packing import pack
 from executor_client import OutputChunk
 from executor_client.client.live_output import LiveOutput
 
@@ -37,6 +38,21 @@ def test_text_in_both_forms_and_other_frames_between() -> None:
     encoded = base64.b64encode("é😀".encode()).decode()
     lines = (said(0, "a"), frame(1, block=0), frame(2, stream="stderr", data64=encoded), said(3, "b"))
     assert fed(LiveOutput(UID, 100), *lines) == [out("a"), err("é😀"), out("b")]
+
+
+def test_compressed_output_arrives_unless_it_is_none_or_too_much() -> None:
+    def packed(seq: int, data: bytes) -> bytes:
+        return frame(seq, stream="stdout", gzip64=base64.b64encode(data).decode())
+
+    bomb = pack(b"x" * (256 * 1024 + 1))
+    lines = (
+        packed(0, pack("é".encode())),
+        packed(1, b"no gzip"),
+        packed(2, bomb),
+        packed(3, pack(b"b")[:-1]),
+        said(4, "c"),
+    )
+    assert fed(LiveOutput(UID, 2**20), *lines) == [out("é"), out("c")]
 
 
 def test_each_frame_counts_once_and_a_gap_waits_for_what_is_missing() -> None:

@@ -7,7 +7,8 @@ import pytest
 from factories import SESSION_REF, an_execution
 
 from codeexec_api import ArtifactStatus, CodeSession, Grant, OutputRun, Phase, SessionPhase, StreamStatus
-from codeexec_api.v1alpha1 import ApprovalStatus
+from codeexec_api.packing import pack
+from codeexec_api.v1alpha1.approval import ApprovalStatus
 from executor_client import (
     Artifact,
     ExecutionLost,
@@ -262,6 +263,25 @@ def test_a_referenced_stream_that_is_truncated_says_how_much_there_is() -> None:
     assert output_text(status, contents) == "12\n[codeexec: stdout truncated: 2 of 50 bytes kept]"
 
 
+def test_parts_may_be_compressed() -> None:
+    parts = [
+        {
+            "stdout.gz": pack(b"1") + pack(b"2"),
+            "order.gz": pack(b'[["stdout",2],["stderr",1]]'),
+            "stderr.gz": pack(b"E"),
+        },
+        {"stdout": b"3", "order": b'[["stdout",1]]'},
+    ]
+    execution = ended(exit_code=0, stdout=referenced(b"123"), stderr=referenced(b"E"))
+    assert result_of(execution, Contents.join(parts)).output == "12E3"
+
+
+def test_no_more_is_read_than_an_execution_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("executor_client.model.results._MOST_BYTES", 10)
+    with pytest.raises(OutputUnavailable, match=r"the stored stderr is not readable: more than 4 bytes"):
+        Contents.join([{"stdout.gz": pack(b"x" * 6)}, {"stderr.gz": pack(b"x" * 5)}])
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -274,8 +294,12 @@ def test_a_referenced_stream_that_is_truncated_says_how_much_there_is() -> None:
         [{"stdout": b"12", "order": b'[["stdin",1]]'}],
         [{"stdout": b"12", "order": b'{"a":1}'}],
         [{"stdout": b"12", "order": b"[1]"}],
+        [{"stdout.gz": b"12"}],
+        [{"stdout.gz": pack(b"12")[:-1]}],
+        [{"stdout.gz": pack(b"12") + b"3"}],
+        [{"stdout.gz": pack(b"12"), "order.gz": pack(b"no json")}],
     ],
-    ids=range(9),
+    ids=range(13),
 )
 def test_what_is_not_as_the_record_says_is_an_error(parts: list[dict[str, bytes]]) -> None:
     with pytest.raises(OutputUnavailable):

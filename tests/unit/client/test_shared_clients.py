@@ -115,24 +115,36 @@ async def test_a_list_holds_what_is_asked_for_only(fake: FakeCluster) -> None:
     assert [one.metadata.name for one in few] == names[-2:-1]
 
 
-def exit_code_of_a_fork(work: Callable[[], object]) -> int:
-    """How a child ends that does this, and then ends as a worker of a server does."""
-    if (child := os.fork()) == 0:
-        signal.alarm(20)  # a child that waits for a lock that nobody holds
-        try:
-            work()
-        except BaseException:
-            os._exit(3)
-        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-            finalizer()  # as sys.exit() does
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+Fork = Callable[[Callable[[], object]], int]
+
+
+@pytest.fixture
+def exit_code_of_a_fork() -> Fork:
+    """How a child ends that does this, and then ends as a worker of a server does.
+
+    Its finalizers are those of this test: others may delete what the tests of the parent still use.
+    """
+    others = set(weakref.finalize._registry)  # type: ignore[attr-defined]
+
+    def fork(work: Callable[[], object]) -> int:
+        if (child := os.fork()) == 0:
+            signal.alarm(20)  # a child that waits for a lock that nobody holds
+            try:
+                work()
+            except BaseException:
+                os._exit(3)
+            for finalizer in set(weakref.finalize._registry) - others:  # type: ignore[attr-defined]
+                finalizer()  # as sys.exit() does
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    return fork
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 class TestForks:
     def test_a_child_ends_nothing_of_its_parent(
-        self, fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code_of_a_fork: Fork
     ) -> None:
         monkeypatch.setattr(session_finalizer, "_end", lambda *_: (tmp_path / "ended").touch())
         client = fake.client()
@@ -147,7 +159,7 @@ class TestForks:
         gc.collect()
         assert not downloads.exists(), "the control: the parent does end it"
 
-    def test_a_child_has_a_session_of_its_own(self, fake: FakeCluster) -> None:
+    def test_a_child_has_a_session_of_its_own(self, fake: FakeCluster, exit_code_of_a_fork: Fork) -> None:
         executor = KubernetesCodeExecutor(client=fake.client())
         asyncio.run(executor.execute_code_blocks(OTHER, CancellationToken()))
 
@@ -161,7 +173,7 @@ class TestForks:
         with executor._shared._lock:  # as another thread may, at that moment
             assert exit_code_of_a_fork(work) == 0
 
-    async def test_connections_of_the_parent_stay(self) -> None:
+    async def test_connections_of_the_parent_stay(self, exit_code_of_a_fork: Fork) -> None:
         closed: list[int] = []
         connector = Connector(0, context=True)
         connector._close_immediately = lambda *_, **__: closed.append(1) or []  # type: ignore[method-assign]

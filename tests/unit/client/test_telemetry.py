@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from codeexec_api import EgressProof, EgressVerdict, Phase, StreamStatus
-from codeexec_api.v1alpha1 import TRACEPARENT_PATTERN
+from codeexec_api.v1alpha1.bounds import TRACEPARENT_PATTERN
 from executor_client.runtime import telemetry
 
 PLANTED = "PLANTED-IN-CODE-AND-OUTPUT"

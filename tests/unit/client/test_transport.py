@@ -16,7 +16,7 @@ from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
-from codeexec_api.v1alpha1 import MAX_SEALED_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_SEALED_BYTES
 from executor_client import ClusterUnreachable, CodeExecError
 from executor_client.model.words import from_the_command_line
 from executor_client.transport import creation, log_lines

@@ -16,12 +16,15 @@ from codeexec_api import (
     PayloadRef,
     Source,
     evaluate,
-    v1alpha1,
 )
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.names import MAX_EXECUTION_NAME, PAYLOAD_SECRET_TYPE
 from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.schema import custom_resource_definitions
+from codeexec_api.v1alpha1 import bounds
+from codeexec_api.v1alpha1.fields import LanguageName
+from codeexec_api.v1alpha1.limits import SomeLimits
+from codeexec_api.v1alpha1.policy import Approvable
 from codeexec_operator.core.output_parts import PART_BYTES
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
 
@@ -33,20 +36,20 @@ def schema_of(crd: str) -> Any:
 
 
 def test_languages_of_the_contract_are_those_that_can_be_run() -> None:
-    assert get_args(v1alpha1.LanguageName) == tuple(LANGUAGES)
+    assert get_args(LanguageName) == tuple(LANGUAGES)
 
 
 def test_limits_in_the_schema_are_the_constants() -> None:
     schema = schema_of("codeexecutions.yaml")
     spec, status = schema["properties"]["spec"]["properties"], schema["properties"]["status"]["properties"]
-    assert spec["blocks"]["maxItems"] == status["blocks"]["maxItems"] == v1alpha1.MAX_BLOCKS
-    assert spec["files"]["maxItems"] == v1alpha1.MAX_FILES
-    assert spec["limits"]["properties"]["outputBytes"]["maximum"] == v1alpha1.MAX_OUTPUT_BYTES
-    assert spec["blocks"]["items"]["properties"]["sizeBytes"]["maximum"] == v1alpha1.MAX_CODE_BYTES
-    assert spec["files"]["items"]["properties"]["sizeBytes"]["maximum"] == v1alpha1.MAX_PAYLOAD_BYTES
-    assert spec["payloadRef"]["properties"]["parts"]["maximum"] == v1alpha1.MAX_PAYLOAD_PARTS
-    assert status["artifacts"]["maxItems"] == v1alpha1.MAX_ARTIFACTS
-    assert status["outputRefs"]["maxItems"] == v1alpha1.MAX_OUTPUT_PARTS
+    assert spec["blocks"]["maxItems"] == status["blocks"]["maxItems"] == bounds.MAX_BLOCKS
+    assert spec["files"]["maxItems"] == bounds.MAX_FILES
+    assert spec["limits"]["properties"]["outputBytes"]["maximum"] == bounds.MAX_OUTPUT_BYTES
+    assert spec["blocks"]["items"]["properties"]["sizeBytes"]["maximum"] == bounds.MAX_CODE_BYTES
+    assert spec["files"]["items"]["properties"]["sizeBytes"]["maximum"] == bounds.MAX_PAYLOAD_BYTES
+    assert spec["payloadRef"]["properties"]["parts"]["maximum"] == bounds.MAX_PAYLOAD_PARTS
+    assert status["artifacts"]["maxItems"] == bounds.MAX_ARTIFACTS
+    assert status["outputRefs"]["maxItems"] == bounds.MAX_OUTPUT_PARTS
     [root] = schema["x-kubernetes-validations"]
     assert f"<= {MAX_EXECUTION_NAME} " in root["rule"]
     assert status["phase"]["enum"] == [phase.value for phase in Phase]
@@ -56,7 +59,7 @@ def test_limits_in_the_schema_of_sessions_are_the_constants() -> None:
     schema = schema_of("codesessions.yaml")
     spec = schema["properties"]["spec"]["properties"]
     for field in ("idleTimeoutSeconds", "maxLifetimeSeconds"):
-        assert spec[field]["maximum"] == v1alpha1.MAX_SESSION_SECONDS
+        assert spec[field]["maximum"] == bounds.MAX_SESSION_SECONDS
     [root] = schema["x-kubernetes-validations"]
     assert f"<= {MAX_EXECUTION_NAME} " in root["rule"]
     phases = schema["properties"]["status"]["properties"]["phase"]["enum"]
@@ -64,14 +67,14 @@ def test_limits_in_the_schema_of_sessions_are_the_constants() -> None:
 
 
 def test_a_part_of_a_payload_fits_into_a_secret_and_inline_output_into_the_record() -> None:
-    assert v1alpha1.MAX_PART_BYTES < 2**20
-    assert v1alpha1.MAX_CODE_BYTES <= v1alpha1.MAX_PART_BYTES
-    assert 2 * v1alpha1.MAX_INLINE_BYTES < 1.5 * 2**20
+    assert bounds.MAX_PART_BYTES < 2**20
+    assert bounds.MAX_CODE_BYTES <= bounds.MAX_PART_BYTES
+    assert 2 * bounds.MAX_INLINE_BYTES < 1.5 * 2**20
 
 
 def test_all_that_an_execution_may_give_out_fits_into_its_config_maps() -> None:
-    most = 2 * v1alpha1.MAX_OUTPUT_BYTES + v1alpha1.MAX_FETCH_BYTES
-    assert most / v1alpha1.MAX_OUTPUT_PARTS < PART_BYTES < 2**20
+    most = 2 * bounds.MAX_OUTPUT_BYTES + bounds.MAX_FETCH_BYTES
+    assert most / bounds.MAX_OUTPUT_PARTS < PART_BYTES < 2**20
 
 
 def test_what_a_client_asks_for_by_default_the_default_policy_allows() -> None:
@@ -137,10 +140,10 @@ def test_the_full_example_has_every_field(kind: str, crd: str, left_out: set[str
 
 def test_every_grant_that_an_execution_can_need_fits_into_its_record_and_into_an_approval() -> None:
     """One for the language of each block, each permit, mount, module and unreadable code, and every other field."""
-    listed = {"languages": v1alpha1.MAX_BLOCKS, "egress": v1alpha1.MAX_PERMITS, "mounts": v1alpha1.MAX_MOUNTS}
-    others = len(v1alpha1.Approvable.model_fields) - len({*listed, "max_limits"})
-    most = sum(listed.values()) + others + len(v1alpha1.SomeLimits.model_fields) + v1alpha1.MAX_IMPORTS + 1
-    assert most == v1alpha1.MAX_GRANTS
+    listed = {"languages": bounds.MAX_BLOCKS, "egress": bounds.MAX_PERMITS, "mounts": bounds.MAX_MOUNTS}
+    others = len(Approvable.model_fields) - len({*listed, "max_limits"})
+    most = sum(listed.values()) + others + len(SomeLimits.model_fields) + bounds.MAX_IMPORTS + 1
+    assert most == bounds.MAX_GRANTS
     status = schema_of("codeexecutions.yaml")["properties"]["status"]["properties"]["approval"]["properties"]
     approval = schema_of("executionapprovals.yaml")["properties"]["spec"]["properties"]
     assert status["grants"]["maxItems"] == approval["grants"]["maxItems"] == most

@@ -7,6 +7,7 @@ import pytest
 from factories import (
     AGENT,
     APPROVER,
+    CLUSTER_VIEW,
     CODE,
     IMAGE,
     NOW,
@@ -14,7 +15,6 @@ from factories import (
     PAYLOAD,
     SECRETS,
     SESSION_REF,
-    SURROUNDINGS,
     UID,
     a_pod,
     a_policy,
@@ -65,7 +65,7 @@ EXPIRES = NOW + seconds(3600)
 
 def seen(execution: CodeExecution | None = None, *, spec: dict[str, Any] | None = None, **rest: Any) -> Observed:
     asked = {"limits": {"memory": "2Gi"}, "requestedBy": AGENT} | (spec or {})
-    known = {"policy": POLICY, "since": NOW, "surroundings": SURROUNDINGS, "payload": PAYLOAD, "pool_asked": True}
+    known = {"policy": POLICY, "since": NOW, "cluster_view": CLUSTER_VIEW, "payload": PAYLOAD, "pool_asked": True}
     return Observed(execution=execution or an_execution(**asked), **known | rest)
 
 
@@ -395,7 +395,7 @@ class TestApproved:
         sandbox = a_sandbox(pod=a_pod(started_at=NOW), runner=a_runner())
         assert sandbox.pod
         assert sandbox.runner.ready
-        proven = prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1)
+        proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
         result = plan(approved(payload=PAYLOAD, sandbox=sandbox, pool=pool(pod_name="large-1", proven=proven)))
         assert outcome(result) == (Phase.RUNNING, "CodeStarted")
         assert starts(result)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import NOW, SURROUNDINGS, a_policy, a_session, an_execution, seconds
+from factories import CLUSTER_VIEW, NOW, a_policy, a_session, an_execution, seconds
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import AuditAnchor, CodeExecution, CodeExecutionStatus, Phase, SessionPhase
@@ -200,17 +200,17 @@ def test_a_line_that_was_torn_is_none_and_the_next_one_is_whole(monkeypatch: pyt
 def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> ExecutionWorker:
     """Of an execution whose sandbox is ready; what is handed to the runner is noted."""
     policy = a_policy()
-    cluster: Any = SimpleNamespace(write_execution=write)
+    cluster: Any = SimpleNamespace(write_status=write)
     telemetry: Any = SimpleNamespace(metrics=None)
-    announcer: Any = SimpleNamespace(written=lambda *_: None)
+    event_recorder: Any = SimpleNamespace(written=lambda *_: None)
     context: Any = SimpleNamespace(
         cluster=cluster,
-        lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
+        prober=SimpleNamespace(view_from=lambda *_: CLUSTER_VIEW),
         policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
         output=OutputRoom(),
         timing=Timing(),
         audit=audit,
-        recorder=Recorder(cluster, audit, announcer, telemetry, "1.2.3"),
+        recorder=Recorder(cluster, audit, event_recorder, telemetry, "1.2.3"),
         telemetry=telemetry,
     )
     register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))

@@ -6,7 +6,7 @@ from factories import NOW, seconds
 
 from codeexec_operator.core.actions import ReadLease
 from codeexec_operator.core.client_lease import LeaseView, look_after_client, observe, unread
-from codeexec_operator.core.findings import Ending
+from codeexec_operator.core.outcome import Ending
 
 LEASE = "codeexec-client-1"
 

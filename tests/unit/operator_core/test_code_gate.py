@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from factories import (
     AGENT,
+    CLUSTER_VIEW,
     CODE,
     NOW,
     SECRETS,
     SESSION_REF,
-    SURROUNDINGS,
     a_policy,
     a_raw_block,
     a_sandbox,
@@ -60,7 +60,7 @@ def seen(phase: Phase = Phase.PENDING, **rest: Any) -> Observed:
         execution = an_execution(**spec).model_copy(update={"status": status})
     else:
         execution = an_execution(phase=phase, status=status, **spec)
-    known = {"policy": govern("Deny"), "since": NOW, "surroundings": SURROUNDINGS, "payload": PAYLOAD}
+    known = {"policy": govern("Deny"), "since": NOW, "cluster_view": CLUSTER_VIEW, "payload": PAYLOAD}
     return Observed(execution=execution, **{"pool_asked": True, "reading": reading(), **known, **rest})
 
 
@@ -155,7 +155,7 @@ def test_a_policy_that_can_not_be_understood_stays_the_reason() -> None:
 
 # --- and once more, before the code starts --------------------------------------------------------------------------
 
-PROVEN = prove(a_sandbox().pod, a_sandbox().runner.ready, SURROUNDINGS, NOW, 1)  # type: ignore[arg-type]
+PROVEN = prove(a_sandbox().pod, a_sandbox().runner.ready, CLUSTER_VIEW, NOW, 1)  # type: ignore[arg-type]
 POOL = PoolView("default", NOW, pod_name="default-1", image=a_policy().images[0], proven=PROVEN)
 READY = {
     "alone": {"sandbox": a_sandbox()},

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     IMAGE,
     NOW,
     PAYLOAD,
-    SURROUNDINGS,
     TARGET,
     a_pod,
     a_policy,
@@ -31,8 +31,8 @@ from codeexec_api import (
 )
 from codeexec_api.conditions import ConditionType
 from codeexec_operator.core.actions import Attach, Plan
-from codeexec_operator.core.announcements import announce_wait
 from codeexec_operator.core.delay import FREE_ROOM
+from codeexec_operator.core.kube_events import event_of_wait
 from codeexec_operator.core.observed import Observed, ObservedSession, Room, Sandbox
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
@@ -53,21 +53,21 @@ def alone(sandbox: Sandbox, *, status: CodeExecutionStatus | None = None, **rest
     """In a pod of its own."""
     execution = an_execution(phase=Phase.STARTING)
     execution = execution.model_copy(update={"status": status}) if status else execution
-    known = {"payload": PAYLOAD, "surroundings": SURROUNDINGS, "pool_asked": True, "sandbox": sandbox, **rest}
+    known = {"payload": PAYLOAD, "cluster_view": CLUSTER_VIEW, "pool_asked": True, "sandbox": sandbox, **rest}
     return Observed(execution, a_policy(), NOW, **known)
 
 
 def session(sandbox: Sandbox, *, status: CodeSessionStatus | None = None, **rest: Any) -> ObservedSession:
     one = a_session(phase=SessionPhase.STARTING)
     one = one.model_copy(update={"status": status}) if status else one
-    known = {"policy_read": True, "surroundings": SURROUNDINGS, "sandbox": sandbox, **rest}
+    known = {"policy_read": True, "cluster_view": CLUSTER_VIEW, "sandbox": sandbox, **rest}
     return ObservedSession(one, a_policy(), NOW, **known)
 
 
 def in_session(view: Any, *, status: CodeExecutionStatus | None = None, **rest: Any) -> Observed:
     execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work-1"})
     execution = execution.model_copy(update={"status": status}) if status else execution
-    return Observed(execution, a_policy(), NOW, payload=PAYLOAD, session=view, surroundings=SURROUNDINGS, **rest)
+    return Observed(execution, a_policy(), NOW, payload=PAYLOAD, session=view, cluster_view=CLUSTER_VIEW, **rest)
 
 
 def plan(observed: Observed | ObservedSession, after: float) -> Plan:
@@ -133,8 +133,8 @@ class TestPod:
         assert told(result)[:2] == ("False", "StartTimeout")
 
     def test_a_network_that_can_not_be_checked_yet(self, waiting: Any) -> None:
-        stale = replace(SURROUNDINGS, reached_at={TARGET: NOW - timedelta(minutes=10)})
-        observed = waiting(a_sandbox(runner=a_runner()), surroundings=stale)
+        stale = replace(CLUSTER_VIEW, reached_at={TARGET: NOW - timedelta(minutes=10)})
+        observed = waiting(a_sandbox(runner=a_runner()), cluster_view=stale)
         status, reason, message = told(plan(observed, 2))
         assert (status, reason) == ("True", "PodStarting")
         assert message.startswith("the pod is not ready yet: ")
@@ -149,13 +149,13 @@ class TestPod:
         observed = waiting(Sandbox(BLOCKED, requested=True))
         record = observed.execution if isinstance(observed, Observed) else observed.session
         written = record.model_copy(update={"status": plan(observed, 1).status})
-        what = announce_wait(record.status.conditions, written)
+        what = event_of_wait(record.status.conditions, written)
         assert what
         assert (what.reason, what.action, what.warning) == ("Unschedulable", "Start", True)
         assert "Insufficient cpu" in what.note
-        assert announce_wait(written.status.conditions, written) is None
+        assert event_of_wait(written.status.conditions, written) is None
         other = plan(waiting(Sandbox(PULLING, requested=True), status=written.status), 2).status
-        assert (what := announce_wait(written.status.conditions, record.model_copy(update={"status": other})))
+        assert (what := event_of_wait(written.status.conditions, record.model_copy(update={"status": other})))
         assert what.reason == "PodStarting"
 
 
@@ -191,7 +191,7 @@ class TestSession:
         turn = plan(in_session(a_view(), status=known), 8)
         assert told(turn, ConditionType.QUEUED)[:2] == ("False", "SandboxReady")
         execution: CodeExecution = an_execution()
-        announced = announce_wait((), execution.model_copy(update={"status": known}))
+        announced = event_of_wait((), execution.model_copy(update={"status": known}))
         assert announced
         assert (announced.reason, announced.note, announced.warning) == ("WaitingForSession", place, False)
 

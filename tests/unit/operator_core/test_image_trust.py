@@ -7,12 +7,12 @@ import pytest
 from factories import (
     A_SIGNING_KEY,
     ANOTHER_SIGNING_KEY,
+    CLUSTER_VIEW,
     IMAGE,
     NOW,
     OTHER_IMAGE,
     PAYLOAD,
     SESSION_REF,
-    SURROUNDINGS,
     a_policy,
     a_session,
     a_view,
@@ -35,7 +35,7 @@ from codeexec_operator.core.startup import Timing
 
 TIMING = Timing()
 KEYS = parse_keys(A_SIGNING_KEY.public_pem)
-GUARDED = replace(SURROUNDINGS, image_keys=KEYS)
+GUARDED = replace(CLUSTER_VIEW, image_keys=KEYS)
 SIGNATURE = A_SIGNING_KEY.sign(statement(IMAGE))
 SIGNED = a_policy(imageSignatures=[SIGNATURE])
 FOREIGN = a_policy(imageSignatures=[ANOTHER_SIGNING_KEY.sign(statement(IMAGE))])
@@ -50,7 +50,7 @@ def makes_pod(plan: Plan) -> bool:
 
 
 def asked(policy: ExecutionPolicySpec, **known: Any) -> Plan:
-    seen = Observed(an_execution(), policy, NOW, payload=PAYLOAD, surroundings=GUARDED, pool_asked=True)
+    seen = Observed(an_execution(), policy, NOW, payload=PAYLOAD, cluster_view=GUARDED, pool_asked=True)
     return decide(replace(seen, **known), NOW, TIMING)
 
 
@@ -116,7 +116,7 @@ def test_an_execution_gets_no_pod_of_an_image_that_is_not_verified(policy: Execu
     assert outcome(refused) == (Phase.DENIED, "ImageNotVerified")
     assert not makes_pod(refused)
     assert makes_pod(asked(SIGNED))
-    assert makes_pod(asked(policy, surroundings=SURROUNDINGS)), "positive control: no keys"
+    assert makes_pod(asked(policy, cluster_view=CLUSTER_VIEW)), "positive control: no keys"
 
 
 def test_nobody_is_asked_to_approve_it() -> None:
@@ -152,7 +152,7 @@ def test_no_code_goes_into_a_session_whose_image_is_trusted_no_more() -> None:
 
     def decided(*images: str) -> Plan:
         policy = a_policy(imageSignatures=[A_SIGNING_KEY.sign(statement(image)) for image in images])
-        seen = Observed(execution, policy, NOW, payload=PAYLOAD, surroundings=GUARDED, session=view)
+        seen = Observed(execution, policy, NOW, payload=PAYLOAD, cluster_view=GUARDED, session=view)
         return decide(seen, NOW, TIMING)
 
     assert outcome(decided(IMAGE)) == (Phase.DENIED, "ImageNotVerified")
@@ -164,7 +164,7 @@ def test_a_session_gets_no_pod_of_it(phase: SessionPhase) -> None:
     session = a_session(phase=phase, status={"image": IMAGE, "pod_name": "work-1-1"})
 
     def decided(policy: ExecutionPolicySpec) -> Plan:
-        seen = ObservedSession(session, policy, NOW, policy_read=True, pool_asked=True, surroundings=GUARDED)
+        seen = ObservedSession(session, policy, NOW, policy_read=True, pool_asked=True, cluster_view=GUARDED)
         return decide_session(seen, NOW, TIMING)
 
     refused = decided(FOREIGN)
@@ -176,7 +176,7 @@ def test_a_session_gets_no_pod_of_it(phase: SessionPhase) -> None:
 def test_a_pool_makes_no_pods_of_it_and_says_why() -> None:
     meta = {"name": "default", "namespace": "n", "uid": "1", "resourceVersion": "7", "generation": 3}
     pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 1}})
-    seen = ObservedPool(pool, FOREIGN, surroundings=GUARDED, members={}, allowance=5, names=("default-00000000000a",))
+    seen = ObservedPool(pool, FOREIGN, cluster_view=GUARDED, members={}, allowance=5, names=("default-00000000000a",))
     plan = decide_pool(seen, NOW, TIMING)
     assert not plan.actions
     [ready] = [one for one in getattr(plan.status, "conditions") if one.type == "Ready"]  # noqa: B009
@@ -188,7 +188,7 @@ def test_a_pool_makes_no_pods_of_it_and_says_why() -> None:
 
 def test_code_that_was_never_begun_is_not_handed_over_again_into_an_image_that_no_trusted_key_signed() -> None:
     execution = an_execution(phase=Phase.RUNNING)
-    seen = Observed(execution, FOREIGN, NOW, payload=PAYLOAD, surroundings=GUARDED, missing="NeverBegun")
+    seen = Observed(execution, FOREIGN, NOW, payload=PAYLOAD, cluster_view=GUARDED, missing="NeverBegun")
     refused = decide(seen, NOW, TIMING)
     assert outcome(refused) == (Phase.LOST, "OperatorRestarted")
     again = decide(replace(seen, policy=SIGNED), NOW, TIMING)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from factories import (
     BOOT_ID,
+    CLUSTER_VIEW,
     NOW,
     PAYLOAD,
     SESSION_REF,
-    SURROUNDINGS,
     a_pod,
     a_policy,
     a_runner,
@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from codeexec_api import Boundary, CodeExecution, ExecutionPolicySpec, Phase, Reason, SandboxPool, SessionPhase
 from codeexec_operator.core.actions import AdmitMember, CreateMember, CreatePod, DropMember, Plan, StartCode
+from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.isolation import awaits_node, look_at, promised, unobtainable
 from codeexec_operator.core.observed import Observed, ObservedSession, PodView, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
@@ -33,7 +34,6 @@ from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import NodeView, Surroundings
 
 NODE_BOOT_ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
 TIMING = Timing()
@@ -48,8 +48,8 @@ def a_node(name: str = "node-1", *, boot_id: str = NODE_BOOT_ID, user_namespaces
     return NodeView(name, "172.18.0.2", 10250, True, handlers, boot_id=boot_id)
 
 
-def around(*nodes: NodeView) -> Surroundings:
-    return replace(SURROUNDINGS, nodes=nodes or (a_node(),), handlers=HANDLERS)
+def around(*nodes: NodeView) -> ClusterView:
+    return replace(CLUSTER_VIEW, nodes=nodes or (a_node(),), handlers=HANDLERS)
 
 
 def a_report(boot_id: str = NODE_BOOT_ID, *, user_namespace: bool = False) -> Readiness:
@@ -121,8 +121,8 @@ def test_nothing_is_recorded_without_evidence(
     name: str | None, boot_id: str, asked: bool, shown: bool, nodes: tuple[NodeView, ...]
 ) -> None:
     pod = a_pod(runtime_class_name=name, user_namespace=asked)
-    surroundings = replace(SURROUNDINGS, nodes=nodes, handlers=HANDLERS)
-    found = look_at(pod, a_report(boot_id, user_namespace=shown), surroundings)
+    cluster_view = replace(CLUSTER_VIEW, nodes=nodes, handlers=HANDLERS)
+    found = look_at(pod, a_report(boot_id, user_namespace=shown), cluster_view)
     if found.boundary in (Boundary.VM, Boundary.GVISOR):
         assert boot_id == BOOT_ID
         assert name in ("gvisor", "vm")
@@ -138,7 +138,7 @@ def test_nothing_is_recorded_without_evidence(
 def starting(sandbox: Sandbox, policy: ExecutionPolicySpec | None = None, *nodes: NodeView) -> Observed:
     status = {"runtime_class_name": (sandbox.pod and sandbox.pod.runtime_class_name) or ""}
     execution = an_execution(phase=Phase.STARTING, status=status)
-    return Observed(execution, policy or a_policy(), NOW, payload=PAYLOAD, surroundings=around(*nodes), sandbox=sandbox)
+    return Observed(execution, policy or a_policy(), NOW, payload=PAYLOAD, cluster_view=around(*nodes), sandbox=sandbox)
 
 
 def reported(pod: PodView, **report: Any) -> Sandbox:
@@ -180,7 +180,7 @@ def test_code_does_not_run_on_the_nodes_kernel_where_its_class_promises_another(
 def test_a_node_that_has_just_joined_is_waited_for() -> None:
     joined = starting(reported(GVISOR), ALLOWED, a_node("another"))
     assert plan(joined) == Plan(wake_at=NOW + seconds(TIMING.node_retry))
-    assert starts_code(plan(replace(joined, surroundings=around())))
+    assert starts_code(plan(replace(joined, cluster_view=around())))
     late = plan(joined, 60)
     assert outcome(late) == (Phase.FAILED, "StartTimeout")
     assert late.status
@@ -198,8 +198,8 @@ def test_what_the_policy_requires_has_to_be_shown(shown: bool) -> None:
 
 
 def asked(execution: CodeExecution, policy: ExecutionPolicySpec, *nodes: NodeView) -> Observed:
-    surroundings = around(*nodes)
-    return Observed(execution, policy, NOW, payload=PAYLOAD, surroundings=surroundings, pool_asked=True)
+    cluster_view = around(*nodes)
+    return Observed(execution, policy, NOW, payload=PAYLOAD, cluster_view=cluster_view, pool_asked=True)
 
 
 def test_no_pod_is_made_where_a_node_has_no_user_namespaces() -> None:
@@ -225,7 +225,7 @@ def test_a_session_is_held_to_it_when_it_is_asked_for_and_when_its_pod_has_repor
     def decided(phase: SessionPhase, sandbox: Sandbox, policy: ExecutionPolicySpec, *nodes: NodeView) -> Plan:
         session = a_session(phase=phase)
         observed = ObservedSession(
-            session, policy, NOW, policy_read=True, pool_asked=True, surroundings=around(*nodes), sandbox=sandbox
+            session, policy, NOW, policy_read=True, pool_asked=True, cluster_view=around(*nodes), sandbox=sandbox
         )
         return decide_session(observed, NOW, TIMING)
 
@@ -247,7 +247,7 @@ def test_a_session_of_before_runs_no_code_where_the_policy_now_requires_more(lay
     boundary = Boundary.USER_NAMESPACE if held else Boundary.CONTAINER
     view = a_view(status={"layers": layers, "boundary": boundary})
     execution = an_execution(phase=Phase.STARTING, **SESSION_REF)
-    observed = Observed(execution, DEMANDING, NOW, payload=PAYLOAD, surroundings=around(), session=view)
+    observed = Observed(execution, DEMANDING, NOW, payload=PAYLOAD, cluster_view=around(), session=view)
     result = plan(observed)
     assert starts_code(result) is held
     assert result.status
@@ -259,7 +259,7 @@ def test_a_pool_makes_and_lets_in_only_what_holds() -> None:
     meta = {"name": "default", "namespace": "n", "uid": "1", "resourceVersion": "7", "generation": 3}
     pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 1, "runtimeClassName": "gvisor"}})
     observed = ObservedPool(
-        pool, ALLOWED, surroundings=around(), members={}, allowance=5, names=("default-00000000000a",)
+        pool, ALLOWED, cluster_view=around(), members={}, allowance=5, names=("default-00000000000a",)
     )
     template = template_of(observed)
     assert isinstance(template, Template)

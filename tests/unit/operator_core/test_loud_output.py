@@ -70,7 +70,7 @@ class Job:
         await self.store_parts()
         return True
 
-    def aside(self, job: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, job: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.create_task(job))
 
     async def store_parts(self) -> None:

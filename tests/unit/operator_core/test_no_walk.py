@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import IMAGE, NOW, SURROUNDINGS, a_policy, a_session, an_execution, seconds
+from factories import CLUSTER_VIEW, IMAGE, NOW, a_policy, a_session, an_execution, seconds
 from work_done import WorkDone
 
 from codeexec_api import CodeSession, Limits, Phase, SandboxPool, SessionPhase, Verdict
@@ -18,18 +18,18 @@ from codeexec_api.names import POOL_LABEL, TEMPLATE_LABEL
 from codeexec_operator.adapters import pools
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
+from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.adapters.lookout import Lookout
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Placement
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
+from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.observed import PodView, Room
 from codeexec_operator.core.placement import Claim
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import NodeView, Surroundings
 
 FEW, MANY = 4, 64
 HERE = "namespace-0"
@@ -63,7 +63,7 @@ class Stage:
 
         self.context: Any = SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view=SURROUNDINGS, view_from=lambda *_: SURROUNDINGS),
+            prober=SimpleNamespace(view=CLUSTER_VIEW, view_from=lambda *_: CLUSTER_VIEW),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             output=OutputRoom(),
             turns=FairSlots(1),
@@ -169,7 +169,7 @@ async def test_that_a_pool_has_opened_is_told_to_executions_of_its_namespace(mon
     assert told == [HERE]
 
 
-class Guest:
+class PodClaimant:
     """An execution that waits."""
 
     woken = 0
@@ -197,17 +197,17 @@ async def test_a_session_goes_on_at_the_same_cost_however_many_wait_in_it() -> N
         session = SessionWorker(
             stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None), lambda *_: None
         )
-        guests = [Guest(number) for number in range(others + 2)]
-        for guest in guests:
-            session.join(guest)
+        claimants = [PodClaimant(number) for number in range(others + 2)]
+        for claimant in claimants:
+            session.join(claimant)
         await settle()
-        before = [guest.woken for guest in guests]
+        before = [claimant.woken for claimant in claimants]
         with WorkDone() as work:
-            session.leave(guests[0], ran=True)
+            session.leave(claimants[0], ran=True)
             await settle()
-            session.view_for(guests[-1], now())
-        assert guests[1].woken > before[1], "control: whose turn it is hears of it"
-        assert [guest.woken for guest in guests[2:]] == before[2:]
+            session.view_for(claimants[-1], now())
+        assert claimants[1].woken > before[1], "control: whose turn it is hears of it"
+        assert [claimant.woken for claimant in claimants[2:]] == before[2:]
         session.task.cancel()
         await asyncio.gather(session.task, return_exceptions=True)
         return work.lines
@@ -220,14 +220,14 @@ async def test_all_who_wait_hear_that_a_session_is_over() -> None:
     session = SessionWorker(
         stage.context, a_ready_session(), lambda _: None, Rooms(lambda _: Room(), lambda _: None), lambda *_: None
     )
-    guests = [Guest(number) for number in range(3)]
-    for guest in guests:
-        session.join(guest)
+    claimants = [PodClaimant(number) for number in range(3)]
+    for claimant in claimants:
+        session.join(claimant)
     await settle()
-    before = [guest.woken for guest in guests]
+    before = [claimant.woken for claimant in claimants]
     session.observe_deletion()
     await asyncio.wait([session.task], timeout=5)
-    assert all(guest.woken > known for guest, known in zip(guests, before, strict=True))
+    assert all(claimant.woken > known for claimant, known in zip(claimants, before, strict=True))
 
 
 async def test_a_place_in_the_line_of_a_pool_is_found_at_the_same_cost_however_many_wait() -> None:
@@ -236,8 +236,8 @@ async def test_a_place_in_the_line_of_a_pool_is_found_at_the_same_cost_however_m
         stage.controller.on_pool(a_raw_pool(0, HERE), deleted=False)
         pool: Any = next(iter(stage.controller._of(HERE)))
         for number in range(others):
-            pool.join(Guest(-number))
-        last = Guest(-others)  # the earliest of all
+            pool.join(PodClaimant(-number))
+        last = PodClaimant(-others)  # the earliest of all
         with WorkDone() as work:
             pool.join(last)
             assert pool.view_for(last, NOW).position == 0
@@ -252,12 +252,12 @@ async def test_what_is_known_of_a_node_is_found_at_the_same_cost_however_many_no
     async def measure(others: int) -> int:
         nodes = tuple(NodeView(f"node-{number}", "", 0, True, frozenset({""})) for number in range(others + 1))
         service: Any = ("codeexec", "canary")
-        lookout = Lookout(SimpleNamespace(), canary_service=service, canary_port=1, never_permit=())  # type: ignore[arg-type]
-        lookout.view = Surroundings(nodes=nodes)
+        prober = EgressProber(SimpleNamespace(), canary_service=service, canary_port=1, never_permit=())  # type: ignore[arg-type]
+        prober.view = ClusterView(nodes=nodes)
         pod = PodView(running=True, node_name="node-0")
 
         def look() -> None:
-            around = lookout.view_from(pod)
+            around = prober.view_from(pod)
             assert around.user_namespace(None)
             assert around.boot_id("node-0") == ""
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import SURROUNDINGS, TARGET, a_policy, a_raw_block, a_secret, an_execution
+from factories import CLUSTER_VIEW, TARGET, a_policy, a_raw_block, a_secret, an_execution
 from played_cluster import REFUSED, PlayedCluster
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
@@ -22,15 +22,15 @@ from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.core.cluster_view import NodeView
 from codeexec_operator.core.observed import Fault, Room
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import NodeView
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 OUTDATED = Fault(Reason.POD_REFUSED, "the API server refused the pod: ...", admission=True)
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))
-SEEN = replace(SURROUNDINGS, required=(TARGET,), nodes=(NODE,), api_servers=frozenset({"172.18.0.2"}))
+SEEN = replace(CLUSTER_VIEW, required=(TARGET,), nodes=(NODE,), api_servers=frozenset({"172.18.0.2"}))
 
 
 @dataclass
@@ -52,12 +52,12 @@ class Played(PlayedCluster):
     def cancel(self, seen: CodeExecution) -> CodeExecution:
         return self.store(seen, spec=seen.spec.model_copy(update={"cancelled": True}))
 
-    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+    async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         if self.conflicts:
             self.conflicts -= 1
             self.cancel(seen)
             await self.until("create pod run-1-0f8fad5b")
-        return await super().write_execution(seen, status)
+        return await super().write_status(seen, status)
 
     async def create_network_policy(self, policy: Any) -> Fault | None:
         await asyncio.sleep(0.01)
@@ -79,7 +79,7 @@ class Played(PlayedCluster):
         policy = policy or a_policy(egress=[PERMIT])
         audit: Any = AuditLog("1", Metrics("1"), lambda _: None)
         telemetry: Any = SimpleNamespace(execution_over=lambda *_: None, metrics=metrics)
-        announcer: Any = SimpleNamespace(written=lambda *_: None)
+        event_recorder: Any = SimpleNamespace(written=lambda *_: None)
         cluster: Any = self
 
         async def of(namespace: str) -> Any:
@@ -87,7 +87,7 @@ class Played(PlayedCluster):
 
         context: Any = SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view_from=lambda *_: SEEN),
+            prober=SimpleNamespace(view_from=lambda *_: SEEN),
             policies=SimpleNamespace(
                 default=policy, source=lambda _: "", known=lambda _: policy, of=of, just_changed=self.just_changed
             ),
@@ -99,7 +99,7 @@ class Played(PlayedCluster):
             telemetry=telemetry,
             sealing=SimpleNamespace(ring=()),
             audit=audit,
-            recorder=Recorder(cluster, audit, announcer, telemetry, "1"),
+            recorder=Recorder(cluster, audit, event_recorder, telemetry, "1"),
         )
         register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
         return ExecutionWorker(context, self.execution, register, lambda _: self.ended.set())
@@ -117,16 +117,16 @@ class Approved(Played):
         await asyncio.sleep(0.01)
         self.heard.append("publish code")
 
-    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+    async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
         self.heard.append(status.phase.value)
-        return await super().write_execution(seen, status)
+        return await super().write_status(seen, status)
 
     async def list_approvals(self, namespace: str, execution: str) -> list[Any]:
         return []
 
 
 async def stopped(played: Played, worker: ExecutionWorker) -> None:
-    worker.observe_execution(played.cancel(played.execution))
+    worker.observe(played.cancel(played.execution))
     await played.until("delete policy run-1-0f8fad5b")
     worker.observe_pod({"metadata": {"name": "run-1-0f8fad5b"}}, deleted=True)
     await asyncio.wait_for(played.ended.wait(), 10)

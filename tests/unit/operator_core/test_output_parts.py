@@ -1,5 +1,6 @@
 """Output that doesn't fit into the record: cut into parts, stored one by one, and never promised where it was lost."""
 
+import base64
 import hashlib
 import json
 from collections import defaultdict
@@ -8,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from factories import UID, a_piece, a_transcript, an_artifact, block_end, numbered, output, the_end
+from factories import UID, a_piece, a_transcript, an_artifact, block_end, compressed, numbered, output, the_end
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeexec_api.names import artifact_key
-from codeexec_api.v1alpha1 import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
+from codeexec_api.packing import GZIP_SUFFIX, unpack
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
 from codeexec_operator.core import output_parts as core
 from codeexec_operator.core.output_parts import STREAMS, OutputPart, StreamName
 from codeexec_operator.core.transcript import Transcript
@@ -58,9 +60,15 @@ class Store:
         named = self.parts[: transcript.parts.count]
         assert [part.index for part in named] == list(range(transcript.parts.count))
         for part in named:
-            for key, data in part.contents.items():
+            for key, data in plain(part).items():
                 contents[key] += data
         return contents
+
+
+def plain(part: OutputPart) -> dict[str, bytes]:
+    """What a part holds, without its compression."""
+    assert all(key.endswith(GZIP_SUFFIX) for key in part.contents)
+    return {key.removesuffix(GZIP_SUFFIX): unpack(data, 2**20) for key, data in part.contents.items()}
 
 
 def holds(transcript: Transcript, name: str, stored: Mapping[str, bytes], written: bytes) -> None:
@@ -74,6 +82,11 @@ def holds(transcript: Transcript, name: str, stored: Mapping[str, bytes], writte
     assert stream.total_bytes == len(written)
 
 
+def said(frame: Mapping[str, Any]) -> str:
+    """The text of a frame of output."""
+    return str(frame["data"]) if "data" in frame else unpack(base64.b64decode(frame["gzip64"]), 2**20).decode()
+
+
 texts = st.text(st.sampled_from("ab\n<é€😀\x00"), min_size=1, max_size=60)
 outputs = st.lists(st.tuples(st.sampled_from(STREAMS), texts), max_size=25)
 contents = st.none() | st.lists(st.binary(max_size=150), min_size=1, max_size=4)
@@ -83,13 +96,15 @@ refusals = st.frozensets(st.integers(0, 4), max_size=2)
 
 
 def frames_of(written: list[tuple[StreamName, str]], sent: list[list[bytes] | None]) -> list[dict[str, Any]]:
-    """What an honest runner sends."""
+    """What an honest runner sends, which compresses what is long."""
     texts = {name: "".join(text for stream, text in written if stream == name) for name in STREAMS}
-    frames = [output(text, name) for name, text in written]
+    frames = [output(text, name) if len(text) < 40 else compressed(output(text, name)) for name, text in written]
     frames.append(block_end())
     for index, one in enumerate(sent):
         frames.append(an_artifact(index, f"file-{index}", b"".join(one or ())))
-        frames += [a_piece(index, piece) for piece in one or ()]
+        frames += [
+            compressed(a_piece(index, piece)) if len(piece) > 9 else a_piece(index, piece) for piece in one or ()
+        ]
     return [*frames, the_end(texts["stdout"], texts["stderr"])]
 
 
@@ -110,7 +125,7 @@ def test_what_the_record_says_of_output_is_true(
         or not transcript.parts.lost
     )
     for name in STREAMS:
-        text = "".join(frame["data"] for frame in arrived if frame.get("stream") == name)
+        text = "".join(said(frame) for frame in arrived if frame.get("stream") == name)
         holds(transcript, name, stored, text.encode())
         if transcript.done and not transcript.parts.lost:
             assert not transcript.stream(name).truncated
@@ -134,8 +149,9 @@ def test_the_parts_tell_how_the_streams_were_interleaved(
     assert transcript.order() == ()
     read = b""
     for part in store.parts:
-        rest = {name: part.contents.get(name, b"") for name in STREAMS}
-        for name, length in json.loads(part.contents["order"]):
+        stored = plain(part)
+        rest = {name: stored.get(name, b"") for name in STREAMS}
+        for name, length in json.loads(stored["order"]):
             read += rest[name][:length]
             rest[name] = rest[name][length:]
         assert rest == {"stdout": b"", "stderr": b""}
@@ -152,13 +168,41 @@ def test_no_part_is_larger_than_a_config_map(written: list[tuple[StreamName, str
         assert sum(map(len, part.contents.values())) <= SMALL["PART_BYTES"] + largest_frame + core._RUN_BYTES
 
 
+@given(written=outputs, sent=files, kept=st.integers(0, 3))
+def test_frames_that_come_again_make_the_same_parts(
+    written: list[tuple[StreamName, str]], sent: list[Any], kept: int
+) -> None:
+    """A leader that takes over hears them from the first on, and finds parts that are stored already."""
+    frames = numbered(*frames_of(written, sent))
+    one, other, until = Store(), Store(), Transcript()
+    whole = Transcript()
+    one.take(until, frames[: len(frames) * kept // 3])
+    other.take(whole, frames)
+    other.finish(whole)
+    assert [(part.index, plain(part)) for part in one.parts] == [
+        (part.index, plain(part)) for part in other.parts[: len(one.parts)]
+    ]
+
+
+def test_what_compresses_well_makes_fewer_parts() -> None:
+    def count(frames: list[dict[str, Any]]) -> int:
+        transcript, store = Transcript(), Store()
+        store.take(transcript, numbered(*frames))
+        stored = store.finish(transcript)
+        holds(transcript, "stdout", stored, b"x" * 4000)
+        return len(store.parts)
+
+    frames = [output("x" * 400)] * 10
+    assert (count(frames), count([compressed(one) for one in frames])) == (10, 1)
+
+
 def test_each_part_is_closed_as_soon_as_it_is_full() -> None:
     full = SMALL["PART_BYTES"] - core._RUN_BYTES
     transcript, store = Transcript(), Store()
     sizes = []
     for frame in numbered(*(output("x" * size) for size in (full - 1, 1, full - 1, 1))):
         store.take(transcript, [frame])
-        sizes.append([len(part.contents["stdout"]) for part in store.parts])
+        sizes.append([len(plain(part)["stdout"]) for part in store.parts])
     assert sizes == [[], [full], [full], [full, full]]
 
 
@@ -178,7 +222,7 @@ def test_much_output_is_referenced_and_its_start_stands_in_the_record(text: str)
     transcript.finish()
     part = transcript.parts.take()
     assert part
-    assert part.contents == {
+    assert plain(part) == {
         "stdout": text.encode(),
         "order": json.dumps([["stdout", len(text)]]).replace(" ", "").encode(),
     }
@@ -277,7 +321,7 @@ def test_after_a_loss_nothing_more_is_held_in_memory(refused: int, most: int) ->
     """But for what stands in the record: the start of the first part, if that is the one that was lost."""
     transcript, store = Transcript(), Store(frozenset({refused}))
     store.take(transcript, numbered(*(output("x" * 200, STREAMS[index % 2]) for index in range(100))))
-    assert sum(map(len, transcript.parts.held.values())) <= most
+    assert transcript.parts.held_bytes <= most
     assert len(transcript.parts._order.runs) <= 1
 
 

@@ -38,7 +38,7 @@ class Loud:
             await self._store()
         return self.can_shorten
 
-    def aside(self, job: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, job: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.create_task(job))
 
     async def say(self, size: int) -> None:

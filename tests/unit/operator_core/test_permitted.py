@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from factories import (
     AGENT,
+    CLUSTER_VIEW,
     NOW,
     PAYLOAD,
     SESSION_REF,
-    SURROUNDINGS,
     TARGET,
     UID,
     a_pod,
@@ -29,12 +29,12 @@ from codeexec_api import CodeExecution, CodeExecutionStatus, EgressVerdict, Perm
 from codeexec_api.names import EGRESS_LABEL, POOL_LABEL
 from codeexec_api.permits import opening, parse_permit
 from codeexec_operator.core.actions import AskPool, CloseEgress, CreatePod, DeletePod, Forget, Plan, StartCode
+from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.egress import Target, explain, judge
 from codeexec_operator.core.observed import Fault, Observed, Sandbox
 from codeexec_operator.core.payload import build_messages, build_report_request
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import NodeView, Surroundings
 from codeexec_operator.manifests.network_policy import build_network_policy
 
 TIMING = Timing()
@@ -42,7 +42,7 @@ PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 WIDE = {"cidr": "0.0.0.0/0", "port": 443}
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2", "203.0.113.7"}))
 AROUND = replace(
-    SURROUNDINGS,
+    CLUSTER_VIEW,
     required=(TARGET,),
     nodes=(NODE,),
     api_servers=frozenset({"198.51.100.4"}),
@@ -56,7 +56,7 @@ POLICY = a_policy(
 
 def seen(execution: CodeExecution | None = None, **rest: Any) -> Observed:
     spec = {name: rest.pop(name) for name in ("egress", "mounts", "requestedBy", "timeoutSeconds") if name in rest}
-    known = {"policy": POLICY, "since": NOW, "surroundings": AROUND, "payload": PAYLOAD}
+    known = {"policy": POLICY, "since": NOW, "cluster_view": AROUND, "payload": PAYLOAD}
     return Observed(execution=execution or an_execution(**(spec or {"egress": [PERMIT]})), **known | rest)
 
 
@@ -117,7 +117,7 @@ class TestStart:
     def test_after_a_restart_it_is_the_same_policy_whatever_nodes_there_are_now(self) -> None:
         observed = seen(egress=[WIDE])
         first = plan(observed)
-        again = after(observed, first, surroundings=replace(AROUND, nodes=()))
+        again = after(observed, first, cluster_view=replace(AROUND, nodes=()))
         [create], [before] = plan(again).actions, first.actions
         assert isinstance(create, CreatePod)
         assert isinstance(before, CreatePod)
@@ -172,13 +172,13 @@ class TestStart:
         ],
         ids=["nodes", "API servers"],
     )
-    def test_where_they_are_not_known_no_address_is_opened(self, lost: Surroundings, said: str) -> None:
-        result = plan(seen(surroundings=lost))
+    def test_where_they_are_not_known_no_address_is_opened(self, lost: ClusterView, said: str) -> None:
+        result = plan(seen(cluster_view=lost))
         assert outcome(result) == (Phase.DENIED, "EgressNotEnforced")
         assert result.status
         assert said in result.status.message
         selected = {"podSelector": {"matchLabels": {"app": "db"}}, "port": 5432}
-        assert outcome(plan(seen(egress=[selected], surroundings=lost)))[0] is Phase.STARTING
+        assert outcome(plan(seen(egress=[selected], cluster_view=lost)))[0] is Phase.STARTING
 
     def test_where_the_policy_can_not_be_made_no_code_runs(self) -> None:
         fault = Fault(Reason.EGRESS_NOT_ENFORCED, "the API server refused the NetworkPolicy")
@@ -248,7 +248,7 @@ class TestProof:
         assert outcome(result) == (Phase.DENIED, "EgressNotEnforced")
         assert result.status
         assert "Either a permit opens it nevertheless (10.1.2.3/32:443/TCP)" in result.status.message
-        unproven = replace(observed, surroundings=replace(AROUND, reached_at={}))
+        unproven = replace(observed, cluster_view=replace(AROUND, reached_at={}))
         assert plan(unproven).status is None
         assert outcome(plan(unproven, TIMING.start_timeout)) == (Phase.DENIED, "EgressNotEnforced")
 
@@ -382,7 +382,7 @@ def test_mounts_are_read_only_twice_and_named_apart_from_what_is_writable() -> N
 
 
 def test_nodes_and_targets_are_reserved_by_all_their_addresses() -> None:
-    around = Surroundings(
+    around = ClusterView(
         required=(TARGET, Target("api-server", "api.example.org", 443), Target("dns", "fd00::a", 53, "UDP")),
         nodes=(NODE,),
         api_servers=frozenset({"172.18.0.2", "198.51.100.4", "api.example.org"}),

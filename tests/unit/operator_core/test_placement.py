@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     IMAGE,
     NOW,
     OTHER_IMAGE,
     SESSION_REF,
-    SURROUNDINGS,
     UID,
     a_policy,
     a_runner,
@@ -49,7 +49,7 @@ def waiting(name: str = "a", created: float = 0, *, started: bool = False, image
 def a_pool(name: str = "default", **spec: Any) -> ObservedPool:
     meta = {"name": name, "namespace": "codeexec-sandbox", "uid": name, "resourceVersion": "7", "generation": 1}
     pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 2} | spec})
-    return ObservedPool(pool, policy=a_policy(), surroundings=SURROUNDINGS, members={})
+    return ObservedPool(pool, policy=a_policy(), cluster_view=CLUSTER_VIEW, members={})
 
 
 def template() -> Template:
@@ -62,7 +62,7 @@ def a_member(**changes: Any) -> Member:
     sandbox = a_sandbox()
     assert sandbox.pod
     assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1)
+    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
     return replace(Member(NOW, template().digest, sandbox, proven), **changes)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     IMAGE,
     NOW,
     OTHER_IMAGE,
-    SURROUNDINGS,
     a_pod,
     a_policy,
     a_runner,
@@ -30,9 +30,9 @@ from codeexec_operator.core.actions import (
     ReadPool,
 )
 from codeexec_operator.core.delay import FREE_ROOM
-from codeexec_operator.core.findings import Ending
 from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, ObservedPool
+from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.placement import is_for_use, serves
 from codeexec_operator.core.pod_template import Template, template_label, template_of
 from codeexec_operator.core.pool import can_start, decide_pool
@@ -60,7 +60,7 @@ def a_pool(**spec: Any) -> SandboxPool:
 
 
 def seen(members: Mapping[str, Member] | None = None, *, spec: dict[str, Any] | None = None, **rest: Any) -> Any:
-    known = {"policy": a_policy(), "surroundings": SURROUNDINGS, "allowance": 50, "names": NAMES}
+    known = {"policy": a_policy(), "cluster_view": CLUSTER_VIEW, "allowance": 50, "names": NAMES}
     return ObservedPool(a_pool(**{"replicas": 3, **(spec or {})}), **{**known, "members": members or {}, **rest})
 
 
@@ -78,7 +78,7 @@ def ready(**changes: Any) -> Member:
     sandbox = a_sandbox()
     assert sandbox.pod
     assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1)
+    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
     return replace(starting(sandbox), **{"proven": proven, **changes})
 
 
@@ -282,7 +282,7 @@ class TestForUse:
         sandbox = a_sandbox(runner=a_runner(answered=True))
         assert sandbox.pod
         assert sandbox.runner.ready
-        leaky = ready(sandbox=sandbox, proven=prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1))
+        leaky = ready(sandbox=sandbox, proven=prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1))
         warned = {"policy": a_policy(egressProof="Warn")}
         assert self.for_use(leaky, **warned)
         assert not self.for_use(leaky)
@@ -317,7 +317,7 @@ class TestEachPod:
         assert drop.problem.reason is Reason.EGRESS_NOT_ENFORCED
 
     def test_while_the_operator_does_not_reach_all_targets_it_waits(self) -> None:
-        observed = seen({"a": starting(a_sandbox())}, surroundings=replace(SURROUNDINGS, reached_at={}))
+        observed = seen({"a": starting(a_sandbox())}, cluster_view=replace(CLUSTER_VIEW, reached_at={}))
         result = plan(observed)
         assert dropped(result) == []
         assert not any(isinstance(one, AdmitMember) for one in result.actions)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     CODE,
     IMAGE,
     NOW,
     PAYLOAD,
     SECRETS,
-    SURROUNDINGS,
     TARGET,
     UID,
     a_finished_transcript,
@@ -43,6 +43,7 @@ from codeexec_operator.core.actions import (
     ReadRequest,
     StartCode,
 )
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import FRESH
 from codeexec_operator.core.observed import (
     Fault,
@@ -57,7 +58,6 @@ from codeexec_operator.core.observed import (
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.manifests.pod import egress_targets_of
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, start_notice=1.5, grace=5)
@@ -78,7 +78,7 @@ def seen(
             "execution": execution,
             "policy": a_policy(),
             "since": NOW,
-            "surroundings": SURROUNDINGS,
+            "cluster_view": CLUSTER_VIEW,
             "pool_asked": True,  # and there is none
             **rest,
         }
@@ -395,7 +395,7 @@ class TestEgressProof:
         ("changes", "verdict", "why"),
         [
             ({"runner": a_runner(answered=True)}, "Open", "api-server 10.96.0.1:443/TCP answered"),
-            ({"surroundings": Surroundings()}, "Unproven", "did not reach api-server 10.96.0.1:443/TCP either"),
+            ({"cluster_view": ClusterView()}, "Unproven", "did not reach api-server 10.96.0.1:443/TCP either"),
             ({"runner": a_runner(targets=())}, "Unproven", "did not reach anything either"),
         ],
     )
@@ -420,9 +420,9 @@ class TestEgressProof:
 
     def test_what_could_not_be_shown_at_first_runs_once_it_is_shown(self) -> None:
         """Finding B3: after a restart, or an outage, the operator reaches the targets some seconds later."""
-        observed = attached(surroundings=replace(SURROUNDINGS, reached_at={TARGET: NOW - FRESH}))
+        observed = attached(cluster_view=replace(CLUSTER_VIEW, reached_at={TARGET: NOW - FRESH}))
         assert plan(observed, 0.4) == Plan(wake_at=NOW + seconds(0.4 + TIMING.proof_retry))
-        reached = replace(observed, surroundings=replace(SURROUNDINGS, reached_at={TARGET: NOW + seconds(10)}))
+        reached = replace(observed, cluster_view=replace(CLUSTER_VIEW, reached_at={TARGET: NOW + seconds(10)}))
         assert outcome(plan(reached, 11)) == (Phase.RUNNING, "CodeStarted")
         assert condition_of(plan(reached, 11), "EgressClosed") == ("True", "Closed")
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     IMAGE,
     NOW,
     OTHER_IMAGE,
     PAYLOAD,
     SECRETS,
-    SURROUNDINGS,
     a_pod,
     a_policy,
     a_raw_block,
@@ -48,13 +48,13 @@ def claimed(*, answered: bool = False) -> dict[str, Any]:
     sandbox = a_sandbox(pod=a_pod(started_at=NOW - seconds(100)), runner=a_runner(answered=answered))
     assert sandbox.pod
     assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1)
+    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
     return {"sandbox": sandbox, "pool": PoolView("default", NOW, image=IMAGE, pod_name=POD, proven=proven)}
 
 
 def seen(phase: Phase = Phase.PENDING, *, status: Any = None, spec: Any = None, **rest: Any) -> Observed:
     execution = an_execution(phase=phase, status=status, **(spec or {}))
-    known = {"policy": a_policy(), "since": NOW, "surroundings": SURROUNDINGS, "payload": PAYLOAD, "pool_asked": True}
+    known = {"policy": a_policy(), "since": NOW, "cluster_view": CLUSTER_VIEW, "payload": PAYLOAD, "pool_asked": True}
     return Observed(execution=execution, **known | rest)
 
 

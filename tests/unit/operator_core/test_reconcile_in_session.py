@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     NOW,
     PAYLOAD,
     SECRETS,
     SESSION_REF,
-    SURROUNDINGS,
     UID,
     a_finished_transcript,
     a_pod,
@@ -51,7 +51,7 @@ UNSTARTED = a_view(SessionPhase.FAILED, status=NEVER_STARTED)
 
 def seen(phase: Phase = Phase.PENDING, *, spec: dict[str, Any] | None = None, **rest: Any) -> Observed:
     execution = an_execution(phase=phase, **SESSION_REF, **(spec or {}))
-    known = {"policy": a_policy(), "since": NOW, "surroundings": SURROUNDINGS, "session": a_view(), **rest}
+    known = {"policy": a_policy(), "since": NOW, "cluster_view": CLUSTER_VIEW, "session": a_view(), **rest}
     return Observed(execution=execution, **known)
 
 

@@ -6,11 +6,11 @@ from typing import Any, Final
 from factories import (
     AGENT,
     APPROVER,
+    CLUSTER_VIEW,
     CODE,
     NOW,
     SECRETS,
     SESSION_REF,
-    SURROUNDINGS,
     UID,
     a_finished_transcript,
     a_piece,
@@ -51,8 +51,9 @@ from codeexec_api import (
 )
 from codeexec_api.phases import SESSION_TRANSITIONS, TRANSITIONS
 from codeexec_api.schema import structural
-from codeexec_api.v1alpha1 import UnusedApproval
+from codeexec_api.v1alpha1.approval import UnusedApproval
 from codeexec_operator.core.actions import CreatePod, DeletePayload, DeletePod, Forget, GiveUpSession, Plan, StartCode
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.observed import (
     Fault,
     FrameStream,
@@ -67,7 +68,6 @@ from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import Surroundings
 
 STEPS: Final = {(phase, move.phase) for (phase, _), move in TRANSITIONS.items()}
 AT_ONCE: Final = {
@@ -225,7 +225,7 @@ def observations(draw: st.DrawFn, phases: st.SearchStrategy[Phase] = st.sampled_
         approvals=draw(approvals),
         pool_asked=draw(st.booleans()),
         since=NOW,
-        surroundings=draw(st.sampled_from([SURROUNDINGS, Surroundings()])),
+        cluster_view=draw(st.sampled_from([CLUSTER_VIEW, ClusterView()])),
         payload=draw(st.sampled_from(payloads)),
         payload_read_at=draw(st.none() | moments),
         sandbox=Sandbox() if in_session else draw(sandboxes),
@@ -248,9 +248,9 @@ def sessions(draw: st.DrawFn) -> ObservedSession:
         policy_read=draw(st.booleans()),
         pool_asked=draw(st.booleans()),
         adopting=draw(st.booleans()),
-        surroundings=draw(st.sampled_from([SURROUNDINGS, Surroundings()])),
+        cluster_view=draw(st.sampled_from([CLUSTER_VIEW, ClusterView()])),
         sandbox=view.sandbox,
-        guests=draw(st.sampled_from([frozenset(), frozenset({UID})])),
+        claimants=draw(st.sampled_from([frozenset(), frozenset({UID})])),
         used_at=draw(st.none() | moments),
         executions=draw(st.integers(0, 3)),
         unresponsive=draw(st.sampled_from(["", "", "it did not end the code"])),
@@ -327,7 +327,7 @@ def about_to_start(draw: st.DrawFn) -> Observed:
         observed,
         execution=observed.execution.model_copy(update={"spec": spec.model_copy(update={"cancelled": False})}),
         payload=Payload((CODE,) * len(spec.blocks), (), SECRETS),
-        surroundings=SURROUNDINGS,
+        cluster_view=CLUSTER_VIEW,
         sandbox=ready,
         session=a_view() if spec.session_ref else None,
     )

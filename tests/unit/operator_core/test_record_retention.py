@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from codeexec_api import AuditAnchor, CodeExecution, Phase, RecordRetention, SessionPhase
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_api.policy import inheriting
-from codeexec_api.v1alpha1 import MIN_RECORD_SECONDS
+from codeexec_api.v1alpha1.bounds import MIN_RECORD_SECONDS
 from codeexec_operator.core.record_retention import Census, Choice, Obstacle, Row, Why, obstacle, parse_cursor
 
 HOUR = 3600

@@ -25,12 +25,14 @@ class Stage:
         self.lines: list[str] = []
         self.sent: list[Any] = []
         self.told: list[str] = []
-        cluster: Any = SimpleNamespace(write_execution=self.write, write_session=self.write, write_pool=self.write)
-        announcer: Any = SimpleNamespace(
+        cluster: Any = SimpleNamespace(write_status=self.write)
+        event_recorder: Any = SimpleNamespace(
             written=lambda before, _: self.told.append(f"event after {before.status.phase.value}")
         )
         telemetry: Any = SimpleNamespace(session_over=lambda _: self.told.append("session over"))
-        self.recorder = Recorder(cluster, AuditLog("1", Metrics("1"), self.lines.append), announcer, telemetry, "1.2")
+        self.recorder = Recorder(
+            cluster, AuditLog("1", Metrics("1"), self.lines.append), event_recorder, telemetry, "1.2"
+        )
 
     async def write(self, before: Any, status: Any) -> Any:
         self.sent.append(status)

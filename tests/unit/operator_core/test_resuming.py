@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     NOW,
     PAYLOAD,
     SESSION_REF,
-    SURROUNDINGS,
     UID,
     a_finished_transcript,
     a_pod,
@@ -47,7 +47,7 @@ IN_SESSION = {"spec": SESSION_REF, "sandbox": Sandbox()}
 def running(*, spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **rest: Any) -> Observed:
     """Code that runs, and of which nothing arrives here."""
     execution = an_execution(phase=Phase.RUNNING, status=status, **(spec or {}))
-    known = {"policy": a_policy(), "since": NOW, "surroundings": SURROUNDINGS, "sandbox": a_sandbox(), **rest}
+    known = {"policy": a_policy(), "since": NOW, "cluster_view": CLUSTER_VIEW, "sandbox": a_sandbox(), **rest}
     return Observed(execution=execution, **known)
 
 

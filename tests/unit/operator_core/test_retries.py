@@ -103,3 +103,15 @@ async def test_an_error_of_our_own_is_not_insisted_on(retries: Retries) -> None:
 
     with pytest.raises(KeyError):
         await retries.insist("the pod was not deleted", 3, call)
+
+
+async def test_who_insists_in_vain_logs_what_the_server_said(
+    retries: Retries, without_pauses: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call() -> None:
+        error = refused(429)
+        error.body = '{"message": "too many requests for this flow"}'
+        raise error
+
+    await retries.insist("the pod was not deleted", 2, call)
+    assert caplog.messages[-1].endswith("the pod was not deleted, also not by 2 tries: too many requests for this flow")

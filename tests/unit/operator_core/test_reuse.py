@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     IMAGE,
     NOW,
     OTHER_IMAGE,
-    SURROUNDINGS,
     a_policy,
     a_sandbox,
     an_execution,
@@ -46,7 +46,7 @@ class Waiting:
 def a_pool(*, policy: dict[str, Any] | None = None, **rest: Any) -> ObservedPool:
     meta = {"name": "default", "namespace": "codeexec-sandbox", "uid": "1", "resourceVersion": "7", "generation": 1}
     pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 1}})
-    known = {"policy": a_policy(**(REUSE if policy is None else policy)), "surroundings": SURROUNDINGS, "members": {}}
+    known = {"policy": a_policy(**(REUSE if policy is None else policy)), "cluster_view": CLUSTER_VIEW, "members": {}}
     return ObservedPool(pool, **{**known, "names": NAMES, "allowance": 9, **rest})
 
 
@@ -69,7 +69,7 @@ def kept(
     sandbox = a_sandbox()
     assert sandbox.pod
     assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1)
+    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
     reset = Reset(job, clean, ("Processes",), "" if clean else "Volumes: 1 more", 3)
     sandbox = replace(sandbox, runner=replace(sandbox.runner, reset=reset))
     member = Member(NOW, template().digest, sandbox, proven)

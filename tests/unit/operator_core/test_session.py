@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from factories import (
+    CLUSTER_VIEW,
     IMAGE,
     NOW,
-    SURROUNDINGS,
     TARGET,
     UID,
     a_pod,
@@ -31,10 +31,10 @@ from codeexec_operator.core.actions import (
     ReadPolicy,
 )
 from codeexec_operator.core.client_lease import observe
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.observed import Fault, ObservedSession, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
-from codeexec_operator.core.surroundings import Surroundings
 from codeexec_operator.manifests.pod import egress_targets_of
 
 TIMING = Timing(start_timeout=60, start_notice=1.5, attach_retry=1, grace=5, list_grace=15, use_recorded=30)
@@ -56,7 +56,7 @@ def seen(
 ) -> ObservedSession:
     limits = {"idleTimeoutSeconds": IDLE, "maxLifetimeSeconds": LIFETIME}
     session = a_session(phase=phase, status=status, **limits | (spec or {}))
-    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "surroundings": SURROUNDINGS}
+    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "cluster_view": CLUSTER_VIEW}
     known |= {"pool_asked": True, **rest}
     return ObservedSession(session=session, **known)
 
@@ -172,7 +172,7 @@ class TestStarting:
         ("changes", "verdict"),
         [
             ({"sandbox": a_sandbox(runner=a_runner(answered=True))}, "Open"),
-            ({"surroundings": Surroundings()}, "Unproven"),
+            ({"cluster_view": ClusterView()}, "Unproven"),
             ({"sandbox": a_sandbox(runner=a_runner(targets=()))}, "Unproven"),
         ],
     )
@@ -226,7 +226,7 @@ class TestStarting:
     def test_gives_up_in_time_though_the_runner_has_reported_if_nothing_is_known_of_its_node(self) -> None:
         waits = starting(
             a_sandbox(pod=a_pod(runtime_class_name="gvisor")),
-            surroundings=replace(SURROUNDINGS, handlers={"gvisor": "runsc"}),
+            cluster_view=replace(CLUSTER_VIEW, handlers={"gvisor": "runsc"}),
         )
         assert plan(waits, 1.4).status is None
         assert outcome(plan(waits, 59)) == (SessionPhase.STARTING, "PodStarting")
@@ -262,7 +262,7 @@ class TestReady:
         result = plan(ready(**of_client), 40)
         assert outcome(result) == (SessionPhase.ENDED, "ClientGone")
         assert result.actions == (DeletePod(),)
-        assert plan(ready(**of_client, guests=BUSY), 40) == Plan(wake_at=NOW + seconds(LIFETIME))
+        assert plan(ready(**of_client, claimants=BUSY), 40) == Plan(wake_at=NOW + seconds(LIFETIME))
         assert plan(ready(lease=gone), 40) == Plan(wake_at=NOW + seconds(IDLE)), "it outlives its client"
         assert plan(ready(spec=of_client["spec"]), 40) == Plan(actions=(ReadLease("codeexec-client-1"),))
 
@@ -276,8 +276,8 @@ class TestReady:
         assert outcome(plan(used, 50 + IDLE)) == (SessionPhase.ENDED, "IdleTimeout")
 
     def test_while_something_runs_only_its_lifetime_ends_it(self) -> None:
-        assert plan(ready(guests=BUSY), IDLE) == Plan(wake_at=NOW + seconds(LIFETIME))
-        result = plan(ready(guests=BUSY), LIFETIME)
+        assert plan(ready(claimants=BUSY), IDLE) == Plan(wake_at=NOW + seconds(LIFETIME))
+        result = plan(ready(claimants=BUSY), LIFETIME)
         assert outcome(result) == (SessionPhase.ENDED, "LifetimeExceeded")
         assert result.actions == (DeletePod(),)
 
@@ -288,7 +288,7 @@ class TestReady:
         assert outcome(plan(used, LIFETIME)) == (SessionPhase.ENDED, "LifetimeExceeded")
 
     def test_ended_as_was_asked_for_with_what_was_used(self) -> None:
-        result = plan(ready(spec={"ended": True}, guests=BUSY, used_at=NOW + seconds(3), executions=4), 5)
+        result = plan(ready(spec={"ended": True}, claimants=BUSY, used_at=NOW + seconds(3), executions=4), 5)
         assert outcome(result) == (SessionPhase.ENDED, "EndRequested")
         assert condition_of(result, "Ready") == ("False", "EndRequested")
         status = result.status
@@ -323,7 +323,7 @@ class TestReady:
     )
     def test_a_session_that_can_not_go_on(self, changes: Any, expected: tuple[SessionPhase, str]) -> None:
         for busy in (True, False):
-            result = plan(ready(guests=BUSY if busy else frozenset(), **changes))
+            result = plan(ready(claimants=BUSY if busy else frozenset(), **changes))
             assert outcome(result) == expected
             assert condition_of(result, "Ready") == ("False", expected[1])
             assert result.actions == (DeletePod(),)
@@ -335,10 +335,10 @@ class TestReady:
         assert plan(ready(sandbox=a_sandbox(runner=RunnerView()))).actions == (Attach(),)
 
     def test_a_runner_that_does_not_report_again_is_given_up(self) -> None:
-        silent = ready(guests=BUSY, sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN, asked_at=NOW + seconds(1))))
+        silent = ready(claimants=BUSY, sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN, asked_at=NOW + seconds(1))))
         assert plan(silent, 60) == Plan(wake_at=NOW + seconds(61))
         for runner in (replace(a_runner(), asked_at=NOW), RunnerView(PodLink.CLOSED, asked_at=NOW, closed_at=NOW)):
-            assert plan(ready(guests=BUSY, sandbox=a_sandbox(runner=runner)), 61).status is None
+            assert plan(ready(claimants=BUSY, sandbox=a_sandbox(runner=runner)), 61).status is None
         result = plan(silent, 61)
         assert outcome(result) == (SessionPhase.FAILED, "RunnerFailed")
         assert result.actions == (DeletePod(),)
@@ -354,7 +354,7 @@ class TestReady:
         runs = a_sandbox(runner=a_runner(job=UID))
         assert plan(ready(sandbox=runs), 14) == Plan(wake_at=NOW + seconds(15))
         assert plan(ready(sandbox=runs), 15) == Plan(actions=(CancelStray(UID),))
-        assert plan(ready(sandbox=runs, guests=BUSY), 15) == Plan(wake_at=NOW + seconds(LIFETIME)), "it is claimed"
+        assert plan(ready(sandbox=runs, claimants=BUSY), 15) == Plan(wake_at=NOW + seconds(LIFETIME)), "it is claimed"
 
     def test_after_a_restart_the_pod_is_looked_for(self) -> None:
         assert plan(ready(sandbox=Sandbox()), 1) == Plan(wake_at=NOW + seconds(15))
@@ -397,8 +397,8 @@ def test_the_pod_is_made_once_and_deleted_once_on_the_whole_way() -> None:
     step(0.2, sandbox=Sandbox(requested=True))
     step(1, sandbox=Sandbox(a_pod(), requested=True))
     assert step(2, sandbox=a_sandbox()).status.phase is SessionPhase.READY
-    step(3, guests=BUSY)
-    step(10, guests=frozenset(), used_at=NOW + seconds(9), executions=1)
+    step(3, claimants=BUSY)
+    step(10, claimants=frozenset(), used_at=NOW + seconds(9), executions=1)
     step(50)
     session = step(9 + IDLE)
     assert (session.status.phase, session.status.executions) == (SessionPhase.ENDED, 1)

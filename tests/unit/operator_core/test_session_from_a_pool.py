@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from factories import IMAGE, NOW, SURROUNDINGS, a_pod, a_policy, a_runner, a_sandbox, a_session, seconds
+from factories import CLUSTER_VIEW, IMAGE, NOW, a_pod, a_policy, a_runner, a_sandbox, a_session, seconds
 
 from codeexec_api import CodeSessionStatus, SessionPhase
 from codeexec_operator.core.actions import (
@@ -31,7 +31,7 @@ def seen(
     phase: SessionPhase = SessionPhase.PENDING, *, spec: Any = None, status: Any = None, **rest: Any
 ) -> ObservedSession:
     session = a_session(phase=phase, status=status, **{"maxLifetimeSeconds": 1000, **(spec or {})})
-    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "surroundings": SURROUNDINGS, **rest}
+    known = {"policy": a_policy(), "since": NOW, "policy_read": True, "cluster_view": CLUSTER_VIEW, **rest}
     return ObservedSession(session=session, **known)
 
 
@@ -40,7 +40,7 @@ def claimed(*, answered: bool = False) -> dict[str, Any]:
     sandbox = a_sandbox(pod=OF_POOL, runner=a_runner(answered=answered))
     assert sandbox.pod
     assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, SURROUNDINGS, NOW, 1)
+    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
     return {"sandbox": sandbox, "pool_asked": True, "claimed": ClaimedView("default", POD, proven)}
 
 

@@ -15,7 +15,7 @@ from otlp_receiver import Receiver
 from prometheus_client.parser import text_string_to_metric_families
 
 from codeexec_api import CodeExecution, ConditionType, Phase, SessionPhase, condition
-from codeexec_api.v1alpha1 import ApprovalStatus
+from codeexec_api.v1alpha1.approval import ApprovalStatus
 from codeexec_operator.adapters import traces
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.measures import Census, PoolCount

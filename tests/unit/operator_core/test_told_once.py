@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import SURROUNDINGS, a_policy, an_execution
+from factories import CLUSTER_VIEW, a_policy, an_execution
 from played_cluster import PlayedCluster
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
@@ -46,8 +46,8 @@ class Played(PlayedCluster):
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the API server answers who asks for the execution."""
 
-    async def write_execution(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
-        written = await super().write_execution(seen, status)
+    async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        written = await super().write_status(seen, status)
         if self.loses_answers:
             raise TimeoutError
         if self.worker and written.status.phase.terminal:  # as it happens, the watch is quicker
@@ -71,11 +71,11 @@ class Played(PlayedCluster):
 
         audit: Any = AuditLog("1", Metrics("1"), self.lines.append)
         telemetry: Any = SimpleNamespace(execution_over=self.execution_over, metrics=metrics)
-        announcer: Any = SimpleNamespace(written=lambda *_: None)
+        event_recorder: Any = SimpleNamespace(written=lambda *_: None)
         cluster: Any = self
         return SimpleNamespace(
             cluster=self,
-            lookout=SimpleNamespace(view_from=lambda *_: SURROUNDINGS),
+            prober=SimpleNamespace(view_from=lambda *_: CLUSTER_VIEW),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
             output=OutputRoom(),
@@ -83,7 +83,7 @@ class Played(PlayedCluster):
             turns=FairSlots(1),
             telemetry=telemetry,
             audit=audit,
-            recorder=Recorder(cluster, audit, announcer, telemetry, "1"),
+            recorder=Recorder(cluster, audit, event_recorder, telemetry, "1"),
         )
 
     def begin(self, ended: asyncio.Event) -> ExecutionWorker:
@@ -125,7 +125,7 @@ async def test_once_when_somebody_changes_the_record_after_its_end() -> None:
     ended, played = asyncio.Event(), Played(an_execution(phase=Phase.RUNNING))
     worker, over = played.begin(ended), an_execution(phase=Phase.SUCCEEDED)
     for version in (8, 9):
-        worker.observe_execution(stored(over, version))
+        worker.observe(stored(over, version))
     await asyncio.wait_for(ended.wait(), 5)
     assert played.told == ["Succeeded"]
 
@@ -134,7 +134,7 @@ async def test_once_when_somebody_changes_the_record_after_its_end() -> None:
 async def test_never_of_what_was_over_before_this_process_came(phase: Phase) -> None:
     ended, played = asyncio.Event(), Played(an_execution(phase=phase))
     worker = played.begin(ended)
-    worker.observe_execution(stored(played.execution, 8))
+    worker.observe(stored(played.execution, 8))
     await asyncio.wait_for(ended.wait(), 5)
     assert played.told == []
 

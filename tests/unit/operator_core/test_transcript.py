@@ -1,6 +1,7 @@
 """What arrives from the runner: complete or not trusted."""
 
 import base64
+import hashlib
 import itertools
 from typing import Any
 
@@ -16,6 +17,7 @@ from factories import (
     a_transcript,
     an_artifact,
     block_end,
+    compressed,
     numbered,
     output,
     the_end,
@@ -23,12 +25,13 @@ from factories import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codeexec_api.v1alpha1 import MAX_ARTIFACTS, MAX_BLOCKS, MAX_EGRESS_TARGETS
+from codeexec_api.packing import pack
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS, MAX_EGRESS_TARGETS
 from codeexec_operator.core import transcript as core
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.output_parts import fit
 from codeexec_operator.core.readiness import Readiness, readiness
-from codeexec_operator.core.transcript import MAX_LINE_BYTES, MAX_RUNS, Lines, Transcript
+from codeexec_operator.core.transcript import MAX_LINE_BYTES, MAX_PIECE_BYTES, MAX_RUNS, Lines, Transcript
 
 pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(min_size=1, max_size=20)), max_size=12)
 
@@ -128,6 +131,17 @@ def test_what_does_not_fit_into_the_record_is_marked_as_truncated() -> None:
     assert (stdout.total_bytes, stdout.truncated) == (500_000, True)
 
 
+BOMB = MAX_PIECE_BYTES + 1
+
+
+def gzip64(data: bytes) -> dict[str, str]:
+    return {"gzip64": base64.b64encode(data).decode()}
+
+
+def packed(data: bytes) -> dict[str, str]:
+    return {"stream": "stdout", **gzip64(data)}
+
+
 GOOD = (output("a"), block_end(), the_end("a"))
 FAULTY = {
     "another execution's id": (output("a") | {"id": "other"}, block_end(), the_end("a")),
@@ -139,6 +153,15 @@ FAULTY = {
     "half a surrogate": (output("a") | {"data": "\ud800"},),
     "output that is base64 but for a character": ({"stream": "stdout", "data64": "Y?Q=="}, block_end(), the_end("a")),
     "output that is empty": (output(""), block_end(), the_end()),
+    "output that is not gzip": (packed(b"a"), block_end(), the_end("a")),
+    "gzip that ends too early": (packed(pack(b"a")[:-1]), block_end(), the_end("a")),
+    "gzip with something behind it": (packed(pack(b"a") + b"b"), block_end(), the_end("a")),
+    "gzip with another content than its sum": (packed(pack(b"a")[:-8] + pack(b"b")[-8:]), block_end(), the_end("a")),
+    "gzip of more than a frame may hold": (packed(pack(b"a" * BOMB)), block_end(), the_end("a" * BOMB)),
+    "gzip of more than that in two members": (packed(pack(b"a" * (BOMB - 1)) + pack(b"aa")), block_end(), the_end()),
+    "gzip of what is no text": (packed(pack(b"\xff")), block_end(), the_end()),
+    "gzip of nothing": (packed(pack(b"")), block_end(), the_end()),
+    "a file of gzip that is too large": (an_artifact(0, "a", b"x"), {"file": 0} | gzip64(pack(b"x" * BOMB)), the_end()),
     "wrong digest": (output("b"), block_end(), the_end("a")),
     "output kept back": (block_end(), the_end("a")),
     "an end without totals": (block_end(), {"done": True}),
@@ -202,7 +225,21 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-kinds = ["stream", "data", "data64", "block", "artifact", "path", "size", "file", "done", "stdout", "fault", "error"]
+kinds = [
+    "stream",
+    "data",
+    "data64",
+    "gzip64",
+    "block",
+    "artifact",
+    "path",
+    "size",
+    "file",
+    "done",
+    "stdout",
+    "fault",
+    "error",
+]
 frames = st.dictionaries(st.sampled_from(kinds), json_values | st.sampled_from([0, "a", "stdout", True]))
 
 
@@ -397,6 +434,13 @@ def test_output_without_the_runners_totals_is_marked_as_truncated() -> None:
 def test_output_may_come_as_base64() -> None:
     frame = {"stream": "stdout", "data64": base64.b64encode("\x00é\n".encode()).decode()}
     assert a_transcript(frame, block_end(), the_end("\x00é\n")).stream("stdout").text == "\x00é\n"
+
+
+@pytest.mark.parametrize("text", ["a", "é" * 9, "x" * MAX_PIECE_BYTES])
+def test_output_may_come_compressed(text: str) -> None:
+    transcript = a_transcript(compressed(output(text)), block_end(), the_end(text))
+    assert transcript.done
+    assert transcript.stream("stdout").sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_files_are_named_and_those_left_out_are_counted() -> None:

@@ -124,7 +124,7 @@ async def test_a_second_conflict_is_not(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_a_worker_that_is_stopped_does_not_wait_for_what_it_does_aside() -> None:
     worker = Idle(CONTEXT, an_execution().metadata)
-    worker.aside(asyncio.sleep(3600))
+    worker.run_in_background(asyncio.sleep(3600))
     await asyncio.sleep(0.01)
     worker.task.cancel()
     await asyncio.wait([worker.task], timeout=1)

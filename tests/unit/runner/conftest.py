@@ -5,6 +5,7 @@ The runner kills every process that it can see, so it must never be started in a
 
 import base64
 import functools
+import gzip
 import hashlib
 import itertools
 import json
@@ -49,6 +50,12 @@ _NUMBERS = itertools.count()
 ENVIRONMENT = {"PATH": PATH, "PLANTED": "the runner's own environment is not passed on"}
 
 
+def _data(frame: Mapping[str, Any]) -> bytes:
+    if "gzip64" in frame:
+        return gzip.decompress(base64.b64decode(frame["gzip64"]))
+    return base64.b64decode(frame["data64"])
+
+
 @dataclass(frozen=True)
 class Report:
     """What the runner has said until its end."""
@@ -71,7 +78,7 @@ class Report:
 
     def text(self, stream: str = "stdout") -> str:
         return "".join(
-            frame["data"] if "data" in frame else base64.b64decode(frame["data64"]).decode()
+            frame["data"] if "data" in frame else _data(frame).decode()
             for frame in self.frames
             if frame.get("stream") == stream
         )
@@ -89,7 +96,7 @@ class Report:
         for frame in self.frames:
             if "file" in frame:
                 path = paths[frame["file"]]
-                files[path] = files.get(path, b"") + base64.b64decode(frame["data64"])
+                files[path] = files.get(path, b"") + _data(frame)
         return files
 
     @property

@@ -103,10 +103,19 @@ def test_all_of_it_arrives_in_order(code: str, stdout: str, stderr: str, run: An
 
 
 def test_a_frame_is_never_much_longer_than_its_text(run: Any) -> None:
-    report = run("import os; os.write(1, bytes(60_000)); os.write(2, b'\"plain\"' * 1000)")
+    report = run("import os; os.write(1, bytes(3_000)); os.write(2, b'\"plain\"' * 100)")
     kinds = {frame["stream"]: "data64" in frame for frame in report.frames if "stream" in frame}
     assert kinds == {"stdout": True, "stderr": False}
+    report = run("import os; os.write(1, os.urandom(30_000)); os.write(2, bytes(60_000))")
     assert max(map(len, report.raw.splitlines())) < 82_000
+
+
+def test_much_output_is_compressed_and_little_stays_readable(run: Any) -> None:
+    report = run("import os; os.write(1, b'a line\\n' * 5_000); os.write(2, b'a line\\n' * 500)")
+    compressed = {frame["stream"]: "gzip64" in frame for frame in report.frames if "stream" in frame}
+    assert compressed == {"stdout": True, "stderr": False}
+    assert report.text() == "a line\n" * 5_000
+    assert len(report.raw) < 10_000
 
 
 def test_a_megabyte_without_an_end_of_line_survives_the_limit(run: Any) -> None:

@@ -11,10 +11,10 @@ sys.path.append(str(Path(__file__).parents[2] / "scale"))
 import simulated_kubelets
 from simulated_runner import SimulatedRunner, printed_by
 
+from codeexec_operator.core.cluster_view import parse_node
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.payload import Payload, build_messages, build_warm_up
 from codeexec_operator.core.readiness import readiness
-from codeexec_operator.core.surroundings import parse_node
 from codeexec_operator.core.transcript import Transcript
 
 TARGET = {"name": "dns", "address": "10.96.0.10", "port": 53, "protocol": "UDP"}

@@ -13,8 +13,8 @@ from codeexec_api import CodeExecution, CodeSession
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.metrics import EVENTS_DROPPED, EVENTS_FAILED, EVENTS_POSTED, Metrics
-from codeexec_operator.core.announcements import Allowance, announce, announce_wait, build_event
 from codeexec_operator.core.fair_queue import FairQueue
+from codeexec_operator.core.kube_events import Allowance, build_event, event_of, event_of_wait
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _PER_SECOND: Final = 5.0
 _LOG_EVERY_SECONDS: Final = 60
 
 
-class Announcer:
+class EventRecorder:
     """Takes what was written, and posts what is worth it, at a bounded rate. Namespaces take turns."""
 
     def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
@@ -41,7 +41,7 @@ class Announcer:
     def written(self, before: CodeExecution | CodeSession, record: CodeExecution | CodeSession) -> None:
         """A status was written; `before` is the record as it was. Waits for nothing, and never raises."""
         try:
-            what = announce(before.status.phase, record) or announce_wait(before.status.conditions, record)
+            what = event_of(before.status.phase, record) or event_of_wait(before.status.conditions, record)
             if what:
                 event = build_event(record, what, datetime.now(UTC), self._instance)
                 if not self._waiting.put(record.metadata.namespace, event):
@@ -64,11 +64,8 @@ class Announcer:
             await self._cluster.create_event(event)
             self._metrics.events(EVENTS_POSTED)
         except (ApiException, *NETWORK_ERRORS) as error:
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        self._metrics.events(EVENTS_FAILED)
-        if time.monotonic() >= self._silent_until:
-            self._silent_until = time.monotonic() + _LOG_EVERY_SECONDS
-            cause = getattr(error, "status", None) or type(error).__name__
-            logger.warning("could not post an Event: %s (logged at most once a minute)", cause)
+            self._metrics.events(EVENTS_FAILED)
+            if time.monotonic() >= self._silent_until:
+                self._silent_until = time.monotonic() + _LOG_EVERY_SECONDS
+                cause = getattr(error, "status", None) or type(error).__name__
+                logger.warning("could not post an Event: %s (logged at most once a minute)", cause)

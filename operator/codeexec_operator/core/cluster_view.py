@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network, Reserved
-from codeexec_api.v1alpha1 import MAX_EGRESS_TARGETS
+from codeexec_api.v1alpha1.bounds import MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import FRESH, Target
 
 KUBELETS: Final = 2
@@ -45,9 +45,9 @@ def parse_node(raw: Mapping[str, Any]) -> NodeView:
     """From a node of the API server."""
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     addresses = status.get("addresses") or ()
-    internal = [one["address"] for one in addresses if one["type"] == "InternalIP"]
+    internal = [address["address"] for address in addresses if address["type"] == "InternalIP"]
     endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
-    keeping_off = [one for one in spec.get("taints") or () if one.get("effect") in ("NoSchedule", "NoExecute")]
+    keeping_off = [taint for taint in spec.get("taints") or () if taint.get("effect") in ("NoSchedule", "NoExecute")]
     system = status.get("nodeInfo") or {}
     linux = system.get("operatingSystem", "linux") == "linux"
     handlers = status.get("runtimeHandlers") or () if _gives_user_namespaces(system.get("kubeletVersion", "")) else ()
@@ -57,11 +57,11 @@ def parse_node(raw: Mapping[str, Any]) -> NodeView:
         kubelet_port=endpoint.get("Port") or 0,
         open_to_sandboxes=linux and not spec.get("unschedulable") and not keeping_off,
         user_namespace_handlers=frozenset(
-            one.get("name", "") for one in handlers if (one.get("features") or {}).get("userNamespaces")
+            handler.get("name", "") for handler in handlers if (handler.get("features") or {}).get("userNamespaces")
         ),
         boot_id=system.get("bootID", ""),
         addresses=frozenset(
-            [one["address"] for one in addresses if one["type"] in ("InternalIP", "ExternalIP")]
+            [address["address"] for address in addresses if address["type"] in ("InternalIP", "ExternalIP")]
             + [address for pods in spec.get("podCIDRs") or () for address in _first_addresses(pods)]
         ),
     )
@@ -74,7 +74,7 @@ def _gives_user_namespaces(kubelet_version: str) -> bool:
 
 def _first_addresses(network: str) -> list[str]:
     try:
-        return [str(one) for one in islice(ipaddress.ip_network(network), 2)]
+        return [str(address) for address in islice(ipaddress.ip_network(network), 2)]
     except ValueError:
         return []
 
@@ -82,7 +82,7 @@ def _first_addresses(network: str) -> list[str]:
 def parse_endpoints(slices: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Addresses of all endpoints, from the EndpointSlices of a Service; one that isn't ready may be so again."""
     return frozenset(
-        address for one in slices for endpoint in one.get("endpoints") or () for address in endpoint["addresses"]
+        address for part in slices for endpoint in part.get("endpoints") or () for address in endpoint["addresses"]
     )
 
 
@@ -101,7 +101,7 @@ def kubelet_targets(nodes: Iterable[NodeView]) -> list[Target]:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ClusterView:
     """The cluster, as it was seen last."""
 
     required: tuple[Target, ...] = ()
@@ -141,7 +141,7 @@ class Surroundings:
         named += [(address, "addresses of the api-server") for address in sorted(self.api_servers)]
         named += [(address, "addresses of nodes") for node in self.nodes for address in sorted(node.addresses)]
         seen = [(network, what) for address, what in dict(reversed(named)).items() if (network := _single(address))]
-        return (*seen, *((one, "addresses that the chart's sandbox.neverPermit names") for one in self.never_permit))
+        return (*seen, *((net, "addresses that the chart's sandbox.neverPermit names") for net in self.never_permit))
 
     @property
     def unknown(self) -> str:

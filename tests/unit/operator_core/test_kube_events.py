@@ -21,9 +21,9 @@ from codeexec_api import (
     SessionPhase,
     StreamStatus,
 )
-from codeexec_operator.adapters.announcer import _MOST_WAITING, Announcer
+from codeexec_operator.adapters.event_recorder import _MOST_WAITING, EventRecorder
 from codeexec_operator.adapters.metrics import Metrics
-from codeexec_operator.core.announcements import Allowance, Announcement, announce, build_event
+from codeexec_operator.core.kube_events import Allowance, KubeEvent, build_event, event_of
 
 MARKER = "PLANTED-IN-CODE-AND-OUTPUT"
 ASKED = ApprovalStatus(grants=(Grant(field="spec.limits.memory", value="4Gi"),), approver=APPROVER)
@@ -31,8 +31,8 @@ OPEN = EgressProof(verdict=EgressVerdict.OPEN, checked_at=NOW)
 CLOSED = EgressProof(verdict=EgressVerdict.CLOSED, checked_at=NOW)
 
 
-def told(before: Phase, phase: Phase, **status: Any) -> Announcement | None:
-    return announce(before, an_execution(phase=phase, status=status))
+def told(before: Phase, phase: Phase, **status: Any) -> KubeEvent | None:
+    return event_of(before, an_execution(phase=phase, status=status))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_code_that_runs_although_its_network_may_be_open_is_told_of() -> None:
         "the network of the sandbox was not shown to be closed (Open), and the policy lets code run"
     )
     session = a_session(phase=SessionPhase.READY, status={"egress_proof": OPEN})
-    assert announce(SessionPhase.STARTING, session) == what
+    assert event_of(SessionPhase.STARTING, session) == what
     assert build_event(session, what, NOW, "operator")["regarding"]["kind"] == "CodeSession"
 
 
@@ -102,9 +102,9 @@ def test_what_code_may_reach_is_told_of_and_is_no_warning() -> None:
 
 def test_sessions_tell_of_what_went_wrong_only() -> None:
     for phase in (SessionPhase.DENIED, SessionPhase.FAILED, SessionPhase.LOST):
-        assert announce(SessionPhase.STARTING, a_session(phase=phase)), phase
-    assert announce(SessionPhase.READY, a_session(phase=SessionPhase.ENDED)) is None
-    assert announce(SessionPhase.STARTING, a_session(phase=SessionPhase.READY)) is None
+        assert event_of(SessionPhase.STARTING, a_session(phase=phase)), phase
+    assert event_of(SessionPhase.READY, a_session(phase=SessionPhase.ENDED)) is None
+    assert event_of(SessionPhase.STARTING, a_session(phase=SessionPhase.READY)) is None
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.COMPLETED])
@@ -118,13 +118,13 @@ def test_no_event_of_code_that_ran_quotes_it(reason: Reason) -> None:
         )
         if phase in (Phase.DENIED, Phase.EXPIRED):
             continue  # nothing has run then
-        what = announce(Phase.RUNNING, ran)
+        what = event_of(Phase.RUNNING, ran)
         assert what is None or MARKER not in json.dumps(build_event(ran, what, NOW, "operator")), phase
 
 
 def test_an_event_is_about_its_record_and_no_longer_than_the_api_server_takes() -> None:
     record = an_execution(phase=Phase.DENIED, status={"reason": "PolicyViolation", "message": "é" * 4000})
-    what = announce(Phase.PENDING, record)
+    what = event_of(Phase.PENDING, record)
     assert what is not None
     event = build_event(record, what, NOW, "x" * 300)
     assert event["regarding"] == {
@@ -172,16 +172,16 @@ async def until(what: Any) -> None:
 async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
     played, metrics = Played(), Metrics("1")
     cluster: Any = played
-    announcer = Announcer(cluster, metrics)
-    task = asyncio.create_task(announcer.run())
+    event_recorder = EventRecorder(cluster, metrics)
+    task = asyncio.create_task(event_recorder.run())
     denied = an_execution(phase=Phase.DENIED, status={"reason": "PolicyViolation"})
     played.refuses = True
     for _ in range(3):
-        announcer.written(an_execution(), denied)
+        event_recorder.written(an_execution(), denied)
     await until(lambda: count(metrics, "failed") == 3)
     played.refuses = False
-    announcer.written(an_execution(), denied)
-    announcer.written(an_execution(phase=Phase.RUNNING), an_execution(phase=Phase.SUCCEEDED))
+    event_recorder.written(an_execution(), denied)
+    event_recorder.written(an_execution(phase=Phase.RUNNING), an_execution(phase=Phase.SUCCEEDED))
     await until(lambda: count(metrics, "posted") == 1)
     task.cancel()
     assert [one["reason"] for one in played.posted] == ["PolicyViolation"]
@@ -191,26 +191,26 @@ async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogC
 async def test_what_is_too_much_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics("1")
     nobody: Any = SimpleNamespace()
-    announcer = Announcer(nobody, metrics)
+    event_recorder = EventRecorder(nobody, metrics)
     denied = an_execution(phase=Phase.DENIED)
     for _ in range(_MOST_WAITING + 7):
-        announcer.written(an_execution(), denied)
+        event_recorder.written(an_execution(), denied)
     assert count(metrics, "dropped") == 7
     broken: CodeExecution = denied.model_copy(update={"status": None})
-    announcer.written(an_execution(), broken)
+    event_recorder.written(an_execution(), broken)
     assert "not announced" in caplog.text
 
 
 async def test_events_of_a_namespace_that_floods_take_no_place_and_no_turn_of_others() -> None:
     played, metrics = Played(), Metrics("1")
     cluster: Any = played
-    announcer = Announcer(cluster, metrics)
+    event_recorder = EventRecorder(cluster, metrics)
     denied = an_execution(phase=Phase.DENIED)
     elsewhere = denied.model_copy(update={"metadata": denied.metadata.model_copy(update={"namespace": "quiet"})})
     for _ in range(_MOST_WAITING):
-        announcer.written(an_execution(), denied)
-    announcer.written(an_execution(), elsewhere)
-    task = asyncio.create_task(announcer.run())
+        event_recorder.written(an_execution(), denied)
+    event_recorder.written(an_execution(), elsewhere)
+    task = asyncio.create_task(event_recorder.run())
     await until(lambda: count(metrics, "posted") >= 2)
     task.cancel()
     assert [one["metadata"]["namespace"] for one in played.posted[:2]] == [denied.metadata.namespace, "quiet"]

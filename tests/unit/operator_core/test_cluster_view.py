@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from factories import NOW, seconds
 
-from codeexec_operator.core.egress import Target
-from codeexec_operator.core.surroundings import (
+from codeexec_operator.core.cluster_view import (
     KUBELETS,
+    ClusterView,
     NodeView,
-    Surroundings,
     kubelet_targets,
     parse_endpoints,
     parse_node,
 )
+from codeexec_operator.core.egress import Target
 
 RUNC = {"name": "", "features": {"userNamespaces": True}}
 RUNSC = {"name": "runsc", "features": {"userNamespaces": False}}
@@ -29,8 +29,8 @@ def a_node(name: str = "node-1", **changes: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": changes.pop("spec", {}), "status": status | changes}
 
 
-def surroundings(*nodes: dict[str, Any]) -> Surroundings:
-    return Surroundings(nodes=tuple(map(parse_node, nodes)), handlers={"gvisor": "runsc", "crun": ""})
+def cluster_view(*nodes: dict[str, Any]) -> ClusterView:
+    return ClusterView(nodes=tuple(map(parse_node, nodes)), handlers={"gvisor": "runsc", "crun": ""})
 
 
 def test_a_node_is_parsed() -> None:
@@ -86,7 +86,7 @@ def test_a_few_kubelets_are_targets() -> None:
     ids=["all can", "one can't", "one is older", "the runtime can't", "a class of the same handler", "unknown", "none"],
 )
 def test_a_user_namespace_is_asked_for_where_every_node_has_it(nodes: Any, runtime_class: Any, expected: bool) -> None:
-    assert surroundings(*nodes).user_namespace(runtime_class) is expected
+    assert cluster_view(*nodes).user_namespace(runtime_class) is expected
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_a_user_namespace_is_asked_for_where_every_node_has_it(nodes: Any, runti
 )
 def test_what_the_runtime_could_do_counts_from_the_kubelet_on_that_lets_it(version: str, expected: bool) -> None:
     node = a_node(nodeInfo={"operatingSystem": "linux", "kubeletVersion": version})
-    assert surroundings(node).user_namespace(None) is expected
-    assert surroundings(a_node(), node).user_namespace(None) is expected
+    assert cluster_view(node).user_namespace(None) is expected
+    assert cluster_view(a_node(), node).user_namespace(None) is expected
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_what_the_runtime_could_do_counts_from_the_kubelet_on_that_lets_it(versi
 )
 def test_nodes_that_get_no_sandboxes_have_no_say(changes: Any) -> None:
     other = a_node("other", runtimeHandlers=[], **changes)
-    assert surroundings(a_node(), other).user_namespace(None)
-    assert not surroundings(other).user_namespace(None)
+    assert cluster_view(a_node(), other).user_namespace(None)
+    assert not cluster_view(other).user_namespace(None)
 
 
 def test_targets_are_those_that_answered_lately() -> None:
     old, new = Target("dns", "10.96.0.10", 53), Target("api-server", "10.96.0.1", 443)
-    seen = Surroundings(reached_at={old: NOW, new: NOW + seconds(10)})
+    seen = ClusterView(reached_at={old: NOW, new: NOW + seconds(10)})
     assert seen.targets(NOW + seconds(20)) == (new, old)
     assert seen.targets(NOW + seconds(21)) == (new,)
 
 
 def test_what_is_required_is_tried_even_if_it_does_not_answer_now() -> None:
     name_server, kubelet = Target("dns", "10.96.0.10", 53), Target("kubelet", "172.18.0.2", 10250)
-    seen = Surroundings(required=(name_server,), reached_at={kubelet: NOW})
+    seen = ClusterView(required=(name_server,), reached_at={kubelet: NOW})
     assert seen.targets(NOW) == (name_server, kubelet)

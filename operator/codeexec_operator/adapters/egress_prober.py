@@ -7,6 +7,7 @@ there; see `core.egress`.
 import asyncio
 import logging
 import os
+import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kubernetes.aio.client.exceptions import ApiException
 
@@ -22,9 +23,9 @@ from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.core.cluster_view import ClusterView, kubelet_targets
 from codeexec_operator.core.egress import FRESH, Target
 from codeexec_operator.core.observed import PodView
-from codeexec_operator.core.surroundings import Surroundings, kubelet_targets
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ TARGETS_SECONDS: Final = 10
 _NODES_EVERY: Final = 30
 """How many looks there are to one at the nodes and runtime classes, which are many and change slowly."""
 _ANSWER_SECONDS: Final = 2
+_LONGEST_ANSWER: Final = 512
 _DNS_QUESTION: Final = (
     struct.pack(">6H", 1, 0x0100, 1, 0, 0, 0)
     + b"\x0akubernetes\x07default\x03svc\x07cluster\x05local\x00"
@@ -41,7 +43,7 @@ _DNS_QUESTION: Final = (
 """Address of kubernetes.default.svc.cluster.local: any answer counts, also that there is no such name."""
 
 
-class Lookout:
+class EgressProber:
     """`view` is what was seen last."""
 
     def __init__(
@@ -49,7 +51,7 @@ class Lookout:
     ) -> None:
         self._cluster = cluster
         self._fixed = (*_api_server(), *_name_servers(Path("/etc/resolv.conf")))
-        self.view = Surroundings(required=self._fixed, never_permit=tuple(never_permit))
+        self.view = ClusterView(required=self._fixed, never_permit=tuple(never_permit))
         self._canary_service, self._canary_port = canary_service, canary_port
         self._canary: asyncio.Server | None = None
         self._unreached: frozenset[Target] = frozenset()
@@ -61,7 +63,7 @@ class Lookout:
         """From now on one of these keys has to have signed an image; none: images need no signature."""
         self.view = replace(self.view, image_keys=tuple(image_keys))
 
-    def view_from(self, *pods: PodView | None) -> Surroundings:
+    def view_from(self, *pods: PodView | None) -> ClusterView:
         """What was seen last. If it says nothing of a node of these pods, the next look is at the nodes, too."""
         now = time.monotonic()
         for targets in {pod.egress_targets for pod in pods if pod}:
@@ -85,7 +87,13 @@ class Lookout:
             ApiException: the canary's Service could not be read.
             LookupError: it has no address.
         """
-        await self._find_canary()
+        # A Service keeps its address for as long as it is there, whichever replicas are behind it.
+        found = await self._cluster.get_service_targets(*self._canary_service)
+        if not found:
+            namespace, name = self._canary_service
+            raise LookupError(f"Service {name!r} in namespace {namespace!r} has no clusterIP; the chart makes it")
+        canary = tuple(Target("canary", address, port) for address, port in found)
+        self.view = replace(self.view, required=(*self._fixed, *canary))
         await self.look()
 
     async def close(self) -> None:
@@ -93,15 +101,6 @@ class Lookout:
         if self._canary:
             self._canary.close()
             await self._canary.wait_closed()
-
-    async def _find_canary(self) -> None:
-        """Its Service keeps its address for as long as it is there, whichever replicas are behind it."""
-        found = await self._cluster.get_service_targets(*self._canary_service)
-        if not found:
-            namespace, name = self._canary_service
-            raise LookupError(f"Service {name!r} in namespace {namespace!r} has no clusterIP; the chart makes it")
-        canary = tuple(Target("canary", address, port) for address, port in found)
-        self.view = replace(self.view, required=(*self._fixed, *canary))
 
     async def look(self) -> None:
         """Look once. Without it no execution would ever be shown to be closed again."""
@@ -175,22 +174,9 @@ async def _answers(target: Target) -> bool:
 
 async def _name_server_answers(target: Target) -> bool:
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[bool] = loop.create_future()
-
-    class Asking(asyncio.DatagramProtocol):
-        def connection_made(self, transport: Any) -> None:
-            transport.sendto(_DNS_QUESTION)
-
-        def datagram_received(self, data: bytes, _: Any) -> None:
-            if not answer.done():
-                answer.set_result(len(data) >= len(_DNS_QUESTION))
-
-        def error_received(self, _: Exception) -> None:
-            if not answer.done():
-                answer.set_result(False)
-
-    transport, _ = await loop.create_datagram_endpoint(Asking, remote_addr=(target.address, target.port))
-    try:
-        return await answer
-    finally:
-        transport.close()
+    family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.setblocking(False)
+        await loop.sock_connect(asking, (target.address, target.port))
+        await loop.sock_sendall(asking, _DNS_QUESTION)
+        return len(await loop.sock_recv(asking, _LONGEST_ANSWER)) >= len(_DNS_QUESTION)

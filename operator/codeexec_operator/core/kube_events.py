@@ -47,8 +47,8 @@ _FROM_THE_CONTRACT: Final = frozenset(
 )
 """Reasons whose message is made of limits, names of objects and what Kubernetes says of a pod, before any code ran."""
 _LOST: Final = {
-    Reason.POD_LOST: "its pod was deleted",
-    Reason.OPERATOR_RESTARTED: "the operator was restarted while the code ran",
+    Reason.POD_LOST.value: "its pod was deleted",
+    Reason.OPERATOR_RESTARTED.value: "the operator was restarted while the code ran",
 }
 _PERMITTED: Final = "EgressPermitted"
 _SEE: Final = "see status.message"
@@ -69,7 +69,7 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class Announcement:
+class KubeEvent:
     """An Event, without what it is about."""
 
     reason: str
@@ -79,23 +79,23 @@ class Announcement:
     warning: bool = True
 
 
-def announce(before: Phase | SessionPhase, record: CodeExecution | CodeSession) -> Announcement | None:
+def event_of(before: Phase | SessionPhase, record: CodeExecution | CodeSession) -> KubeEvent | None:
     """What is to be told of a status that was written; None if nothing is. `before` is the phase that it had."""
     if record.status.phase is before:
         return None
     return _of_execution(record, before) if isinstance(record, CodeExecution) else _of_session(record)
 
 
-def announce_wait(before: Sequence[Condition], record: CodeExecution | CodeSession) -> Announcement | None:
+def event_of_wait(before: Sequence[Condition], record: CodeExecution | CodeSession) -> KubeEvent | None:
     """What is to be told of something that has begun to wait, or waits for another reason; `before` is what it had."""
     for kind in (ConditionType.DELAYED, ConditionType.QUEUED):
         known, new = find_condition(before, kind), find_condition(record.status.conditions, kind)
         if new and new.status == "True" and not (known and (known.status, known.reason) == ("True", new.reason)):
-            return Announcement(new.reason, new.message, "Start", warning=kind is ConditionType.DELAYED)
+            return KubeEvent(new.reason, new.message, "Start", warning=kind is ConditionType.DELAYED)
     return None
 
 
-def build_event(about: CodeExecution | CodeSession, what: Announcement, now: datetime, instance: str) -> dict[str, Any]:
+def build_event(about: CodeExecution | CodeSession, what: KubeEvent, now: datetime, instance: str) -> dict[str, Any]:
     """The Event (events.k8s.io/v1) for `kubectl describe`; `instance` is the name of the operator's pod."""
     meta = about.metadata
     return {
@@ -118,7 +118,7 @@ def build_event(about: CodeExecution | CodeSession, what: Announcement, now: dat
     }
 
 
-def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> Announcement | None:
+def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> KubeEvent | None:
     spec, status = record.spec, record.status
     match status.phase:
         case Phase.AWAITING_APPROVAL | Phase.APPROVED:
@@ -126,58 +126,55 @@ def _of_execution(record: CodeExecution, before: Phase | SessionPhase) -> Announ
         case Phase.RUNNING:
             return _open_network(record)
         case Phase.DENIED | Phase.EXPIRED:
-            return Announcement(status.reason, _why(record), "Start" if before is Phase.STARTING else "Accept")
+            return KubeEvent(status.reason, _why(record), "Start" if before is Phase.STARTING else "Accept")
         case Phase.FAILED if status.started_at is None:
-            return Announcement(status.reason, _why(record), "Start")
+            return KubeEvent(status.reason, _why(record), "Start")
         case Phase.FAILED if status.reason != Reason.NON_ZERO_EXIT.value:
-            return Announcement(status.reason, f"the sandbox failed while the code ran; {_SEE}", "Run")
+            return KubeEvent(status.reason, f"the sandbox failed while the code ran; {_SEE}", "Run")
         case Phase.TIMED_OUT:
             note = f"a block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s)"
-            return Announcement(status.reason, note, "Run")
+            return KubeEvent(status.reason, note, "Run")
         case Phase.OUT_OF_MEMORY:
-            return Announcement(
-                status.reason, f"the code used more memory than spec.limits.memory ({spec.limits.memory})", "Run"
-            )
+            note = f"the code used more memory than spec.limits.memory ({spec.limits.memory})"
+            return KubeEvent(status.reason, note, "Run")
         case Phase.LOST:
-            return Announcement(status.reason, f"{_lost(status.reason)}. It is not run again", "Run")
+            return KubeEvent(status.reason, f"{_LOST.get(status.reason, _SEE)}. It is not run again", "Run")
     return None
 
 
-def _of_session(record: CodeSession) -> Announcement | None:
+def _of_session(record: CodeSession) -> KubeEvent | None:
     status = record.status
     match status.phase:
         case SessionPhase.READY:
             return _open_network(record)
         case SessionPhase.DENIED | SessionPhase.FAILED:
-            return Announcement(status.reason, _why(record), "Start")
+            return KubeEvent(status.reason, _why(record), "Start")
         case SessionPhase.LOST:
-            return Announcement(status.reason, f"{_lost(status.reason)}. Its files are lost", "Run")
+            return KubeEvent(status.reason, f"{_LOST.get(status.reason, _SEE)}. Its files are lost", "Run")
     return None
 
 
-def _of_approval(record: CodeExecution) -> Announcement | None:
+def _of_approval(record: CodeExecution) -> KubeEvent | None:
     approval = record.status.approval
     if approval is None:
         return None
     grants = ", ".join(map(str, approval.grants))
+    reason, note = Reason.APPROVAL_REQUIRED, f"waits for approval of {grants}"
     if record.status.phase is Phase.APPROVED:
-        note = f"{approval.approver} approved {grants}"
-        return Announcement(Reason.APPROVED.value, note, "Approve", warning=False)
-    note = f"waits for approval of {grants}"
-    return Announcement(Reason.APPROVAL_REQUIRED.value, note, "Approve", warning=False)
+        reason, note = Reason.APPROVED, f"{approval.approver} approved {grants}"
+    return KubeEvent(reason.value, note, "Approve", warning=False)
 
 
-def _open_network(record: CodeExecution | CodeSession) -> Announcement | None:
+def _open_network(record: CodeExecution | CodeSession) -> KubeEvent | None:
     proof = record.status.egress_proof
     if proof is None or proof.verdict is EgressVerdict.CLOSED:
         return None
     if isinstance(record, CodeExecution) and proof.verdict is EgressVerdict.RESTRICTED:
-        permitted = ", ".join(one.permit for one in record.status.egress or ())
-        return Announcement(
-            _PERMITTED, f"the sandbox can connect to {permitted} and to nothing else", "Start", warning=False
-        )
+        permitted = ", ".join(opened.permit for opened in record.status.egress or ())
+        note = f"the sandbox can connect to {permitted} and to nothing else"
+        return KubeEvent(_PERMITTED, note, "Start", warning=False)
     shown = f"the network of the sandbox was not shown to be closed ({proof.verdict.value})"
-    return Announcement(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}, and the policy lets code run anyway", "Start")
+    return KubeEvent(Reason.EGRESS_NOT_ENFORCED.value, f"{shown}, and the policy lets code run anyway", "Start")
 
 
 def _why(record: CodeExecution | CodeSession) -> str:
@@ -189,7 +186,3 @@ def _why(record: CodeExecution | CodeSession) -> str:
     if approval and status.reason == Reason.APPROVAL_REVOKED.value:
         return f"the approval of {approval.approver} was revoked"
     return status.message if status.reason in _FROM_THE_CONTRACT else f"nothing was run; {_SEE}"
-
-
-def _lost(reason: str) -> str:
-    return next((text for known, text in _LOST.items() if known.value == reason), _SEE)

@@ -18,7 +18,7 @@ from codeexec_api import (
     set_condition,
 )
 from codeexec_api.phases import Move, SessionMove
-from codeexec_api.v1alpha1 import ObjectMeta
+from codeexec_api.v1alpha1.base import ObjectMeta
 
 MESSAGE_LENGTH: Final = 4096
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from factories import a_pod
 
-from codeexec_operator.adapters import lookout
+from codeexec_operator.adapters import egress_prober
+from codeexec_operator.core.cluster_view import NodeView
 from codeexec_operator.core.egress import FRESH, Target
-from codeexec_operator.core.surroundings import NodeView
 
 SERVICE = ("codeexec-system", "codeexec-canary")
 
@@ -36,14 +36,14 @@ class Played:
 
 @pytest.fixture
 async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """Makes lookouts whose canary is not open yet, in a cluster without a name server and an API server."""
-    monkeypatch.setattr(lookout, "_name_servers", lambda _: [])
+    """Makes probers whose canary is not open yet, in a cluster without a name server and an API server."""
+    monkeypatch.setattr(egress_prober, "_name_servers", lambda _: [])
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     made = []
 
     async def make(service: tuple[str, str] = SERVICE) -> tuple[Any, Played]:
         cluster: Any = Played()
-        made.append(lookout.Lookout(cluster, canary_service=service, canary_port=0, never_permit=()))
+        made.append(egress_prober.EgressProber(cluster, canary_service=service, canary_port=0, never_permit=()))
         await made[-1].open()
         return made[-1], cluster
 
