@@ -184,6 +184,15 @@ def seen_settings_of_a_shell():
     return os.path.exists(f"{FOLDER}/.bashrc") or os.path.exists(f"{FOLDER}/.config")
 
 
+def cache_of_a_library():
+    os.makedirs(f"{TEMPORARY}/matplotlib")
+    Path(f"{TEMPORARY}/matplotlib/fontlist.json").write_text("x")
+
+
+def seen_cache_of_a_library():
+    return os.path.exists(f"{TEMPORARY}/matplotlib/fontlist.json")
+
+
 def folder_in_the_place_of_the_next_block():
     os.makedirs(f"{FOLDER}/next.py/in")
 

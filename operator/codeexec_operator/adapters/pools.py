@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from codeexec_api import CodeExecution, PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
 from codeexec_api.names import POOL_SUFFIX_LENGTH
-from codeexec_operator.adapters.kept_pods import KeptPods
 from codeexec_operator.adapters.pool_claims import Claims, PodClaimant
 from codeexec_operator.adapters.pool_pods import ClaimedPod, PoolPods
 from codeexec_operator.adapters.rooms import Rooms
@@ -55,8 +54,7 @@ class PoolWorker(Worker):
         """`opened` is called with its namespace when executions may ask for pods."""
         self._seen = ObservedPool(pool)
         self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
-        self.claims = Claims()
-        self._kept = KeptPods(self.wake)
+        self.claims = Claims(self.wake)
         self._changed_at: datetime | None = None
         self._looked_at, self._listed, self._trouble = 0.0, False, ""
         self._starts, self._rooms, self._forget, self._opened = starts, rooms, forget, opened
@@ -88,21 +86,18 @@ class PoolWorker(Worker):
         if raw["metadata"]["name"] in self._pods.members:
             self._pods.observe(raw, deleted=deleted)
             self.wake()
-        elif raw["metadata"]["name"] in self._kept:
-            self._kept.observe(raw, deleted=deleted)
         else:
             self.claims.observe_pod(raw, deleted=deleted)
 
     def pods(self) -> set[str]:
         """Names of the pods that were seen, are nobody else's, and are not known to be gone."""
         members = {name for name, one in self._pods.members.items() if one.sandbox.pod and not one.sandbox.gone}
-        return members | self._kept.pods() | self.claims.pods()
+        return members | self.claims.pods()
 
     def lose_pods(self, names: Collection[str]) -> None:
         """These pods are gone without a word."""
         for name in names:
             self._pods.lose(name)
-            self._kept.lose(name)
             self.claims.lose(name)
         self.wake()
 
@@ -129,9 +124,8 @@ class PoolWorker(Worker):
     def take_back(self, pod: ClaimedPod, execution: CodeExecution, tenant: Tenant) -> bool:
         """An execution has ended in order: its pod is made clean, and kept for more of this tenant. False if not."""
         follows = not self.deleted and may_follow(self._seen, pod.uses, execution) and is_usable(pod.sandbox)
-        if not follows or not self.claims.given_back(pod.pod_name):
+        if not follows or not self.claims.keep(pod, tenant, execution.metadata.uid):
             return False
-        self._kept.add(pod, tenant, execution.metadata.uid)
         self.run_in_background(pod.connection.release(execution.metadata.uid))
         return True
 
@@ -151,11 +145,9 @@ class PoolWorker(Worker):
         if not self.claims.queue or not isinstance(template, Template):
             return
         moment, admitted, queue = now(), self._pods.in_order(), self.claims.queue
-        kept = (
-            assign_kept(queue, self._kept.view, template, self._seen, moment, self.context.timing) if self._kept else []
-        )
-        for claimant, name in kept:
-            self.claims.take(claimant, self._kept.take(name))
+        kept = self.claims.kept
+        for claimant, name in assign_kept(queue, kept.view, template, self._seen, moment, self.context.timing):
+            self.claims.take(claimant, kept.take(name))
         for claimant, name in assign(queue, admitted, template, self._seen, moment, self.context.timing):
             self._seen = replace(self._seen, last_claim_at=moment)
             self.claims.take(claimant, self._pods.take(name, template))
@@ -168,7 +160,7 @@ class PoolWorker(Worker):
             wanted=self._seen.pool.spec.replicas,
             ready=len(self._pods.admitted),
             starting=self._pods.starting,
-            claimed=len(self.claims.taken) + len(self._kept),
+            claimed=self.claims.in_use,
             queued=len(self.claims.queue),
             last_refill_ms=self._seen.last_refill_ms,
         )
@@ -178,7 +170,7 @@ class PoolWorker(Worker):
         """How many pods would be starting, if only this pool were there."""
         if not can_start(self._seen, now(), self.context.timing):
             return self._pods.starting
-        spare = len(self._pods.members) + len(self._kept) - self._pods.starting
+        spare = len(self._pods.members) + len(self.claims.kept) - self._pods.starting
         return max(self._pods.starting, self._seen.pool.spec.replicas + len(self.claims.queue) - spare)
 
     # --- Worker ---
@@ -197,8 +189,8 @@ class PoolWorker(Worker):
             self._seen,
             cluster_view=cluster_view,
             members=self._pods.members if self._listed else None,
-            claimed=len(self.claims.taken) + len(self._kept),
-            kept=self._kept.view,
+            claimed=self.claims.in_use,
+            kept=self.claims.kept.view,
             queued=len(self.claims.queue),
             allowance=self._starts.allowance(demand, limit, time.monotonic()),
             full_at=self._pods.full_at,
@@ -291,7 +283,7 @@ class PoolWorker(Worker):
     async def _drop(self, name: str) -> None:
         member = self._pods.drop(name)
         if member is None:
-            if self._kept.drop(name):
+            if self.claims.kept.drop(name):
                 self.claims.discard(name)
                 await self._delete(name)
             return  # else somebody has just got it
@@ -314,6 +306,6 @@ class PoolWorker(Worker):
         for _ in range(self._pods.starting):
             self._starts.ended(self.meta.uid)
         self._pods.close()
-        self._kept.close()
+        self.claims.kept.close()
         self._forget(self)
         self.claims.wake()
