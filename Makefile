@@ -47,7 +47,7 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv dist cluster control-plane images image-builds ready sign sbom cosign deploy demo test with-cluster without-cluster check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity packages versions covered bench bench-records bench-boundaries bench-fairness bench-wide audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
+.PHONY: help venv dist cluster control-plane images image-builds ready sign sbom cosign deploy demo test with-cluster without-cluster check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity packages versions covered bench bench-records bench-boundaries bench-fairness bench-wide bench-burst audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -240,7 +240,7 @@ conformance: $(DEPLOY) ## Try every guarantee by attack code on the cluster, and
 parity: $(DEPLOY) ## Hold the executor beside AutoGen's Local and Docker executors, and write docs/parity.md
 	@$(BIN)/pytest tests/e2e/parity --parity-page docs/parity.md
 
-bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json; PAGE=1: docs/performance.md)
+bench: deploy ## Measure a call beside its peers, in one run (table, and JSON in .codeexec/bench.json; PAGE=1: docs/performance.md and docs/bench)
 	@$(BIN)/python tests/bench/bench.py
 	$(if $(PAGE),$(BIN)/python tests/bench/page.py docs/performance.md)
 
@@ -258,6 +258,10 @@ bench-fairness: venv control-plane ## Measure a call alone, and beside a namespa
 bench-wide: venv control-plane ## Measure one operator with many namespaces, nodes and ready pods, all simulated (NAMESPACES, NODES, READY)
 	@$(CLUSTER)/tools.sh helm kubectl
 	PYTHONPATH=tests/support:tests/scale $(BIN)/python tests/scale/wide.py
+
+bench-burst: venv control-plane ## Create 100 sandboxes at once on simulated nodes (SANDBOXES, READY, ROUNDS; JSON in .codeexec/burst.json)
+	@$(CLUSTER)/tools.sh helm kubectl
+	PYTHONPATH=tests/support:tests/scale $(BIN)/python tests/scale/burst.py
 
 cast: deploy ## Run the quick start on the cluster and write docs/cast.svg, the terminal at the top of README
 	@$(BIN)/python tests/support/cast.py

@@ -140,8 +140,32 @@ def _position(anchor: AuditAnchor) -> Facts:
     return {"chain": anchor.chain, "sequence": anchor.sequence, "hash": anchor.hash}
 
 
+_SOMETIMES: Final = frozenset(("exitCode", "approval", "stdoutBytes", "stderrBytes"))
+"""Facts of some executions only."""
+_FIELDS: Final = {
+    "limits": frozenset(field.alias or name for name, field in Limits.model_fields.items()),
+    "approval": frozenset(("grants", "decision", "approver", "name", "uid")),
+}
+"""Facts that have fields."""
+
+
 def facts_of(record: CodeExecution | CodeSession) -> Facts:
     """What lines tell of a record, without what is empty: digests, sizes, names of objects and people, outcome."""
+    return {name: value for name, value in _all_facts(record).items() if value not in _NOTHING} | _exit_code(record)
+
+
+def known_facts(record: CodeExecution | CodeSession, told: Mapping[str, Any]) -> tuple[Facts, list[str]]:
+    """The facts of a line that this version knows, and the names of the others, which a newer operator has told."""
+    names = _all_facts(record).keys() | _SOMETIMES
+    facts, others = dict(told), sorted(told.keys() - names)
+    for name, fields in _FIELDS.items():
+        if isinstance(value := told.get(name), Mapping):
+            facts[name] = {field: one for field, one in value.items() if field in fields}
+            others += sorted(f"{name}.{field}" for field in value.keys() - fields)
+    return {name: value for name, value in facts.items() if name in names}, others
+
+
+def _all_facts(record: CodeExecution | CodeSession) -> Facts:
     spec, status, meta = record.spec, record.status, record.metadata
     facts: Facts = {
         "kind": EXECUTION_KIND if isinstance(record, CodeExecution) else SESSION_KIND,
@@ -165,8 +189,7 @@ def facts_of(record: CodeExecution | CodeSession) -> Facts:
         "operator": status.operator_version,
         "startedAt": in_utc(status.started_at),
     }
-    facts |= _of_execution(record) if isinstance(record, CodeExecution) else _of_session(record)
-    return {name: value for name, value in facts.items() if value not in _NOTHING} | _exit_code(record)
+    return facts | (_of_execution(record) if isinstance(record, CodeExecution) else _of_session(record))
 
 
 def _of_execution(record: CodeExecution) -> Facts:

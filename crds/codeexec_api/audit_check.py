@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from codeexec_api.audit import FORMAT, GENESIS, MEMBER, AuditEvent, digest, in_utc
 from codeexec_api.audit_export import Exported, read_export
 from codeexec_api.audit_findings import Chain, Finding, FindingKind, Found, LogLine, ReadLine
-from codeexec_api.audit_records import Records
+from codeexec_api.audit_records import Evidence, Records
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, compare, read_checkpoints
 from codeexec_api.v1alpha1.sandbox import AuditAnchor
 
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 def verify(
     lines: Iterable[LogLine],
-    records: Iterable[Mapping[str, Any]] | None = None,
+    records: Iterable[Mapping[str, Any] | Evidence] | None = None,
     *,
     now: datetime,
     namespace: str = "",
@@ -130,8 +130,8 @@ def verify(
 
     Args:
         lines: of all logs, each log in its order. The order of the logs doesn't matter, and they may overlap.
-        records: CodeExecutions and CodeSessions as the API server has them, each with its `kind`; None: no cluster is
-            asked.
+        records: CodeExecutions and CodeSessions as the API server has them, each with its `kind`, or as `Evidence`;
+            None: no cluster is asked.
         now: the reader's clock; nothing can have been written after that.
         namespace: where those records are.
         complete: nothing was left out of the logs, so what they don't have is a finding and no note.

@@ -3,12 +3,13 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydantic import ValidationError
 
-from codeexec_api.audit import STATUS_FORM, AuditEvent, facts_of, in_utc, status_digest
+from codeexec_api.audit import STATUS_FORM, AuditEvent, facts_of, in_utc, known_facts, status_digest
 from codeexec_api.audit_findings import Chain, FindingKind, Found, ReadLine
 from codeexec_api.names import SESSION_KIND
 from codeexec_api.phases import Phase, SessionPhase
@@ -22,6 +23,39 @@ _SHOWN: Final = 80
 """Characters of a value that a finding quotes."""
 _LAST: Final = frozenset(one.value for phases in (Phase, SessionPhase) for one in phases if one.terminal)
 """Phases after which no status is written."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A record as the API server has it, without the bulk that only its digest covers: output and sealed code."""
+
+    raw: Mapping[str, Any]
+    """With its `kind`."""
+    status_sha256: str
+    """Of its whole status; empty if it has none, or none in a canonical form."""
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> Self:
+        """What is needed to check a record. Many records fit into memory like this."""
+        spec, status = raw.get("spec"), raw.get("status")
+        if not isinstance(spec, Mapping) or not isinstance(status, Mapping):
+            return cls(raw, "")
+        try:
+            digest = status_digest(status)
+        except ValueError:
+            digest = ""
+        slim = {
+            "spec": _emptied(spec, "sealedPayload", "data"),
+            "status": _emptied(_emptied(status, "stdout", "text"), "stderr", "text"),
+        }
+        return cls({**raw, **slim}, digest)
+
+
+def _emptied(holder: Mapping[str, Any], name: str, field: str) -> Mapping[str, Any]:
+    part = holder.get(name)
+    if isinstance(part, Mapping) and isinstance(part.get(field), str):
+        return {**holder, name: {**part, field: ""}}
+    return holder
 
 
 class Records:
@@ -51,7 +85,10 @@ class Records:
                     self._told[line.record["uid"]].append(line)
 
     def check(
-        self, records: Iterable[Mapping[str, Any]] | None, exported: Iterable[Mapping[str, Any]], namespace: str
+        self,
+        records: Iterable[Mapping[str, Any] | Evidence] | None,
+        exported: Iterable[Mapping[str, Any]],
+        namespace: str,
     ) -> tuple[int, tuple[str, ...]]:
         """How many agree with their line, and which the log tells of that are not there.
 
@@ -61,10 +98,11 @@ class Records:
             namespace: where both are.
         """
         fine, seen = 0, set()
-        for raw in records or ():
-            seen.add(raw["metadata"]["uid"])
-            fine += self._check(raw)
-        fine += sum(self._check(raw) for raw in exported if raw["metadata"]["uid"] not in seen)
+        for record in records or ():
+            evidence = record if isinstance(record, Evidence) else Evidence.of(record)
+            seen.add(evidence.raw["metadata"]["uid"])
+            fine += self._check(evidence)
+        fine += sum(self._check(Evidence.of(raw)) for raw in exported if raw["metadata"]["uid"] not in seen)
         if records is None:
             return fine, ()
         gone = [
@@ -80,8 +118,9 @@ class Records:
                 self._found.wonder(FindingKind.RECORD_MISSING, line.named, message)
         return fine, tuple(line.named for line in gone)
 
-    def _check(self, raw: Mapping[str, Any]) -> bool:
+    def _check(self, evidence: Evidence) -> bool:
         """True if it agrees with its line."""
+        raw = evidence.raw
         try:
             record = (CodeSession if raw["kind"] == SESSION_KIND else CodeExecution).read(raw)
         except ValidationError as error:
@@ -98,7 +137,7 @@ class Records:
             self._unanchored(where, record, raw.get("status") or {})
             return False
         line = self._line_of(where, anchor, self._told.get(record.metadata.uid, ()))
-        return line is not None and self._agrees(where, record, raw["status"], line)
+        return line is not None and self._agrees(where, record, evidence.status_sha256, line)
 
     def _unanchored(self, where: str, record: CodeExecution | CodeSession, status: Mapping[str, Any]) -> None:
         if lines := self._told.get(record.metadata.uid):
@@ -153,23 +192,25 @@ class Records:
         until = max(_moment(line.body["time"]) for line in chain.values())
         return last and until - _moment(told.body["time"]) > _DYING
 
-    def _agrees(
-        self, where: str, record: CodeExecution | CodeSession, status: Mapping[str, Any], line: ReadLine
-    ) -> bool:
+    def _agrees(self, where: str, record: CodeExecution | CodeSession, status_sha256: str, line: ReadLine) -> bool:
         said, found = facts_of(record), line.record
         if found.get("uid") != record.metadata.uid:
             message = f"it names the line at {line.where}, which is about {line.named} with another UID"
             self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
             return False
-        if said != found:
-            self._found.say(FindingKind.RECORD_CHANGED, where, f"{_differences(said, found)} (the line: {line.where})")
+        known, others = known_facts(record, found)
+        if others:
+            message = f"it tells {', '.join(others)}, which this version doesn't know; verify it with a newer codeexec"
+            self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
+        if said != known:
+            self._found.say(FindingKind.RECORD_CHANGED, where, f"{_differences(said, known)} (the line: {line.where})")
             return False
         form = line.body.get("statusForm", STATUS_FORM)
         if form != STATUS_FORM:
             message = f"statusForm {form!r} is unknown (allowed: {STATUS_FORM}); verify it with a newer codeexec"
             self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
             return False
-        if status_digest(status) != line.body.get("statusSHA256"):
+        if not status_sha256 or status_sha256 != line.body.get("statusSHA256"):
             message = "its status was changed in fields that lines don't hold, such as output or messages"
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{message} (the line: {line.where})")
             return False

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -79,7 +80,7 @@ def audit() -> None:
 @cluster_options
 def list_command(cluster: Cluster, as_json: bool, **asked: Any) -> None:
     """List executions and sessions, oldest first."""
-    found = cluster.run(lambda client: _records(client, Asked(**asked)))
+    found = cluster.run(lambda client: _records(client, Asked(**asked), with_output=as_json))
     if as_json:
         echo_json(as_list(found))
     else:
@@ -173,7 +174,7 @@ def verify_command(
             )
         )
     else:
-        records = None if no_cluster else cluster.run(lambda client: client.list_stored())
+        records = None if no_cluster else cluster.run(lambda client: client.list_evidence())
         found = verify(
             lines, records, namespace=namespace, now=now(), complete=complete, witness=witness, export=export
         )
@@ -216,7 +217,7 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
     chosen = Asked(**asked)
 
     async def work(client: CodeExecutionClient) -> tuple[list[Record], Verification | None]:
-        stored = await client.list_stored() if logs else ()
+        stored = await client.list_evidence() if logs else ()
         checked = verify(lines, stored, namespace=cluster.ref.namespace, now=now()) if logs else None
         return await _records(client, chosen), checked
 
@@ -232,9 +233,13 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
         click.echo(f"{len(records)} records are in {target}")
 
 
-async def _records(client: CodeExecutionClient, asked: Asked) -> list[Any]:
-    sessions = await client.list_sessions()
-    found: list[Record] = [*await client.list_executions(takes=asked.takes), *filter(asked.takes, sessions)]
+async def _records(client: CodeExecutionClient, asked: Asked, *, with_output: bool = False) -> list[Any]:
+    """The records that were asked for. Output is let go of page by page: a namespace may hold gigabytes of it."""
+    found: list[Record] = [one for one in await client.list_sessions() if asked.takes(one)]
+    async with aclosing((await client.connect()).list()) as executions:
+        async for one in executions:
+            if asked.takes(one):
+                found.append(one if with_output else auditing.without_output(one))
     return auditing.by_age(found)
 
 

@@ -46,6 +46,13 @@ def approver_of(record: Record) -> str:
     return approval.approver if approval else ""
 
 
+def without_output(execution: CodeExecution) -> CodeExecution:
+    """The same record without the text of its output, which no table and no report shows."""
+    streams = {"stdout": execution.status.stdout, "stderr": execution.status.stderr}
+    update = {name: one.model_copy(update={"text": ""}) for name, one in streams.items() if one}
+    return execution.model_copy(update={"status": execution.status.model_copy(update=update)})
+
+
 def by_age(records: Iterable[Record]) -> list[Record]:
     """Oldest first."""
     return sorted(records, key=lambda one: (str(one.metadata.creation_timestamp), kind_of(one), one.metadata.name))

@@ -1,4 +1,7 @@
-"""`codeexec doctor`: check everything that code needs to run, and say how to fix what is missing."""
+"""`codeexec doctor`: check everything that code needs to run, and say how to fix what is missing.
+
+With `--capacity` it says instead how many sandboxes fit; see `capacity_page`.
+"""
 
 import asyncio
 import sys
@@ -7,10 +10,13 @@ from importlib.metadata import version
 from typing import Final
 
 import click
+import pydantic
 from rich.text import Text
 
+from codeexec_api import Limits
 from codeexec_api.names import NODE_RUNTIME
-from executor_client.cli.common import PROGRAM, Cluster, cluster_options, now, output_option
+from executor_client.cli import capacity_page
+from executor_client.cli.common import PROGRAM, Cluster, cluster_options, explain, now, output_option
 from executor_client.cli.diagnosis import (
     RIGHTS,
     Finding,
@@ -25,6 +31,7 @@ from executor_client.cli.diagnosis import (
 )
 from executor_client.cli.display import echo_json, one_line, styled, terminal
 from executor_client.cli.inspector import Inspector
+from executor_client.cli.operator_log import OPERATOR_NAMESPACE
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import ClusterRef, Request
 from executor_client.exceptions import CodeExecError
@@ -38,13 +45,50 @@ _PROBE_SECONDS: Final = 30
 @click.command(short_help="Check the cluster, the installation and your rights.")
 @click.option("--runtime-class", metavar="NAME", help="Also check this RuntimeClass, and run the probe with it.")
 @click.option("--no-run", is_flag=True, help="Run no code; only check what the API server reports.")
+@click.option("--capacity", is_flag=True, help="Instead of the checks, show how many sandboxes fit, and what binds.")
+@click.option(
+    "--measure",
+    metavar="N",
+    type=click.IntRange(2, 1000),
+    help="With --capacity: also run N calls of each kind one after the other, and N by several callers.",
+)
+@click.option(
+    "--callers", type=click.IntRange(1, 100), default=4, show_default=True, help="With --measure: callers at once."
+)
+@click.option("--cpu", metavar="QUANTITY", help="With --capacity: CPU limit of a sandbox.")
+@click.option("--memory", metavar="QUANTITY", help="With --capacity: memory limit of a sandbox.")
+@click.option(
+    "--operator-namespace",
+    metavar="NAME",
+    default=OPERATOR_NAMESPACE,
+    show_default=True,
+    help="With --capacity: namespace of the operator, which has the default policy.",
+)
 @output_option
 @cluster_options
-def doctor(cluster: Cluster, as_json: bool, runtime_class: str | None, no_run: bool) -> None:
+def doctor(
+    cluster: Cluster,
+    as_json: bool,
+    runtime_class: str | None,
+    no_run: bool,
+    capacity: bool,
+    measure: int | None,
+    callers: int,
+    cpu: str | None,
+    memory: str | None,
+    operator_namespace: str,
+) -> None:
     """Check the cluster, the installation and your rights, run one line of Python, and say how to fix faults.
 
-    Exits with 1 if a check failed.
+    Exits with 1 if a check failed. With --capacity, show how many sandboxes fit instead.
     """
+    if capacity:
+        limits = _limits(cpu, memory)
+        asked = capacity_page.Asked(limits, runtime_class, operator_namespace, measure, callers)
+        capacity_page.run(cluster.ref, asked, as_json=as_json)
+        return
+    if measure is not None:
+        raise click.UsageError("--measure needs --capacity")
     findings = asyncio.run(examine(cluster.ref, runtime_class=runtime_class, probe=not no_run))
     if as_json:
         echo_json([asdict(finding) for finding in findings])
@@ -52,6 +96,14 @@ def doctor(cluster: Cluster, as_json: bool, runtime_class: str | None, no_run: b
         for finding in findings:
             _echo(finding)
     sys.exit(1 if failed(findings) else 0)
+
+
+def _limits(cpu: str | None, memory: str | None) -> Limits:
+    given = {"cpu": cpu, "memory": memory}
+    try:
+        return Limits(**{name: value for name, value in given.items() if value is not None})
+    except pydantic.ValidationError as error:
+        raise click.UsageError(explain(error)) from error
 
 
 async def examine(ref: ClusterRef, *, runtime_class: str | None, probe: bool) -> list[Finding]:

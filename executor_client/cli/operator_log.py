@@ -173,7 +173,7 @@ async def verify_with_operator(
     async with OperatorLog.of(ref, namespace) as operator:
         for attempt in range(1, _ATTEMPTS + 1):
             before = await operator.read()
-            records = await client.list_stored()
+            records = await client.list_evidence()
             after = await operator.read()
             found = verify(
                 [*given, *(line for log in before for line in log.lines())],

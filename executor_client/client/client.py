@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from codeexec_api import CodeExecution, CodeSession, CodeSessionSpec, ExecutionPolicySpec, Phase
+from codeexec_api.audit_records import Evidence
 from executor_client.client.execution import read_contents
 from executor_client.client.request import Request
 from executor_client.client.reviewing import Reviewing
@@ -65,6 +66,14 @@ class CodeExecutionClient(Running, Reviewing):
             CodeExecError: see `executor_client.exceptions`.
         """
         return [one async for one in (await self.connect()).list_stored()]
+
+    async def list_evidence(self) -> list[Evidence]:
+        """The same, without output: what `codeexec_api.audit_check.verify` needs, in little memory.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        return [Evidence.of(one) async for one in (await self.connect()).list_stored()]
 
     async def cancel(self, name: str) -> None:
         """Stop an execution. Nothing happens if it has ended.

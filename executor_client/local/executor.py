@@ -1,7 +1,7 @@
 """The AutoGen executor that runs code on this machine, behind Landlock and seccomp."""
 
 import keyword
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -32,6 +32,7 @@ from executor_client.autogen.functions import (
     check_program,
     module_source,
 )
+from executor_client.exceptions import NotSupported
 from executor_client.local.approval import LocalApproval
 from executor_client.local.record import Output
 from executor_client.local.sandbox import LocalSandbox, Ran, Scratch, Work, put
@@ -45,6 +46,21 @@ from executor_client.workspace.work_dir import WorkDir
 _MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
 """Policies are about images, too, and must name one; here there is none."""
+_CLUSTER_ONLY: Final = {
+    **dict.fromkeys(("namespace", "kubeconfig", "context", "client"), "it connects to no cluster: leave it out"),
+    **dict.fromkeys(("image", "runtime_class_name"), "code runs on this machine: leave it out"),
+    **dict.fromkeys(("session", "idle_timeout", "max_lifetime"), "its workspace lasts until stop(): leave it out"),
+    "stateful": "it keeps no Python variables: keep data in files",
+    "egress": "name what code may connect to in endpoints",
+    "mounts": "put the files into work_dir",
+    **dict.fromkeys(("approval_timeout", "on_approval_request"), "nobody can be asked: leave it out"),
+    **dict.fromkeys(("on_output", "on_wait"), "it returns output at the end: leave it out"),
+    "upload_files": "put the files into work_dir",
+    "download_files": "take the files from work_dir",
+    "get_file_list": "look into work_dir",
+    "result_of": "no execution waits for approval",
+}
+"""Arguments and methods of `KubernetesCodeExecutor` that need a cluster, and what to do here."""
 _NOBODY: Final = "this needs approval, and the local sandbox has nobody to ask"
 
 
@@ -94,8 +110,10 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         approval: a human's, for production. Never from a component's JSON.
         audit_log: file that the same audit lines are appended to as the operator writes; default: none. What can't be
             written down there doesn't run.
+        cluster_only: the other arguments of `KubernetesCodeExecutor`; each is refused by its name.
 
     Raises:
+        NotSupported: an argument needs a cluster; the text says what to do.
         AuditLogUnavailable: audit_log can't be written.
         ValueError: a number is out of range, functions_module is not an identifier, an endpoint is none, or audit_log
             is in work_dir.
@@ -120,7 +138,9 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         endpoints: Sequence[str] = (),
         approval: LocalApproval | None = None,
         audit_log: str | Path | None = None,
+        **cluster_only: Any,
     ) -> None:
+        _refuse(cluster_only)
         check_timeout(timeout)
         if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
             raise ValueError(f"{NO_MODULE} functions_module is {functions_module!r}")
@@ -193,6 +213,28 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         if self._folder:
             result = self._bring_back(self._folder, ran, result)
         return to_autogen(LocalCodeResult, result, code_file or ran.code_file, prepared.refusal)
+
+    async def upload_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> None:  # noqa: ARG002
+        """Raise NotSupported: put the files into work_dir."""
+        raise _not_here("upload_files")
+
+    async def download_files(
+        self,
+        files: list[Path | str],  # noqa: ARG002
+        cancellation_token: CancellationToken,  # noqa: ARG002
+        *,
+        allow_names: Sequence[Path | str] = (),  # noqa: ARG002
+    ) -> list[str]:
+        """Raise NotSupported: take the files from work_dir."""
+        raise _not_here("download_files")
+
+    async def get_file_list(self, cancellation_token: CancellationToken) -> list[str]:  # noqa: ARG002
+        """Raise NotSupported: look into work_dir."""
+        raise _not_here("get_file_list")
+
+    async def result_of(self, execution: str) -> LocalCodeResult:  # noqa: ARG002
+        """Raise NotSupported: no execution waits for approval here."""
+        raise _not_here("result_of")
 
     def _specify(self, blocks: Sequence[PreparedBlock]) -> CodeExecutionSpec:
         return CodeExecutionSpec(
@@ -272,6 +314,25 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
     def _from_config(cls, config: LocalSandboxExecutorConfig) -> Self:
         limits = Limits(**config.limits) if config.limits else None
         return cls(**config.model_dump(exclude={"limits"}), limits=limits)
+
+
+def _not_here(name: str) -> NotSupported:
+    return NotSupported(
+        f"{name} is not supported by LocalSandboxExecutor: {_CLUSTER_ONLY[name]}, or use KubernetesCodeExecutor"
+    )
+
+
+def _refuse(given: Iterable[str]) -> None:
+    """Refuse what needs a cluster by its name.
+
+    Raises:
+        NotSupported: KubernetesCodeExecutor takes such an argument.
+        TypeError: no executor does.
+    """
+    for name in given:
+        if name in _CLUSTER_ONLY:
+            raise _not_here(name)
+        raise TypeError(f"LocalSandboxExecutor got an unexpected keyword argument {name!r}")
 
 
 def _beside(work_dir: str | Path | None, audit_log: str | Path) -> Path:

@@ -24,18 +24,11 @@ from codeexec_api import (
     advance,
 )
 from codeexec_api.digests import sha256_hex
+from codeexec_api.records import BLOCK_REASONS, exit_code, how_it_ended
 from codeexec_api.v1alpha1.base import ObjectMeta
 from executor_client.model.results import STREAMS, Contents, OutputChunk, StreamName
 
 LAYERS: Final = ("Seccomp", "Landlock")
-_EXIT_CODES: Final = {Event.DEADLINE: 124, Event.OUT_OF_MEMORY: 137, Event.CANCEL: 130}
-_BLOCK_REASONS: Final = {
-    Event.EXITED_ZERO: Reason.COMPLETED.value,
-    Event.EXITED_NONZERO: Reason.NON_ZERO_EXIT.value,
-    Event.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY.value,
-    Event.DEADLINE: Reason.DEADLINE_EXCEEDED.value,
-    Event.CANCEL: "Cancelled",
-}
 
 
 @dataclass(frozen=True)
@@ -121,8 +114,8 @@ class Happened:
         self.last = end
         self.blocks.append(
             BlockStatus(
-                exit_code=_EXIT_CODES.get(end.event, end.exit_code),
-                reason=_BLOCK_REASONS[end.event],
+                exit_code=exit_code(end.event, end.exit_code) or 0,
+                reason=BLOCK_REASONS[end.event],
                 started_at=started_at,
                 duration_ms=end.duration_ms,
                 stdout_bytes=self.output.totals["stdout"] - before["stdout"],
@@ -158,7 +151,7 @@ def finished(asked: Asked, happened: Happened) -> CodeExecution:
         phase=move.phase,
         reason=move.reason.value,
         message=_how_it_ended(end, asked.spec),
-        exit_code=_EXIT_CODES.get(end.event, end.exit_code) if end else None,
+        exit_code=exit_code(end.event, end.exit_code) if end else None,
         started_at=happened.blocks[0].started_at if happened.blocks else None,
         blocks=tuple(happened.blocks),
         layers=LAYERS if end else (),
@@ -192,12 +185,5 @@ def unknown_here(language: str, program: str, known: Sequence[str]) -> str:
 def _how_it_ended(end: BlockEnd | None, spec: CodeExecutionSpec) -> str:
     if end is None:
         return "cancelled before it ran"
-    return {
-        Event.EXITED_ZERO: "all blocks ended with exit code 0",
-        Event.EXITED_NONZERO: f"the last block ended with exit code {end.exit_code}",
-        Event.OUT_OF_MEMORY: (
-            f'the code was killed: it needed more memory than Limits(memory="{spec.limits.memory}"), or killed itself'
-        ),
-        Event.DEADLINE: f"the block ran longer than timeout={spec.timeout_seconds} and was killed",
-        Event.CANCEL: "cancelled; the code was killed",
-    }[end.event]
+    memory = f'the code was killed: it needed more memory than Limits(memory="{spec.limits.memory}"), or killed itself'
+    return how_it_ended(end.event, end.exit_code, memory=memory, timeout=f"timeout={spec.timeout_seconds}")

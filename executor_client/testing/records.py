@@ -19,25 +19,22 @@ from codeexec_api import (
     OpenedEgress,
     Phase,
     Reason,
-    SessionPhase,
     advance,
     advance_session,
     condition,
     set_condition,
 )
+from codeexec_api import records as said
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import block_key, file_key
 from codeexec_api.policy import cluster_policy
+from codeexec_api.records import EGRESS_WARNING, ENDED_WITH_SESSION, duration, egress_may_be_open
 from codeexec_api.v1alpha1.sandbox import SANDBOX_FIELDS
 
 FAKE_IMAGE: Final = f"sandbox.example/fake@sha256:{0:064x}"
 """The image of the fake's default policy."""
 VERSION: Final = version("codeexec")
 """Of the operator that the fake plays."""
-_WARNING: Final = (
-    "; warning: the network of the sandbox was not shown to be closed (see status.egressProof), and the policy lets "
-    "code run anyway"
-)
 DEFAULT_POLICY: Final = cluster_policy(("codeexec-system", "codeexec-operator"))
 """Where the policy is kept of a namespace without its own, with the names of a usual installation."""
 _TARGET: Final = {"name": "api-server", "address": "192.0.2.1", "port": 443, "protocol": "TCP"}
@@ -56,9 +53,8 @@ def moved(
 ) -> CodeExecution:
     """An execution after an event, along the table of phases; `update` is for further fields of its status."""
     status = execution.status
-    proof = status.egress_proof
-    if kind is ConditionType.FINISHED and proof and not proof.verdict.holds:
-        message += _WARNING
+    if kind is ConditionType.FINISHED and egress_may_be_open(status):
+        message += EGRESS_WARNING
     move = advance(status.phase, event)
     why = (reason or move.reason).value
     generation = execution.metadata.generation
@@ -80,6 +76,9 @@ def moved(
         conditions = set_condition(conditions, failed)
     if kind is ConditionType.FINISHED:
         update["finished_at"] = now
+    took = ""
+    if kind is ConditionType.FINISHED and status.started_at:
+        took = duration((now - status.started_at).total_seconds())
     changes = {
         "phase": move.phase,
         "reason": why,
@@ -88,19 +87,10 @@ def moved(
         "observed_generation": generation,
         "operator_version": VERSION,
         "code_digest": digest,
-        "summary": execution.spec.summary.model_copy(
-            update={"duration": _duration(now, status.started_at) if kind is ConditionType.FINISHED else ""}
-        ),
+        "summary": execution.spec.summary.model_copy(update={"duration": took}),
         **update,
     }
     return execution.model_copy(update={"status": status.model_copy(update=changes)})
-
-
-def _duration(now: datetime, started: datetime | None) -> str:
-    if started is None:
-        return ""
-    seconds = (now - started).total_seconds()
-    return f"{seconds:.2f}s" if seconds < 60 else f"{int(seconds // 60)}m{int(seconds % 60)}s"
 
 
 def moved_session(
@@ -196,71 +186,16 @@ EGRESS_MESSAGES: Final = {
 }
 
 
-def session_missing(name: str, namespace: str) -> str:
-    """The message of an execution whose session is not there."""
-    return (
-        f"spec.sessionRef: there is no CodeSession {name!r} in namespace {namespace!r}; "
-        "create it before or together with the CodeExecution"
-    )
-
-
-def session_over(session: CodeSession) -> tuple[Event, Reason, str]:
-    """What becomes of an execution that comes, or whose turn comes, when its session has ended."""
-    name, status = session.metadata.name, session.status
-    if status.phase is SessionPhase.FAILED and status.started_at is None:
-        words = status.message.removesuffix(".")
-        return Event.FAULT, Reason(status.reason), f"session {name!r} could not start: {words}. Nothing was run"
-    message = (
-        f"spec.sessionRef: session {name!r} is over ({status.reason}: {status.message}). Start a new session. "
-        "Nothing was run"
-    )
-    return Event.REFUSED, Reason.SESSION_ENDED, message
-
-
 def session_ended_meanwhile(session: CodeSession) -> tuple[Event, str]:
     """What becomes of an execution that runs when its session ends."""
     if session.spec.ended:
-        return Event.CANCEL, "the session was ended while the code ran"
+        return Event.CANCEL, ENDED_WITH_SESSION
     if session.status.reason == Reason.LIFETIME_EXCEEDED.value:
         return Event.DEADLINE, f"the session ended while the code ran: {session.status.message}"
     return Event.VANISHED, "the pod was deleted while the code ran"
 
 
-def session_mismatch(spec: CodeExecutionSpec, session: CodeSession) -> str:
-    """Which limit of the pod is not that of the session; empty if all are."""
-    for field, name in (("cpu", "cpu"), ("memory", "memory"), ("ephemeral_storage", "ephemeralStorage")):
-        asked, given = getattr(spec.limits, field), getattr(session.spec.limits, field)
-        if asked != given:
-            return f"spec.limits.{name}: {asked} is not the limit of the session (allowed: {given})"
-    return ""
-
-
-def how_it_ended(event: Event, exit_code: int, spec: CodeExecutionSpec) -> str:
-    """The message of an execution whose code has ended."""
-    if not spec.blocks:
-        return "the files were transferred"
-    return {
-        Event.EXITED_ZERO: "all blocks ended with exit code 0",
-        Event.EXITED_NONZERO: f"the last block ended with exit code {exit_code}",
-        Event.OUT_OF_MEMORY: f"the code used more memory than spec.limits.memory ({spec.limits.memory}); "
-        "files in /workspace and /tmp count as memory",
-        Event.DEADLINE: f"the block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s) and was killed",
-        Event.CANCEL: "cancelled; the code was killed",
-    }[event]
-
-
-def exit_code_of(event: Event, last: int | None) -> int | None:
-    """Exit code of a record, from that of the last block that ended, if one did."""
-    if event is Event.DEADLINE:
-        return 124
-    if event in (Event.OUT_OF_MEMORY, Event.CANCEL):
-        return last or (130 if event is Event.CANCEL else 137)
-    if event is Event.EXITED_ZERO:
-        return 0
-    return last if event is Event.EXITED_NONZERO else None
-
-
-def payload_mismatch(spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> str:
+def mismatch_of_payload(spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> str:
     """What of the payload is not what the spec announces; empty if all is."""
     announced = [
         (f"spec.blocks[{index}]", block_key(index), block.sha256, block.size_bytes)
@@ -273,8 +208,5 @@ def payload_mismatch(spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> s
         content = payload.get(key)
         found = "nothing" if content is None else f"sha256 {sha256_hex(content)}, {len(content)} bytes"
         if found != f"sha256 {sha256}, {size} bytes":
-            return (
-                f"{where}: the payload holds {found} under {key!r}, but the spec announces sha256 {sha256}, "
-                f"{size} bytes. Nothing was run. Create the execution again from the code that is to run"
-            )
+            return said.payload_mismatch(where, key, found, f"sha256 {sha256}, {size} bytes")
     return ""

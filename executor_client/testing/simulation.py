@@ -38,6 +38,7 @@ from codeexec_api import (
     evaluate,
     judge,
 )
+from codeexec_api import records as said
 from codeexec_api.approval import asking, by_whom, decided, question, undecided
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.code_rules import Reading, find
@@ -62,14 +63,6 @@ from executor_client.testing import records
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script, StreamName, Workspace
 from executor_client.testing.output import STREAMS, Collected, Frames, Output, collect
 from executor_client.testing.store import Growing, Records
-
-_BLOCK_EVENTS: Final = {
-    "Completed": Event.EXITED_ZERO,
-    "NonZeroExit": Event.EXITED_NONZERO,
-    "OutOfMemory": Event.OUT_OF_MEMORY,
-    "DeadlineExceeded": Event.DEADLINE,
-    "Cancelled": Event.CANCEL,
-}
 
 
 @dataclass(eq=False)
@@ -303,7 +296,7 @@ class Simulation:
             session = self.session_of(name)
             pending = self.executions[name].status.phase is Phase.PENDING
             if session and session not in self.sessions and pending:
-                message = records.session_missing(session, self.namespace)
+                message = said.session_missing(session, self.namespace)
                 self._finish(self._runs[name], Event.REFUSED, message, Reason.SESSION_NOT_FOUND)
 
     def lose_pod(self, name: str) -> None:
@@ -430,7 +423,7 @@ class Simulation:
             event, message = records.session_ended_meanwhile(session)
             self._finish(run, event, message)
             return
-        event, reason, message = records.session_over(session)
+        event, reason, message = said.session_over(session)
         if event is Event.FAULT and execution.status.phase is not Phase.STARTING:  # only what is starting can fail
             if allowed:
                 self._await_session(run, session)
@@ -448,7 +441,7 @@ class Simulation:
 
     def _accept(self, run: _Run) -> None:
         execution, session = self.executions[run.name], self.session_of(run.name)
-        problem = records.payload_mismatch(execution.spec, run.payload)
+        problem = records.mismatch_of_payload(execution.spec, run.payload)
         lenient = without_code_rules(self._policy)
         verdict = self._evaluate(execution.spec, lenient) if problem else self._look_at(run)
         if verdict.decision is Decision.DENIED:
@@ -493,7 +486,7 @@ class Simulation:
         """True if the session doesn't take the execution, which has ended then. `allowed`: nobody has to approve it."""
         if session.status.phase.terminal:
             self._leave_session(run, session, allowed=allowed)
-        elif problem := records.session_mismatch(self.executions[run.name].spec, session):
+        elif problem := said.session_mismatch(self.executions[run.name].spec, session):
             self._finish(run, Event.REFUSED, problem, Reason.SESSION_MISMATCH)
         else:
             return False
@@ -605,8 +598,8 @@ class Simulation:
         collected = collect(run.pod.workspace, spec.artifacts)
         done = run.frames.frame(done=True, **run.output.totals(), artifactsOmitted=collected.omitted)
         run.pod.log.add((self.now, done))
-        event = _BLOCK_EVENTS[run.blocks[-1].reason] if run.blocks else Event.EXITED_ZERO
-        message = records.how_it_ended(event, run.blocks[-1].exit_code if run.blocks else 0, spec)
+        event = said.BLOCK_EVENTS[run.blocks[-1].reason] if run.blocks else Event.EXITED_ZERO
+        message = said.how_code_ended(event, run.blocks[-1].exit_code, spec) if run.blocks else said.FILES_TRANSFERRED
         self._finish(run, event, message, **self._given_out(run, collected))
 
     def _given_out(self, run: _Run, collected: Collected | None) -> dict[str, Any]:
@@ -632,7 +625,7 @@ class Simulation:
         """End an execution, and let the next one of its session begin."""
         started = self.executions[run.name].status.started_at is not None
         if started:
-            exit_code = records.exit_code_of(event, run.blocks[-1].exit_code if run.blocks else None)
+            exit_code = said.exit_code(event, run.blocks[-1].exit_code if run.blocks else None)
             given_out = {} if "stdout" in more else self._given_out(run, None)
             more = {"blocks": tuple(run.blocks), "exit_code": exit_code, **given_out, **more}
         run.endless_since = None

@@ -10,15 +10,25 @@ EXECUTIONS = f"/apis/codeexec.dev/v1alpha1/namespaces/{SANDBOX}/codeexecutions"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/codeexec-operator"
 WHOAMI = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 AGENT = f"system:serviceaccount:{SANDBOX}:codeexec-agent"
+SESSIONS = f"/apis/codeexec.dev/v1alpha1/namespaces/{SANDBOX}/codesessions"
 OTHER = "system:serviceaccount:kube-public:anybody"
-SCHEMAS = ("codeexec-operator-lease", "codeexec-operator", "codeexec-agents")
+SCHEMAS = ("codeexec-operator-lease", "codeexec-operator", "codeexec-creations", "codeexec-agents")
+POSTED = {
+    WHOAMI: {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
+    SESSIONS: {
+        "apiVersion": "codeexec.dev/v1alpha1",
+        "kind": "CodeSession",
+        "metadata": {"name": "queued"},
+        "spec": {"source": {"agent": "queued"}, "requestedBy": AGENT},
+    },
+}
 OF_EVERYBODY = ("service-accounts", "workload-low")
 """FlowSchema and level of Kubernetes' own for ServiceAccounts."""
 
 
 @pytest.fixture(scope="module")
 def queue_of(admin) -> Callable[..., tuple[str, str]]:
-    """FlowSchema and level that the API server chooses for a GET of a user, or a review of itself, by their names."""
+    """FlowSchema and level that the API server chooses for a user's GET, or for what is posted, by their names."""
 
     def name(kind: str, uid: str) -> str:
         return next((one["metadata"]["name"] for one in admin.list(kind, None) if one["metadata"]["uid"] == uid), uid)
@@ -27,8 +37,7 @@ def queue_of(admin) -> Callable[..., tuple[str, str]]:
         namespace = user.split(":")[2]
         groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
         connection = Admin(admin.kubeconfig, user, groups).connection
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        how = ("POST", path, review) if path == WHOAMI else ("GET", path)
+        how = ("POST", path, POSTED[path]) if path in POSTED else ("GET", path)
         headers = connection.request(*how, **query).headers
         return (
             name("flowschema", headers["X-Kubernetes-PF-FlowSchema-UID"]),
@@ -61,6 +70,10 @@ def test_the_operator_and_agents_wait_in_queues_of_their_own(in_force, lease, qu
     assert queue_of(operator, LEASES) == ("codeexec-operator-lease", "leader-election")
     assert queue_of(AGENT, EXECUTIONS) == agents
     assert queue_of(AGENT, EXECUTIONS, watch="true", timeoutSeconds="1") == agents
+
+
+def test_what_agents_create_waits_in_queues_of_its_own(in_force, queue_of):
+    assert queue_of(AGENT, SESSIONS, dryRun="All") == ("codeexec-creations", "codeexec-creations")
 
 
 def test_what_agents_ask_for_elsewhere_and_others_ask_for_waits_where_it_did(in_force, queue_of):

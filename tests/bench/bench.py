@@ -3,7 +3,9 @@
 Run by `make bench`. Prints tables with ratios and writes `.codeexec/bench.json`, from which `page.py` makes the page.
 What is timed: one call of `print(1)`, in a session, with a pod from a pool and with one of its own (where the cluster
 has gVisor, also there); the phases of each; as many calls at once as the pool has pods, and twice as many; calls
-without end; a call with 10 MB of output; and how long a printed line is under way to the caller. The peers: a hardened
+without end; a call with 10 MB of output; how long a printed line is under way to the caller; the first call of an
+executor that is constructed and started for it; the first command of a new sandbox (ComputeSDK's method, one after the
+other); and what idle sessions take. The peers: a hardened
 pod that already runs, into which a Python is started by its attached stdin, and by `exec`; a bare pod with the same
 hardening and resources from its creation to its end; `docker run --rm` with the same hardening; AutoGen's Docker
 executor, whose container is already running, per call; AutoGen's Local executor. Peers that need Docker are left out
@@ -24,6 +26,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +36,18 @@ from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 from kubernetes.aio import client, config
 
 from codeexec_operator.core.starts import STARTS_PER_NODE
-from executor_client import KubernetesCodeExecutor, Limits, Request, SourceBlock, prepare
+from executor_client import CodeExecutionClient, KubernetesCodeExecutor, Limits, Request, SourceBlock, prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from cluster_tools import ROOT, image
 from contenders import CODE, bare_attach_and_exec, bare_pod, calls, closed_network, concurrent_calls, docker_run
+from density import density, text
+from first import first_call, first_command, first_command_of_docker
+from history import entry, said, wins_and_losses
 from load import Burst, Sustained, bursts, sustained
-from measuring import WARM_UP, measure
+from measuring import WARM_UP, in_turn, measure, one_after_the_other
 from output import delays_here, delays_of_docker, prints_much
+from page import kept
 from phases import DatedClient, Way, phases
 from stage import Pool, a_namespace, pods_used_again, without_the_default_pool
 from tables import Table, table
@@ -50,6 +57,9 @@ OUTPUT_RUNS = max(3, RUNS // 3)
 BURST = int(os.environ.get("BURST", "4"))
 """Pods of the pool that calls are sent to at once."""
 BURST_ROUNDS = max(2, RUNS // 3)
+FIRST_RUNS = int(os.environ.get("FIRST_RUNS", str(max(5, RUNS // 2))))
+TTI_RUNS = int(os.environ.get("TTI_RUNS", "20"))
+"""ComputeSDK makes 100."""
 LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "30"))
 LOAD_ROUNDS = 2
 CALLERS = STARTS_PER_NODE
@@ -57,10 +67,22 @@ CALLERS = STARTS_PER_NODE
 
 SMALL = Limits(cpu="250m", memory="96Mi")
 """Of sessions and of pods in a pool: the node has room for a pod of the default size besides."""
+DEFAULT = Limits()
+"""What users get who choose nothing."""
+NO_POOL = Limits(cpu="499m")
+"""The same, as far as anybody notices, but no pool has such pods."""
 UNDER_LOAD = Limits(cpu="200m", memory="96Mi")
 """The node has room for five of these; with less CPU a pod spends most of its start being throttled."""
 
 SESSION = "codeexec: later call of a session"
+SESSION_DEFAULT = "codeexec: the same, with the default limits"
+POOL_DEFAULT = "codeexec: a pod from a pool, with the default limits"
+FIRST = "codeexec: KubernetesCodeExecutor()"
+FIRST_STATEFUL = "codeexec: KubernetesCodeExecutor(stateful=True)"
+FIRST_NEW_POD = "codeexec: the same as the first, no pod ready"
+TTI = "codeexec: a session, as installed by default"
+TTI_NEW_POD = "codeexec: a session, no pod ready"
+TTI_DOCKER = "docker run, then docker exec"
 POOL = "codeexec: a pod from a pool for each call"
 REUSED = "codeexec: a pod from a pool, used again (podReuse)"
 COLD = "codeexec: a new pod for each call"
@@ -79,6 +101,8 @@ class Stage:
     """What every measurement uses."""
 
     api: client.ApiClient
+    folder: Path
+    """Of AutoGen's executors."""
     docker: dict[str, CodeExecutor] = field(default_factory=dict)
     """AutoGen's; empty if no Docker daemon answers."""
     local: dict[str, CodeExecutor] = field(default_factory=dict)
@@ -96,26 +120,74 @@ async def has_gvisor(api: client.ApiClient) -> bool:
 async def one_call(stage: Stage) -> Table:
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(Pool(stage.api, 1, SMALL))
+        default_pool = await stack.enter_async_context(Pool(stage.api, 1, DEFAULT))
         by_attach, by_exec = await stack.enter_async_context(bare_attach_and_exec(stage.api, SMALL))
         here: dict[str, KubernetesCodeExecutor] = {
             SESSION: ours(limits=SMALL),
+            SESSION_DEFAULT: ours(),
             POOL: ours(session="per-call", limits=SMALL),
-            COLD: ours(session="per-call"),
+            POOL_DEFAULT: ours(session="per-call"),
+            COLD: ours(session="per-call", limits=NO_POOL),
         }
         if await has_gvisor(stage.api):
-            here["codeexec: the same in gVisor"] = ours(session="per-call", runtime_class_name=GVISOR)
+            here["codeexec: the same in gVisor"] = ours(session="per-call", limits=NO_POOL, runtime_class_name=GVISOR)
         for executor in here.values():
             await stack.enter_async_context(executor)
         contenders = {name: calls(executor) for name, executor in (here | stage.docker | stage.local).items()}
         contenders |= {ATTACH: by_attach, EXEC: by_exec, BARE: bare_pod(client.CoreV1Api(stage.api), Limits())}
         contenders |= {DOCKER_RUN: docker_run(Limits())} if stage.docker else {}
-        times = await measure(contenders, RUNS, {POOL: pool.full})
+        times = await measure(contenders, RUNS, {POOL: pool.full, POOL_DEFAULT: default_pool.full})
     return table(
         "calls",
         f"one call of {CODE}",
         times,
-        {"session / this": SESSION, "pool / this": POOL, "new pod / this": COLD},
+        {
+            "session / this": SESSION,
+            "pool / this": POOL,
+            "new pod / this": COLD,
+            "session, default limits / this": SESSION_DEFAULT,
+            "pool, default limits / this": POOL_DEFAULT,
+        },
     )
+
+
+async def first_calls(stage: Stage) -> list[Table]:
+    """Each run starts from nothing. The pool is the one that the chart makes: one pod of the default limits."""
+
+    def theirs() -> CodeExecutor:
+        return DockerCommandLineCodeExecutor(image=image(), timeout=60, work_dir=stage.folder)
+
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(Pool(stage.api, 1, DEFAULT))
+        caller = await stack.enter_async_context(CodeExecutionClient())
+        executors = {
+            FIRST: first_call(KubernetesCodeExecutor, pool.full),
+            FIRST_STATEFUL: first_call(lambda: KubernetesCodeExecutor(stateful=True), pool.full),
+            FIRST_NEW_POD: first_call(lambda: KubernetesCodeExecutor(limits=NO_POOL)),
+        }
+        executors |= {DOCKER: first_call(theirs)} if stage.docker else {}
+        calls_first = await in_turn(executors, FIRST_RUNS)
+        await pool.full()
+        sandboxes = {
+            TTI: first_command(caller, Request(agent="bench")),
+            TTI_NEW_POD: first_command(caller, Request(agent="bench", limits=NO_POOL)),
+        }
+        sandboxes |= {TTI_DOCKER: first_command_of_docker()} if stage.docker else {}
+        commands = await one_after_the_other(sandboxes, TTI_RUNS)
+    return [
+        table(
+            "first",
+            "construct, start, first call",
+            calls_first,
+            {"default / this": FIRST, "stateful / this": FIRST_STATEFUL, "new pod / this": FIRST_NEW_POD},
+        ),
+        table(
+            "tti",
+            "create, first command, one after the other",
+            commands,
+            {"default / this": TTI, "new pod / this": TTI_NEW_POD},
+        ),
+    ]
 
 
 async def where_the_time_goes(stage: Stage) -> list[Table]:
@@ -137,18 +209,26 @@ async def under_load(stage: Stage) -> list[Table]:
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(Pool(stage.api, BURST, UNDER_LOAD))
         pooled = concurrent_calls(await stack.enter_async_context(ours(session="per-call", limits=UNDER_LOAD)))
+        default_pool = await stack.enter_async_context(Pool(stage.api, BURST, DEFAULT))
+        pooled_default = concurrent_calls(await stack.enter_async_context(ours(session="per-call")))
+
+        async def both_full() -> None:
+            await asyncio.gather(pool.full(), default_pool.full())
+
         peers = {name: concurrent_calls(one) for name, one in stage.docker.items()}
         if stage.docker:
             network = await stack.enter_async_context(closed_network())
             peers[DOCKER_RUN] = docker_run(UNDER_LOAD, network)
         waves = {f"codeexec: {count} at once, {BURST} pods ready": Burst(pooled, count) for count in (BURST, 2 * BURST)}
+        waves[f"codeexec: {BURST} at once, {BURST} ready, default limits"] = Burst(pooled_default, BURST)
         waves |= {f"{name}, {BURST} at once": Burst(call, BURST) for name, call in peers.items()}
-        await bursts(waves, BURST_ROUNDS, pool.full)
-        loops = {name: Sustained(call) for name, call in {POOL: pooled, **peers}.items()}
-        load = {"callers": CALLERS, "seconds": LOAD_SECONDS, "head_start": BURST, "rounds": LOAD_ROUNDS}
-        await sustained(loops, before=pool.full, **load)
+        await bursts(waves, BURST_ROUNDS, both_full)
+        ours_too = {POOL: pooled, POOL_DEFAULT: pooled_default}
+        loops = {name: Sustained(call) for name, call in {**ours_too, **peers}.items()}
+        load: dict[str, Any] = {"callers": CALLERS, "seconds": LOAD_SECONDS, "head_start": BURST, "rounds": LOAD_ROUNDS}
+        await sustained(loops, before=both_full, **load)
         async with pods_used_again(stage.api):
-            await sustained(again := {REUSED: Sustained(pooled)}, before=pool.full, **load)
+            await sustained(again := {REUSED: Sustained(pooled)}, before=both_full, **load)
         loops |= again
     walls = {name: {"wall_s": statistics.median(one.walls)} for name, one in waves.items()}
     rates = {name: {"per_second": one.per_second} for name, one in loops.items()}
@@ -164,7 +244,7 @@ async def under_load(stage: Stage) -> list[Table]:
             "sustained",
             f"each call of {CALLERS} callers, for {LOAD_SECONDS:.0f} s",
             {name: one.seconds for name, one in loops.items()},
-            {"ours / this": POOL},
+            {"ours / this": POOL, "default limits / this": POOL_DEFAULT},
             rates,
         ),
     ]
@@ -192,11 +272,11 @@ async def lines(stage: Stage) -> Table:
 @asynccontextmanager
 async def a_stage() -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
-        stage = Stage(await stack.enter_async_context(client.ApiClient()))
-        await stack.enter_async_context(a_namespace(client.CoreV1Api(stage.api)))
-        await stack.enter_async_context(without_the_default_pool(stage.api))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.chmod(0o755)  # the image's user is not root, as whom AutoGen writes there
+        stage = Stage(await stack.enter_async_context(client.ApiClient()), folder)
+        await stack.enter_async_context(a_namespace(client.CoreV1Api(stage.api)))
+        await stack.enter_async_context(without_the_default_pool(stage.api))
         stage.local[LOCAL] = LocalCommandLineCodeExecutor(timeout=60, work_dir=folder)
         if docker_version():
             executor = DockerCommandLineCodeExecutor(image=image(), timeout=60, work_dir=folder)
@@ -233,26 +313,58 @@ async def machine(api: client.ApiClient) -> str:
     )
 
 
+def commit() -> str:
+    """What is measured; with a mark if it was changed."""
+    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def versions() -> dict[str, str]:
+    """Of codeexec and of what it is compared with."""
+    return {name: version(name) for name in ("codeexec", "autogen-core", "autogen-ext")}
+
+
+def print_all(tables: list[Table], facts: Mapping[str, Any]) -> None:
+    print(*("", *(f"{one.text()}\n" for one in tables)), sep="\n")
+    wins, losses = wins_and_losses(tables)
+    for word, found in (("slower than a peer", losses), ("faster than a peer", wins)):
+        print(f"codeexec is {word}:", *(f"  {one.ratio:7.2f}  {one.key}" for one in found), "", sep="\n")
+    print(*text(facts["density"]), sep="\n")
+    print(f"{RUNS} runs of a call and {OUTPUT_RUNS} of much output, interleaved, after {WARM_UP} not counted")
+    print(facts["machine"])
+
+
 async def main() -> None:
     await config.load_kube_config(os.environ["KUBECONFIG"])
+    begun = datetime.now(UTC)
     async with a_stage() as stage:
         tables = [await one_call(stage)]
         tables += await where_the_time_goes(stage)
+        tables += await first_calls(stage)
         tables += await under_load(stage)
         tables += [await much_output(stage), await lines(stage)]
+        crowd, idle = await density(stage.api, RUNS)
+        tables.append(crowd)
         facts = {
             "machine": await machine(stage.api),
-            "date": datetime.now(UTC).date().isoformat(),
+            "at": begun.isoformat(timespec="minutes"),
+            "date": begun.date().isoformat(),
+            "commit": commit(),
+            "versions": versions(),
+            "load_average": os.getloadavg()[0],
             "runs": RUNS,
+            "first_runs": FIRST_RUNS,
+            "tti_runs": TTI_RUNS,
             "burst_rounds": BURST_ROUNDS,
             "output_runs": OUTPUT_RUNS,
             "not_counted": WARM_UP,
+            "density": idle,
         }
-    print(*("", *(f"{one.text()}\n" for one in tables)), sep="\n")
-    print(f"{RUNS} runs of a call and {OUTPUT_RUNS} of much output, interleaved, after {WARM_UP} not counted")
-    print(facts["machine"])
+    print_all(tables, facts)
+    found = {**facts, "tables": [one.dump() for one in tables]}
+    print(*said([*kept(ROOT / "docs" / "bench"), entry(found)]), sep="\n")
     path = ROOT / ".codeexec" / "bench.json"
-    path.write_text(json.dumps({**facts, "tables": [one.dump() for one in tables]}, indent=2) + "\n")
+    path.write_text(json.dumps(found, indent=2) + "\n")
     print(f"all figures: {path.relative_to(ROOT)}")
 
 

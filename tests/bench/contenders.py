@@ -130,11 +130,11 @@ async def closed_network() -> AsyncIterator[str]:
     are taken in either order. Containers that share one don't come near them.
     """
     command = ("docker", "run", "--rm", "--detach", "--network", "none", "--entrypoint", "sleep", image(), "infinity")
-    container = (await _output_of(*command)).decode().strip()
+    container = (await output_of(*command)).decode().strip()
     try:
         yield f"container:{container}"
     finally:
-        await _output_of("docker", "rm", "--force", container)
+        await output_of("docker", "rm", "--force", container)
 
 
 def docker_run(limits: Limits, network: str = "none") -> Contender:
@@ -148,12 +148,12 @@ def docker_run(limits: Limits, network: str = "none") -> Contender:
     ]
 
     async def call() -> None:
-        assert await _output_of(*command) == b"1\n"
+        assert await output_of(*command) == b"1\n"
 
     return call
 
 
-async def _output_of(*command: str) -> bytes:
+async def output_of(*command: str) -> bytes:
     """What a command prints; it has to end well, and within a minute."""
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     try:

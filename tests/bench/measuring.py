@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 Contender = Callable[[], Awaitable[object]]
@@ -35,6 +36,49 @@ async def measure(
                 times[name].append(seconds)
         progress(f"round {number + 1} of {WARM_UP + runs}")
     return times
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """What is made anew for each run, and taken away again. Only `begin` is timed, until its first result."""
+
+    begin: Callable[[], Awaitable[Contender]]
+    """Ends with the first result; gives what takes it away."""
+    before: Contender = nothing
+    """Not timed."""
+
+
+async def in_turn(contenders: Mapping[str, Fresh], runs: int) -> dict[str, list[float]]:
+    """Each contender in turn, so that all see the same drift of the machine. The first round is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(1 + runs):
+        for name, one in contenders.items():
+            seconds = await _once(one)
+            if number:
+                times[name].append(seconds)
+        progress(f"first call: round {number + 1} of {1 + runs}")
+    return times
+
+
+async def one_after_the_other(contenders: Mapping[str, Fresh], runs: int) -> dict[str, list[float]]:
+    """All runs of a contender without a pause, then those of the next: ComputeSDK's sequential mode."""
+    times: dict[str, list[float]] = {}
+    for name, one in contenders.items():
+        times[name] = [await _once(one) for _ in range(runs)]
+        progress(f"first command: {name}")
+    return times
+
+
+async def _once(one: Fresh) -> float:
+    await one.before()
+    ends: list[Contender] = []
+
+    async def begin() -> None:
+        ends.append(await one.begin())
+
+    seconds = await timed(begin)
+    await ends[0]()
+    return seconds
 
 
 def progress(text: str) -> None:

@@ -1,9 +1,11 @@
-"""The figure of the page: how long a call takes in each way, and where the time of ours goes."""
+"""The figures of the page: how long a call takes in each way, where the time of ours goes, and ratios over time."""
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
+from history import by_date, ratios
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
@@ -11,6 +13,7 @@ from tables import Table, milliseconds
 
 OURS, OTHERS, TEXT = "#1f6feb", "#8c959f", "#24292f"
 PHASE_COLOURS = ("#a5d6ff", "#54aeff", "#0969da", "#bf8700", "#8250df")
+_LINES = ("#0969da", "#bf8700", "#8250df", "#1a7f37", "#cf222e", "#57606a", "#db61a2", "#0550ae")
 _SETTINGS = {
     "svg.hashsalt": "codeexec",  # else the names of its parts differ each time
     "svg.fonttype": "none",  # text stays text: it can be searched, and read aloud
@@ -36,8 +39,33 @@ def svg(calls: Table, phases: Sequence[Table]) -> str:
         above, below = figure.subplots(2, 1, height_ratios=heights)
         _draw_calls(above, calls)
         _draw_phases(below, phases)
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+        return _as_text(figure)
+
+
+def history_svg(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Each ratio of all runs, as a line; the same for the same entries."""
+    runs = by_date(entries)
+    found = [ratios(one) for one in runs]
+    keys = list(dict.fromkeys(key for one in found for key in one))
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure(figsize=(12, 0.22 * len(keys) + 1.5), layout="constrained", facecolor="white")
+        axes = figure.subplots()
+        for number, key in enumerate(keys):
+            places = [place for place, one in enumerate(found) if key in one]
+            values = [found[place][key] for place in places]
+            style = ("-", "--", ":")[number // len(_LINES) % 3]
+            axes.plot(places, values, f"o{style}", color=_LINES[number % len(_LINES)], markersize=4, label=key)
+        axes.axhline(1, color=TEXT, linewidth=1)
+        axes.set_yscale("log")
+        axes.set_xticks(range(len(runs)), [str(one["date"]) for one in runs])
+        axes.set_title("codeexec's p50 / the peer's: below the line codeexec is faster", loc="left")
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=7)
+        return _as_text(figure)
+
+
+def _as_text(figure: Figure) -> str:
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     # Matplotlib ends some lines with a space.
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 

@@ -65,7 +65,8 @@ class Table:
     """Rows with the same columns."""
 
     kind: str
-    """The table's kind, for the page: `calls`, `phases`, `burst`, `sustained`, `output`, `lines`."""
+    """The table's kind, for the page: `calls`, `phases`, `first`, `tti`, `burst`, `burst100`, `sustained`, `output`,
+    `lines`, `density`."""
     title: str
     rows: Sequence[Row]
 

@@ -1,6 +1,7 @@
 """Files go into the workspace of a session and come back: whole, regular files only, and each transfer is on record."""
 
 import base64
+import gzip
 import hashlib
 import json
 import os
@@ -333,8 +334,9 @@ async def test_each_transfer_is_on_record_without_the_content(make, admin, work_
 
     forms = (marker.decode(), base64.b64encode(marker).decode())
     [ref] = download["status"]["outputRefs"]
-    content = json.dumps(admin.get("configmap", ref["name"]))
-    assert forms[1] in content  # the control: where the content is, it is found in this form
+    stored = admin.get("configmap", ref["name"])["binaryData"]
+    assert gzip.decompress(base64.b64decode(stored["artifact-0.gz"])) == marker  # the control: this is where it is
+    forms += (stored["artifact-0.gz"],)
     log = operator_log(admin)
     assert upload["metadata"]["name"] in log
     for form in forms:

@@ -4,7 +4,8 @@ The cluster is that of the component tier: a real API server, etcd and scheduler
 process. A neighbour with ready pods makes CALLS (30) calls without the flood and CALLS beside it, ROUNDS (3) times. The
 flood is FLOOD (10000) executions whose code can't be opened, a tenth as many sessions, LOUD (50) executions with 0.8 MB
 of output and HOSTILE (20) with code that takes long to read. It comes with an agent's rights. The flood and the
-neighbour are processes of their own. VALUES are values of the chart, as JSON.
+neighbour are processes of their own. VALUES are values of the chart, as JSON. SEATS (600, the API
+server's default) is how many requests the API server takes at a time.
 
 Prints p50 and p95 of both, their ratios, the median ratio of the rounds, and how much of a core each process took.
 """
@@ -18,9 +19,11 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from api_server import Unreachable
 from cluster_tools import SANDBOX, wait_for
 from component_stage import LIMITS, Stage
 from operator_process import OperatorProcess
@@ -33,6 +36,7 @@ FLOOD: Final = int(os.environ.get("FLOOD", "10000"))
 LOUD: Final = int(os.environ.get("LOUD", "50"))
 HOSTILE: Final = int(os.environ.get("HOSTILE", "20"))
 ROUNDS: Final = int(os.environ.get("ROUNDS", "3"))
+SEATS: Final = int(os.environ.get("SEATS", "600"))
 VALUES: Final = json.loads(os.environ.get("VALUES", "{}"))
 NOISY, QUIET = f"{SANDBOX}-noisy", f"{SANDBOX}-quiet"
 READY: Final = CALLS + 5
@@ -81,8 +85,15 @@ def clean_up(stage: Stage) -> None:
     """What is left of the flood."""
     for plural in (SESSION_PLURAL, EXECUTION_PLURAL):
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{NOISY}/{plural}"
-        stage.admin.connection.request("DELETE", path, seconds=300)
+        wait_for(f"the {plural} of the flood to be gone", lambda path=path: _is_empty(stage, path), 300)
     wait_for("the pods of the flood to be gone", lambda: not stage.pods(NOISY), 300)
+
+
+def _is_empty(stage: Stage, path: str) -> bool:
+    """Deletes what is left. The API server gives each request for all of them a minute."""
+    with suppress(Unreachable):
+        stage.admin.connection.request("DELETE", path, seconds=70)
+    return not stage.admin.connection.json("GET", path, limit=1)["items"]
 
 
 class Meter:
@@ -127,18 +138,18 @@ async def play(stage: Stage, operator: OperatorProcess) -> None:
         wait_for("the flood to begin", lambda: has_begun(stage), 180)
         meter = Meter(processes | {"flood": flood.pid})
         beside, shares_beside = await calls(neighbour), meter.shares()
-        if flood.returncode is not None:
-            print("the flood was over before the calls: choose a larger FLOOD")
-        else:
-            flood.terminate()
-        await flood.wait()
-        clean_up(stage)
         rows = [_row("alone", alone), _row("beside the flood", beside)]
         ratios.append((rows[1][1] / rows[0][1], rows[1][2] / rows[0][2]))
         print(f"round {number:<12}{'p50':>10}{'p95':>10}   CPU, of a core")
         for (name, p50, p95), shares in zip(rows, (shares_alone, shares_beside), strict=True):
             print(f"{name:18}{p50:7.0f} ms{p95:7.0f} ms   {shares}")
         print(f"{'ratio':18}{ratios[-1][0]:10.2f}{ratios[-1][1]:10.2f}", flush=True)
+        if flood.returncode is not None:
+            print("the flood was over before the calls: choose a larger FLOOD")
+        else:
+            flood.terminate()
+        await flood.wait()
+        clean_up(stage)
     p50, p95 = (statistics.median(one) for one in zip(*ratios, strict=True))
     print(f"{'median ratio':18}{p50:10.2f}{p95:10.2f}")
     assert neighbour.stdin
@@ -154,9 +165,11 @@ def _row(name: str, times: list[float]) -> tuple[str, float, float]:
 def main() -> None:
     """On a cluster of its own."""
     quotas = {"pods": 20_000, "cpu": "20000", "memory": "20000Gi", "ephemeralStorage": "20000Gi", "secrets": 100_000}
+    reading = SEATS * 2 // 3  # as in the API server's defaults
+    seats = (f"--max-requests-inflight={reading}", f"--max-mutating-requests-inflight={SEATS - reading}")
     with tempfile.TemporaryDirectory() as folder:
         values = {"resourceQuota": {**quotas, "configMaps": 100_000}, **VALUES}
-        with Stage(Path(folder), namespaces=(NOISY, QUIET), values=values) as stage:
+        with Stage(Path(folder), namespaces=(NOISY, QUIET), values=values, api_server_arguments=seats) as stage:
             operator = stage.operator(direct=True)
             operator.start()
             try:

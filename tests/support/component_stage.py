@@ -9,7 +9,7 @@ import json
 import os
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +22,7 @@ from chart.install import IMAGE, wait_until_served
 from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, wait_for
 from control_plane import (
     API_SERVER,
+    AUTOSCALING_CONTROLLERS,
     CONTROLLERS,
     NEEDED_CONTROLLERS,
     NODE_CONTROLLERS,
@@ -70,6 +71,7 @@ class Stage:
         namespaces: sandbox namespaces.
         values: of the chart, beside those that simulated nodes need.
         nodes: how many.
+        api_server_arguments: beside those that every control plane of tests has.
     """
 
     def __init__(
@@ -79,17 +81,26 @@ class Stage:
         namespaces: tuple[str, ...] = (SANDBOX,),
         values: Mapping[str, Any] | None = None,
         nodes: int = 3,
+        api_server_arguments: Sequence[str] = (),
     ) -> None:
         self.folder, self.namespaces, self._count = folder, namespaces, nodes
         self._values = {**_values(namespaces), **(values or {})}
+        self._api_server_arguments = api_server_arguments
         self._stack = ExitStack()
         self._operators = 0
 
     def __enter__(self) -> Self:
         with self._stack:
             programs = (*API_SERVER, *CONTROLLERS, *SCHEDULER)
-            controllers = (*NEEDED_CONTROLLERS, *NODE_CONTROLLERS)
-            plane = ControlPlane(self.folder / "plane", programs=programs, controllers=controllers)
+            controllers = (*NEEDED_CONTROLLERS, *NODE_CONTROLLERS, *AUTOSCALING_CONTROLLERS)
+            often = ["--horizontal-pod-autoscaler-sync-period=1s"]
+            plane = ControlPlane(
+                self.folder / "plane",
+                programs=programs,
+                controllers=controllers,
+                controller_manager_arguments=often,
+                api_server_arguments=self._api_server_arguments,
+            )
             self.plane = self._stack.enter_context(plane)
             self.admin = Admin(self.plane.kubeconfig)
             self._install()

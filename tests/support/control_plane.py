@@ -50,6 +50,7 @@ NODE_CONTROLLERS = (
     "pod-garbage-collector-controller",
     "taint-eviction-controller",
 )
+AUTOSCALING_CONTROLLERS = ("horizontal-pod-autoscaler-controller",)
 
 _START_SECONDS = 60
 _STOP_SECONDS = 10
@@ -238,6 +239,10 @@ class ControlPlane:
             )
         )
         return path
+
+    def serving_certificate(self, file: str, *names: str) -> tuple[Path, Path]:
+        """Certificate and key of a server with these names, signed by ca.crt."""
+        return self._authority.issue(file, file, names=names)
 
     # --- whether it is ready -----------------------------------------------------------
 

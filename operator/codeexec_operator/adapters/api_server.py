@@ -99,6 +99,8 @@ class ApiServer:
         """The time by the API server's clock, as the last answer told it."""
         self.may_send: Callable[[], object] = lambda: None
         """Called before each request; it must not return if the request may not be sent."""
+        self.patched: Callable[[float], object] = lambda _: None
+        """Called with the seconds that each PATCH took."""
 
     @classmethod
     async def connect(cls) -> "ApiServer":
@@ -154,10 +156,13 @@ class ApiServer:
                 headers["Content-Type"] = _MERGE_PATCH if verb == "PATCH" else _JSON
             data = None if body is None else json.dumps(body).encode()
             route = {"allow_redirects": False, **self._route}
-            url = self._host + path
+            url, begun = self._host + path, time.monotonic()
             async with self._requests.request(verb, url, params=query, data=data, headers=headers, **route) as response:
                 self.date = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else self.date
-                return _parse(await _checked(response))
+                body_read = await _checked(response)
+            if verb == "PATCH":
+                self.patched(time.monotonic() - begun)
+            return _parse(body_read)
 
     async def pages(
         self, path: str, limit: int, *, query: Mapping[str, str] | None = None, accept: str = _JSON

@@ -80,6 +80,10 @@ class Cluster(Records, Contents):
         """From now on call this before each request; it must not return if the request may not be sent."""
         self._api.may_send = may_send
 
+    def measure_writes(self, patched: Callable[[float], object]) -> None:
+        """From now on tell how many seconds each PATCH took."""
+        self._api.patched = patched
+
     async def close(self) -> None:
         """Close all connections."""
         await self._api.close()

@@ -91,6 +91,11 @@ class ExecutionWorker(PodWorker):
         """Resource version of what is known here."""
         return int(self._seen.execution.metadata.resource_version)
 
+    @property
+    def is_new(self) -> bool:
+        """True until something of it is decided."""
+        return self.phase is Phase.PENDING
+
     # --- what is observed ---
 
     def _know(self, **facts: Any) -> None:

@@ -18,6 +18,7 @@ from codeexec_operator.adapters.egress_prober import TARGETS_SECONDS, EgressProb
 from codeexec_operator.adapters.event_recorder import EventRecorder
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.record_retention import RecordKeeper
@@ -77,6 +78,8 @@ class Operation:
         self._changed = asyncio.Event()
         self._watch, self._watch_configuration = watch, watch_configuration
         release, metrics, turns = version("codeexec"), telemetry.metrics, FairSlots(1)
+        pacer = Pacer()
+        cluster.measure_writes(pacer.measured)
         prober.trust(configuration.image_keys)
         audit = AuditLog(release, metrics)
         self._events = EventRecorder(cluster, metrics)
@@ -89,6 +92,7 @@ class Operation:
             sealing=SealingKeys(cluster, *settings.sealing_secret),
             reader=CodeReader(),
             turns=turns,
+            pacer=pacer,
             timing=Timing(),
             epoch=epoch,
             telemetry=telemetry,

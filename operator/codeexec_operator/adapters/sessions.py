@@ -91,6 +91,11 @@ class SessionWorker(PodWorker):
         return self._seen.session.status.phase
 
     @property
+    def is_new(self) -> bool:
+        """True until something of it is decided."""
+        return self.phase is SessionPhase.PENDING
+
+    @property
     def over(self) -> bool:
         """True when nothing can run in it any more."""
         return self.deleted or self._seen.session.status.phase.terminal

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -26,6 +26,7 @@ from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.recorder import Recorder
@@ -75,6 +76,8 @@ class Context:
     reader: CodeReader
     turns: FairSlots
     """Of the one thread: what takes its time waits here, so that a namespace with much to decide holds up no other."""
+    pacer: Pacer
+    """Of what is new, so that a namespace with much of it doesn't take all of the API server's time."""
     timing: Timing
     epoch: int
     """Of this leader; see `core.leadership`. A runner refuses what a leader before it says."""
@@ -130,6 +133,11 @@ class Worker(ABC):
     @abstractmethod
     async def _end(self) -> None:
         """Nothing more will be done."""
+
+    @property
+    def is_new(self) -> bool:
+        """True if nothing was begun for the object, so that it can wait while its namespace has too much of that."""
+        return False
 
     def wake(self) -> None:
         """Something new is known; decide again."""
@@ -187,10 +195,13 @@ class Worker(ABC):
                 self._stale = False
                 if self.deleted:
                     return Plan()
-            await self.context.turns.turn(self.meta.namespace)
-            self._look()
-            plan = self._decide()
-            await self._apply(plan)
+            async with self.context.pacer.work(self.meta.namespace) if self.is_new else nullcontext():
+                if self.deleted:
+                    return Plan()
+                await self.context.turns.turn(self.meta.namespace)
+                self._look()
+                plan = self._decide()
+                await self._apply(plan)
         except REQUEST_ERRORS as error:
             status = getattr(error, "status", None)
             if self.released and status == 403:

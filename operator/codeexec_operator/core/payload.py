@@ -14,6 +14,7 @@ from codeexec_api import (
     PodLimits,
     Reason,
     SealedPayload,
+    records,
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES, default_file_name
@@ -139,8 +140,7 @@ def _check(execution: CodeExecution, parts: Sequence[Mapping[str, str]], ours: S
         if content is None or found != f"sha256 {sha256}, {size} bytes":
             return PayloadProblem(
                 Reason.PAYLOAD_MISMATCH,
-                f"{field}: the payload holds {found} under {key!r}, but the spec announces sha256 {sha256}, "
-                f"{size} bytes. Nothing was run. Create the execution again from the code that is to run",
+                records.payload_mismatch(field, key, found, f"sha256 {sha256}, {size} bytes"),
                 ours,
             )
         contents.append(content)

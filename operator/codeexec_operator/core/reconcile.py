@@ -5,10 +5,8 @@ restarted operator goes on from what the cluster says.
 """
 
 from datetime import datetime, timedelta
-from typing import Final
 
 from codeexec_api import (
-    CodeExecutionSpec,
     CodeExecutionStatus,
     ConditionType,
     Event,
@@ -16,8 +14,8 @@ from codeexec_api import (
     Reason,
     SessionPhase,
     Verdict,
+    records,
 )
-from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core.actions import AskPool, CancelCode, CloseEgress, DeletePod, Forget, Plan, ReadRequest
 from codeexec_operator.core.approving import (
     ask,
@@ -45,15 +43,7 @@ from codeexec_operator.core.starting import (
     start_from_pool,
     start_in_session,
 )
-from codeexec_operator.core.startup import Timing, out_of_memory
-
-_BLOCK_EVENTS: Final = {
-    "Completed": Event.EXITED_ZERO,
-    "NonZeroExit": Event.EXITED_NONZERO,
-    "OutOfMemory": Event.OUT_OF_MEMORY,
-    "DeadlineExceeded": Event.DEADLINE,
-    "Cancelled": Event.CANCEL,
-}
+from codeexec_operator.core.startup import Timing
 
 
 def decide(seen: Observed, now: datetime, timing: Timing) -> Plan:
@@ -150,24 +140,15 @@ def _missing(seen: Observed) -> Ending | None:
     if spec.session_ref is None:
         return None
     if seen.session is None:
-        message = (
-            f"spec.sessionRef: there is no CodeSession {spec.session_ref.name!r} in namespace "
-            f"{seen.execution.metadata.namespace!r}; create it before or together with the CodeExecution"
-        )
+        message = records.session_missing(spec.session_ref.name, seen.execution.metadata.namespace)
         return Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message)
     return session_over(seen.session) or _mismatch(seen, seen.session)
 
 
 def _mismatch(seen: Observed, view: SessionView) -> Ending | None:
     """The limits of a pod that exists already can't be chosen any more."""
-    asked, given = seen.execution.spec.limits, view.session.spec.limits
-    for field in ("cpu", "memory", "ephemeral_storage"):
-        found, allowed = getattr(asked, field), getattr(given, field)
-        if parse_quantity(found) != parse_quantity(allowed):
-            name = {"ephemeral_storage": "ephemeralStorage"}.get(field, field)
-            message = f"spec.limits.{name}: {found} is not the limit of the session (allowed: {allowed})"
-            return Ending(Event.REFUSED, Reason.SESSION_MISMATCH, message)
-    return None
+    message = records.session_mismatch(seen.execution.spec, view.session)
+    return Ending(Event.REFUSED, Reason.SESSION_MISMATCH, message) if message else None
 
 
 def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
@@ -215,7 +196,7 @@ def _without_session(seen: Observed) -> Ending | None:
         return None
     session = seen.session.session
     if session.spec.ended:  # or deleted
-        return Ending(Event.CANCEL, None, "the session was ended while the code ran")
+        return Ending(Event.CANCEL, None, records.ENDED_WITH_SESSION)
     if not session.status.phase.terminal:
         return None
     why = f"the session ended while the code ran: {session.status.message}"
@@ -228,11 +209,11 @@ def _how(seen: Observed) -> Ending:
     """The runner has reported the end: the last block that ran tells how."""
     spec, blocks = seen.execution.spec, seen.transcript.blocks
     if not spec.blocks and not blocks:
-        return Ending(Event.EXITED_ZERO, None, "the files were transferred")
+        return Ending(Event.EXITED_ZERO, None, records.FILES_TRANSFERRED)
     if not blocks or len(blocks) > len(spec.blocks):
         return Ending(Event.FAULT, None, f"the runner reported {len(blocks)} blocks, but there are {len(spec.blocks)}")
     last = blocks[-1]
-    event = _BLOCK_EVENTS.get(last.reason, Event.EXITED_NONZERO)
+    event = records.BLOCK_EVENTS.get(last.reason, Event.EXITED_NONZERO)
     if event is Event.EXITED_ZERO and last.exit_code != 0:
         event = Event.EXITED_NONZERO
     if event is Event.EXITED_ZERO and len(blocks) < len(spec.blocks):
@@ -240,17 +221,7 @@ def _how(seen: Observed) -> Ending:
             message = f"the runner reported the end after {len(blocks)} of {len(spec.blocks)} blocks"
             return Ending(Event.FAULT, None, message)
         event = Event.CANCEL  # it arrived between two blocks
-    return Ending(event, None, _how_it_ended(event, last.exit_code, spec))
-
-
-def _how_it_ended(event: Event, exit_code: int, spec: CodeExecutionSpec) -> str:
-    return {
-        Event.EXITED_ZERO: "all blocks ended with exit code 0",
-        Event.EXITED_NONZERO: f"the last block ended with exit code {exit_code}",
-        Event.OUT_OF_MEMORY: out_of_memory("the code", spec.limits),
-        Event.DEADLINE: f"the block ran longer than spec.timeoutSeconds ({spec.timeout_seconds} s) and was killed",
-        Event.CANCEL: "cancelled; the code was killed",
-    }[event]
+    return Ending(event, None, records.how_code_ended(event, last.exit_code, spec))
 
 
 def _retain(seen: Observed, now: datetime, timing: Timing) -> Plan:

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from codeexec_api import (
     CodeExecutionStatus,
-    CodeSessionStatus,
     ConditionType,
     Event,
     OutputRef,
@@ -14,17 +13,13 @@ from codeexec_api import (
     Reason,
     StreamStatus,
     advance,
+    records,
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import output_name
 from codeexec_operator.core.actions import Action, CancelCode, DeletePayload, DeletePod, GiveUpSession, Plan
 from codeexec_operator.core.observed import FrameStream, Observed
 from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, transition, waits_no_more, with_condition
-
-_WARNING: Final = (
-    "warning: the network of the sandbox was not shown to be closed (see status.egressProof), and the policy lets code "
-    "run anyway"
-)
 
 
 def waiting_no_more(seen: Observed, now: datetime, reason: Reason, message: str) -> Observed:
@@ -47,8 +42,8 @@ def with_status(seen: Observed, status: CodeExecutionStatus) -> Observed:
 def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
     """End the execution: everything that is known goes into the record, what still runs is stopped."""
     transcript, message = seen.transcript, ending.message
-    if egress_may_be_open(seen.execution.status) and ending.reason is not Reason.EGRESS_NOT_ENFORCED:
-        message += f"; {_WARNING}"
+    if records.egress_may_be_open(seen.execution.status) and ending.reason is not Reason.EGRESS_NOT_ENFORCED:
+        message += records.EGRESS_WARNING
     if transcript.parts.lost:
         message += f"; not all output could be kept: {transcript.parts.lost}"
     ending = replace(ending, message=message)
@@ -64,7 +59,7 @@ def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
         update["conditions"] = with_condition(waits_no_more(status.conditions, *said), kind, *said)
     else:
         update |= _result(seen, ending.event)
-        duration = _duration((now - started).total_seconds())
+        duration = records.duration((now - started).total_seconds())
         update["summary"] = status.summary.model_copy(update={"duration": duration})
     return Plan(status=status.model_copy(update=update), actions=tuple(_cleanup(seen)))
 
@@ -75,7 +70,7 @@ def _result(seen: Observed, event: Event) -> dict[str, Any]:
     blocks = tuple(transcript.blocks)
     return {
         "blocks": blocks,
-        "exit_code": _exit_code(event, blocks[-1].exit_code if blocks else None),
+        "exit_code": records.exit_code(event, blocks[-1].exit_code if blocks else None),
         "stdout": transcript.stream("stdout"),
         "stderr": transcript.stream("stderr"),
         "output_order": transcript.order(),
@@ -126,24 +121,6 @@ def without_output(status: CodeExecutionStatus) -> CodeExecutionStatus:
     return status.model_copy(update=update)
 
 
-def egress_may_be_open(status: CodeExecutionStatus | CodeSessionStatus) -> bool:
-    """True if the network was tried and not shown to be closed."""
-    return status.egress_proof is not None and not status.egress_proof.verdict.holds
-
-
-def _exit_code(event: Event, last: int | None) -> int | None:
-    """Exit code of the record: the last block's; where it has none, the one that shells use for what happened."""
-    if event is Event.DEADLINE:
-        return 124
-    if event is Event.OUT_OF_MEMORY:
-        return last or 137
-    if event is Event.CANCEL:
-        return last or 130
-    if event is Event.EXITED_ZERO:
-        return 0
-    return last if event is Event.EXITED_NONZERO else None
-
-
 def moved(
     seen: Observed, now: datetime, ending: Ending, kind: ConditionType, *, holds: bool = True
 ) -> CodeExecutionStatus:
@@ -153,10 +130,3 @@ def moved(
     facts = transition(execution, move, now, ending, kind, holds=holds)
     known = {"code_digest": execution.spec.code_digest, "summary": execution.spec.summary}
     return execution.status.model_copy(update=facts | known)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.2f}s"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes}m{rest}s"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from codeexec_api import Event, Reason
+from codeexec_api import Event, Reason, records
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import AdoptPod, Plan, ReadApprovals, ReadPod, ReadRequest, ResumeCode, StartCode
@@ -18,7 +18,7 @@ from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish
 from codeexec_operator.core.starting import deadline_of, distrusted, is_stateful, look_for_session, verdict_now
-from codeexec_operator.core.startup import Timing, out_of_memory
+from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_adoption
 
 _NEVER_BEGUN: Final = "NeverBegun"
@@ -136,7 +136,7 @@ def with_pod(seen: Observed) -> Ending | None:
     if pod is None or not pod.terminated:
         return None
     if pod.terminated == "OOMKilled":
-        return Ending(Event.OUT_OF_MEMORY, None, out_of_memory("the code", seen.execution.spec.limits))
+        return Ending(Event.OUT_OF_MEMORY, None, records.out_of_memory("the code", seen.execution.spec.limits))
     if pod.terminated == "DeadlineExceeded":
         return Ending(Event.DEADLINE, None, "the kubelet stopped the pod at its deadline (activeDeadlineSeconds)")
     if pod.terminated == startup.EVICTED:

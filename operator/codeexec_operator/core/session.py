@@ -4,7 +4,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from codeexec_api import CodeSessionStatus, ConditionType, Event, Reason, advance_session, evaluate, set_condition
+from codeexec_api import (
+    CodeSessionStatus,
+    ConditionType,
+    Event,
+    Reason,
+    advance_session,
+    evaluate,
+    records,
+    set_condition,
+)
 from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import (
@@ -227,7 +236,7 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     if ending := startup.unreachable(seen.sandbox.runner, now, timing):
         return ending
     if pod and pod.terminated == "OOMKilled":
-        message = startup.out_of_memory("the code in the session", seen.session.spec.limits)
+        message = records.out_of_memory("the code in the session", seen.session.spec.limits)
         return Ending(Event.FAULT, Reason.OUT_OF_MEMORY, message)
     if pod and pod.terminated == startup.EVICTED:
         return Ending(Event.FAULT, None, startup.evicted("the code in the session", pod, seen.session.spec.limits))

@@ -4,7 +4,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api import CodeExecutionSpec, ConditionType, Event, Reason, Verdict, find_condition, set_condition
+from codeexec_api import (
+    CodeExecutionSpec,
+    ConditionType,
+    Event,
+    Reason,
+    Verdict,
+    find_condition,
+    records,
+    set_condition,
+)
 from codeexec_api.permits import opening
 from codeexec_api.phases import SessionPhase
 from codeexec_api.v1alpha1.sandbox import SANDBOX_FIELDS
@@ -25,12 +34,11 @@ from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
 from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, Proven, waits_no_more, with_condition
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
-from codeexec_operator.core.record import egress_may_be_open, finish, knowing, moved, waiting_no_more
+from codeexec_operator.core.record import finish, knowing, moved, waiting_no_more
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.network_policy import build_network_policy
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
-_REASONS: Final = {reason.value: reason for reason in Reason}
 _CANCELLED_BEFORE: Final = Ending(Event.CANCEL, None, "cancelled before the code started")
 
 
@@ -92,17 +100,7 @@ def session_over(view: SessionView) -> Ending | None:
     session = view.session
     if not session.status.phase.terminal and not session.spec.ended:
         return None
-    if session.status.phase is SessionPhase.FAILED and session.status.started_at is None:
-        reason = _REASONS.get(session.status.reason, Reason.POD_REFUSED)
-        words = session.status.message.removesuffix(".")
-        return Ending(
-            Event.FAULT, reason, f"session {session.metadata.name!r} could not start: {words}. Nothing was run"
-        )
-    message = (
-        f"spec.sessionRef: session {session.metadata.name!r} is over ({session.status.reason or 'EndRequested'}: "
-        f"{session.status.message or 'ended on request (spec.ended)'}). Start a new session. Nothing was run"
-    )
-    return Ending(Event.REFUSED, Reason.SESSION_ENDED, message)
+    return Ending(*records.session_over(session))
 
 
 def _manifest(seen: Observed, now: datetime, timing: Timing) -> dict[str, Any]:
@@ -287,7 +285,7 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     seen = knowing(seen, facts | {"conditions": conditions})
     if ending := insufficient(seen.policy, session.layers):
         return finish(seen, now, ending)
-    if egress_may_be_open(session) and not startup.warns(seen.policy):
+    if records.egress_may_be_open(session) and not startup.warns(seen.policy):
         message = (
             "the network of the session was not shown to be closed, and the policy requires that (egressProof: "
             "Enforce). Nothing was run"

@@ -190,12 +190,6 @@ def requested_at(conditions: Sequence[Condition], now: datetime) -> datetime:
     return max((last.last_transition_time for last in found if last), default=now)
 
 
-def out_of_memory(what: str, limits: PodLimits) -> str:
-    """How something ended that needed more memory than it had."""
-    limit = f"spec.limits.memory ({limits.memory})"
-    return f"{what} used more memory than {limit}; files in /workspace and /tmp count as memory"
-
-
 def unreachable(runner: RunnerView, now: datetime, timing: Timing) -> Ending | None:
     """The end of what runs in a pod that may be there, if connections to it were refused for too long."""
     if runner.refused_since is None or now < runner.refused_since + timedelta(seconds=timing.unreachable):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 import codeexec_api
 from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, Phase, SandboxPool
+from codeexec_api.audit import STATUS_FORM, AuditEvent, Segment, facts_of, in_utc, log_entry, status_digest
 from codeexec_api.audit_check import read_log, verify
 from codeexec_api.v1alpha1.base import Object
 from executor_client import CodeExecutionClient, Request, prepare
@@ -16,6 +17,7 @@ from executor_client.model.blocks import SourceBlock
 from executor_client.testing import FakeCluster, FakeOutcome
 
 SPEC = {"blocks": [], "sessionRef": {"name": "s"}, "source": {"agent": "x"}}
+NAMESPACE = "codeexec-sandbox"
 META = {"name": "a", "resourceVersion": "1"}
 
 
@@ -109,6 +111,43 @@ async def test_the_audit_log_verifies_records_that_a_newer_client_made(change: d
     records[0]["spec"]["timeoutSeconds"] = 1
     records[0]["status"]["exitCode"] = 7
     assert verify(log, records, now=fake.now, namespace=fake.executions[0].metadata.namespace).findings, "the control"
+
+
+NEWER_LINES: list[dict[str, Any]] = [
+    {"reused": True},
+    {"phase": "Paused"},
+    {"boundary": "Enclave"},
+    {"limits": {"cpu": "500m", "gpus": 1}},
+]
+
+
+async def audited_by_a_newer_operator(told: dict[str, Any]) -> tuple[list[str], list[Any], Any]:
+    """A log and records as an operator of the next version writes them, with a status and facts of its own."""
+    fake, client = played()
+    await client.execute(prepare([SourceBlock("python", "1")]).blocks, Request(agent="a"))
+    [raw] = [copy.deepcopy(dict(one)) for one in await client.list_stored()]
+    raw["status"] |= {name: value for name, value in told.items() if name != "limits"}
+    raw["spec"]["limits"] |= told.get("limits", {})
+    segment, began = Segment("a" * 32, NAMESPACE, "0.3.0").append(AuditEvent.OPERATOR_STARTED, fake.now, {})
+    facts = facts_of(CodeExecution.read(raw))
+    facts |= told | {"limits": raw["spec"]["limits"]}
+    more = {"record": facts, "statusForm": STATUS_FORM, "statusSHA256": status_digest(raw["status"])}
+    _, line = segment.append(AuditEvent.STATUS_WRITE, fake.now, more)
+    raw["status"]["audit"] = line.anchor.dump() | {"time": in_utc(fake.now)}
+    return [log_entry(began), log_entry(line)], [raw], fake.now
+
+
+@pytest.mark.parametrize("told", NEWER_LINES, ids=lambda told: next(iter(told)))
+async def test_audit_lines_of_a_newer_operator_are_verified(told: dict[str, Any]) -> None:
+    log, records, now = await audited_by_a_newer_operator(told)
+    found = verify(read_log("log", log), records, now=now, namespace=NAMESPACE)
+    assert (found.findings, found.records) == ((), 1)
+    new = told.keys() & {"reused", "limits"}
+    assert [one.kind.value for one in found.notes] == ["Unreadable"] * len(new), "and a fact that isn't known is a note"
+
+    records[0]["status"]["message"] = "something else"
+    changed = verify(read_log("log", log), records, now=now, namespace=NAMESPACE).findings
+    assert [one.kind.value for one in changed] == ["RecordChanged"], "the control"
 
 
 def test_a_policy_that_is_not_known_in_full_is_refused() -> None:

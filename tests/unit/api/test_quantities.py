@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api.quantities import parse_quantity
+from codeexec_api.quantities import parse_quantity, read_quantity
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,17 @@ def test_suffixes_scale(number: int) -> None:
 def test_any_text_gives_a_value_or_a_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert parse_quantity(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("16389548Ki", "16782897152"), ("1e3", "1000"), ("98n", "0.000000098"), ("1Ei", str(2**60)), (".5", "0.5")],
+)
+def test_whatever_the_api_server_writes_is_read(text: str, value: str) -> None:
+    assert read_quantity(text) == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "Mi", "1 Mi", "1Q", "0x10"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a quantity"):
+        read_quantity(text)

@@ -22,6 +22,7 @@ from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.placement import Placement
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
@@ -67,6 +68,7 @@ class Stage:
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             output=OutputRoom(),
             turns=FairSlots(1),
+            pacer=Pacer(),
             timing=Timing(pool_status=3600),  # nothing is due by the clock
             epoch=1,
             telemetry=SimpleNamespace(metrics=metrics),

@@ -19,6 +19,7 @@ from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
@@ -95,6 +96,7 @@ class Played(PlayedCluster):
             reader=CodeReader(),
             output=OutputRoom(),
             turns=FairSlots(1),
+            pacer=Pacer(),
             timing=Timing(),
             telemetry=telemetry,
             sealing=SimpleNamespace(ring=()),

@@ -22,6 +22,7 @@ from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
@@ -81,6 +82,7 @@ class Played(PlayedCluster):
             output=OutputRoom(),
             timing=Timing(),
             turns=FairSlots(1),
+            pacer=Pacer(),
             telemetry=telemetry,
             audit=audit,
             recorder=Recorder(cluster, audit, event_recorder, telemetry, "1"),

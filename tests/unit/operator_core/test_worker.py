@@ -12,10 +12,11 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.worker import Worker
 from codeexec_operator.core.actions import Plan
 
-CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics("0")), turns=FairSlots(1))
+CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics("0")), turns=FairSlots(1), pacer=Pacer())
 
 
 class Idle(Worker):

@@ -1,0 +1,126 @@
+"""What a record says of a result: exit codes, warnings, durations and the words for how something ended. Pure.
+
+The operator, the fake of `executor_client.testing` and the local sandbox write records. What they say alike is here.
+"""
+
+from types import MappingProxyType
+from typing import Final
+
+from codeexec_api.phases import Event, Reason, SessionPhase
+from codeexec_api.quantities import parse_quantity
+from codeexec_api.v1alpha1.execution import CodeExecutionSpec
+from codeexec_api.v1alpha1.execution_status import CodeExecutionStatus
+from codeexec_api.v1alpha1.limits import PodLimits
+from codeexec_api.v1alpha1.session import CodeSession, CodeSessionStatus
+
+BLOCK_EVENTS: Final = MappingProxyType(
+    {
+        "Completed": Event.EXITED_ZERO,
+        "NonZeroExit": Event.EXITED_NONZERO,
+        "OutOfMemory": Event.OUT_OF_MEMORY,
+        "DeadlineExceeded": Event.DEADLINE,
+        "Cancelled": Event.CANCEL,
+    }
+)
+"""What the reason of a block's status means for its execution."""
+BLOCK_REASONS: Final = MappingProxyType({event: reason for reason, event in BLOCK_EVENTS.items()})
+EGRESS_WARNING: Final = (
+    "; warning: the network of the sandbox was not shown to be closed (see status.egressProof), and the policy lets "
+    "code run anyway"
+)
+FILES_TRANSFERRED: Final = "the files were transferred"
+ENDED_WITH_SESSION: Final = "the session was ended while the code ran"
+_SHELL_CODES: Final = {Event.OUT_OF_MEMORY: 137, Event.CANCEL: 130}
+
+
+def exit_code(event: Event, last: int | None) -> int | None:
+    """Exit code of the record: the last block's; where it has none, the one that shells use for what happened."""
+    if event is Event.DEADLINE:
+        return 124
+    if event is Event.EXITED_ZERO:
+        return 0
+    if event in _SHELL_CODES:
+        return last or _SHELL_CODES[event]
+    return last if event is Event.EXITED_NONZERO else None
+
+
+def duration(seconds: float) -> str:
+    """Text such as `2.50s` or `3m12s`, for `kubectl get`."""
+    if seconds < 60:
+        return f"{seconds:.2f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}m{rest}s"
+
+
+def egress_may_be_open(status: CodeExecutionStatus | CodeSessionStatus) -> bool:
+    """True if the network was tried and not shown to be closed."""
+    return status.egress_proof is not None and not status.egress_proof.verdict.holds
+
+
+def how_it_ended(event: Event, last: int, *, memory: str, timeout: str) -> str:
+    """The message of an execution whose last block has ended.
+
+    Args:
+        event: how it ended.
+        last: the block's own exit code.
+        memory: message for code that needed more memory than it had.
+        timeout: the limit of each block, by the name that the caller knows it by.
+    """
+    return {
+        Event.EXITED_ZERO: "all blocks ended with exit code 0",
+        Event.EXITED_NONZERO: f"the last block ended with exit code {last}",
+        Event.OUT_OF_MEMORY: memory,
+        Event.DEADLINE: f"the block ran longer than {timeout} and was killed",
+        Event.CANCEL: "cancelled; the code was killed",
+    }[event]
+
+
+def how_code_ended(event: Event, last: int, spec: CodeExecutionSpec) -> str:
+    """The same for code in a pod."""
+    timeout = f"spec.timeoutSeconds ({spec.timeout_seconds} s)"
+    return how_it_ended(event, last, memory=out_of_memory("the code", spec.limits), timeout=timeout)
+
+
+def out_of_memory(what: str, limits: PodLimits) -> str:
+    """How something in a pod ended that needed more memory than it had."""
+    limit = f"spec.limits.memory ({limits.memory})"
+    return f"{what} used more memory than {limit}; files in /workspace and /tmp count as memory"
+
+
+def session_missing(name: str, namespace: str) -> str:
+    """The message of an execution whose session is not there."""
+    return (
+        f"spec.sessionRef: there is no CodeSession {name!r} in namespace {namespace!r}; "
+        "create it before or together with the CodeExecution"
+    )
+
+
+def session_over(session: CodeSession) -> tuple[Event, Reason, str]:
+    """What becomes of an execution whose session takes nothing more: the session's own failure, else a refusal."""
+    name, status = session.metadata.name, session.status
+    if status.phase is SessionPhase.FAILED and status.started_at is None:
+        reason = Reason(status.reason) if status.reason in set(Reason) else Reason.POD_REFUSED
+        words = status.message.removesuffix(".")
+        return Event.FAULT, reason, f"session {name!r} could not start: {words}. Nothing was run"
+    message = (
+        f"spec.sessionRef: session {name!r} is over ({status.reason or 'EndRequested'}: "
+        f"{status.message or 'ended on request (spec.ended)'}). Start a new session. Nothing was run"
+    )
+    return Event.REFUSED, Reason.SESSION_ENDED, message
+
+
+def session_mismatch(spec: CodeExecutionSpec, session: CodeSession) -> str:
+    """Which limit of the pod is not that of the session, which has its pod already; empty if all are."""
+    for field, name in (("cpu", "cpu"), ("memory", "memory"), ("ephemeral_storage", "ephemeralStorage")):
+        found, allowed = getattr(spec.limits, field), getattr(session.spec.limits, field)
+        if parse_quantity(found) != parse_quantity(allowed):
+            return f"spec.limits.{name}: {found} is not the limit of the session (allowed: {allowed})"
+    return ""
+
+
+def payload_mismatch(field: str, key: str, found: str, announced: str) -> str:
+    """The message of an execution whose payload is not what its spec announces."""
+    return (
+        f"{field}: the payload holds {found} under {key!r}, but the spec announces {announced}. Nothing was run. "
+        "Create the execution again from the code that is to run"
+    )
