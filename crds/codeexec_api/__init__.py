@@ -28,12 +28,13 @@ from codeexec_api.v1alpha1.execution_status import (
     OpenedEgress,
     OutputRef,
     OutputRun,
+    PodReset,
     StreamStatus,
     Summary,
 )
 from codeexec_api.v1alpha1.limits import Limits, PodLimits, PodRequests, PolicyLimits
 from codeexec_api.v1alpha1.manifest import manifest
-from codeexec_api.v1alpha1.policy import EgressMode, ExecutionPolicy, ExecutionPolicySpec, RecordRetention
+from codeexec_api.v1alpha1.policy import EgressMode, ExecutionPolicy, ExecutionPolicySpec, PodReuse, RecordRetention
 from codeexec_api.v1alpha1.pool import SandboxPool, SandboxPoolSpec, SandboxPoolStatus
 from codeexec_api.v1alpha1.sandbox import (
     AuditAnchor,
@@ -93,6 +94,8 @@ __all__ = [
     "Phase",
     "PodLimits",
     "PodRequests",
+    "PodReset",
+    "PodReuse",
     "PolicyLimits",
     "Reason",
     "RecordRetention",

@@ -206,6 +206,7 @@ def _of_execution(record: CodeExecution) -> Facts:
         "permits": _listed(spec.egress),
         "mounts": _listed(spec.mounts),
         "pool": status.pool_name,
+        "podUse": status.pod_reset.use if status.pod_reset else 0,
         "artifacts": len(status.artifacts),
         "codeFindings": _listed([one.told for one in status.code_findings]),
         "finishedAt": in_utc(status.finished_at),

@@ -284,6 +284,8 @@ def _of_an_execution(execution: CodeExecution) -> Iterator[Fact]:
     yield Fact("Egress", ", ".join(map(str, spec.egress or ())))
     yield Fact("Mounts", ", ".join(map(str, spec.mounts or ())))
     yield Fact("Pool", status.pool_name)
+    if reset := status.pod_reset:
+        yield Fact("Pod", f"used before, and found clean ({len(reset.checked)} checks); use {reset.use}")
 
 
 def _of_a_session(session: CodeSession) -> Iterator[Fact]:

@@ -238,19 +238,23 @@ class Job:
 def run_job(job, problem, pod):
     """Run a job, or refuse it because its files could not be put. One that was begun before is not run again.
 
-    A job of no session has its pod alone: where a job of a session was, it is refused.
+    A job of no session has its pod alone, or one that was shown to be clean. A session never gets one that was used.
 
     Args:
         job: the message.
         problem: why its files could not be put; empty if they could.
         pod: where it runs.
+
+    Returns:
+        Whether it was begun.
     """
-    if pod.frames.any_begun and not job["session"]:
-        send(id=job["id"], seq=-1, error="a session has used this pod")
-        return
+    if pod.reset.any if job["session"] else pod.frames.any_begun and not pod.reset.clean:
+        send(id=job["id"], seq=-1, error=f"{'an execution' if job['session'] else 'a session'} has used this pod")
+        return False
     if not pod.frames.begins(job["id"]):
         send(repeated=job["id"])
-        return
+        return False
+    pod.reset.clean = False
     pod.commands.begin(job["id"], pod.answer)
     try:
         running = Job(job, pod)
@@ -265,3 +269,4 @@ def run_job(job, problem, pod):
         pod.children.kill_all()
         pod.frames.fail(f"{type(error).__name__}: {error}")
     pod.commands.end()
+    return True

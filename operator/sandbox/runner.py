@@ -17,7 +17,8 @@ In:   each message has "epoch": [leader, connection]; after one of a higher epoc
       {"resume": id, "from": n}   asks for the frames of a job again, from number n on, and for those that follow
       {"ping": any}    is answered at once
       {"cancel": id}   ends the job with this id; {"cancel": true} whichever runs
-      {"ack": id}      the frames of the job are safe; ends the runner after a job that is of no session
+      {"ack": id, "reuse": bool}   the frames of the job are safe; ends the runner after a job that is of no session,
+          unless the pod is to be used again: see `reset.py`
 Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "protocol", "answered"}], "kernel": bool,
        "bootId", "userNamespace": bool, "job": id|null, "used": bool}
           what the pod sees of its isolation; job: the one that runs, or that was not acknowledged; used: any was begun
@@ -26,6 +27,8 @@ Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "p
           here, another was begun since, or there were more than `frames.py` keeps
       {"refused": epoch}                     a message of an epoch before the one that counts
       {"repeated": id}                       a job that was begun before
+      {"reset": id, "clean": bool, "checked": [row...], "found": {row: words}, "ms"}   after an ack with reuse: whether
+          the pod is as it was before any code; rows of `first_day.py`. The runner ends if it is not clean
       {"pong": any}
       {"id", "seq", "stream": "stdout"|"stderr", "data" | "data64" | "gzip64"}    output as it comes;
           data64: base64 of the UTF-8; gzip64: base64 of that in one gzip member
@@ -59,6 +62,7 @@ from job import run_job
 from kernel import START_SECONDS, Kernel
 from processes import Children
 from programs import ENVIRONMENT
+from reset import Reset
 from standby import Standby
 
 EGRESS_SECONDS = 10
@@ -83,6 +87,7 @@ class Pod:
         self.kernel = Kernel(self.loop, self.children, confinement, ENVIRONMENT)
         self.nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.standby = Standby(self.children, confinement, ENVIRONMENT, self.nothing)
+        self.reset = Reset(self.children)
         self._report = report
 
     def confinement_for(self, egress):
@@ -105,6 +110,8 @@ class Pod:
         if kernel:
             kernel = self.start_kernel(message["pids"], message["memoryBytes"], lambda: self.commands.cancels)[0]
         self._say_ready(message, kernel, None)
+        if not self.frames.any_begun and not message.get("kernel") and not self.standby.waits:
+            self.reset.remember()
         if "pids" in message and not message.get("kernel") and not message.get("egress"):
             self.standby.prepare(message["pids"], message["memoryBytes"])
 
@@ -137,9 +144,7 @@ def serve(pod):
             upload.put(message["put"], message["data"], message["append"])
         elif "blocks" in message:
             upload.finish()
-            run_job(message, upload.problem, pod)
-            if pod.frames.job == message["id"] and not message["session"]:
-                _await_ack(pod)
+            if run_job(message, upload.problem, pod) and not message["session"] and not _goes_on(message, pod):
                 break
             upload = workspace.Upload()
             if not message["stateful"]:
@@ -153,11 +158,18 @@ def serve(pod):
     return pod.frames.any_begun
 
 
-def _await_ack(pod):
-    """The frames are safe with an operator only once it says so; but no longer than ACK_SECONDS."""
+def _goes_on(job, pod):
+    """Whether another job may come, after the operator has the frames of this one.
+
+    They are safe with an operator only once it says so; but no longer than ACK_SECONDS.
+    """
     deadline = time.monotonic() + ACK_SECONDS
     while (message := pod.commands.next(deadline)) is not None and "ack" not in message:
         pod.answer(message)
+    if not message or not message.get("reuse"):
+        return False
+    pod.frames.forget()
+    return pod.reset.run(job["id"])
 
 
 def main():

@@ -21,6 +21,11 @@ class Standby:
         self._waiting = self._limits = None
         self._pipes = ()
 
+    @property
+    def waits(self):
+        """Whether there is one."""
+        return self._waiting is not None
+
     def prepare(self, pids, file_bytes):
         """Start one if there is none; for the limits see `Confinement.apply`."""
         if self._waiting:

@@ -271,6 +271,8 @@ BAD_POLICIES = {
         "spec.maxSessionLifetimeSeconds",
     ),
     "records for a moment": ({"spec": {"records": {"maxAgeSeconds": 299}}}, "spec.records.maxAgeSeconds"),
+    "no use of a pod": ({"spec": {"podReuse": {"maxExecutions": 0}}}, "spec.podReuse.maxExecutions"),
+    "a pod for ever": ({"spec": {"podReuse": {"maxExecutions": 101}}}, "spec.podReuse.maxExecutions"),
     "no records": ({"spec": {"records": {"maxCount": 0}}}, "spec.records.maxCount"),
 }
 

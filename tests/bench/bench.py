@@ -49,7 +49,7 @@ from measuring import WARM_UP, in_turn, measure, one_after_the_other
 from output import delays_here, delays_of_docker, prints_much
 from page import kept
 from phases import DatedClient, Way, phases
-from stage import Pool, a_namespace, without_the_default_pool
+from stage import Pool, a_namespace, pods_used_again, without_the_default_pool
 from tables import Table, table
 
 RUNS = int(os.environ.get("RUNS", "15"))
@@ -84,6 +84,7 @@ TTI = "codeexec: a session, as installed by default"
 TTI_NEW_POD = "codeexec: a session, no pod ready"
 TTI_DOCKER = "docker run, then docker exec"
 POOL = "codeexec: a pod from a pool for each call"
+REUSED = "codeexec: a pod from a pool, used again (podReuse)"
 COLD = "codeexec: a new pod for each call"
 LIVE = "codeexec: on_output"
 GVISOR = "gvisor"
@@ -224,9 +225,11 @@ async def under_load(stage: Stage) -> list[Table]:
         await bursts(waves, BURST_ROUNDS, both_full)
         ours_too = {POOL: pooled, POOL_DEFAULT: pooled_default}
         loops = {name: Sustained(call) for name, call in {**ours_too, **peers}.items()}
-        await sustained(
-            loops, callers=CALLERS, seconds=LOAD_SECONDS, head_start=BURST, rounds=LOAD_ROUNDS, before=both_full
-        )
+        load: dict[str, Any] = {"callers": CALLERS, "seconds": LOAD_SECONDS, "head_start": BURST, "rounds": LOAD_ROUNDS}
+        await sustained(loops, before=both_full, **load)
+        async with pods_used_again(stage.api):
+            await sustained(again := {REUSED: Sustained(pooled)}, before=both_full, **load)
+        loops |= again
     walls = {name: {"wall_s": statistics.median(one.walls)} for name, one in waves.items()}
     rates = {name: {"per_second": one.per_second} for name, one in loops.items()}
     return [

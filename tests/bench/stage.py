@@ -12,7 +12,8 @@ from kubernetes.aio import client, watch
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution
-from codeexec_api.names import API_VERSION, GROUP, POOL_KIND, POOL_PLURAL, VERSION
+from codeexec_api.names import API_VERSION, GROUP, POLICY_NAME, POOL_KIND, POOL_PLURAL, VERSION
+from codeexec_api.v1alpha1.bounds import MAX_POD_USES
 from codeexec_operator.manifests.pod import build_pod
 from executor_client import Limits
 
@@ -56,6 +57,19 @@ class Pool:
     async def _status(self) -> Any:
         found: Any = await self._custom.get_namespaced_custom_object(*_POOLS, self._name)
         return found.get("status", {})
+
+
+@asynccontextmanager
+async def pods_used_again(api: client.ApiClient) -> AsyncIterator[None]:
+    """The namespace has a policy of its own meanwhile, which lets a pod run as many executions as it can be let."""
+    custom, where = client.CustomObjectsApi(api), (GROUP, VERSION, SANDBOX, "executionpolicies")
+    spec = {"images": [image()], "podReuse": {"maxExecutions": MAX_POD_USES}}
+    body = {"apiVersion": API_VERSION, "kind": "ExecutionPolicy", "metadata": {"name": POLICY_NAME}, "spec": spec}
+    await custom.create_namespaced_custom_object(*where, body)
+    try:
+        yield
+    finally:
+        await custom.delete_namespaced_custom_object(*where, POLICY_NAME)
 
 
 @asynccontextmanager

@@ -41,7 +41,13 @@ class Script:
     jobs: Counter[str] = field(default_factory=Counter)
     """How often each job was handed to a runner, by the UID of its execution."""
     pods_used_twice: int = 0
-    """Of those that are for one job only."""
+    """Of those that are for one job only, or that were not made clean."""
+    resets: int = 0
+    """How often a runner was asked to make its pod clean."""
+    soiled: bool = False
+    """True: pods are found not to be clean then."""
+    silent: bool = False
+    """True: nothing is said of it."""
     kernels: int = 0
     """How often one was asked for."""
     boot_id: str = ""
@@ -121,7 +127,7 @@ class ScriptedRunner:
 
     def __init__(self, targets: Sequence[Mapping[str, Any]], script: Script) -> None:
         self.log = RunnerLog()
-        self.jobs = 0
+        self.jobs = self._dirty_jobs = 0
         self.exited = self._alone = False
         self._targets, self._script = targets, script
         self._lines = Lines()
@@ -168,9 +174,19 @@ class ScriptedRunner:
             for uid, (_, cancelled) in self._running.items():
                 if message["cancel"] in (True, uid):
                     cancelled.set()
+        elif message.get("reuse"):
+            self._reset(message["ack"])
         elif "ack" in message and self.jobs:
             self.exited = True
             self.log.end()
+
+    def _reset(self, uid: str) -> None:
+        self._script.resets += 1
+        self._dirty_jobs = 0
+        found = {"Volumes": "a file was left"} if self._script.soiled else {}
+        rows = {"clean": not found, "checked": ["Processes", "Volumes"], "found": found, "ms": 2.5}
+        if not self._script.silent:
+            self._send({"reset": uid, **rows})
 
     def _resume(self, uid: str, start: int) -> None:
         if uid not in self._frames:
@@ -191,9 +207,10 @@ class ScriptedRunner:
             self._send(frame)
 
         self.jobs += 1
+        self._dirty_jobs += 1
         self._script.handed_over(job["id"])
         self._alone = self._alone or not job["session"]
-        if self.jobs == 2 and self._alone:
+        if self._dirty_jobs == 2 and self._alone:
             self._script.pods_used_twice += 1
         cancelled = asyncio.Event()
         task = asyncio.create_task(_Job(job, self._script, tell, cancelled).run())

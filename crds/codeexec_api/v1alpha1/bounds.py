@@ -3,6 +3,7 @@
 from typing import Final
 
 MAX_BLOCKS: Final = 64
+MAX_POD_USES: Final = 100
 MAX_FILES: Final = 64
 MAX_PART_BYTES: Final = 1_000_000
 """Limit of one payload Secret. A Secret holds at most 1 MiB, including its keys."""

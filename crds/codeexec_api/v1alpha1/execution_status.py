@@ -17,9 +17,11 @@ from codeexec_api.v1alpha1.bounds import (
     MAX_LEFT_OUT,
     MAX_OUTPUT_PARTS,
     MAX_PERMITS,
+    MAX_POD_USES,
 )
 from codeexec_api.v1alpha1.code_rules import CodeFinding
 from codeexec_api.v1alpha1.fields import (
+    SET,
     CidrText,
     Count,
     Generation,
@@ -151,6 +153,27 @@ class Summary(Status):
     )
 
 
+class PodReset(Status):
+    """PodReset describes how the pod was made clean after the execution before this one."""
+
+    use: int = Field(
+        ge=2,
+        le=MAX_POD_USES,
+        description="use is the number of executions that the pod has run, including this one.",
+    )
+    clean: bool = Field(
+        description="clean is true if everything in checked was as before the first execution. If it is false, no code "
+        "runs in the pod."
+    )
+    checked: tuple[Word, ...] = Field(
+        (),
+        max_length=64,
+        description="checked lists what the runner compared, such as processes, volumes, mounts and sockets.",
+        json_schema_extra=SET,
+    )
+    milliseconds: Count = Field(0, description="milliseconds is how long cleaning and checking took.")
+
+
 class CodeExecutionStatus(SandboxStatus):
     """CodeExecutionStatus is the record of what happened. Only the operator writes it."""
 
@@ -213,6 +236,11 @@ class CodeExecutionStatus(SandboxStatus):
         "",
         description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool, "
         "and in a session.",
+    )
+    pod_reset: PodReset | None = Field(
+        None,
+        description="podReset describes how the pod was made clean after the execution before this one. Unset if this "
+        "execution is the first in its pod, and in a session.",
     )
     egress: tuple[OpenedEgress, ...] = Field(
         (),

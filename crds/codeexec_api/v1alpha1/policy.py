@@ -10,6 +10,7 @@ from codeexec_api.v1alpha1.base import Model, Object
 from codeexec_api.v1alpha1.bounds import (
     MAX_AGENT_RULES,
     MAX_BLOCKS,
+    MAX_POD_USES,
     MAX_SESSION_SECONDS,
     MAX_TIMEOUT_SECONDS,
     MIN_RECORD_SECONDS,
@@ -168,6 +169,19 @@ class RecordRetention(Model):
         return self.max_age_seconds is not None or self.max_count is not None
 
 
+class PodReuse(Model):
+    """PodReuse defines whether ready pods of pools are used more than once."""
+
+    max_executions: int = Field(
+        1,
+        ge=1,
+        le=MAX_POD_USES,
+        description="maxExecutions is the number of executions that a pod of a pool can run, one after the other, all "
+        "of one requester and agent with the same image and limits. Between two, the pod is cleaned and checked, and "
+        "it is deleted if the check fails. 1: each pod is used once. Defaults to 1.",
+    )
+
+
 class ExecutionPolicySpec(Model):
     """ExecutionPolicySpec defines what requests in the namespace can ask for, with and without approval."""
 
@@ -299,6 +313,12 @@ class ExecutionPolicySpec(Model):
         le=MAX_SESSION_SECONDS,
         description="maxSessionLifetimeSeconds is the highest maxLifetimeSeconds of a session, in seconds. Defaults to "
         "28800.",
+    )
+    pod_reuse: PodReuse = Field(
+        default_factory=PodReuse,
+        description="podReuse defines whether ready pods of pools are used more than once. If unset, each pod is used "
+        "once.",
+        json_schema_extra={"default": {}},
     )
     records: RecordRetention = Field(
         default_factory=RecordRetention,

@@ -17,6 +17,7 @@ from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRO
 from codeexec_operator.adapters.cluster import Cluster, RunnerLink
 from codeexec_operator.adapters.output_room import FREE_BYTES, Share
 from codeexec_operator.core.observed import PodLink, RunnerView
+from codeexec_operator.core.pod_reset import reset_of
 from codeexec_operator.core.readiness import readiness
 from codeexec_operator.core.transcript import Lines, Transcript
 
@@ -149,6 +150,12 @@ class Connection:
             with suppress(*NETWORK_ERRORS):  # it exits all the same, after a while
                 await self._send({"ack": uid})
 
+    async def release(self, uid: str) -> None:
+        """The same, and the runner is to make its pod clean for another job; `view.reset` tells whether it is."""
+        self.view = replace(self.view, reset=None)
+        with suppress(*NETWORK_ERRORS):  # then the connection ends, and the pod with it
+            await self._send({"ack": uid, "reuse": True})
+
     async def ping(self) -> None:
         """Ask the runner whether it is still there; `view` tells when it was last heard."""
         if self._link:
@@ -242,6 +249,9 @@ class Connection:
             return None
         if "resumed" in frame:
             self._resumed(frame["resumed"], str(frame.get("missing", "")))
+            return None
+        if "reset" in frame:
+            self._see(reset=reset_of(frame))
             return None
         uid = frame["id"]
         if uid is None and self.view.ready:  # else it is the rest of what somebody else has said

@@ -49,6 +49,7 @@ class ExecutionWorker(PodWorker):
         super().__init__(context, execution)
         self._forget = forget
         self._over = asyncio.Event()
+        self._handed_back = False
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
         self._told = execution.status.phase.terminal  # then an operator before this one was
         self.place = Placement(self, lambda: self._seen.execution, register)
@@ -105,6 +106,11 @@ class ExecutionWorker(PodWorker):
         """Take a newer version of the object."""
         self._tell(record)
         self._know(execution=_lean(record))
+
+    def observe_deletion(self) -> None:
+        """What waits for the end of its code need not wait any more."""
+        super().observe_deletion()
+        self._over.set()
 
     def payload_arrived(self) -> None:
         """Its payload was created."""
@@ -180,15 +186,23 @@ class ExecutionWorker(PodWorker):
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._code.begin()
-        self.run_in_background(self._tidy_up(others))
+        adoptions = [one for one in others if isinstance(one, actions.AdoptPod) and self.place.may_hand_back]
+        self.run_in_background(self._tidy_up([one for one in others if one not in adoptions], _CHORES_SECONDS))
+        if adoptions:
+            self.run_in_background(self._tidy_up(adoptions, self.context.timing.reuse_run))
         await self._code.start(self.place.connection, start.messages)
 
-    async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
-        """What is to be done once code has started, but not beside code that takes no time, nor beside its result."""
+    async def _tidy_up(self, chores: Sequence[actions.Action], seconds: float) -> None:
+        """What is to be done once code has started, but not beside code that takes no time, nor beside its result.
+
+        A pod that may be used again becomes the execution's own only if the code takes longer.
+        """
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CHORES_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._over.wait()
             await asyncio.sleep(_RESULT_SECONDS)
+        if self._handed_back or self.deleted:
+            chores = [one for one in chores if not isinstance(one, actions.AdoptPod)]
         await all_of([self._act(action) for action in chores])
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
@@ -205,6 +219,7 @@ class ExecutionWorker(PodWorker):
             self._seen = replace(self._seen, payload=None, session=None)
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None)
+            self._handed_back = self._code.transcript.done and self.place.hand_back()
             self._code.over()
             self.place.leave()
             self._over.set()

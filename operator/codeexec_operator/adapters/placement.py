@@ -3,9 +3,10 @@
 `core/placement.py` decides; here it is carried out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from codeexec_api import CodeExecution, CodeSession, Phase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
@@ -16,6 +17,7 @@ from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core.observed import PoolView, Room, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.placement import Claim, Step, next_step
+from codeexec_operator.core.reuse import tenant_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Placement(PoolClaimant):
         self.asked: Verdict | None = None
         self._execution, self._register = execution, register
         self._session: SessionWorker | None = None
+        self._adopts = False
         self._joined_at = self._since = now()
 
     # --- PodClaimant ---
@@ -49,7 +52,8 @@ class Placement(PoolClaimant):
         """What its place depends on."""
         meta, spec = self._worker.meta, self._execution().spec
         created = meta.creation_timestamp or self._since
-        return Claim(meta.uid, created, self.started, self.asked, spec.limits)
+        tenant = tenant_of(self._execution(), self.asked)
+        return Claim(meta.uid, created, self.started, self.asked, spec.limits, tenant)
 
     @property
     def started(self) -> bool:
@@ -82,7 +86,8 @@ class Placement(PoolClaimant):
         view = self._pool.view_for(self, self._joined_at)
         if claimed := self._claimed:
             of, name, proven = claimed.template, claimed.pod_name, claimed.proven
-            return replace(view, image=of.image, runtime_class_name=of.runtime_class_name, pod_name=name, proven=proven)
+            view = replace(view, pod_name=name, proven=proven, use=claimed.uses, reset=claimed.reset)
+            return replace(view, image=of.image, runtime_class_name=of.runtime_class_name)
         asked = self.asked or Verdict("", None)
         return replace(view, image=asked.image, runtime_class_name=asked.runtime_class_name)
 
@@ -148,6 +153,27 @@ class Placement(PoolClaimant):
         if self._pool:
             self._join(self._pool)
         self.wake()
+
+    @property
+    def may_hand_back(self) -> bool:
+        """True if its pod can go back to the pool after it: then the pod doesn't become its own at once."""
+        return bool(self._pool and self._pool.keeps_pods and self._claimed and not self._adopts and self.claim.tenant)
+
+    def hand_back(self) -> bool:
+        """It is over: leave its pod to the pool, which keeps it for the same tenant. False if that can't be."""
+        pool, claimed, tenant = self._pool, self._claimed, self.claim.tenant
+        if not (pool and claimed and tenant and self.may_hand_back):
+            return False
+        if not pool.take_back(replace(claimed, sandbox=self._worker.sandbox), self._execution(), tenant):
+            return False
+        self._pool = None
+        self._has_none()
+        return True
+
+    async def adopt(self, patch: Mapping[str, Any]) -> bool:
+        """Make the pod its own: from now on nobody else gets it."""
+        self._adopts = True
+        return await super().adopt(patch)
 
     def give_up_session(self, why: str) -> None:
         """Nothing may run there any more."""

@@ -55,13 +55,17 @@ class PoolClaimant:
 
     def give_back(self) -> None:
         """Have the pod no more: it was not used, and nobody else may have it."""
-        pool, pod, meta = self._pool, self._claimed, self._worker.meta
-        self._claimed = None
-        self._has(pod_name(meta.name, meta.uid), Sandbox(), None)
+        pool, pod = self._pool, self._claimed
+        self._has_none()
         if pool and pod:
             pod.connection.close()
             pool.claims.discard(pod.pod_name)
             pool.leave(self, pod)
+
+    def _has_none(self) -> None:
+        """Its pod, if it gets another one, is its own."""
+        self._claimed = None
+        self._has(pod_name(self._worker.meta.name, self._worker.meta.uid), Sandbox(), None)
 
     def _has(self, pod: str, sandbox: Sandbox, connection: Connection | None) -> None:
         self._worker.pod_name, self._worker.sandbox, self._worker.connection = pod, sandbox, connection

@@ -1,10 +1,12 @@
 """Who waits for a pod of a pool, and who has got one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from codeexec_operator.adapters.kept_pods import KeptPods
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.core.line import Line
+from codeexec_operator.core.observed_pool import Tenant
 from codeexec_operator.core.placement import Claimant, rank
 
 
@@ -21,7 +23,8 @@ class PodClaimant(Claimant, Protocol):
 class Claims:
     """The queue of a pool, and the pods that were taken or given up."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """`changed` is called when something new is known of a pod that is kept."""
         self.queue: Line[PodClaimant] = Line(rank)
         self.taken: dict[str, PodClaimant] = {}
         self.discarded: set[str] = set()
@@ -30,6 +33,8 @@ class Claims:
         """Pods that were given up, or whose execution is over, and which still carry the label of the pool; whose."""
         self._adopted: set[str] = set()
         """Those that were taken and are the user's own by now."""
+        self.kept = KeptPods(changed)
+        """Pods that were used, and are kept for the one who has used them."""
 
     def take(self, claimant: PodClaimant, pod: ClaimedPod) -> None:
         """It is its turn."""
@@ -45,6 +50,18 @@ class Claims:
         if pod.pod_name not in self._adopted:
             self._done.setdefault(pod.pod_name, claimant)
         self._adopted.discard(pod.pod_name)
+        return True
+
+    @property
+    def in_use(self) -> int:
+        """How many pods are nobody else's."""
+        return len(self.taken) + len(self.kept)
+
+    def keep(self, pod: ClaimedPod, tenant: Tenant, job: str) -> bool:
+        """An execution is over, and its pod is kept. False if the pod is the execution's own by now."""
+        if pod.pod_name in self._adopted or self.taken.pop(pod.pod_name, None) is None:
+            return False
+        self.kept.add(pod, tenant, job)
         return True
 
     def adopted(self, pod: str) -> None:
@@ -64,15 +81,19 @@ class Claims:
 
     def pods(self) -> set[str]:
         """Names of pods that still carry the label of the pool, and that nobody is about to delete."""
-        return self._done.keys() - self.discarded
+        return (self._done.keys() - self.discarded) | self.kept.pods()
 
     def lose(self, pod: str) -> None:
         """A pod is gone without a word."""
         self._done.pop(pod, None)
+        self.kept.lose(pod)
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """Pass on to whose it is that a pod was seen, changed or deleted."""
         name = raw["metadata"]["name"]
+        if name in self.kept:
+            self.kept.observe(raw, deleted=deleted)
+            return
         if claimant := self.taken.get(name) or self._done.get(name):
             claimant.observe_pod(raw, deleted=deleted)
         if deleted and name not in self.taken:

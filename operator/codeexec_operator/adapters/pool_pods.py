@@ -16,6 +16,7 @@ from codeexec_operator.core.observed import Sandbox, is_blocked, parse_pod
 from codeexec_operator.core.observed_pool import Member
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import build_warm_up
+from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.pod_template import Template, template_label
 
 _RACE_SECONDS: Final = 0.2
@@ -31,6 +32,11 @@ class ClaimedPod:
     proven: Proven
     template: Template
     """What it was made of."""
+    created_at: datetime
+    uses: int = 1
+    """How many executions it has had, with the one that has it."""
+    reset: Reset | None = None
+    """What was shown of it after the one before."""
 
 
 class PoolPods:
@@ -146,7 +152,7 @@ class PoolPods:
         member = self._newest(name)
         assert member.proven  # noqa: S101 - it was admitted
         del self.members[name], self.admitted[name]
-        return ClaimedPod(name, member.sandbox, self._connections.pop(name), member.proven, template)
+        return ClaimedPod(name, member.sandbox, self._connections.pop(name), member.proven, template, member.created_at)
 
     def drop(self, name: str) -> Member | None:
         """It is given up."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api import PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
+from codeexec_api import CodeExecution, PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
 from codeexec_api.names import POOL_SUFFIX_LENGTH
 from codeexec_operator.adapters.pool_claims import Claims, PodClaimant
 from codeexec_operator.adapters.pool_pods import ClaimedPod, PoolPods
@@ -20,12 +20,13 @@ from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.delay import counted
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView
-from codeexec_operator.core.observed_pool import ObservedPool
+from codeexec_operator.core.observed_pool import ObservedPool, Tenant, is_usable
 from codeexec_operator.core.outcome import Proven
-from codeexec_operator.core.placement import assign, is_broken, serves
+from codeexec_operator.core.placement import assign, assign_kept, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import can_start, decide_pool
 from codeexec_operator.core.pool_status import trouble_of
+from codeexec_operator.core.reuse import may_follow, most_uses
 from codeexec_operator.core.starts import STARTS_PER_NODE, Demand, Starts
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class PoolWorker(Worker):
         """`opened` is called with its namespace when executions may ask for pods."""
         self._seen = ObservedPool(pool)
         self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
-        self.claims = Claims()
+        self.claims = Claims(self.wake)
         self._changed_at: datetime | None = None
         self._looked_at, self._listed, self._trouble = 0.0, False, ""
         self._starts, self._rooms, self._forget, self._opened = starts, rooms, forget, opened
@@ -120,6 +121,19 @@ class PoolWorker(Worker):
             self._seen = replace(self._seen, problem_at=now(), problems=1)  # soon there is room again
         self.wake()
 
+    def take_back(self, pod: ClaimedPod, execution: CodeExecution, tenant: Tenant) -> bool:
+        """An execution has ended in order: its pod is made clean, and kept for more of this tenant. False if not."""
+        follows = not self.deleted and may_follow(self._seen, pod.uses, execution) and is_usable(pod.sandbox)
+        if not follows or not self.claims.keep(pod, tenant, execution.metadata.uid):
+            return False
+        self.run_in_background(pod.connection.release(execution.metadata.uid))
+        return True
+
+    @property
+    def keeps_pods(self) -> bool:
+        """True if pods may be used more than once."""
+        return most_uses(self._seen) > 1
+
     def view_for(self, claimant: PodClaimant, since: datetime) -> PoolView:
         """What an execution sees of the pool that has waited since then."""
         queue = self.claims.queue
@@ -130,8 +144,11 @@ class PoolWorker(Worker):
         template = template_of(self._seen)
         if not self.claims.queue or not isinstance(template, Template):
             return
-        moment, admitted = now(), self._pods.in_order()
-        for claimant, name in assign(self.claims.queue, admitted, template, self._seen, moment, self.context.timing):
+        moment, admitted, queue = now(), self._pods.in_order(), self.claims.queue
+        kept = self.claims.kept
+        for claimant, name in assign_kept(queue, kept.view, template, self._seen, moment, self.context.timing):
+            self.claims.take(claimant, kept.take(name))
+        for claimant, name in assign(queue, admitted, template, self._seen, moment, self.context.timing):
             self._seen = replace(self._seen, last_claim_at=moment)
             self.claims.take(claimant, self._pods.take(name, template))
 
@@ -143,7 +160,7 @@ class PoolWorker(Worker):
             wanted=self._seen.pool.spec.replicas,
             ready=len(self._pods.admitted),
             starting=self._pods.starting,
-            claimed=len(self.claims.taken),
+            claimed=self.claims.in_use,
             queued=len(self.claims.queue),
             last_refill_ms=self._seen.last_refill_ms,
         )
@@ -153,7 +170,7 @@ class PoolWorker(Worker):
         """How many pods would be starting, if only this pool were there."""
         if not can_start(self._seen, now(), self.context.timing):
             return self._pods.starting
-        spare = len(self._pods.members) - self._pods.starting
+        spare = len(self._pods.members) + len(self.claims.kept) - self._pods.starting
         return max(self._pods.starting, self._seen.pool.spec.replicas + len(self.claims.queue) - spare)
 
     # --- Worker ---
@@ -172,7 +189,8 @@ class PoolWorker(Worker):
             self._seen,
             cluster_view=cluster_view,
             members=self._pods.members if self._listed else None,
-            claimed=len(self.claims.taken),
+            claimed=self.claims.in_use,
+            kept=self.claims.kept.view,
             queued=len(self.claims.queue),
             allowance=self._starts.allowance(demand, limit, time.monotonic()),
             full_at=self._pods.full_at,
@@ -264,8 +282,11 @@ class PoolWorker(Worker):
 
     async def _drop(self, name: str) -> None:
         member = self._pods.drop(name)
-        if member is None:  # somebody has just got it
-            return
+        if member is None:
+            if self.claims.kept.drop(name):
+                self.claims.discard(name)
+                await self._delete(name)
+            return  # else somebody has just got it
         if not member.sandbox.gone and not member.sandbox.fault:
             self.claims.discard(name)
         if member.starting:
@@ -285,5 +306,6 @@ class PoolWorker(Worker):
         for _ in range(self._pods.starting):
             self._starts.ended(self.meta.uid)
         self._pods.close()
+        self.claims.kept.close()
         self._forget(self)
         self.claims.wake()

@@ -18,6 +18,7 @@ from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
+from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.transcript import Transcript
 from codeexec_operator.manifests.hardening import has_user_namespace
@@ -185,6 +186,8 @@ class RunnerView:
     """When it was last asked whether it is still there."""
     problem: str = ""
     """What came was not what a runner sends."""
+    reset: Reset | None = None
+    """What it has said of its pod after its latest job, if it was asked."""
     refused_since: datetime | None = None
     """Since when each attempt to connect was refused by the API server, or not answered, because of the pod's node."""
 
@@ -274,6 +277,10 @@ class PoolView:
     """The same."""
     proven: Proven | None = None
     """What was shown of that pod."""
+    use: int = 1
+    """How many executions that pod has had, with this one."""
+    reset: Reset | None = None
+    """What was shown of it after the one before."""
 
 
 @dataclass(frozen=True)

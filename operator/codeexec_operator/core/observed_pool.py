@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 from codeexec_api import ExecutionPolicySpec, SandboxPool
@@ -39,6 +40,46 @@ class Member:
         return self.proven is not None and is_usable(self.sandbox)
 
 
+@dataclass(frozen=True)
+class Tenant:
+    """Whose a pod is that is used more than once, and for what: no other execution ever gets it."""
+
+    requested_by: str
+    agent: str
+    image: str
+    runtime_class_name: str | None
+    limits: tuple[Decimal, Decimal, Decimal, int]
+
+
+@dataclass(frozen=True)
+class KeptPod:
+    """A pod that has run code and is kept for more of the same tenant. Nothing runs in it."""
+
+    tenant: Tenant
+    uses: int
+    """How many executions it has had."""
+    last_job: str
+    since: datetime
+    """When the last one was over."""
+    member: Member
+
+    @property
+    def answered(self) -> bool:
+        """True if the runner has told what it found after the last job."""
+        reset = self.member.sandbox.runner.reset
+        return reset is not None and reset.job == self.last_job
+
+    @property
+    def clean(self) -> bool:
+        """True if the runner has shown that nothing of the last job is left."""
+        reset = self.member.sandbox.runner.reset
+        return self.answered and reset is not None and reset.clean
+
+    def until(self, timing: Timing) -> datetime:
+        """When it is given up, if nobody gets it before."""
+        return self.since + timedelta(seconds=timing.reuse_idle if self.answered else timing.reset_answer)
+
+
 def is_usable(sandbox: Sandbox) -> bool:
     """True if code can be handed to this pod at this moment."""
     pod, runner = sandbox.pod, sandbox.runner
@@ -59,6 +100,8 @@ class ObservedPool:
     members: Mapping[str, Member] | None = None
     """By name; None: not listed yet."""
     claimed: int = 0
+    kept: Mapping[str, "KeptPod"] = field(default_factory=dict)
+    """Pods that were used, and are kept for the one who has used them; by name."""
     queued: int = 0
     allowance: int = 0
     """How many more may be starting, so that all namespaces get their share of what the nodes can start."""

@@ -3,7 +3,7 @@
 `adapters/placement.py`, `pools.py` and `sessions.py` carry out what is decided here.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -13,9 +13,10 @@ from codeexec_api import CodeExecution, Phase, PodLimits, Reason, Verdict
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core import startup
 from codeexec_operator.core.observed import ObservedSession, RunnerView, Sandbox
-from codeexec_operator.core.observed_pool import Member, ObservedPool, is_silent, is_usable
+from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant, is_silent, is_usable
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
+from codeexec_operator.core.reuse import most_uses
 from codeexec_operator.core.startup import Timing
 
 _PASSING: Final = frozenset({Reason.POD_LOST, Reason.RUNNER_FAILED, Reason.START_TIMEOUT})
@@ -35,6 +36,8 @@ class Claim:
     asked: Verdict | None
     """What a pod of a pool has to be made of; None if none was asked for."""
     limits: PodLimits
+    tenant: Tenant | None = None
+    """Whose a pod is that it has used; None if nobody gets that pod afterwards."""
 
 
 class Claimant(Protocol):
@@ -110,6 +113,34 @@ def assign(
     takers = (one for one in queue if (claim := one.claim).asked and fits(template, claim.asked, claim.limits))
     ready = (name for name, member in admitted if is_for_use(member, seen, template, now, timing))
     return [(taker, name) for name, taker in zip(ready, takers, strict=False)]  # no pod: nobody is looked at
+
+
+def assign_kept(
+    queue: Iterable[_Claimant],
+    kept: Mapping[str, KeptPod],
+    template: Template,
+    seen: ObservedPool,
+    now: datetime,
+    timing: Timing,
+) -> list[tuple[_Claimant, str]]:
+    """Who gets which pod again. The checks are those of a pod that was never used, and more."""
+    free = {name: one for name, one in kept.items() if _is_free(one, seen, template, now, timing)}
+    given: list[tuple[_Claimant, str]] = []
+    for taker in queue if free else ():
+        claim = taker.claim
+        if not claim.tenant or not claim.asked or not fits(template, claim.asked, claim.limits):
+            continue
+        name = next((name for name, one in free.items() if one.tenant == claim.tenant), None)
+        if name is not None:
+            del free[name]
+            given.append((taker, name))
+    return given
+
+
+def _is_free(kept: KeptPod, seen: ObservedPool, template: Template, now: datetime, timing: Timing) -> bool:
+    if not kept.clean or kept.uses >= most_uses(seen) or now >= kept.until(timing):
+        return False
+    return is_for_use(kept.member, seen, template, now, timing)
 
 
 def is_for_use(member: Member, seen: ObservedPool, template: Template, now: datetime, timing: Timing) -> bool:

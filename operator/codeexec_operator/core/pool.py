@@ -27,6 +27,7 @@ from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, Observ
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
+from codeexec_operator.core.reuse import give_up
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_pool_pod
 
@@ -55,15 +56,24 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
         kept[name] = member
         acts += [action] if action else []
         wakes.append(wake_at)
+    given_up, idle_until = give_up(seen, template, now, timing)
+    wakes += idle_until
     used = isinstance(template, Template) and seen.pool.spec.replicas > 0
     wanted = seen.pool.spec.replicas + seen.queued if used else 0
     held = seen.held_until is not None and now < seen.held_until
     if seen.held_until and held:
         wakes.append(min(seen.held_until, now + timedelta(seconds=timing.give_way_again)))
+    if held:
+        yielding = [name for name in seen.kept if name not in given_up][: seen.unserved]
+        given_up |= {name: DropMember(name, gives_way=True) for name in yielding}
+        seen = replace(seen, unserved=seen.unserved - len(yielding))
+    acts += given_up.values()
     too_many = _too_many(kept, wanted, seen, held=held)
     kept = {name: one for name, one in kept.items() if name not in too_many}
     acts = [action for action in acts if not _concerns(action, too_many)] + list(too_many.values())
-    missing = 0 if held else min(wanted - len(kept), _likely_to_fit(seen, kept, now, timing))
+    missing = (
+        0 if held else min(wanted - len(kept) - len(seen.kept) + len(given_up), _likely_to_fit(seen, kept, now, timing))
+    )
     if missing > 0 and isinstance(template, Template):
         create_at = _create_at(seen, kept, now, timing)
         if now < create_at:

@@ -114,6 +114,8 @@ def _attributes(execution: CodeExecution) -> Attributes:
         attributes["container.image.repo_digests"] = [status.image]
     if status.pool_name:
         attributes["codeexec.pool.name"] = status.pool_name
+    if status.pod_reset:
+        attributes["codeexec.pod.use"] = status.pod_reset.use
     return attributes
 
 

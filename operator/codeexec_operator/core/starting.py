@@ -242,7 +242,8 @@ def _start_claimed(seen: Observed, pool: PoolView, proven: Proven, now: datetime
     """The pod is there and its network was shown to be closed: all that is left to do is to hand over the code."""
     seen = waiting_no_more(seen, now, Reason.POD_CLAIMED, f"got pod {pool.pod_name}")
     conditions = set_condition(seen.execution.status.conditions, proven.condition)
-    seen = knowing(seen, proven.facts | {"pod_name": pool.pod_name, "conditions": conditions})
+    reset = pool.reset.recorded(pool.use) if pool.reset else None
+    seen = knowing(seen, proven.facts | {"pod_name": pool.pod_name, "pod_reset": reset, "conditions": conditions})
     if ending := startup.refuses(proven, seen.policy):
         return finish(seen, now, ending)
     plan = _hand_over(seen, now)

@@ -74,6 +74,12 @@ class Timing:
     """How often a pod that waits is asked whether it is still there."""
     ping_answer: float = 5
     """How long its answer may take before it is given up: its node may be lost, and no connection tells."""
+    reset_answer: float = 5
+    """How long a runner may take to clean its pod and to show that it is clean."""
+    reuse_idle: float = 10
+    """How long a pod that was used is kept for more of the same tenant."""
+    reuse_run: float = 10
+    """How long code may run before its pod becomes its own, and is not used again."""
     pool_status: float = 1
     """How old what the record says of a pool may get."""
     pool_pause: float = 1

@@ -263,6 +263,7 @@ def test_languages_once_each_in_order() -> None:
         ("maxSessionLifetimeSeconds", {"maxSessionLifetimeSeconds": 604_801}),
         ("records.maxAgeSeconds", {"records": {"maxAgeSeconds": 299}}),
         ("records.maxCount", {"records": {"maxCount": 0}}),
+        ("podReuse.maxExecutions", {"podReuse": {"maxExecutions": 101}}),
     ],
 )
 def test_a_wrong_policy_is_refused_and_the_field_is_named(field: str, changes: dict[str, Any]) -> None:

@@ -57,6 +57,12 @@ def test_from_a_pool_without_waiting() -> None:
     assert stage.attributes["codeexec.pool.name"] == "default"
 
 
+def test_a_pod_that_was_used_before_says_how_often() -> None:
+    again = over(pool_name="default", pod_reset={"use": 3, "clean": True})
+    assert stages_of(again, at(0)).attributes["codeexec.pod.use"] == 3
+    assert "codeexec.pod.use" not in stages_of(over(pool_name="default"), at(0)).attributes
+
+
 def test_after_waiting_in_the_queue_of_a_pool() -> None:
     stage = stages_of(over(queued_until=1.5, pool_name="default"), at(0))
     assert outline(stage)[1:3] == [("queue", 0.5, 1.5), ("start_sandbox", 1.5, 2)]

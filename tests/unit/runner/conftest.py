@@ -35,7 +35,8 @@ assert os.getpid() == 1, "not in a PID namespace of its own"
 sys.path.insert(0, sys.argv[1])
 import workspace
 workspace.WORKSPACE = sys.argv[2]
-import job, kernel, runner
+import first_day, job, kernel, runner
+first_day.VOLUMES = (sys.argv[2],)  # those of the machine are not emptied
 kernel.FOLDERS = sys.argv[3]
 clock = time.monotonic
 time.monotonic = lambda: clock() + 15 * len(glob.glob(f"{workspace.WORKSPACE}/later*"))
@@ -114,6 +115,8 @@ class Sandbox:
         self.environment = dict(ENVIRONMENT)
         self.workspace_bytes = 0
         """Of a file system of its own, as in a pod; 0: it has none."""
+        self.isolated = False
+        """True: it has its own network, IPC objects, and all volumes of a pod in memory."""
         self.workspace.mkdir()
         self.temporary.mkdir()
         shutil.copytree(SOURCES, folder / "runner", ignore=shutil.ignore_patterns("Dockerfile", "__pycache__"))
@@ -124,6 +127,7 @@ class Sandbox:
     def command(self, *, privileged: bool = False, before: str = "") -> list[str]:
         """The runner's command line; `before` is Python that runs in its place first, not confined."""
         isolate = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        isolate += ["--ipc", "--net"] if self.isolated else []
         identity: list[str] = []
         if os.geteuid() != 0:
             isolate += ["--user", "--map-root-user"]
@@ -133,8 +137,26 @@ class Sandbox:
         if self.workspace_bytes:
             options = f"mode=777,size={self.workspace_bytes}"
             mount = ["sh", "-c", f'mount -t tmpfs -o {options} tmpfs {self.workspace} && exec "$@"', "sh"]
+        if self.isolated:
+            mount = ["sh", "-ec", self._mounts(), "sh"]
         folders = map(str, (self.folder / "runner", self.workspace, self.temporary))
         return [*isolate, *mount, *identity, self.python, "-I", "-B", "-c", LAUNCHER, *folders, before]
+
+    def _mounts(self) -> str:
+        """What a pod has in memory. And no cgroup: its counts would be those of all that the machine does."""
+        volumes = f"{self.workspace} {self.temporary} /dev/shm"
+        return (
+            f"for one in {volumes} /sys/fs/cgroup; do mount -t tmpfs tmpfs $one; done; "
+            f"mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts; chown {SANDBOX_UID} {self.workspace}; "
+            f"mkdir {self.folder}/queues; mount -t mqueue mqueue {self.folder}/queues; "
+            f'chmod 1777 {volumes} {self.folder}/queues; exec "$@"'
+        )
+
+    @property
+    def here(self) -> str:
+        """Python that tells an isolated runner where its volumes are."""
+        volumes = (str(self.workspace), str(self.temporary), "/dev/shm")
+        return f"first_day.VOLUMES, first_day.QUEUES = {volumes!r}, '{self.folder}/queues'\n"
 
     def start(self, *, before: str = "") -> subprocess.Popen[bytes]:
         """The runner, waiting for a job."""

@@ -1,0 +1,173 @@
+"""Makes a pod as it was before any code had run in it, and shows that it is. Standard library only.
+
+A pod that isn't shown to be so is used no more. Code of the user has nothing to say in this: all its processes are
+killed first, and what is looked at afterwards is looked at by the runner.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import stat
+import time
+
+import first_day
+from channel import send
+
+SECONDS = 2
+"""How long a pod may take to be emptied; one with more in it is not worth it."""
+SETTLE_SECONDS = 0.1
+"""How long the kernel may take to take back what nobody holds any more, such as what lies in sockets."""
+_HOLD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_IPC_RMID = 0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Reset:
+    """What has to be done before the first job, and after each."""
+
+    def __init__(self, children):
+        self._children = children
+        self._before = None
+        self.clean = False
+        """Whether the pod was shown to be as on its first day, and no job was begun since."""
+        self.any = False
+        """Whether it was ever used again."""
+
+    def remember(self):
+        """Take in how the pod looks. No code has run yet, and nothing waits for any."""
+        if self._before is None:
+            gc.collect()
+            self._before = first_day.look()
+
+    def run(self, job):
+        """Clean up, look, and tell. Returns whether another job may come."""
+        began, self.any = time.monotonic(), True
+        found = {"FirstDay": "was not looked at"} if self._before is None else self._clean_up(began + SECONDS)
+        checked = sorted(self._before or ())
+        self.clean = not found
+        took = round((time.monotonic() - began) * 1000, 1)
+        send(reset=job, clean=self.clean, checked=checked, found=found, ms=took)
+        return self.clean
+
+    def _clean_up(self, deadline):
+        self._children.kill_all()
+        problems = {}
+        for path in first_day.VOLUMES:
+            try:
+                _empty(path, deadline)
+                _restore(path, self._before["VolumeAttributes"][path])
+            except (OSError, TimeoutError, KeyError) as error:
+                problems["Volumes"] = f"could not be emptied ({type(error).__name__})"
+        _remove_ipc(self._before)
+        _empty_termination_log(self._before)
+        gc.collect(0)
+        settled = time.monotonic() + SETTLE_SECONDS
+        while (found := first_day.differences(self._before, first_day.look())) and time.monotonic() < settled:
+            time.sleep(0.002)
+        return found | problems
+
+
+def _empty(path, deadline):
+    """Delete all that is in a folder, however deep, whatever its modes, and following no link.
+
+    Folders that lie in folders are moved up before they are emptied, so that depth costs nothing.
+    """
+    top = os.open(path, _HOLD)
+    try:
+        with contextlib.suppress(PermissionError):  # another's, as in a pod: then it is open to all
+            os.chmod(f"/proc/self/fd/{top}", stat.S_IRWXU)
+        names = os.listdir(f"/proc/self/fd/{top}")
+        number = 0
+        while names:
+            name = names.pop()
+            if not _unlink(name, top):
+                inner = _open_folder(name, top)
+                try:
+                    for entry in os.listdir(inner):
+                        if time.monotonic() > deadline:
+                            raise TimeoutError
+                        if not _unlink(entry, inner):
+                            number += 1
+                            moved = _free_name(number, top)
+                            os.close(_open_folder(entry, inner))  # to be moved, it has to be writable
+                            os.rename(entry, moved, src_dir_fd=inner, dst_dir_fd=top)
+                            names.append(moved)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+            if time.monotonic() > deadline:
+                raise TimeoutError
+    finally:
+        os.close(top)
+
+
+def _unlink(name, folder):
+    """Whether it was something else than a folder, and is gone."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except (IsADirectoryError, PermissionError):
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise
+        return False
+    return True
+
+
+def _open_folder(name, parent):
+    """Opened for listing, though its owner may have closed it to itself."""
+    held = os.open(name, _HOLD, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)
+    finally:
+        os.close(held)
+    return os.open(name, _LIST, dir_fd=parent)
+
+
+def _free_name(number, top):
+    name = f".codeexec-{number}"
+    with contextlib.suppress(FileNotFoundError):
+        while os.stat(name, dir_fd=top, follow_symlinks=False):
+            name += "-"
+    return name
+
+
+def _restore(path, before):
+    """Give a folder the attributes that it had. When it was changed tells of this reset, where it is another's."""
+    kept = dict(before["marks"])
+    for name in os.listxattr(path):
+        if name not in kept:
+            os.removexattr(path, name)
+    for name, value in kept.items():
+        if os.getxattr(path, name) != value:
+            os.setxattr(path, name, value)
+    if before["changed"] is None:
+        os.utime(path)
+    else:
+        os.chmod(path, stat.S_IMODE(before["mode"]))
+        os.utime(path, ns=(before["changed"], before["changed"]))
+
+
+def _remove_ipc(before):
+    """Queues, and System V objects. What can't be removed is found afterwards."""
+    with contextlib.suppress(OSError):
+        for name in frozenset(os.listdir(first_day.QUEUES)) - before.get("Queues", frozenset()):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{first_day.QUEUES}/{name}")
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        now, known = first_day.sysv_objects(), before.get("SystemVIPC", {})
+        for number in now["shm"] - known.get("shm", frozenset()):
+            _libc.shmctl(number, _IPC_RMID, None)
+        for number in now["msg"] - known.get("msg", frozenset()):
+            _libc.msgctl(number, _IPC_RMID, None)
+        for number in now["sem"] - known.get("sem", frozenset()):
+            _libc.semctl(number, 0, _IPC_RMID)
+
+
+def _empty_termination_log(before):
+    if known := before.get("TerminationLog"):
+        with contextlib.suppress(OSError):
+            if os.stat(first_day.TERMINATION_LOG).st_size != known["size"]:
+                os.truncate(first_day.TERMINATION_LOG, known["size"])
+            if known["changed"] is not None:
+                os.utime(first_day.TERMINATION_LOG, ns=(known["changed"], known["changed"]))

@@ -1,0 +1,224 @@
+"""Pods that are used again: whose they are, who gets one, and when one is given up."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from factories import (
+    CLUSTER_VIEW,
+    IMAGE,
+    NOW,
+    OTHER_IMAGE,
+    a_policy,
+    a_sandbox,
+    an_execution,
+    seconds,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeexec_api import Limits, Phase, SandboxPool, Verdict
+from codeexec_operator.core.actions import CreateMember, DropMember
+from codeexec_operator.core.observed import PodLink, Sandbox
+from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant
+from codeexec_operator.core.placement import Claim, assign_kept
+from codeexec_operator.core.pod_reset import Reset, reset_of
+from codeexec_operator.core.pod_template import Template, template_of
+from codeexec_operator.core.pool import decide_pool
+from codeexec_operator.core.reuse import may_follow, tenant_of
+from codeexec_operator.core.startup import Timing, prove
+
+TIMING = Timing(reset_answer=5, reuse_idle=10)
+ASKED = Verdict(IMAGE, None)
+NAMES = tuple(f"default-{number:012x}" for number in range(2))
+REUSE = {"podReuse": {"maxExecutions": 5}}
+
+
+@dataclass(frozen=True)
+class Waiting:
+    claim: Claim
+
+    def wake(self) -> None:
+        pass
+
+
+def a_pool(*, policy: dict[str, Any] | None = None, **rest: Any) -> ObservedPool:
+    meta = {"name": "default", "namespace": "codeexec-sandbox", "uid": "1", "resourceVersion": "7", "generation": 1}
+    pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 1}})
+    known = {"policy": a_policy(**(REUSE if policy is None else policy)), "cluster_view": CLUSTER_VIEW, "members": {}}
+    return ObservedPool(pool, **{**known, "names": NAMES, "allowance": 9, **rest})
+
+
+def template(seen: ObservedPool | None = None) -> Template:
+    made = template_of(seen or a_pool())
+    assert isinstance(made, Template)
+    return made
+
+
+def a_tenant(requested_by: str = "user", agent: str = "agent", **limits: Any) -> Tenant:
+    spec = {"requestedBy": requested_by, "source": {"agent": agent}, "limits": Limits(**limits).dump()}
+    found = tenant_of(an_execution(**spec), ASKED)
+    assert found
+    return found
+
+
+def kept(
+    tenant: Tenant | None = None, *, uses: int = 1, clean: bool = True, job: str = "last", **changes: Any
+) -> KeptPod:
+    sandbox = a_sandbox()
+    assert sandbox.pod
+    assert sandbox.runner.ready
+    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
+    reset = Reset(job, clean, ("Processes",), "" if clean else "Volumes: 1 more", 3)
+    sandbox = replace(sandbox, runner=replace(sandbox.runner, reset=reset))
+    member = Member(NOW, template().digest, sandbox, proven)
+    return replace(KeptPod(tenant or a_tenant(), uses, "last", NOW, member), **changes)
+
+
+def waiting(name: str, tenant: Tenant | None) -> Waiting:
+    return Waiting(Claim(name, NOW, False, ASKED, Limits(), tenant))
+
+
+def given_to(pods: dict[str, KeptPod], *tenants: Tenant | None, seen: ObservedPool | None = None, at: float = 1) -> Any:
+    seen = seen or a_pool()
+    queue = [waiting(str(number), one) for number, one in enumerate(tenants)]
+    pairs = assign_kept(queue, pods, template(seen), seen, NOW + seconds(at), TIMING)
+    return [(taker.claim.uid, name) for taker, name in pairs]
+
+
+TENANTS = [
+    a_tenant(requested_by, agent, **limits)
+    for requested_by in ("alice", "bob")
+    for agent in ("one", "two")
+    for limits in ({}, {"pids": 10}, {"memory": "1Gi"})
+]
+
+
+@given(
+    pods=st.lists(st.tuples(st.sampled_from(TENANTS), st.integers(1, 7), st.booleans(), st.booleans()), max_size=8),
+    queue=st.lists(st.one_of(st.none(), st.sampled_from(TENANTS)), max_size=8),
+)
+def test_a_pod_goes_to_its_tenant_only_to_one_at_a_time_and_only_if_clean(
+    pods: list[tuple[Tenant, int, bool, bool]], queue: list[Tenant | None]
+) -> None:
+    held = {
+        f"pod-{number}": kept(tenant, uses=uses, clean=clean, job="last" if told else "before")
+        for number, (tenant, uses, clean, told) in enumerate(pods)
+    }
+    pairs = given_to(held, *queue)
+    assert all(count == 1 for count in Counter(name for _, name in pairs).values())
+    assert all(count == 1 for count in Counter(uid for uid, _ in pairs).values())
+    for uid, name in pairs:
+        assert held[name].tenant == queue[int(uid)]
+        assert held[name].uses < 5
+        assert held[name].clean
+    # Control: who could have one, and has none, finds that others of the tenant have all there are.
+    free = Counter(one.tenant for one in held.values() if one.clean and one.uses < 5)
+    asking = Counter(one for one in queue if one is not None)
+    served = Counter(held[name].tenant for _, name in pairs)
+    for tenant, count in asking.items():
+        assert served[tenant] >= min(count, free[tenant])
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        {"sessionRef": {"name": "s"}},
+        {"egress": [{"cidr": "10.0.0.0/8", "port": 443}]},
+        {"mounts": [{"name": "a", "mountPath": "/mnt/a", "configMap": {"name": "a"}}]},
+        {"status": {"approval": {"grants": [], "requestedAt": NOW}}},
+    ],
+    ids=["session", "permit", "mount", "approval"],
+)
+def test_what_is_special_leaves_no_pod_behind(special: dict[str, Any]) -> None:
+    assert tenant_of(an_execution(**({"requestedBy": "user"} | special)), ASKED) is None
+    assert tenant_of(an_execution(requestedBy="user"), ASKED), "control"
+
+
+def test_what_a_pod_is_made_of_is_part_of_whose_it_is() -> None:
+    one = an_execution(requestedBy="user")
+    assert tenant_of(one, ASKED) != tenant_of(one, Verdict(OTHER_IMAGE, None))
+    assert tenant_of(one, ASKED) != tenant_of(one, Verdict(IMAGE, "gvisor"))
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_only_an_ordinary_end_is_followed(phase: Phase) -> None:
+    execution = an_execution(phase=phase)
+    assert may_follow(a_pool(), 1, execution) is (phase in (Phase.SUCCEEDED, Phase.FAILED))
+    assert not may_follow(a_pool(), 5, execution)
+    assert not may_follow(a_pool(policy={}), 1, execution)
+
+
+UNFIT = {
+    "idle for too long": (kept(), a_pool(), 10),
+    "no answer": (kept(job="before"), a_pool(), 5),
+    "not clean": (kept(clean=False), a_pool(), 1),
+    "used up": (kept(uses=5), a_pool(), 1),
+    "no reuse any more": (kept(), a_pool(policy={}), 1),
+    "another image": (kept(), a_pool(policy=REUSE | {"images": [OTHER_IMAGE]}), 1),
+    "gone": (kept(member=replace(kept().member, sandbox=Sandbox(gone=True))), a_pool(), 1),
+    "too old": (kept(since=NOW + seconds(3600)), a_pool(), 3600),
+    "not shown to be closed": (kept(member=replace(kept().member, proven=None)), a_pool(), 1),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_pod_that_is_not_as_it_has_to_be_is_given_up_and_nobody_gets_it(case: str) -> None:
+    pod, seen, at = UNFIT[case]
+    plan = decide_pool(replace(seen, kept={"pod": pod}), NOW + seconds(at), TIMING)
+    assert DropMember("pod") in plan.actions
+    assert given_to({"pod": pod}, pod.tenant, seen=seen, at=at) == []
+
+
+def test_a_pod_that_is_fit_stays_and_counts() -> None:
+    plan = decide_pool(a_pool(kept={"pod": kept()}), NOW + seconds(1), TIMING)
+    assert not any(isinstance(one, DropMember | CreateMember) for one in plan.actions)
+    assert plan.wake_at == NOW + seconds(10)
+    alone = decide_pool(a_pool(), NOW + seconds(1), TIMING)
+    assert any(isinstance(one, CreateMember) for one in alone.actions), "control: without it the pool makes one"
+
+
+def test_who_waits_gets_one_more_beside_it() -> None:
+    plan = decide_pool(a_pool(kept={"pod": kept()}, queued=1), NOW + seconds(1), TIMING)
+    assert [one.name for one in plan.actions if isinstance(one, CreateMember)] == [NAMES[0]]
+
+
+def test_it_gives_way_first_where_others_find_no_room() -> None:
+    seen = a_pool(kept={"pod": kept()}, held_until=NOW + seconds(20), unserved=1)
+    plan = decide_pool(seen, NOW + seconds(1), TIMING)
+    assert [one for one in plan.actions if isinstance(one, DropMember)] == [DropMember("pod", gives_way=True)]
+
+
+def test_a_connection_that_has_ended_ends_it() -> None:
+    sandbox = kept().member.sandbox
+    cut = replace(sandbox, runner=replace(sandbox.runner, link=PodLink.CLOSED))
+    pod = kept(member=replace(kept().member, sandbox=cut))
+    assert DropMember("pod") in decide_pool(a_pool(kept={"pod": pod}), NOW, TIMING).actions
+
+
+FRAME = {"reset": "a", "clean": True, "checked": ["Processes"], "found": {}, "ms": 2.6}
+
+
+class TestFrame:
+    def test_says_what_was_checked(self) -> None:
+        assert reset_of(FRAME) == Reset("a", True, ("Processes",), "", 3)
+
+    @pytest.mark.parametrize(
+        "changes", [{"clean": 1}, {"clean": False}, {"checked": []}, {"found": {"Volumes": "1 more"}}]
+    )
+    def test_is_not_clean_unless_all_of_it_says_so(self, changes: dict[str, Any]) -> None:
+        assert reset_of(FRAME | changes).clean is False
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"checked": ["a\n"]}, {"checked": ["x"] * 65}, {"found": {"\x1b[2J": "x"}}, {"ms": "soon"}, {"found": None}],
+    )
+    def test_of_another_form_is_none(self, changes: dict[str, Any]) -> None:
+        with pytest.raises(Exception):  # noqa: B017, PT011 - of whatever type
+            reset_of(FRAME | changes)
+
+    def test_puts_nothing_into_a_log_that_it_should_not(self) -> None:
+        found = reset_of(FRAME | {"found": {"Volumes": "\x1b[2J\n" + "x" * 1000}}).found
+        assert "\x1b" not in found
+        assert len(found) == 300
