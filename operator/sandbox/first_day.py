@@ -147,7 +147,7 @@ def _keyrings():
 
 
 def _locks():
-    """Whether each volume's own folder can be locked: all other files that code can lock are gone with their holders.
+    """Whether each volume's own folder can be locked. Of other files only the runner's descriptors are left.
 
     The kernel's list of locks would cost ten milliseconds, and hold up locks of the whole node meanwhile.
     """
@@ -176,14 +176,20 @@ def _terminals():
 
 
 def _descriptors():
-    """This process's own, and where each leads."""
+    """This process's own, where each leads, how it was opened, and how many locks it has."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
-            found[name] = os.readlink(f"/proc/self/fd/{name}")
+            facts = _lines(f"/proc/self/fdinfo/{name}")
+            state = [line for line in facts if line.startswith("flags:")], sum(map(_is_lock, facts))
+            found[name] = (os.readlink(f"/proc/self/fd/{name}"), *state)
         except FileNotFoundError:  # that of the list itself
             continue
     return found
+
+
+def _is_lock(line):
+    return line.startswith("lock:")
 
 
 def _priority():

@@ -27,8 +27,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Reset:
     """What has to be done before the first job, and after each."""
 
-    def __init__(self, children):
-        self._children = children
+    def __init__(self, children, nothing):
+        """`nothing` is the empty input that code has; what code did to it is gone once it is opened anew."""
+        self._children, self._nothing = children, nothing
         self._before = None
         self.clean = False
         """Whether the pod was shown to be as on its first day, and no job was begun since."""
@@ -53,6 +54,9 @@ class Reset:
 
     def _clean_up(self, deadline):
         self._children.kill_all()
+        anew = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        os.dup2(anew, self._nothing, inheritable=False)
+        os.close(anew)
         problems = {}
         for path in first_day.VOLUMES:
             try:

@@ -87,7 +87,7 @@ class Pod:
         self.kernel = Kernel(self.loop, self.children, confinement, ENVIRONMENT)
         self.nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.standby = Standby(self.children, confinement, ENVIRONMENT, self.nothing)
-        self.reset = Reset(self.children)
+        self.reset = Reset(self.children, self.nothing)
         self._report = report
 
     def confinement_for(self, egress):

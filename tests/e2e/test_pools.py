@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_fixtures import Pool
+from cluster_fixtures import QUOTA, Pool, use_up_the_quota
 from cluster_tools import SANDBOX, Admin, a_name
 
 from executor_client import Limits
@@ -32,17 +32,6 @@ async def run(executor, code: str):
 def condition(thing, kind: str):
     found = thing.get("status", {}).get("conditions", ())
     return next((one for one in found if one["type"] == kind), None)
-
-
-QUOTA = "no-more-pods"
-
-
-def use_up_the_quota(admin: Admin) -> None:
-    """No room is left for another pod in the namespace, and the API server knows."""
-    meta = {"name": QUOTA, "namespace": SANDBOX}
-    admin.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {"pods": "0"}}})
-    counted = "the quota to be counted"
-    admin.wait_until(counted, "resourcequota", QUOTA, lambda found: found.get("status", {}).get("used"))
 
 
 async def test_an_execution_gets_a_pod_that_stands_ready_and_owns_it_from_then_on(make_pool, make, admin):

@@ -372,6 +372,26 @@ def seen_file_without_a_name():
     return (found.f_blocks - found.f_bfree) * found.f_frsize >= 2**21
 
 
+def flags_of_the_input():
+    fcntl.fcntl(0, fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND)
+
+
+def seen_flags_of_the_input():
+    return bool(fcntl.fcntl(0, fcntl.F_GETFL) & os.O_NONBLOCK)
+
+
+def lock_of_the_input():
+    fcntl.flock(0, fcntl.LOCK_EX)
+
+
+def seen_lock_of_the_input():
+    try:
+        fcntl.flock(os.open("/dev/null", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
 def lock_of_the_volume():
     daemon(lambda: fcntl.flock(os.open(TEMPORARY, os.O_RDONLY), fcntl.LOCK_EX))
 

@@ -150,9 +150,12 @@ class Connection:
             with suppress(*NETWORK_ERRORS):  # it exits all the same, after a while
                 await self._send({"ack": uid})
 
+    def forget_reset(self) -> None:
+        """What the runner has said of its pod until now doesn't count: it was not asked yet."""
+        self.view = replace(self.view, reset=None)
+
     async def release(self, uid: str) -> None:
         """The same, and the runner is to make its pod clean for another job; `view.reset` tells whether it is."""
-        self.view = replace(self.view, reset=None)
         with suppress(*NETWORK_ERRORS):  # then the connection ends, and the pod with it
             await self._send({"ack": uid, "reuse": True})
 

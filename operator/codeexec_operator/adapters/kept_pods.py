@@ -20,6 +20,8 @@ class KeptPods:
     def __init__(self, changed: Callable[[], None]) -> None:
         self._pods: dict[str, tuple[ClaimedPod, Tenant, str, datetime]] = {}
         self._changed = changed
+        self.closed = False
+        """True once nobody looks after pods any more."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._pods
@@ -77,6 +79,7 @@ class KeptPods:
 
     def close(self) -> None:
         """Disconnect from all."""
+        self.closed = True
         for pod, *_ in self._pods.values():
             pod.connection.close()
 

@@ -23,11 +23,20 @@ class Pacer:
         self._pacing.congestion.measured(seconds, asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def work(self, namespace: str) -> AsyncIterator[None]:
-        """Wait until something may begin, and tell when it has ended."""
+    async def work(self, namespace: str, *, begun: bool = False) -> AsyncIterator[None]:
+        """Wait until something may begin, and tell when it has ended.
+
+        Args:
+            namespace: whose it is.
+            begun: goes on with what had its turn already, and holds code or a pod: it comes before what has nothing.
+        """
         loop = asyncio.get_running_loop()
         place = loop.create_future()
-        self._lines.setdefault(namespace, deque()).append(place)
+        line = self._lines.setdefault(namespace, deque())
+        if begun:
+            line.appendleft(place)
+        else:
+            line.append(place)
         self._serve(namespace)
         try:
             await place

@@ -123,7 +123,9 @@ class PoolWorker(Worker):
 
     def take_back(self, pod: ClaimedPod, execution: CodeExecution, tenant: Tenant) -> bool:
         """An execution has ended in order: its pod is made clean, and kept for more of this tenant. False if not."""
-        follows = not self.deleted and may_follow(self._seen, pod.uses, execution) and is_usable(pod.sandbox)
+        gone = self.deleted or self.claims.kept.closed
+        pod.connection.forget_reset()
+        follows = not gone and may_follow(self._seen, pod.uses, execution) and is_usable(pod.sandbox)
         if not follows or not self.claims.keep(pod, tenant, execution.metadata.uid):
             return False
         self.run_in_background(pod.connection.release(execution.metadata.uid))

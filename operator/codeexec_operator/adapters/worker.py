@@ -8,7 +8,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -110,7 +110,7 @@ class Worker(ABC):
         """True: its namespace isn't served any more, so a request that is forbidden is not made again."""
         self._wake = asyncio.Event()
         self._background: set[asyncio.Task[object]] = set()
-        self._stale = False
+        self._stale = self._begun = False
         self._retries = Retries(self.name, context.telemetry.metrics)
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
 
@@ -187,6 +187,11 @@ class Worker(ABC):
             await asyncio.gather(*self._background, return_exceptions=True)
             await self._end()
 
+    def _paced(self) -> AbstractAsyncContextManager[None]:
+        if not self.is_new:
+            return nullcontext()
+        return self.context.pacer.work(self.meta.namespace, begun=self._begun)
+
     async def _step(self) -> Plan:
         """Decide once and carry it out; what a retry may heal is tried again."""
         try:
@@ -195,7 +200,8 @@ class Worker(ABC):
                 self._stale = False
                 if self.deleted:
                     return Plan()
-            async with self.context.pacer.work(self.meta.namespace) if self.is_new else nullcontext():
+            async with self._paced():
+                self._begun = True
                 if self.deleted:
                     return Plan()
                 await self.context.turns.turn(self.meta.namespace)

@@ -75,6 +75,8 @@ class Kept:
 class _Held:
     """What has come for one key of a part."""
 
+    begins: bool
+    """True if its start can stand in the record: of a stream, not of a file."""
     size: int = 0
     """Bytes, not compressed."""
     start: bytearray = field(default_factory=bytearray)
@@ -84,7 +86,7 @@ class _Held:
     """What has come since, not compressed yet."""
 
     def add(self, data: bytes, packed: bytes | None) -> None:
-        if self.size <= MAX_INLINE_BYTES:
+        if self.begins and self.size <= MAX_INLINE_BYTES:
             self.start += data
         self.size += len(data)
         if packed is None:
@@ -128,7 +130,7 @@ class OutputParts:
         """Hold a piece, which may have come as one gzip member, too. True if the part is full now."""
         if self.lost:
             return False
-        self.held.setdefault(key, _Held()).add(data, packed)
+        self.held.setdefault(key, _Held(key in STREAMS)).add(data, packed)
         self._size += len(data if packed is None else packed)
         return self._size + _RUN_BYTES * len(self._order.runs) >= PART_BYTES
 
@@ -150,7 +152,7 @@ class OutputParts:
             return
         contents = {f"{key}{GZIP_SUFFIX}": one.packed() for key, one in self.held.items()}
         contents[f"{ORDER_KEY}{GZIP_SUFFIX}"] = pack(json.dumps(self._order.runs, separators=(",", ":")).encode())
-        starts: dict[str, bytes] = {key: bytes(one.start) for key, one in self.held.items() if key in STREAMS}
+        starts = {key: bytes(one.start) for key, one in self.held.items() if one.begins}
         self._waiting.append(OutputPart(self.count, contents, starts))
         self.count += 1
         self.kept.append(kept)
@@ -167,12 +169,12 @@ class OutputParts:
     def _fits(self) -> bool:
         return all(
             one.size <= MAX_INLINE_BYTES and _escaped_size(one.start.decode()) <= _ESCAPED_BUDGET
-            for one in (self.held.get(name, _Held()) for name in STREAMS)
+            for one in (self.held.get(name, _Held(True)) for name in STREAMS)
         )
 
     def inline(self, name: StreamName) -> str:
         """As much of a stream as can stand in the record, if nothing of it is in a part."""
-        whole = bytes(self.held.get(name, _Held()).start)[:MAX_INLINE_BYTES]
+        whole = bytes(self.held.get(name, _Held(True)).start)[:MAX_INLINE_BYTES]
         return fit(whole.decode(errors="ignore"), _ESCAPED_BUDGET)
 
     def take(self) -> OutputPart | None:
@@ -186,7 +188,7 @@ class OutputParts:
         del self.kept[part.index :]
         self._waiting = [one for one in self._waiting if one.index < part.index]
         first = part.starts.items() if part.index == 0 else ()  # its start can stand in the record
-        self.held = {key: _Held(len(data), bytearray(data)) for key, data in first}
+        self.held = {key: _Held(True, len(data), bytearray(data)) for key, data in first}
         self._order = Order()
 
 

@@ -134,6 +134,8 @@ def assign_kept(
         if name is not None:
             del free[name]
             given.append((taker, name))
+        if not free:
+            break
     return given
 
 

@@ -42,4 +42,4 @@ def reset_of(frame: Mapping[str, Any]) -> Reset:
     words = "; ".join(f"{row}: {words}" for row, words in found.items())
     clean = frame["clean"] is True and not found and bool(checked)
     milliseconds = min(_LONGEST_MS, max(0, round(frame["ms"])))
-    return Reset(str(frame["reset"]), clean, checked, ascii(words)[1:-1][:_WORDS], milliseconds)
+    return Reset(str(frame["reset"]), clean, tuple(sorted(set(checked))), ascii(words)[1:-1][:_WORDS], milliseconds)

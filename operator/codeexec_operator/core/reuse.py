@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from codeexec_api import CodeExecution, ExecutionPolicySpec, Phase, PodLimits, Verdict
+from codeexec_api import CodeExecution, ExecutionPolicySpec, PodLimits, Reason, Verdict
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import DropMember
@@ -18,7 +18,7 @@ from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template
 from codeexec_operator.core.startup import Timing
 
-_ORDINARY_ENDS: Final = (Phase.SUCCEEDED, Phase.FAILED)
+_ORDINARY_ENDS: Final = (Reason.COMPLETED.value, Reason.NON_ZERO_EXIT.value)
 
 
 def tenant_of(execution: CodeExecution, asked: Verdict | None) -> Tenant | None:
@@ -42,7 +42,7 @@ def most_uses(seen: ObservedPool) -> int:
 
 def may_follow(seen: ObservedPool, uses: int, execution: CodeExecution) -> bool:
     """True if a pod that has had so many executions may be cleaned and kept after this one, which has just ended."""
-    return uses < most_uses(seen) and execution.status.phase in _ORDINARY_ENDS
+    return uses < most_uses(seen) and execution.status.reason in _ORDINARY_ENDS
 
 
 def give_up(

@@ -5,6 +5,7 @@ import uuid
 
 import leftovers
 import pytest
+from cluster_fixtures import QUOTA, use_up_the_quota
 from conformance.attacks import SUCCEEDED, outcomes, script
 from conformance.test_r05_isolation import FIND, PLANTED, planter
 
@@ -36,12 +37,14 @@ print(failed)
 
 
 @pytest.fixture
-async def agent(policy, make_pool):
-    """An agent of this test in a namespace whose pool has one pod, which may be used ten times."""
+async def agent(policy, make_pool, admin):
+    """An agent of this test in a namespace whose pool has one pod, which may be used ten times, and gets no other."""
     policy(podReuse={"maxExecutions": 10})
     pool = make_pool(1, cpu=SMALL.cpu)
     await asyncio.to_thread(pool.ready, 1)
-    return f"reuse-{uuid.uuid4().hex[:8]}"
+    await asyncio.to_thread(use_up_the_quota, admin)
+    yield f"reuse-{uuid.uuid4().hex[:8]}"
+    admin.delete("resourcequota", QUOTA)
 
 
 def each(names, *, seen):
@@ -63,7 +66,7 @@ async def test_nothing_passes_to_the_next_execution_in_the_same_pod(control, san
     assert {"Processes", "Volumes", "Mounts", "Sockets", "Queues", "Privileges"} <= set(reset["checked"])
 
 
-async def test_a_pod_is_used_again_and_says_so(control, sandbox, agent):
+async def test_a_pod_is_used_again_and_says_so(control, sandbox, agent, admin):
     """A pod is used again only for its requester and agent, and is found clean each time."""
     records = []
     for _ in range(3):
@@ -75,6 +78,7 @@ async def test_a_pod_is_used_again_and_says_so(control, sandbox, agent):
     found = await sandbox.run(script(*FIND), agent=agent, limits=SMALL)
     assert SUCCEEDED not in outcomes(found.stdout).values()
     assert sandbox.record(found)["status"]["podName"] == records[0]["podName"]
+    admin.delete("resourcequota", QUOTA)
     other = await sandbox.run("print(1)", agent=f"{agent}-2", limits=SMALL)
     status = sandbox.record(other)["status"]
     assert status["podName"] != records[0]["podName"]

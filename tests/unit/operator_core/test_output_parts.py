@@ -325,6 +325,13 @@ def test_after_a_loss_nothing_more_is_held_in_memory(refused: int, most: int) ->
     assert len(transcript.parts._order.runs) <= 1
 
 
+def test_of_files_that_compress_well_no_more_is_held_than_came() -> None:
+    pieces = [compressed(a_piece(index, b"x" * 200)) for index in range(20)]
+    announced = [an_artifact(index, f"file-{index:02}", b"x" * 200) for index in range(20)]
+    transcript = a_transcript(*(frame for pair in zip(announced, pieces, strict=True) for frame in pair))
+    assert transcript.parts.held_bytes < 1500
+
+
 def test_nothing_counts_after_what_there_was_has_been_cut_into_parts() -> None:
     transcript, store = a_transcript(output("x" * 400)), Store()
     before = store.finish(transcript), transcript.stream("stdout"), transcript.parts.count

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 
 from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.core.pacing import FEW, WINDOW
@@ -18,6 +19,25 @@ def congested() -> Pacer:
 async def settle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+async def test_what_has_begun_comes_before_what_holds_nothing() -> None:
+    pacer, order = Pacer(), []
+
+    async def step(name: str, *, begun: bool) -> None:
+        async with pacer.work("flood", begun=begun):
+            order.append(name)
+            await asyncio.sleep(0)
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(pacer.work("quiet"))
+        for _ in range(4):
+            await stack.enter_async_context(pacer.work("flood"))
+        waiting = [asyncio.create_task(step(name, begun=name == "begun")) for name in ("new", "newer", "begun")]
+        await asyncio.sleep(0)
+        assert order == [], "control: they wait"
+    await asyncio.gather(*waiting)
+    assert order[0] == "begun"
 
 
 async def test_a_flood_waits_and_its_neighbour_does_not() -> None:

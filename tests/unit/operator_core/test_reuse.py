@@ -18,7 +18,7 @@ from factories import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api import Limits, Phase, SandboxPool, Verdict
+from codeexec_api import Limits, Reason, SandboxPool, Verdict
 from codeexec_operator.core.actions import CreateMember, DropMember
 from codeexec_operator.core.observed import PodLink, Sandbox
 from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant
@@ -142,10 +142,11 @@ def test_what_a_pod_is_made_of_is_part_of_whose_it_is() -> None:
     assert tenant_of(one, ASKED) != tenant_of(one, Verdict(IMAGE, "gvisor"))
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_only_an_ordinary_end_is_followed(phase: Phase) -> None:
-    execution = an_execution(phase=phase)
-    assert may_follow(a_pool(), 1, execution) is (phase in (Phase.SUCCEEDED, Phase.FAILED))
+@pytest.mark.parametrize("reason", list(Reason))
+def test_only_an_ordinary_end_is_followed(reason: Reason) -> None:
+    """Not that of a runner which has told nonsense, for one, though that is `Failed`, too."""
+    execution = an_execution(status={"reason": reason.value})
+    assert may_follow(a_pool(), 1, execution) is (reason in (Reason.COMPLETED, Reason.NON_ZERO_EXIT))
     assert not may_follow(a_pool(), 5, execution)
     assert not may_follow(a_pool(policy={}), 1, execution)
 
