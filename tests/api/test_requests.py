@@ -104,7 +104,7 @@ async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def test_all_requests_are_tried_here() -> None:
-    public = {name for name in dir(Cluster) if not name.startswith("_")} - {"connect", "close", "ask_first"}
+    public = {name for name in dir(Cluster) if not name.startswith("_")} - {"connect", "close", "ask_first", "measure_writes"}
     assert public == REQUESTS.keys() | ALIKE.keys()
 
 
@@ -117,6 +117,21 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_no_request_waits_for_ever(impatient, proxy: FaultProxy, cluster: Cluster, name: str) -> None:
     with proxy.fault(Match(), Stall()), pytest.raises(TimeoutError):
         await REQUESTS[name](cluster)
+
+
+@pytest.mark.parametrize("fault", [Stall(), Answer(429)], ids=["no answer", "429"])
+async def test_how_long_writes_take_is_told_also_of_those_that_fail(
+    impatient, proxy: FaultProxy, cluster: Cluster, fault: Stall | Answer
+) -> None:
+    """They tell most of all how busy the API server is."""
+    seconds: list[float] = []
+    cluster.measure_writes(seconds.append)
+    with proxy.fault(Match(), fault), pytest.raises((TimeoutError, ApiException)):
+        await cluster.patch_pod(SANDBOX, "run-1", {})
+    assert len(seconds) == 1
+    with proxy.fault(Match(), fault), pytest.raises((TimeoutError, ApiException)):
+        await cluster.list_nodes()
+    assert len(seconds) == 1, "control: a list is no write"
 
 
 async def test_a_body_that_does_not_end_is_a_timeout(impatient, proxy: FaultProxy, cluster: Cluster) -> None:

@@ -157,11 +157,13 @@ class ApiServer:
             data = None if body is None else json.dumps(body).encode()
             route = {"allow_redirects": False, **self._route}
             url, begun = self._host + path, time.monotonic()
-            async with self._requests.request(verb, url, params=query, data=data, headers=headers, **route) as response:
-                self.date = parsedate_to_datetime(response.headers["Date"]) if "Date" in response.headers else self.date
-                body_read = await _checked(response)
-            if verb == "PATCH":
-                self.patched(time.monotonic() - begun)
+            try:
+                async with self._requests.request(verb, url, params=query, data=data, headers=headers, **route) as answer:
+                    self.date = parsedate_to_datetime(answer.headers["Date"]) if "Date" in answer.headers else self.date
+                    body_read = await _checked(answer)
+            finally:
+                if verb == "PATCH":  # an answer that doesn't come in time, or 429, tells most of all
+                    self.patched(time.monotonic() - begun)
             return _parse(body_read)
 
     async def pages(
