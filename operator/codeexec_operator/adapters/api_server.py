@@ -155,10 +155,10 @@ class ApiServer:
             if body is not None:
                 headers["Content-Type"] = _MERGE_PATCH if verb == "PATCH" else _JSON
             data = None if body is None else json.dumps(body).encode()
-            route = {"allow_redirects": False, **self._route}
-            url, begun = self._host + path, time.monotonic()
+            how = {"params": query, "data": data, "headers": headers, "allow_redirects": False, **self._route}
+            begun = time.monotonic()
             try:
-                async with self._requests.request(verb, url, params=query, data=data, headers=headers, **route) as answer:
+                async with self._requests.request(verb, self._host + path, **how) as answer:
                     self.date = parsedate_to_datetime(answer.headers["Date"]) if "Date" in answer.headers else self.date
                     body_read = await _checked(answer)
             finally:
