@@ -165,7 +165,7 @@ async def _room(core: client.CoreV1Api) -> AsyncIterator[None]:
 
 def text(facts: Mapping[str, Any]) -> list[str]:
     """The facts as sentences. Pure."""
-    lines = [f"{facts['idle']} idle sessions on the node, of which the kubelet measured {facts['measured']}."]
+    lines = [f"{facts['idle']} idle sessions are on the node. The kubelet measured {facts['measured']} of them."]
     for kind, name in (("plain_mib", "An idle session"), ("stateful_mib", "An idle stateful session")):
         if kind in facts:
             lines.append(f"{name} has {facts[kind]:.0f} MiB of memory (median).")
