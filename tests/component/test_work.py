@@ -7,7 +7,7 @@ import pytest
 from api_calls import Match
 from cluster_tools import SANDBOX, an_approval, wait_for
 from component_stage import in_thread
-from faults import Answer, Cut, Lose, Stall
+from faults import Answer, Cut, Delay, Lose, Stall
 
 from codeexec_api.names import EXECUTION_PLURAL
 from executor_client import ExecutionLost, PreparedBlock, SessionEnded
@@ -53,6 +53,17 @@ async def test_what_is_submitted_to_a_session_that_has_ended_is_refused(operator
         pass
     with pytest.raises(SessionEnded):
         await session.execute(HELLO)
+
+
+async def test_nothing_runs_in_a_session_while_its_end_is_written(operator, stage, client, asking, agent):
+    """The session has been idle, and the API server takes its time with that status."""
+    ended = Match("patch", "codesessions", subresource="status", where=lambda call: call.phase == "Ended")
+    with stage.proxy.fault(ended, Delay(5), times=1) as fault:
+        session = await client.open_session(asking(), wait=True, idle_timeout_seconds=1)
+        await fault.hit()
+        with pytest.raises(SessionEnded):
+            await session.execute(HELLO)
+    stage.never_ran(stage.record(agent))
 
 
 async def test_a_session_that_is_ended_stops_what_runs_in_it(operator, stage, client, asking, agent):

@@ -81,7 +81,7 @@ class SessionWorker(PodWorker):
     def view_for(self, claimant: Claimant, since: datetime) -> SessionView:
         """What an execution sees of the session that has waited since then."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
-        turn = self._queue.first is claimant and has_turn(claimant, self._seen, sandbox.runner)
+        turn = self._queue.first is claimant and has_turn(claimant, self._seen, sandbox)
         place, length = self._queue.place(claimant), len(self._queue)
         return SessionView(self._seen.session, sandbox, turn, since, place, length)
 
@@ -134,6 +134,7 @@ class SessionWorker(PodWorker):
             claimed=self._pool.view,
             adopting=self._pool.adopting,
             room=self._rooms.of(self.meta.namespace) if is_blocked(self.sandbox) else Room(),
+            ending=False,
         )
         return decide_session(self._seen, now(), self.context.timing)
 
@@ -141,6 +142,7 @@ class SessionWorker(PodWorker):
         writes = []
         if isinstance(plan.status, CodeSessionStatus):
             if plan.status.phase.terminal:  # before the pod goes: what runs there has to learn why
+                self._seen = replace(self._seen, ending=True)  # nothing is handed over while it is written
                 await self._write_status(plan.status)
             else:
                 writes.append(self._write_status(plan.status))

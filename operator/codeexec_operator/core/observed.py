@@ -378,3 +378,5 @@ class ObservedSession:
     """How many have run in it, as far as is known."""
     unresponsive: str = ""
     """Why its runner can't be trusted to do anything more."""
+    ending: bool = False
+    """True if its end is decided, and is on its way to its record."""

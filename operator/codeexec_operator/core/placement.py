@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 from codeexec_api import CodeExecution, Phase, PodLimits, Reason, Verdict
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core import startup
-from codeexec_operator.core.observed import ObservedSession, RunnerView, Sandbox
+from codeexec_operator.core.observed import ObservedSession, Sandbox
 from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant, is_silent, is_usable
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
@@ -65,10 +65,12 @@ def rank(claimant: Claimant) -> tuple[bool, datetime]:
     return not claimant.claim.started, claimant.claim.created
 
 
-def has_turn(first: Claimant, session: ObservedSession, runner: RunnerView) -> bool:
-    """True if the code of the first in line may be handed to the session: the runner has nothing else to do."""
-    runs = runner.ready.job if runner.ready else None
-    return not session.unresponsive and runs in (None, first.claim.uid)
+def has_turn(first: Claimant, session: ObservedSession, sandbox: Sandbox) -> bool:
+    """True if the code of the first in line may be handed to the session: it goes on, and has nothing else to do."""
+    if session.unresponsive or session.ending or startup.was_taken(sandbox):
+        return False
+    ready = sandbox.runner.ready
+    return ready is None or ready.job in (None, first.claim.uid)
 
 
 # --- pools ---

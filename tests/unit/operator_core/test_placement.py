@@ -29,7 +29,7 @@ from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.placement import Placement, Register
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, Room, RunnerView, Sandbox
+from codeexec_operator.core.observed import ObservedSession, Room, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.placement import Claim, Step, assign, has_turn, next_step, rank
 from codeexec_operator.core.pod_template import Template, template_of
@@ -83,10 +83,19 @@ class TestQueue:
         self, job: str | None, unresponsive: str, turn: bool
     ) -> None:
         session = ObservedSession(a_session(), a_policy(), NOW, unresponsive=unresponsive)
-        assert has_turn(waiting("a"), session, a_runner(job=job)) is turn
+        assert has_turn(waiting("a"), session, Sandbox(runner=a_runner(job=job))) is turn
 
     def test_a_runner_that_has_not_reported_keeps_nobody_waiting(self) -> None:
-        assert has_turn(waiting(), ObservedSession(a_session(), a_policy(), NOW), RunnerView())
+        assert has_turn(waiting(), ObservedSession(a_session(), a_policy(), NOW), Sandbox())
+
+    def test_nothing_is_handed_to_a_session_whose_end_is_decided(self) -> None:
+        session = ObservedSession(a_session(), a_policy(), NOW)
+        assert has_turn(waiting(), session, a_sandbox()), "control"
+        assert not has_turn(waiting(), replace(session, ending=True), a_sandbox())
+
+    def test_nothing_is_handed_to_a_pod_that_was_taken_away_though_its_runner_still_answers(self) -> None:
+        session = ObservedSession(a_session(), a_policy(), NOW)
+        assert not has_turn(waiting(), session, replace(a_sandbox(), gone=True))
 
 
 class TestPool:
