@@ -85,6 +85,8 @@ TTI_NEW_POD = "codeexec: a session, no pod ready"
 TTI_DOCKER = "docker run, then docker exec"
 POOL = "codeexec: a pod from a pool for each call"
 REUSED = "codeexec: a pod from a pool, used again (podReuse)"
+TWICE = f"codeexec: {2 * BURST} at once, {BURST} pods ready"
+REUSED_TWICE = f"codeexec: {2 * BURST} at once, {BURST} pods ready, used again (podReuse)"
 COLD = "codeexec: a new pod for each call"
 LIVE = "codeexec: on_output"
 GVISOR = "gvisor"
@@ -219,17 +221,23 @@ async def under_load(stage: Stage) -> list[Table]:
         if stage.docker:
             network = await stack.enter_async_context(closed_network())
             peers[DOCKER_RUN] = docker_run(UNDER_LOAD, network)
-        waves = {f"codeexec: {count} at once, {BURST} pods ready": Burst(pooled, count) for count in (BURST, 2 * BURST)}
+        waves = {
+            f"codeexec: {BURST} at once, {BURST} pods ready": Burst(pooled, BURST),
+            TWICE: Burst(pooled, 2 * BURST),
+        }
         waves[f"codeexec: {BURST} at once, {BURST} ready, default limits"] = Burst(pooled_default, BURST)
         waves |= {f"{name}, {BURST} at once": Burst(call, BURST) for name, call in peers.items()}
+        waves |= {f"{name}, {2 * BURST} at once": Burst(call, 2 * BURST) for name, call in peers.items()}
         await bursts(waves, BURST_ROUNDS, both_full)
         ours_too = {POOL: pooled, POOL_DEFAULT: pooled_default}
         loops = {name: Sustained(call) for name, call in {**ours_too, **peers}.items()}
         load: dict[str, Any] = {"callers": CALLERS, "seconds": LOAD_SECONDS, "head_start": BURST, "rounds": LOAD_ROUNDS}
         await sustained(loops, before=both_full, **load)
         async with pods_used_again(stage.api):
-            await sustained(again := {REUSED: Sustained(pooled)}, before=both_full, **load)
-        loops |= again
+            await bursts(again := {REUSED_TWICE: Burst(pooled, 2 * BURST)}, BURST_ROUNDS, both_full)
+            await sustained(loops_again := {REUSED: Sustained(pooled)}, before=both_full, **load)
+        waves |= again
+        loops |= loops_again
     walls = {name: {"wall_s": statistics.median(one.walls)} for name, one in waves.items()}
     rates = {name: {"per_second": one.per_second} for name, one in loops.items()}
     return [
@@ -237,7 +245,7 @@ async def under_load(stage: Stage) -> list[Table]:
             "burst",
             "each of many calls at once",
             {name: one.seconds for name, one in waves.items()},
-            {"first / this": next(iter(waves))},
+            {"first / this": next(iter(waves)), "twice as many / this": TWICE, "used again / this": REUSED_TWICE},
             walls,
         ),
         table(
