@@ -109,6 +109,9 @@ class TestPod:
             wake_at=NOW + timedelta(seconds=60)
         )
         assert told(plan(waiting(Sandbox(PULLING, requested=True), status=first), 2))[1] == "PodStarting"
+        unfinished = replace(BLOCKED, unschedulable="0/1 nodes are available: Insufficient cpu...")
+        first = plan(waiting(Sandbox(unfinished, requested=True)), 1).status
+        assert plan(waiting(Sandbox(unfinished, requested=True), status=first), 2).status is None
         other = replace(BLOCKED, unschedulable=NO_CPU.replace("cpu", "memory"))
         assert "memory" in told(plan(waiting(Sandbox(other, requested=True), status=first), 2))[2]
 
@@ -116,6 +119,7 @@ class TestPod:
         result = plan(waiting(Sandbox(a_pod(), requested=True)), 2)
         assert result.actions == (Attach(),)
         assert told(result)[1] == "PodStarting"
+        assert "pulling" not in told(result)[2], "its container runs"
 
     def test_once_the_pod_is_ready_it_waits_no_more(self, waiting: Any) -> None:
         first = plan(waiting(Sandbox(BLOCKED, requested=True)), 1).status
@@ -197,6 +201,12 @@ class TestSession:
 
     def test_who_is_next_waits_without_a_place(self) -> None:
         assert plan(in_session(replace(a_view(turn=False), since=NOW, position=0, length=1)), 9) == Plan()
+
+
+def test_sessions_are_named_as_far_as_there_is_room() -> None:
+    three = Room(idle=("old", "older", "oldest"))
+    message = told(plan(alone(Sandbox(BLOCKED, requested=True), room=three), 1))[2]
+    assert "these have pods: 3 idle sessions (old, older, oldest). End" in message
 
 
 def test_without_anything_else_the_request_is_too_large() -> None:

@@ -52,6 +52,20 @@ def test_the_limit_falls_while_writes_are_slow_and_comes_back() -> None:
     assert congestion.limit == HIGHEST_LIMIT
 
 
+def test_the_best_of_a_few_seconds_ago_is_not_forgotten() -> None:
+    congestion = Congestion()
+    measure(congestion, QUICK, 1)
+    measure(congestion, SLOW, 1, now=5.0)
+    assert congestion.limit == HIGHEST_LIMIT / 2
+
+
+def test_twice_the_best_is_not_slow_yet() -> None:
+    congestion = Congestion()
+    measure(congestion, 1.0, 1)
+    measure(congestion, 2.0, 1)
+    assert congestion.limit == HIGHEST_LIMIT
+
+
 def test_a_single_slow_write_changes_nothing() -> None:
     congestion = Congestion()
     measure(congestion, QUICK, 1)

@@ -34,6 +34,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.observed import Observed, PoolView, Sandbox
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
+from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing, prove
 
@@ -97,6 +98,14 @@ def test_with_a_pod_at_hand_there_is_one_write_before_the_code() -> None:
     assert [type(one) for one in result.actions] == [AdoptPod, DeletePayload, StartCode]
     assert [one.type for one in result.status.conditions] == ["Accepted", "EgressClosed", "Started"]
     assert condition_of(result, "Accepted")[1] == "PodClaimed"
+
+
+def test_what_was_shown_of_a_pod_that_is_used_again_is_on_record() -> None:
+    given = claimed()
+    assert plan(seen(**given)).status.pod_reset is None  # type: ignore[union-attr]
+    reset = Reset("before", True, ("Processes",), "", 3)
+    again = given | {"pool": replace(given["pool"], use=2, reset=reset)}
+    assert plan(seen(**again)).status.pod_reset == reset.recorded(2)  # type: ignore[union-attr]
 
 
 def test_the_pod_becomes_the_executions_and_its_deadline_is_lowered() -> None:

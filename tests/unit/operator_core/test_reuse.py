@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from codeexec_api import Limits, Reason, SandboxPool, Verdict
 from codeexec_operator.core.actions import CreateMember, DropMember
-from codeexec_operator.core.observed import PodLink, Sandbox
+from codeexec_operator.core.observed import PodLink, PolicyProblem, Sandbox
 from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant
 from codeexec_operator.core.placement import Claim, assign_kept
 from codeexec_operator.core.pod_reset import Reset, reset_of
@@ -149,6 +149,7 @@ def test_only_an_ordinary_end_is_followed(reason: Reason) -> None:
     assert may_follow(a_pool(), 1, execution) is (reason in (Reason.COMPLETED, Reason.NON_ZERO_EXIT))
     assert not may_follow(a_pool(), 5, execution)
     assert not may_follow(a_pool(policy={}), 1, execution)
+    assert not may_follow(replace(a_pool(), policy=PolicyProblem("it can't be read")), 1, execution)
 
 
 UNFIT = {
@@ -204,6 +205,20 @@ FRAME = {"reset": "a", "clean": True, "checked": ["Processes"], "found": {}, "ms
 class TestFrame:
     def test_says_what_was_checked(self) -> None:
         assert reset_of(FRAME) == Reset("a", True, ("Processes",), "", 3)
+        assert reset_of(FRAME | {"ms": 0.2}).milliseconds == 0
+
+    def test_says_what_was_found(self) -> None:
+        assert (
+            reset_of(FRAME | {"found": {"Volumes": "1 more", "Processes": "2"}}).found
+            == "Volumes: 1 more; Processes: 2"
+        )
+
+    def test_has_as_many_rows_as_a_record_can_hold(self) -> None:
+        rows = [f"x{number}" for number in range(64)]
+        assert len(reset_of(FRAME | {"checked": rows}).checked) == 64
+        assert not reset_of(FRAME | {"found": dict.fromkeys(rows, "")}).clean
+        with pytest.raises(ValueError, match="more than a reset can hold"):
+            reset_of(FRAME | {"found": dict.fromkeys([*rows, "x64"], "")})
 
     @pytest.mark.parametrize(
         "changes", [{"clean": 1}, {"clean": False}, {"checked": []}, {"found": {"Volumes": "1 more"}}]
