@@ -79,12 +79,12 @@ class FakeCluster:
     @property
     def executions(self) -> list[CodeExecution]:
         """The records, in order of their creation."""
-        return self._simulation.executions.all()
+        return self._simulation.state.executions.all()
 
     @property
     def sessions(self) -> list[CodeSession]:
         """The records, in order of their creation."""
-        return self._simulation.sessions.all()
+        return self._simulation.state.sessions.all()
 
     def code(self, name: str) -> list[bytes]:
         """The blocks that were submitted with the execution of this name.
@@ -92,20 +92,20 @@ class FakeCluster:
         Raises:
             NotFound: there is none.
         """
-        blocks = self._simulation.executions[name].spec.blocks
-        return [self._simulation.payloads[name][block_key(index)] for index in range(len(blocks))]
+        blocks = self._simulation.state.executions[name].spec.blocks
+        return [self._simulation.state.payloads[name][block_key(index)] for index in range(len(blocks))]
 
     @property
     def audit_log(self) -> list[str]:
         """Lines of the operator's log that make its audit log, as `codeexec audit verify` reads them."""
-        return list(self._simulation.audit_log)
+        return list(self._simulation.state.audit_log)
 
     # --- time ---
 
     @property
     def now(self) -> datetime:
         """The time on its clock."""
-        return self._simulation.now
+        return self._simulation.state.now
 
     def advance(self, seconds: float) -> None:
         """Set the clock forward. Limits that pass meanwhile take effect, in order."""
@@ -120,21 +120,21 @@ class FakeCluster:
     def recover(self) -> None:
         """Take back all faults that are still to come."""
         self._simulation.fail(None)
-        self._simulation.start_fault = None
-        self._simulation.operator_absent = False
-        self._simulation.egress = EgressVerdict.CLOSED
+        self._simulation.state.start_fault = None
+        self._simulation.state.operator_absent = False
+        self._simulation.state.egress = EgressVerdict.CLOSED
 
     def fail_to_start(self, reason: Reason, message: str) -> None:
         """Have no pod start from now on, for a reason such as `Reason.IMAGE_PULL_FAILED`."""
-        self._simulation.start_fault = (reason, message)
+        self._simulation.state.start_fault = (reason, message)
 
     def open_network(self) -> None:
         """Have it found of pods, from now on, that their network is open. Whether code runs is up to the policy."""
-        self._simulation.egress = EgressVerdict.OPEN
+        self._simulation.state.egress = EgressVerdict.OPEN
 
     def stop_operator(self) -> None:
         """Have nobody notice what is created from now on."""
-        self._simulation.operator_absent = True
+        self._simulation.state.operator_absent = True
 
     def lose_pod(self, name: str) -> None:
         """Delete the pod of the session, or of the execution outside sessions, of this name.

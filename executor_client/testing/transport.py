@@ -34,7 +34,7 @@ class FakeTransport(ClusterTransport):
 
     def __init__(self, simulation: Simulation, user: str) -> None:
         self._user = user
-        self.namespace = simulation.namespace
+        self.namespace = simulation.state.namespace
         self._simulation = simulation
         self._closed = False
 
@@ -60,15 +60,15 @@ class FakeTransport(ClusterTransport):
     @override
     async def get_policy(self) -> ExecutionPolicy | None:
         self._check()
-        return self._simulation.policy_object()
+        return self._simulation.state.policy_object()
 
     @override
     async def read_code(self, secret: str) -> Mapping[str, bytes]:
         self._check()
-        for execution in self._simulation.executions.all():
+        for execution in self._simulation.state.executions.all():
             approval = execution.status.approval
             if approval and approval.code_secret == secret and execution.status.phase is Phase.AWAITING_APPROVAL:
-                return self._simulation.payloads[execution.metadata.name]
+                return self._simulation.state.payloads[execution.metadata.name]
         raise NotFound(f"there is no Secret {secret!r} with code that waits for a decision")
 
     @override
@@ -90,7 +90,7 @@ class FakeTransport(ClusterTransport):
         _refuse("CodeExecution", self.namespace, _problems(name, spec))
         spec = spec.model_copy(update={"requested_by": self._user})
         created = self._simulation.create(name, spec, dict(payload))
-        if spec.session_ref and spec.session_ref.name not in self._simulation.sessions:
+        if spec.session_ref and spec.session_ref.name not in self._simulation.state.sessions:
             loop = asyncio.get_running_loop()
             loop.call_later(_SESSION_GRACE_SECONDS, self._simulation.give_up_on_session, name)
         return created
@@ -98,19 +98,19 @@ class FakeTransport(ClusterTransport):
     @override
     async def get(self, name: str) -> CodeExecution:
         self._check()
-        return self._simulation.executions[name]
+        return self._simulation.state.executions[name]
 
     @override
     async def list(self, phase: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
         self._check()
-        for execution in self._simulation.executions.all():
+        for execution in self._simulation.state.executions.all():
             if phase in (None, execution.status.phase):
                 yield execution
 
     @override
     async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
         self._check()
-        executions, sessions = self._simulation.executions.all(), self._simulation.sessions.all()
+        executions, sessions = self._simulation.state.executions.all(), self._simulation.state.sessions.all()
         for kind, records in ((EXECUTION_KIND, executions), (SESSION_KIND, sessions)):
             for record in records:
                 stored = record.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -123,20 +123,20 @@ class FakeTransport(ClusterTransport):
 
     @override
     async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
-        versions = self._simulation.executions.versions(execution.metadata.name)
+        versions = self._simulation.state.executions.versions(execution.metadata.name)
         async for version in _newer(versions, execution, self._check):
             yield version
 
     @override
     async def read_output(self, name: str) -> Mapping[str, bytes]:
         self._check()
-        if name not in self._simulation.outputs:
+        if name not in self._simulation.state.outputs:
             raise OutputUnavailable(f"output {name} is not in the fake cluster")
-        return self._simulation.outputs[name]
+        return self._simulation.state.outputs[name]
 
     @override
     async def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
-        log = self._simulation.log(pod_name)
+        log = self._simulation.state.logs.get(pod_name)
         if log is None:
             return
         with suppress(CodeExecError):  # a log that can't be read is an end and no error
@@ -153,12 +153,12 @@ class FakeTransport(ClusterTransport):
     @override
     async def get_session(self, name: str) -> CodeSession:
         self._check()
-        return self._simulation.sessions[name]
+        return self._simulation.state.sessions[name]
 
     @override
     async def list_sessions(self) -> AsyncGenerator[CodeSession, None]:
         self._check()
-        for session in self._simulation.sessions.all():
+        for session in self._simulation.state.sessions.all():
             yield session
 
     @override
@@ -168,7 +168,7 @@ class FakeTransport(ClusterTransport):
 
     @override
     async def session_changes(self, session: CodeSession) -> AsyncGenerator[CodeSession, None]:
-        versions = self._simulation.sessions.versions(session.metadata.name)
+        versions = self._simulation.state.sessions.versions(session.metadata.name)
         async for version in _newer(versions, session, self._check):
             yield version
 

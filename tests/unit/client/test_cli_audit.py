@@ -144,7 +144,7 @@ def test_a_record_that_an_administrator_has_changed_is_found(log) -> None:
     fake = a_day()
     log_of(fake, log.parent)
     victim = fake.executions[2]
-    store = fake._simulation.executions
+    store = fake._simulation.state.executions
     store.put(victim.model_copy(update={"status": victim.status.model_copy(update={"exit_code": 0})}))
     done = CliRunner().invoke(main, ["audit", "verify", str(log)], obj=lambda ref: fake.client())
     assert done.exit_code == 1
@@ -241,7 +241,7 @@ def test_a_record_that_was_changed_is_the_first_problem(tmp_path: Path) -> None:
     fake = a_day()
     victim = fake.executions[2]
     status = victim.status.model_copy(update={"exit_code": 0})
-    fake._simulation.executions.put(victim.model_copy(update={"status": status}))
+    fake._simulation.state.executions.put(victim.model_copy(update={"status": status}))
     text = write_report(fake, tmp_path).read_text()
     [finding] = re.findall(r"<b>Record changed</b> <span>(.*?)</span>", text)
     anchor = f"execution-{victim.metadata.name}"

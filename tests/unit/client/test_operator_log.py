@@ -176,7 +176,7 @@ def test_lines_that_come_while_it_reads_are_no_trouble(fake, api, verify) -> Non
 
 def test_a_status_that_is_just_being_written_is_looked_at_again(fake, api, verify) -> None:
     lines = fake.audit_log
-    store, [newest] = fake._simulation.executions, [one for one in fake.executions if one.status.audit][-1:]
+    store, [newest] = fake._simulation.state.executions, [one for one in fake.executions if one.status.audit][-1:]
     older = newest.model_copy(update={"status": newest.status.model_copy(update={"audit": None})})
     reads = []
 

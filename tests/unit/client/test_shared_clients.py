@@ -42,7 +42,7 @@ def behave(block: FakeBlock) -> FakeOutcome:
 async def started(fake: FakeCluster, number: int = 1) -> None:
     """Until so many executions are waited for."""
     async with asyncio.timeout(10):
-        records = fake._simulation.executions
+        records = fake._simulation.state.executions
         while sum(bool(one._readers) for one in records._versions.values()) < number:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
