@@ -88,20 +88,20 @@ class Operator:
         pod = self._state.session_pods[name]
         self._state.logs[pod.name] = pod.log
         facts = {"pod_name": pod.name, "image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
-        self._state.move_session(name, Event.ACCEPTED, ConditionType.ACCEPTED, verdict.message, **facts)
+        self._state.transition_session(name, Event.ACCEPTED, ConditionType.ACCEPTED, verdict.message, **facts)
         proven = records.proven(self._state.egress, self._state.now)
         if refusal := self._state.start_refusal():
             event, reason, message = refusal
             self.end_session(name, event, message, reason, **(proven if event is Event.REFUSED else {}))
             return
         times = {"started_at": self._state.now, "last_used_at": self._state.now}
-        self._state.move_session(name, Event.READY, ConditionType.READY, "executions can run", **proven, **times)
+        self._state.transition_session(name, Event.READY, ConditionType.READY, "executions can run", **proven, **times)
 
     def end_session(self, name: str, event: Event, message: str, reason: Reason | None = None, **more: Any) -> None:
         """End it, and what runs or waits in it."""
         refused = self._state.sessions[name].status.phase is SessionPhase.PENDING and event is Event.REFUSED
         kind = ConditionType.ACCEPTED if refused else ConditionType.READY
-        self._state.move_session(name, event, kind, message, reason=reason, **more)
+        self._state.transition_session(name, event, kind, message, reason=reason, **more)
         pod = self._state.session_pods[name]
         pod.log.end()
         for run in tuple(pod.queue):
@@ -126,7 +126,7 @@ class Operator:
     def _await_session(self, run: Run, session: CodeSession) -> None:
         ready = session.status.phase is SessionPhase.READY
         message = "waits for its turn in the session" if ready else "waits for the session to start"
-        self._state.move(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, reason=Reason.WAITING_FOR_SESSION)
+        self._state.transition(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, reason=Reason.WAITING_FOR_SESSION)
 
     def lose_pod(self, name: str) -> None:
         """Delete the pod of a session, or of an execution that runs outside of one."""
@@ -157,7 +157,9 @@ class Operator:
             until = self._state.now + timedelta(seconds=self._state.policy.approval_timeout_seconds)
             asked = asking(execution, verdict.grants, self._state.now, until)
             message = question(execution, verdict)
-            self._state.move(run, Event.NEEDS_APPROVAL, ConditionType.APPROVED, message, holds=False, approval=asked)
+            self._state.transition(
+                run, Event.NEEDS_APPROVAL, ConditionType.APPROVED, message, holds=False, approval=asked
+            )
 
     def _look_at(self, run: Run) -> Verdict:
         """What the policy says of it and of its code; what was found goes into the record."""
@@ -188,7 +190,7 @@ class Operator:
         if ruling.denied:
             self.finish(self._state.runs[name], Event.REFUSED, f"denied {message}. Nothing was run", approval=heard)
             return
-        self._state.move(
+        self._state.transition(
             self._state.runs[name], Event.APPROVED, ConditionType.APPROVED, f"approved {message}", approval=heard
         )
         run = self._state.runs[name]
@@ -207,7 +209,7 @@ class Operator:
                 self._state.executions[run.name].spec.egress or ()
             )  # the policy has refused what can't be
             facts |= {"egress": opened} if opened else {}
-            self._state.move(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, **facts)
+            self._state.transition(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, **facts)
             self._start(run)
         else:
             self._queue_up(run, self._state.sessions[session])
@@ -247,7 +249,7 @@ class Operator:
                 self.finish(run, event, message, reason, **(proven if event is Event.REFUSED else {}))
                 return
         message = "the code was handed to the runner"
-        self._state.move(run, Event.STARTED, ConditionType.STARTED, message, started_at=self._state.now, **proven)
+        self._state.transition(run, Event.STARTED, ConditionType.STARTED, message, started_at=self._state.now, **proven)
         try:
             for index, file in enumerate(self._state.executions[run.name].spec.files or ()):
                 run.pod.workspace.put(file.path, run.payload[file_key(index)])
@@ -265,7 +267,7 @@ class Operator:
             given_out = {} if "stdout" in more else self._runner.given_out(run, None)
             more = {"blocks": tuple(run.blocks), "exit_code": exit_code, **given_out, **more}
         run.endless_since = None
-        self._state.move(run, event, ConditionType.FINISHED, message, reason=reason, **more)
+        self._state.transition(run, event, ConditionType.FINISHED, message, reason=reason, **more)
         if run not in run.pod.queue:
             run.pod.log.end()
             return

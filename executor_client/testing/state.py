@@ -129,12 +129,12 @@ class State:
         message = f"{records.EGRESS_MESSAGES[self.egress]}. Nothing was run"
         return Event.REFUSED, Reason.EGRESS_NOT_ENFORCED, message
 
-    def move(self, run: Run, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
+    def transition(self, run: Run, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
         """Take an execution to the phase that follows."""
         more = {"code_findings": run.findings, **more}
         self.write_execution(records.moved(self.executions[run.name], event, kind, message, self.now, **more))
 
-    def move_session(self, name: str, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
+    def transition_session(self, name: str, event: Event, kind: ConditionType, message: str, **more: Any) -> None:
         """Take a session to the phase that follows."""
         self.write_session(records.moved_session(self.sessions[name], event, kind, message, self.now, **more))
 
