@@ -32,8 +32,9 @@ TIER = $(RUN) $(BIN)/pytest tests/$(1) --junit-xml $(STATE)/reports/$(subst /,-,
 MEASURED = rm -rf $(STATE)/coverage/$(1); mkdir -p $(STATE)/coverage/$(1); COVERAGE_FILE=$(CURDIR)/$(STATE)/coverage/$(1)/data \
   $(RUN) $(BIN)/coverage run -m pytest tests/$(1) --junit-xml $(STATE)/reports/$(1).xml
 # How many files of tests run side by side (pytest-xdist). With three end-to-end files pods waited for room on the node.
+# Component tests mostly wait: with two of them a third of the CPU was idle.
 UNIT_WORKERS ?= 2
-COMPONENT_WORKERS ?= 2
+COMPONENT_WORKERS ?= 3
 E2E_WORKERS ?= 2
 NOT_E2E := --ignore tests/e2e/scan --ignore tests/e2e/sbom --ignore tests/e2e/cosign
 # Tests want more of the release than a demo does: a sandbox namespace for each worker, for one.
