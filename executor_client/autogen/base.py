@@ -1,30 +1,36 @@
-"""What AutoGen's executors of this package have in common: the result, cancellation, and files in `work_dir`."""
+"""What AutoGen's executors of this package have in common: settings, results, functions and cancellation."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Sequence
+import keyword
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeBlock, CodeResult
+from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
+from pydantic import BaseModel, ConfigDict, Field
 
-from codeexec_api import BlockStatus, Phase
+from codeexec_api import BlockStatus, Limits, Phase
 from codeexec_api.languages import unknown_language
 from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
-from executor_client.autogen.functions import PROMPT_TEMPLATE, UserFunction, names, prompt, silence_pip
-from executor_client.model.blocks import Prepared, SourceBlock, prepare
-from executor_client.model.results import Artifact, ExecutionResult
+from executor_client.autogen.functions import (
+    PROMPT_TEMPLATE,
+    UserFunction,
+    check_program,
+    module_source,
+    names,
+    prompt,
+    silence_pip,
+)
+from executor_client.model.blocks import Prepared, PreparedBlock, SourceBlock, WorkspaceFile, prepare
+from executor_client.model.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.runtime import asyncio_tasks
-
-logger = logging.getLogger(__name__)
+from executor_client.workspace.work_dir import Stamp, WorkDir
 
 T = TypeVar("T")
-
-NO_MODULE: Final = "Module name must be a valid Python identifier:"
-"""In the words of AutoGen's own executors."""
 
 
 @dataclass
@@ -44,25 +50,77 @@ class SandboxCodeResult(CodeResult):
     """Files that the blocks have made or changed; `fetched` says which of them are in `work_dir`."""
 
 
-Result = TypeVar("Result", bound=SandboxCodeResult)
+AnyResult = TypeVar("AnyResult", bound=SandboxCodeResult)
 
 
-class Settings(Protocol):
-    """What the configurations of both executors have."""
+class Settings(BaseModel):
+    """What the configurations of both executors have. They hold references to credentials, never credentials."""
 
-    timeout: int
-    work_dir: str | None
-    functions_module: str
+    model_config = ConfigDict(extra="forbid")
+
+    timeout: int = 60
+    work_dir: str | None = None
+    upload_work_dir: bool = True
+    functions_module: str = "functions"
+    agent: str = "autogen"
+    limits: dict[str, Any] = Field(default_factory=dict)
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
-class Described(Generic[AnySettings]):
-    """What both executors tell of themselves."""
+@dataclass(frozen=True)
+class FunctionModule:
+    """The functions that code may import, as a module."""
 
-    _config: AnySettings
-    _functions: Sequence[UserFunction]
+    functions: tuple[UserFunction, ...]
+    name: str
+    place: str
+    """What has the packages that they need, for messages."""
+
+    def __bool__(self) -> bool:
+        return bool(self.functions)
+
+    @property
+    def path(self) -> str:
+        """Of its file in the workspace."""
+        return f"{self.name}.py"
+
+    def file(self) -> WorkspaceFile:
+        """Its file."""
+        return WorkspaceFile(self.path, module_source(self.functions).encode())
+
+    def check(self) -> PreparedBlock:
+        """What finds out whether it can be imported."""
+        return PreparedBlock("python", check_program(self.functions, self.name, self.place).encode())
+
+    def failed(self, words: str) -> ValueError:
+        """It can't be imported, in the words of AutoGen's own executors."""
+        return ValueError(f"Functions failed to load: {words.strip()}")
+
+    def unsent(self, folder: WorkDir, sent: Mapping[str, Stamp], blocks: Sequence[PreparedBlock]) -> dict[str, Stamp]:
+        """What the caller has put into the folder or changed there, and the workspace lacks; no sources."""
+        sources = {block.file for block in blocks} | ({self.path} if self else set())
+        return {name: stamp for name, stamp in folder.unsent(sent).items() if name not in sources}
+
+
+class SandboxExecutor(CodeExecutor, Generic[AnySettings, AnyResult]):
+    """What both executors have: settings, functions, a local folder, and how a call begins.
+
+    Args:
+        config: settings.
+        functions: functions that the code may import from `config.functions_module`.
+    """
+
+    _kind: type[AnyResult]
+    """Class of the results."""
+    _place: ClassVar[str] = "the sandbox image"
+    """What has the packages that functions need, for messages."""
+
+    def __init__(self, config: AnySettings, functions: Sequence[UserFunction]) -> None:
+        self._config = config
+        self._module = FunctionModule(tuple(functions), config.functions_module, self._place)
+        self._folder = WorkDir(self.work_dir) if self.work_dir else None
 
     @property
     def timeout(self) -> int:
@@ -77,7 +135,7 @@ class Described(Generic[AnySettings]):
     @property
     def functions(self) -> list[str]:
         """Names of the functions that code may import."""
-        return names(self._functions)
+        return names(self._module.functions)
 
     @property
     def functions_module(self) -> str:
@@ -94,25 +152,63 @@ class Described(Generic[AnySettings]):
             KeyError: the template has another variable.
             ValueError: the template has a `$` that begins none.
         """
-        return prompt(self._functions, self.functions_module, prompt_template)
+        return prompt(self._module.functions, self.functions_module, prompt_template)
+
+    async def execute_code_blocks(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> AnyResult:
+        """Run blocks in order; the first that fails ends the call.
+
+        What the code does, a refusal by policy, an unknown language and a cancellation are results. Exit codes: the
+        block's own, 124 after a timeout, 137 when out of memory, 1 when cancelled or refused.
+
+        Raises:
+            ValueError: there is no block, the code is too large, its source can't be kept in work_dir, or the functions
+                can't be loaded.
+            CodeExecError: something other than the code failed; see `executor_client.exceptions`.
+        """
+        if not code_blocks:
+            raise ValueError("No code blocks to execute.")
+        if cancellation_token.is_cancelled():
+            return self._kind(exit_code=1, output=CANCELLED)
+        # Beside our words those of the Docker executor, which raises them.
+        prepared = prepare(
+            [SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks],
+            lambda language: f"{self._unknown(language)}\nUnsupported language: {language}",
+        )
+        if not prepared.runnable:
+            return self._kind(exit_code=1, output=prepared.refusal)
+        return await self._call(prepared, cancellation_token)
+
+    @abstractmethod
+    async def _call(self, prepared: Prepared, token: CancellationToken) -> AnyResult:
+        """Run blocks, of which there is one at least."""
+
+    def _unknown(self, language: str) -> str:
+        """What a caller is told of a language that this executor doesn't run."""
+        return unknown_language(language)
+
+    def _to_config(self) -> AnySettings:
+        return self._config
+
+    @classmethod
+    def _from_config(cls, config: AnySettings) -> Self:
+        make: Callable[..., Self] = cls
+        limits = Limits(**config.limits) if config.limits else None
+        return make(**config.model_dump(exclude={"limits"}), limits=limits)
 
 
-def prepare_blocks(code_blocks: Sequence[CodeBlock], unknown: Callable[[str], str] = unknown_language) -> Prepared:
-    """AutoGen's blocks as they are run, up to the first that can't be; see `prepare`."""
-    sources = [SourceBlock(block.language, silence_pip(block.code, block.language)) for block in code_blocks]
-    # Beside our words those of the Docker executor, which raises them.
-    return prepare(sources, lambda language: f"{unknown(language)}\nUnsupported language: {language}")
-
-
-def check_timeout(value: int) -> None:
-    """Refuse a limit for each block that is out of range.
+def check_settings(timeout: int, functions_module: str) -> None:
+    """Refuse what both executors refuse, in the words of AutoGen's own.
 
     Raises:
-        ValueError: it is too low, in the words of AutoGen's own executors, or too high.
+        ValueError: the limit for each block is out of range, or the module's name is not an identifier.
     """
-    if value < 1:
+    if timeout < 1:
         raise ValueError("Timeout must be greater than or equal to 1.")
-    check_range("timeout", value, MAX_TIMEOUT_SECONDS)
+    check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
+    if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
+        raise ValueError(f"Module name must be a valid Python identifier: functions_module is {functions_module!r}")
 
 
 def check_range(name: str, value: int, most: int) -> None:
@@ -158,8 +254,8 @@ def _set_from_any_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) 
 
 
 def to_autogen(
-    kind: type[Result], result: ExecutionResult, code_file: str | None, refusal: str, note: str = ""
-) -> Result:
+    kind: type[AnyResult], result: ExecutionResult, code_file: str | None, refusal: str = "", note: str = ""
+) -> AnyResult:
     """AutoGen's view of a result.
 
     Args:

@@ -1,78 +1,43 @@
 """The AutoGen executor: a thin face on `CodeExecutionClient`."""
 
-import asyncio
-import keyword
 import logging
-import shutil
-import tempfile
-import threading
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from autogen_core import CancellationToken, Component
-from autogen_core.code_executor import CodeBlock, CodeExecutor
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from codeexec_api import Limits, Phase, Reason
-from codeexec_api.v1alpha1.bounds import (
-    MAX_ARTIFACTS,
-    MAX_FETCH_BYTES,
-    MAX_FILES,
-    MAX_PAYLOAD_BYTES,
-    MAX_SESSION_SECONDS,
-    MAX_TIMEOUT_SECONDS,
-)
+from codeexec_api import Limits, Reason
+from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS, MAX_TIMEOUT_SECONDS
 from executor_client.autogen.base import (
-    NO_MODULE,
-    Described,
     SandboxCodeResult,
+    Settings,
     check_range,
-    check_timeout,
+    check_settings,
     despite_cancellation,
     event_of,
-    prepare_blocks,
     to_autogen,
 )
-from executor_client.autogen.functions import (
-    UserFunction,
-    check_program,
-    module_source,
-)
+from executor_client.autogen.calls import Calls
+from executor_client.autogen.files import FileTransfers
+from executor_client.autogen.functions import UserFunction
 from executor_client.client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request
 from executor_client.client.waiting import OnWait
-from executor_client.exceptions import CodeExecError, FileMissing, FileTransferError, SessionDenied
-from executor_client.model.blocks import PreparedBlock, WorkspaceFile
-from executor_client.model.results import CANCELLED, ExecutionResult
+from executor_client.exceptions import CodeExecError, SessionDenied
+from executor_client.model.blocks import Prepared
 from executor_client.runtime import forks
-from executor_client.workspace.batches import groups
 from executor_client.workspace.session_finalizer import end_unattended
-from executor_client.workspace.shared_session import OpenSession, SharedSession
-from executor_client.workspace.transfers import (
-    bring_back,
-    fetch,
-    keep,
-    keep_artifacts,
-    keep_source,
-    list_all,
-    upload,
-    without_sources,
-)
-from executor_client.workspace.unasked import acted_on
-from executor_client.workspace.work_dir import Stamp, WorkDir, refusal
+from executor_client.workspace.shared_session import SharedSession
+from executor_client.workspace.transfers import keep_source
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 SessionMode: TypeAlias = Literal["per-executor", "per-call"]
 
-_NOT_RUN: Final = (Phase.CANCELLED, Phase.AWAITING_APPROVAL, Phase.EXPIRED)
-"""How a call can end whose code has, or may have, not run at all."""
 _COMPONENT_VERSION: Final = 2
 """1: each call had a pod of its own, as `session="per-call"` has."""
 
@@ -81,22 +46,14 @@ class KubernetesCodeResult(SandboxCodeResult):
     """AutoGen's result, with what the record knows beyond it."""
 
 
-class KubernetesCodeExecutorConfig(BaseModel):
-    """Configuration of `KubernetesCodeExecutor`. Holds references to credentials, never credentials."""
+class KubernetesCodeExecutorConfig(Settings):
+    """Configuration of `KubernetesCodeExecutor`."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    timeout: int = 60
     namespace: str | None = None
     kubeconfig: str | None = None
     context: str | None = None
     image: str | None = None
     runtime_class_name: str | None = None
-    work_dir: str | None = None
-    upload_work_dir: bool = True
-    functions_module: str = "functions"
-    agent: str = "autogen"
-    limits: dict[str, Any] = Field(default_factory=dict)
     egress: list[str] = Field(default_factory=list)
     mounts: list[str] = Field(default_factory=list)
     session: SessionMode = "per-executor"
@@ -108,7 +65,7 @@ class KubernetesCodeExecutorConfig(BaseModel):
 
 
 class KubernetesCodeExecutor(
-    Described[KubernetesCodeExecutorConfig], CodeExecutor, Component[KubernetesCodeExecutorConfig]
+    FileTransfers[KubernetesCodeExecutorConfig, KubernetesCodeResult], Component[KubernetesCodeExecutorConfig]
 ):
     """Runs code blocks in hardened pods of a Kubernetes cluster.
 
@@ -155,6 +112,7 @@ class KubernetesCodeExecutor(
     component_config_schema = KubernetesCodeExecutorConfig
     component_provider_override = "executor_client.KubernetesCodeExecutor"
     component_version: ClassVar[int] = _COMPONENT_VERSION
+    _kind = KubernetesCodeResult
 
     def __init__(
         self,
@@ -184,27 +142,11 @@ class KubernetesCodeExecutor(
         on_output: OnOutput | None = None,
         client: CodeExecutionClient | None = None,
     ) -> None:
-        check_timeout(timeout)
-        check_range("idle_timeout", idle_timeout, MAX_SESSION_SECONDS)
-        check_range("max_lifetime", max_lifetime, MAX_SESSION_SECONDS)
-        check_range("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS)
-        if approval not in ("wait", "return"):
-            raise ValueError(f"approval is {approval!r}, but must be 'wait' or 'return'")
-        if functions and approval == "return":
-            raise ValueError(
-                "functions need approval='wait': they are checked by an execution, which may need approval, too"
-            )
-        if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
-            raise ValueError(f"{NO_MODULE} functions_module is {functions_module!r}")
-        if session not in ("per-executor", "per-call"):
-            raise ValueError(f"session is {session!r}, but must be 'per-executor' or 'per-call'")
-        if stateful and session == "per-call":
-            raise ValueError("stateful=True needs session='per-executor': variables live as long as a session")
-        if (egress or mounts) and session != "per-call":
-            raise ValueError("egress and mounts need session='per-call': a call with them needs its own pod")
-        if client and (namespace or kubeconfig or context):
-            raise ValueError("give either client, or namespace, kubeconfig and context")
-        self._config = KubernetesCodeExecutorConfig(
+        check_settings(timeout, functions_module)
+        for name, mode, modes in (("approval", approval, ApprovalMode), ("session", session, SessionMode)):
+            if mode not in get_args(modes):
+                raise ValueError(f"{name} is {mode!r}, but must be {' or '.join(map(repr, get_args(modes)))}")
+        config = KubernetesCodeExecutorConfig(
             timeout=timeout,
             namespace=namespace,
             kubeconfig=str(kubeconfig) if kubeconfig else None,
@@ -225,12 +167,11 @@ class KubernetesCodeExecutor(
             approval=approval,
             approval_timeout=approval_timeout,
         )
-        self._functions = tuple(functions)
-        self._functions_checked = False
-        self._on_output = on_output
-        self._folder = WorkDir(self.work_dir) if self.work_dir else None
-        self._sending = threading.Lock()
-        self._downloads: WorkDir | None = None
+        super().__init__(config, functions)
+        _check(config, functions=bool(functions))
+        self._calls = Calls(self._folder, self._module, upload_work_dir, on_output)
+        if client and (namespace or kubeconfig or context):
+            raise ValueError("give either client, or namespace, kubeconfig and context")
         self._owns_client = client is None
         self._client = client or CodeExecutionClient(
             ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context)
@@ -263,35 +204,15 @@ class KubernetesCodeExecutor(
             forks.finalize(self, end_unattended, shared, self._client.cluster)
         return shared
 
-    async def execute_code_blocks(
-        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
-    ) -> KubernetesCodeResult:
-        """Run blocks in order in one pod; the first that fails ends the call.
-
-        What the code does, a refusal by policy, an unknown language and a cancellation are results. Exit codes: the
-        block's own, 124 after a timeout, 137 when out of memory, 1 when cancelled or refused.
-
-        Raises:
-            ValueError: there is no block, the code is too large, its source can't be kept in work_dir, or the functions
-                can't be loaded.
-            SessionEnded: `stop` or `restart` was called before the code began.
-            CodeExecError: something other than the code failed; see `executor_client.exceptions`.
-        """
-        if not code_blocks:
-            raise ValueError("No code blocks to execute.")
-        if cancellation_token.is_cancelled():
-            return KubernetesCodeResult(exit_code=1, output=CANCELLED)
-        prepared = prepare_blocks(code_blocks)
-        if not prepared.runnable:
-            return KubernetesCodeResult(exit_code=1, output=prepared.refusal)
+    async def _call(self, prepared: Prepared, token: CancellationToken) -> KubernetesCodeResult:
         code_file = keep_source(self._folder, prepared.runnable) or f"/workspace/{prepared.runnable[0].file}"
-        cancelled = event_of(cancellation_token)
+        cancelled = event_of(token)
         if self._shared:
-            running = self._shared.run(partial(self._run_in_session, prepared.runnable, cancelled))
+            running = self._shared.run(partial(self._calls.run_in_session, prepared.runnable, cancelled))
         else:
-            running = self._run_alone(prepared.runnable, cancelled)
+            running = self._calls.run_alone(self._client, self._request, prepared.runnable, cancelled)
         try:
-            result = await despite_cancellation(running, cancellation_token)
+            result = await despite_cancellation(running, token)
         except SessionDenied as error:
             return KubernetesCodeResult(
                 exit_code=1,
@@ -300,7 +221,7 @@ class KubernetesCodeExecutor(
                 reason=Reason.POLICY_VIOLATION.value,
             )
         note = self._shared.take_note() if self._shared else ""
-        return to_autogen(KubernetesCodeResult, result, code_file, prepared.refusal, note)
+        return to_autogen(self._kind, result, code_file, prepared.refusal, note)
 
     async def result_of(self, execution: str) -> KubernetesCodeResult:
         """Wait for the end of an execution, and return its result: of one that a call has left waiting for approval.
@@ -313,87 +234,7 @@ class KubernetesCodeExecutor(
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
         result = await self._client.attach(execution).result()
-        return to_autogen(KubernetesCodeResult, result, code_file=None, refusal="")
-
-    async def upload_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> None:
-        """Copy local files into the workspace, each under its own name without folders.
-
-        Args:
-            files: local paths; if work_dir is set, relative ones are looked up there first.
-            cancellation_token: stops the transfer.
-
-        Raises:
-            ValueError: each call has a workspace of its own, a file is no regular file, two have the same name, or one
-                is too large.
-            FileMissing: there is no such file; also a FileNotFoundError.
-            FileTransferError: the workspace doesn't take a file, or the token was cancelled.
-            CodeExecError: see `executor_client.exceptions`.
-        """
-        transfer = self._transfer("upload_files", cancellation_token)
-        contents = self._read(files)
-        sizes = {name: len(content) for name, content in contents.items()}
-        for group in groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
-            await transfer.run(partial(upload, {name: contents[name] for name in group}))
-
-    async def download_files(
-        self, files: list[Path | str], cancellation_token: CancellationToken, *, allow_names: Sequence[Path | str] = ()
-    ) -> list[str]:
-        """Copy files of the workspace into work_dir, or, if that isn't set, into a temporary folder of this executor.
-
-        The temporary folder is deleted with the executor.
-
-        Args:
-            files: paths in the workspace.
-            cancellation_token: stops the transfer.
-            allow_names: those of them that you want although programs act on such names unasked, such as `.env`.
-
-        Returns:
-            The local path of each file, in the order of `files`.
-
-        Raises:
-            ValueError: each call has a workspace of its own.
-            FileMissing: there is no such file in the workspace; the text says which there are.
-            FileTransferError: a file is too large or can't be kept here, the token was cancelled, or programs act
-                unasked on a name that is not in `allow_names`. Then nothing was saved.
-            CodeExecError: see `executor_client.exceptions`.
-        """
-        transfer = self._transfer("download_files", cancellation_token)
-        wanted = [Path(file).as_posix() for file in files]
-        there = await transfer.run(list_all)
-        sizes = {one.path: one.size_bytes for one in there}
-        # Where not all are named, one that isn't may be there all the same, and of any size.
-        unnamed = [name for name in wanted if name not in sizes] if len(there) == MAX_ARTIFACTS else []
-        asked = {name: sizes[name] for name in wanted if name in sizes} | dict.fromkeys(unnamed, MAX_FETCH_BYTES)
-        found = await transfer.run(partial(fetch, asked))
-        if missing := [name for name in wanted if name not in found]:
-            raise FileMissing(
-                f"not in the workspace: {', '.join(missing)}; there are: "
-                f"{', '.join(without_sources(sizes)) or 'no files'}"
-            )
-        folder, allowed = self._download_folder(), {Path(name).as_posix() for name in allow_names}
-        for name in wanted:
-            if name not in allowed and (why := refusal(folder.root, name)):
-                raise FileTransferError(
-                    f"{name!r} is not saved in {folder.root}: {why}. Leave the name out, or give it in allow_names, "
-                    "too; nothing was saved"
-                )
-        return [str(keep(folder, name, found[name], any_name=name in allowed)) for name in wanted]
-
-    async def get_file_list(self, cancellation_token: CancellationToken) -> list[str]:
-        """Paths of the files in the workspace that `download_files` takes, sorted; of at most 256 files.
-
-        Left out are the sources that this executor keeps there, and names that programs act on unasked, such as hidden
-        ones.
-
-        Raises:
-            ValueError: each call has a workspace of its own.
-            FileTransferError: the token was cancelled.
-            CodeExecError: see `executor_client.exceptions`.
-        """
-        transfer = self._transfer("get_file_list", cancellation_token)
-        return [
-            path for path in without_sources(one.path for one in await transfer.run(list_all)) if not acted_on(path)
-        ]
+        return to_autogen(self._kind, result, code_file=None)
 
     async def start(self) -> None:
         """Connect and make sure that codeexec is installed. Optional: the first call connects by itself.
@@ -424,144 +265,6 @@ class KubernetesCodeExecutor(
         except CodeExecError as error:
             logger.warning("could not end the session, which ends at its idle timeout: %s", error)
 
-    def _transfer(self, method: str, token: CancellationToken) -> "_Transfer":
-        if self._shared is None:
-            raise ValueError(f"{method} needs session='per-executor': with 'per-call' each call has its own workspace")
-        if token.is_cancelled():
-            raise FileTransferError(CANCELLED)
-        return _Transfer(self._shared, token)
-
-    async def _run_in_session(
-        self, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event, opened: OpenSession
-    ) -> ExecutionResult:
-        session = opened.session
-        if self._functions and not opened.prepared:
-            check, file = self._check()
-            checked = await session.execute((check,), files=(file,), list_files="None", cancelled=cancelled)
-            if checked.phase in _NOT_RUN:
-                return checked
-            _demand_functions(checked)
-            opened.prepared = True
-        if self._folder is None:
-            return await session.execute(blocks, cancelled=cancelled, on_output=self._on_output)
-        *before, last = await self._next_uploads(opened, blocks, cancelled)
-        uploading = opened.uploading if before or last else None
-        try:
-            for group in before:
-                files = self._folder.read(group)
-                uploaded = await session.execute((), files=files, list_files="None", cancelled=cancelled)
-                if uploaded.phase is not Phase.SUCCEEDED:
-                    return uploaded
-                opened.sent |= group
-            files = self._folder.read(last)
-            result = await session.execute(blocks, files=files, cancelled=cancelled, on_output=self._on_output)
-            if result.phase not in (*_NOT_RUN, Phase.DENIED):
-                opened.sent |= last
-            return await bring_back(self._folder, opened, result, cancelled) if result.artifacts else result
-        finally:
-            if uploading:
-                uploading.set_result(None)
-
-    async def _next_uploads(
-        self, opened: OpenSession, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event
-    ) -> list[dict[str, Stamp]]:
-        """What this call has to send. One call sends at a time, so that none undoes what the code of another did."""
-        while not cancelled.is_set():
-            with self._sending:
-                earlier = opened.uploading
-                if earlier is None or earlier.done():
-                    pieces = self._uploads(opened, blocks)
-                    opened.uploading = Future() if any(pieces) else None
-                    return pieces
-            told = asyncio.create_task(cancelled.wait())
-            either: set[asyncio.Future[Any]] = {asyncio.wrap_future(earlier), told}
-            try:
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                told.cancel()
-        return [{}]
-
-    def _uploads(self, opened: OpenSession, blocks: Sequence[PreparedBlock]) -> list[dict[str, Stamp]]:
-        """What the caller has put into work_dir and the workspace lacks, in pieces; the last leaves room for blocks."""
-        sources = {block.file for block in blocks} | ({f"{self.functions_module}.py"} if self._functions else set())
-        lacks = self._folder.unsent(opened.sent) if self._folder and self._config.upload_work_dir else {}
-        sizes = {name: stamp.size for name, stamp in lacks.items() if name not in sources}
-        pieces = [{name: lacks[name] for name in group} for group in groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES)]
-        code = sum(len(block.content) for block in blocks)
-        if not pieces or sum(stamp.size for stamp in pieces[-1].values()) + code > MAX_PAYLOAD_BYTES:
-            pieces.append({})
-        return pieces
-
-    async def _run_alone(self, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event) -> ExecutionResult:
-        files: tuple[WorkspaceFile, ...] = ()
-        if self._functions:
-            check, file = self._check()
-            files = (file,)
-            if not self._functions_checked:
-                # Whether the functions can be loaded is found out without what only the code was to have.
-                bare = replace(self._request, egress=(), mounts=())
-                checked = await self._client.execute((check,), bare, files=files, cancelled=cancelled)
-                if checked.phase in _NOT_RUN:
-                    return checked
-                _demand_functions(checked)
-                self._functions_checked = True
-        result = await self._client.execute(
-            blocks,
-            self._request,
-            files=files,
-            fetch=("*",) if self._folder else (),
-            cancelled=cancelled,
-            on_output=self._on_output,
-        )
-        if not self._folder:
-            return result
-        # All files match: also those that were sent.
-        sent = {block.file for block in blocks} | {file.path for file in files}
-        made = tuple(one for one in result.artifacts if one.path not in sent)
-        contents = {path: content for path, content in result.files.items() if path not in sent}
-        return keep_artifacts(self._folder, replace(result, artifacts=made), contents)
-
-    def _download_folder(self) -> WorkDir:
-        folder = self._folder or self._downloads
-        if folder is None:
-            root = Path(tempfile.mkdtemp(prefix="codeexec-"))
-            folder = self._downloads = WorkDir(root)
-            forks.finalize(self, shutil.rmtree, root, ignore_errors=True)
-        return folder
-
-    def _read(self, files: Sequence[Path | str]) -> dict[str, bytes]:
-        """Content of local files by the name under which they go into the workspace."""
-        contents: dict[str, bytes] = {}
-        for file in files:
-            places = [Path(file)] if self.work_dir is None else [self.work_dir / file, Path(file)]
-            path = next((place for place in places if place.exists()), None)
-            if path is None:
-                raise FileMissing(f"{file} does not exist; looked at {', '.join(map(str, places))}")
-            if not path.is_file():
-                raise FileTransferError(f"{path} is not a regular file; upload the files in a folder one by one")
-            if path.name in contents:
-                raise FileTransferError(f"{path} would replace another file {path.name!r} of the same upload")
-            if (size := path.stat().st_size) > MAX_PAYLOAD_BYTES:
-                raise FileTransferError(
-                    f"{path} has {size} bytes; at most {MAX_PAYLOAD_BYTES} can be uploaded: split or compress it"
-                )
-            contents[path.name] = path.read_bytes()
-        return contents
-
-    def _check(self) -> tuple[PreparedBlock, WorkspaceFile]:
-        """The functions as a module, and what finds out whether it can be imported."""
-        module = self.functions_module
-        file = WorkspaceFile(f"{module}.py", module_source(self._functions).encode())
-        return PreparedBlock("python", check_program(self._functions, module).encode()), file
-
-    def _to_config(self) -> KubernetesCodeExecutorConfig:
-        return self._config
-
-    @classmethod
-    def _from_config(cls, config: KubernetesCodeExecutorConfig) -> Self:
-        limits = Limits(**config.limits) if config.limits else None
-        return cls(**config.model_dump(exclude={"limits"}), limits=limits)
-
     @classmethod
     def _from_config_past_version(cls, config: dict[str, Any], version: int) -> Self:  # noqa: ARG003 - there was one
         """Version 1 knew no sessions: each call had a pod of its own. Dumps of the Docker executor have it, too."""
@@ -571,16 +274,20 @@ class KubernetesCodeExecutor(
         return cls._from_config(KubernetesCodeExecutorConfig.model_validate({"session": "per-call"} | known))
 
 
-class _Transfer:
-    """Steps of one method that moves or lists files; its token stops whichever runs."""
+def _check(config: KubernetesCodeExecutorConfig, *, functions: bool) -> None:
+    """Refuse settings that are out of range, or contradict each other.
 
-    def __init__(self, shared: SharedSession, token: CancellationToken) -> None:
-        self._shared, self._token, self._cancelled = shared, token, event_of(token)
-
-    async def run(self, step: Callable[[asyncio.Event, OpenSession], Awaitable[T]]) -> T:
-        return await despite_cancellation(self._shared.run(partial(step, self._cancelled)), self._token)
-
-
-def _demand_functions(checked: ExecutionResult) -> None:
-    if checked.exit_code != 0:
-        raise ValueError(f"Functions failed to load: {checked.output.strip()}")
+    Raises:
+        ValueError: it names the field, the value and what is allowed.
+    """
+    check_range("idle_timeout", config.idle_timeout, MAX_SESSION_SECONDS)
+    check_range("max_lifetime", config.max_lifetime, MAX_SESSION_SECONDS)
+    check_range("approval_timeout", config.approval_timeout, MAX_TIMEOUT_SECONDS)
+    if functions and config.approval == "return":
+        raise ValueError(
+            "functions need approval='wait': they are checked by an execution, which may need approval, too"
+        )
+    if config.stateful and config.session == "per-call":
+        raise ValueError("stateful=True needs session='per-executor': variables live as long as a session")
+    if (config.egress or config.mounts) and config.session != "per-call":
+        raise ValueError("egress and mounts need session='per-call': a call with them needs its own pod")

@@ -1,14 +1,11 @@
 """The AutoGen executor that runs code on this machine, behind Landlock and seccomp."""
 
-import keyword
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from autogen_core import CancellationToken, Component
-from autogen_core.code_executor import CodeBlock, CodeExecutor
-from pydantic import BaseModel, ConfigDict, Field
 
 from codeexec_api import (
     CodeExecutionSpec,
@@ -18,27 +15,22 @@ from codeexec_api import (
     Source,
 )
 from executor_client.autogen.base import (
-    NO_MODULE,
-    Described,
     SandboxCodeResult,
-    check_timeout,
+    SandboxExecutor,
+    Settings,
+    check_settings,
     despite_cancellation,
     event_of,
-    prepare_blocks,
     to_autogen,
 )
-from executor_client.autogen.functions import (
-    UserFunction,
-    check_program,
-    module_source,
-)
+from executor_client.autogen.functions import UserFunction
 from executor_client.exceptions import NotSupported
 from executor_client.local.approval import LocalApproval
 from executor_client.local.record import Output
 from executor_client.local.sandbox import LocalSandbox, Ran, Scratch, Work, put
 from executor_client.local.supervised import Stop
-from executor_client.model.blocks import PreparedBlock, check_size
-from executor_client.model.results import CANCELLED, ExecutionResult
+from executor_client.model.blocks import Prepared, PreparedBlock, check_size
+from executor_client.model.results import ExecutionResult
 from executor_client.runtime import forks, telemetry
 from executor_client.workspace.transfers import keep_artifacts, keep_source
 from executor_client.workspace.work_dir import WorkDir
@@ -68,23 +60,16 @@ class LocalCodeResult(SandboxCodeResult):
     """AutoGen's result, with what is known beyond it."""
 
 
-class LocalSandboxExecutorConfig(BaseModel):
+class LocalSandboxExecutorConfig(Settings):
     """Configuration of `LocalSandboxExecutor`.
 
     It holds nothing that widens what code may do or where it may run: no approval, no endpoint, no policy.
     """
 
-    model_config = ConfigDict(extra="forbid")
 
-    timeout: int = 60
-    work_dir: str | None = None
-    upload_work_dir: bool = True
-    functions_module: str = "functions"
-    agent: str = "autogen"
-    limits: dict[str, Any] = Field(default_factory=dict)
-
-
-class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, Component[LocalSandboxExecutorConfig]):
+class LocalSandboxExecutor(
+    SandboxExecutor[LocalSandboxExecutorConfig, LocalCodeResult], Component[LocalSandboxExecutorConfig]
+):
     """Runs code blocks on this machine, confined by Landlock and seccomp. For development, on Linux.
 
     All calls share a temporary workspace, which is deleted by `stop()`, by `restart()`, or when the executor is
@@ -123,6 +108,8 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
 
     component_config_schema = LocalSandboxExecutorConfig
     component_provider_override = "executor_client.LocalSandboxExecutor"
+    _kind = LocalCodeResult
+    _place = "this Python"
 
     def __init__(
         self,
@@ -141,16 +128,8 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         **cluster_only: Any,
     ) -> None:
         _refuse(cluster_only)
-        check_timeout(timeout)
-        if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
-            raise ValueError(f"{NO_MODULE} functions_module is {functions_module!r}")
-        self._sandbox = LocalSandbox(
-            policy=policy,
-            endpoints=endpoints,
-            approval=approval,
-            audit_log=_beside(work_dir, audit_log) if audit_log else None,
-        )
-        self._config = LocalSandboxExecutorConfig(
+        check_settings(timeout, functions_module)
+        config = LocalSandboxExecutorConfig(
             timeout=timeout,
             work_dir=str(work_dir) if work_dir else None,
             upload_work_dir=upload_work_dir,
@@ -158,9 +137,14 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             agent=agent,
             limits=limits.model_dump(exclude_defaults=True) if limits else {},
         )
+        super().__init__(config, functions)
+        self._sandbox = LocalSandbox(
+            policy=policy,
+            endpoints=endpoints,
+            approval=approval,
+            audit_log=_beside(work_dir, audit_log) if audit_log else None,
+        )
         self._limits = limits or Limits()
-        self._functions = tuple(functions)
-        self._folder = WorkDir(self.work_dir) if self.work_dir else None
         self.begin_anew()
         forks.begins_anew(self)
 
@@ -179,40 +163,21 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         """Kill what runs, and give the next call a new workspace."""
         await self.stop()
 
-    async def execute_code_blocks(
-        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
-    ) -> LocalCodeResult:
-        """Run blocks in order, each confined by itself; the first that fails ends the call.
-
-        What the code does, a refusal by policy, an unknown language and a cancellation are results. Exit codes: the
-        block's own, 124 after a timeout, 137 when out of memory, 1 when cancelled or refused.
-
-        Raises:
-            ValueError: there is no block, the code is too large, its source can't be kept in work_dir, or the functions
-                can't be loaded.
-            LocalRunNotApproved: this is production, and there is no approval that holds.
-            LocalSandboxUnavailable: this machine can't confine code.
-            AuditLogUnavailable: the start can't be written down; nothing was run.
-            CodeExecError: something other than the code failed; see `executor_client.exceptions`.
-        """
-        if not code_blocks:
-            raise ValueError("No code blocks to execute.")
-        if cancellation_token.is_cancelled():
-            return LocalCodeResult(exit_code=1, output=CANCELLED)
-        prepared = prepare_blocks(code_blocks, self._sandbox.unknown)
-        if not prepared.runnable:
-            return LocalCodeResult(exit_code=1, output=prepared.refusal)
+    async def _call(self, prepared: Prepared, token: CancellationToken) -> LocalCodeResult:
         check_size(prepared.runnable, ())
         with self._sandbox.admitted(self._specify(prepared.runnable)) as (asked, span):
             code_file = keep_source(self._folder, prepared.runnable)
             work = Work(prepared.runnable, self._open, partial(self._prepare, asked.spec, prepared.runnable))
-            execution = self._sandbox.execute(asked, work, event_of(cancellation_token))
-            ran = await despite_cancellation(execution, cancellation_token)
+            execution = self._sandbox.execute(asked, work, event_of(token))
+            ran = await despite_cancellation(execution, token)
             telemetry.describe_outcome(span, ran.record)
         result = ran.result()
         if self._folder:
             result = self._bring_back(self._folder, ran, result)
-        return to_autogen(LocalCodeResult, result, code_file or ran.code_file, prepared.refusal)
+        return to_autogen(self._kind, result, code_file or ran.code_file, prepared.refusal)
+
+    def _unknown(self, language: str) -> str:
+        return self._sandbox.unknown(language)
 
     async def upload_files(self, files: list[Path | str], cancellation_token: CancellationToken) -> None:  # noqa: ARG002
         """Raise NotSupported: put the files into work_dir."""
@@ -259,9 +224,13 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         Raises:
             ValueError: the functions can't be loaded.
         """
-        if self._functions and not scratch.has_functions and not self._load_functions(spec, scratch, stop):
+        if self._module and not scratch.has_functions and not self._load_functions(spec, scratch, stop):
             return False
-        self._upload(scratch, blocks)
+        if self._folder and self._config.upload_work_dir:
+            lacks = self._module.unsent(self._folder, scratch.sent, blocks)
+            for file in self._folder.read(lacks):
+                put(scratch.workspace, file.path, file.content)
+            scratch.sent |= lacks
         return True
 
     def _load_functions(self, spec: CodeExecutionSpec, scratch: Scratch, stop: Stop) -> bool:
@@ -270,9 +239,8 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
         Raises:
             ValueError: they can't be loaded.
         """
-        module = self.functions_module
-        put(scratch.workspace, f"{module}.py", module_source(self._functions).encode())
-        check = PreparedBlock("python", check_program(self._functions, module, "this Python").encode())
+        file, check = self._module.file(), self._module.check()
+        put(scratch.workspace, file.path, file.content)
         put(scratch.workspace, check.file, check.content)
         output = Output(self._limits.output_bytes)
         end = self._sandbox.run_one(scratch.workspace, check, spec, output, stop)
@@ -280,19 +248,9 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
             return False
         if end.event is not Event.EXITED_ZERO:
             written = b"".join(output.contents().values.values()).decode(errors="replace")
-            raise ValueError(f"Functions failed to load: {written.strip() or end.event.value}")
+            raise self._module.failed(written.strip() or end.event.value)
         scratch.has_functions = True
         return True
-
-    def _upload(self, scratch: Scratch, blocks: Sequence[PreparedBlock]) -> None:
-        """Copy what the caller has put into work_dir or changed there, but sources."""
-        if self._folder is None or not self._config.upload_work_dir:
-            return
-        sources = {block.file for block in blocks} | ({f"{self.functions_module}.py"} if self._functions else set())
-        lacks = {name: one for name, one in self._folder.unsent(scratch.sent).items() if name not in sources}
-        for file in self._folder.read(lacks):
-            put(scratch.workspace, file.path, file.content)
-        scratch.sent |= lacks
 
     @staticmethod
     def _bring_back(folder: WorkDir, ran: Ran, result: ExecutionResult) -> ExecutionResult:
@@ -308,12 +266,7 @@ class LocalSandboxExecutor(Described[LocalSandboxExecutorConfig], CodeExecutor, 
                 raise ValueError(
                     f"an executor with {name} can't be dumped: a loaded one would lack it. Create the executor in code"
                 )
-        return self._config
-
-    @classmethod
-    def _from_config(cls, config: LocalSandboxExecutorConfig) -> Self:
-        limits = Limits(**config.limits) if config.limits else None
-        return cls(**config.model_dump(exclude={"limits"}), limits=limits)
+        return super()._to_config()
 
 
 def _not_here(name: str) -> NotSupported:

@@ -204,7 +204,7 @@ async def test_a_cancelled_token_is_a_result_and_the_session_goes_on(fake: FakeC
     executor, token = make(), CancellationToken()
     seen = asyncio.Event()
     loop = asyncio.get_running_loop()
-    executor._on_output = lambda chunk: loop.call_soon_threadsafe(seen.set)
+    executor._calls.on_output = lambda chunk: loop.call_soon_threadsafe(seen.set)
     running = asyncio.create_task(call(executor, "hang", token=token))
     waiting_token = CancellationToken()
     await seen.wait()
@@ -381,7 +381,7 @@ async def test_a_second_cancellation_of_the_task_ends_the_wait(fake: FakeCluster
 async def test_a_large_work_dir_is_sent_in_pieces(
     fake: FakeCluster, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor_client.autogen.kubernetes.MAX_FILES", 2)
+    monkeypatch.setattr("executor_client.autogen.calls.MAX_FILES", 2)
     for name in "abcde":
         (tmp_path / name).write_text(name)
     result = await call(make(work_dir=tmp_path), "list")
@@ -503,7 +503,7 @@ async def test_a_cancelled_transfer_is_an_error(fake: FakeCluster, make: Make) -
 async def test_what_does_not_fit_is_named_and_not_copied(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor_client.autogen.kubernetes.MAX_FETCH_BYTES", 10)
+    monkeypatch.setattr("executor_client.autogen.files.MAX_FETCH_BYTES", 10)
     monkeypatch.setattr("executor_client.workspace.transfers.MAX_FETCH_BYTES", 10)
     result = await call(make(work_dir=tmp_path), "write small 123", "write large 12345678901")
     assert {one.path: one.fetched for one in result.artifacts} == {"small": True, "large": False}
