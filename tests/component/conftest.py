@@ -177,7 +177,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         for operator, begin in item.stash.get(LOGS, []):
             said = operator.log.read_bytes()[begin:].decode(errors="replace").splitlines()
             report.sections.append(("log of the operator since the test began", "\n".join(_short(said[-80:]))))
+            report.sections.append(("tasks of the operator", _tasks(operator)))
     return report
+
+
+def _tasks(operator: OperatorProcess) -> str:
+    try:
+        return operator.tasks() if operator.running else "it has ended"
+    except (Exception, pytest.fail.Exception) as error:  # nothing here may hide why the test failed
+        return f"not known: {error!r}"
 
 
 def _short(lines: list[str]) -> Iterator[str]:

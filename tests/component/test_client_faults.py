@@ -158,7 +158,7 @@ async def test_a_session_whose_creation_is_not_answered_is_there(operator, stage
 )
 async def test_a_watch_that_breaks_while_code_runs_is_resumed(operator, stage, through, asking, agent, fault):
     running = asyncio.create_task(through.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     with stage.client_proxy.fault(WATCH, fault, times=1) as rule:
         assert stage.client_proxy.cut_open(WATCH) == 1
         await rule.hit()
@@ -172,7 +172,7 @@ async def test_a_watch_that_is_forbidden_while_code_runs_is_an_error_and_stops_t
     operator, stage, through, asking, agent
 ):
     running = asyncio.create_task(through.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     with stage.client_proxy.fault(WATCH, Answer(403)):
         stage.client_proxy.cut_open(WATCH)
         with pytest.raises(NotPermitted):
@@ -203,7 +203,7 @@ async def test_an_execution_that_is_deleted_while_its_watch_is_too_old_is_lost(
     operator, stage, through, asking, agent, admin
 ):
     running = asyncio.create_task(through.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     with stage.client_proxy.fault(WATCH, Answer(503)) as rule:
         stage.client_proxy.cut_open(WATCH)
         await rule.hit()
@@ -223,7 +223,7 @@ async def test_an_execution_that_is_deleted_while_its_watch_is_too_old_is_lost(
 async def test_where_no_watch_gives_anything_the_result_is_found(operator, stage, through, asking, agent):
     """A proxy that buffers ends each watch at once."""
     running = asyncio.create_task(through.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     with stage.client_proxy.fault(WATCH, Empty()) as rule:
         stage.client_proxy.cut_open(WATCH)
         await rule.hit(2)
@@ -235,7 +235,7 @@ async def test_a_watch_that_has_gone_silent_is_opened_again(operator, stage, thr
     """A laptop that slept, or a NAT that forgot the connection: nothing says that it is dead."""
     monkeypatch.setattr(watch, "_SILENT_SECONDS", 2)
     running = asyncio.create_task(through.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     with stage.client_proxy.fault(WATCH, Delay(0)) as again:
         assert stage.client_proxy.silence_open(WATCH) == 1
         await again.hit()
@@ -293,7 +293,7 @@ async def test_large_output_that_cant_be_read_is_an_error_and_can_be_read_later(
 
 async def test_an_outage_of_some_seconds_while_code_runs_costs_nothing(operator, stage, through, asking, agent):
     running = asyncio.create_task(through.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     with stage.client_proxy.fault(Match(), Cut()) as rule:
         stage.client_proxy.cut_open(Match())
         await rule.hit(4)

@@ -38,7 +38,7 @@ async def test_who_waits_too_long_for_a_turn_hears_why_and_is_cancelled(operator
     listening = codeexec.Client(agent=agent, backend=client._backend, timeout=20, on_wait=heard.append)
     async with client.session(stateful=False) as session:
         first = asyncio.create_task(session.run(f'wait("{agent}")'))
-        await stage.script.reached(agent)
+        await stage.script.reached(agent, first)
         async with await listening.sessions.attach(session.name) as same:
             with pytest.raises(
                 codeexec.Timeout, match=r"did not start within 3 s \(WaitingForSession\): position 2 of 2"
@@ -55,7 +55,7 @@ async def test_who_waits_too_long_for_a_turn_hears_why_and_is_cancelled(operator
 
 async def test_a_call_that_is_cancelled_stops_its_code(operator, stage, client, agent):
     call = asyncio.create_task(client.run(f'wait("{agent}")'))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, call)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

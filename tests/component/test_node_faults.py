@@ -116,7 +116,7 @@ def outcome(record: dict[str, Any]) -> tuple[str, str]:
 async def running(stage, client, asking, agent, **options) -> tuple[asyncio.Task, str]:
     """An execution whose code runs, and its pod."""
     task = asyncio.create_task(client.execute(waiting_at(agent), asking(**options)))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, task)
     return task, stage.record(agent)["status"]["podName"]
 
 
@@ -151,7 +151,7 @@ async def test_code_whose_pod_is_taken_away(operator, stage, client, asking, age
 async def test_a_session_whose_pod_the_node_ends_is_lost_and_tells_why(operator, stage, client, asking, agent):
     session = await client.open_session(asking(), wait=True)
     task = asyncio.create_task(session.execute(waiting_at(agent)))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, task)
     pod = stage.record(agent)["status"]["podName"]
     await in_thread(lambda: stage.nodes.end(pod, **BY_KUBELET[0].status))
     with pytest.raises(ExecutionLost, match="its node ended it"):

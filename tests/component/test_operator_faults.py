@@ -109,7 +109,7 @@ async def test_a_connection_to_the_runner_that_breaks_is_made_again_and_misses_n
 ):
     code = f'print("before")\nwait("{agent}")\nprint("after")'
     waiting = asyncio.create_task(client.execute((PreparedBlock("python", code.encode()),), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, waiting)
     with stage.proxy.fault(ATTACH, Answer(503), times=2) as rule:
         assert stage.proxy.cut_open(ATTACH) >= 1
         await rule.hit(2)
@@ -121,7 +121,7 @@ async def test_a_connection_to_the_runner_that_breaks_is_made_again_and_misses_n
 async def test_a_pod_that_goes_behind_a_silent_connection_is_noticed(operator, stage, client, asking, agent, admin):
     block = PreparedBlock("python", f'wait("{agent}")'.encode())
     waiting = asyncio.create_task(client.execute((block,), asking(timeout_seconds=12)))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, waiting)
     assert stage.proxy.silence_open(ATTACH) >= 1
     status = stage.record(agent)["status"]
     admin.kubectl("-n", SANDBOX, "delete", "pod", status["podName"], "--grace-period=0", "--force")
@@ -138,7 +138,7 @@ async def test_a_ping_is_answered_by_the_far_end_of_a_connection_and_silence_end
     await load_kube_config(str(path), client_configuration=configuration)
     cluster = Cluster(ApiServer(configuration))
     waiting = asyncio.create_task(client.execute((PreparedBlock("python", f'wait("{agent}")'.encode()),), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, waiting)
     name = stage.record(agent)["status"]["podName"]
     async with cluster._api.attach(f"/api/v1/namespaces/{SANDBOX}/pods/{name}/attach", ATTACHING) as websocket:
         assert websocket.protocol == "v4.channel.k8s.io"
@@ -224,3 +224,10 @@ async def test_an_outage_of_some_seconds_costs_nothing_but_time(operator, stage,
     assert (await waiting).output == "hello\n"
     print(f"{time.monotonic() - begun:.1f} s after an outage in which {rule.met} calls failed")
     stage.ran_once(stage.record(agent))
+
+
+def test_a_test_that_fails_can_tell_what_the_operator_waits_for(operator):
+    said = operator.tasks()
+    assert "Thread" in said
+    assert f"{SANDBOX}: payloads: Supervisor.add.<locals>.begin" in said
+    assert "Payloads.watch" in said

@@ -156,7 +156,7 @@ async def test_nobody_keeps_a_pod_for_long(operator, stage, client, asking, agen
 async def test_code_that_takes_long_gets_its_pod_for_good(operator, stage, client, asking, agent, make_pool, reuse):
     await make_pool(1)
     running = asyncio.create_task(client.execute(python(f'wait("{agent}")'), asking(timeout_seconds=60)))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     [pod] = [one["podName"] for one in statuses(stage, agent)]
 
     def adopted() -> bool:

@@ -29,7 +29,7 @@ async def test_code_that_ran_when_the_operator_went_ends_with_its_true_result(
     operator, stage, client, asking, agent, how, meanwhile
 ):
     running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     pod = stage.record(agent)["status"]["podName"]
     await in_thread(getattr(operator, how))
     if meanwhile:
@@ -58,7 +58,7 @@ async def test_a_cancellation_while_there_is_no_operator_is_heeded_by_the_next(o
 
 async def test_a_pod_that_goes_while_there_is_no_operator_is_told_of(operator, stage, client, asking, agent, admin):
     running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     pod = stage.record(agent)["status"]["podName"]
     await in_thread(operator.kill)
     await in_thread(stage.free_lease)
@@ -72,7 +72,7 @@ async def test_a_pod_that_goes_while_there_is_no_operator_is_told_of(operator, s
 async def test_a_session_goes_on_when_the_operator_went(operator, stage, client, asking, agent, how):
     async with await client.open_session(asking(), wait=True) as session:
         running = asyncio.create_task(session.execute(waiting_at(agent)))
-        await stage.script.reached(agent)
+        await stage.script.reached(agent, running)
         queued = asyncio.create_task(session.execute(HELLO))
         await in_thread(wait_for, "both records", lambda: len(stage.records(agent=agent)) == 2)
         await in_thread(getattr(operator, how))
@@ -191,7 +191,7 @@ async def test_code_that_runs_through_a_restart_of_the_api_server_ends_with_its_
 ):
     client = make_client(through=stage.client_proxy)
     running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     # An API server that has just started forbids what it will allow (test_client_faults.py); a balancer knows that.
     with stage.client_proxy.fault(Match(), Answer(503)):
         await in_thread(stage.plane.restart_api_server)
@@ -202,7 +202,7 @@ async def test_code_that_runs_through_a_restart_of_the_api_server_ends_with_its_
 
 async def test_after_a_restart_of_etcd_executions_run_again(operator, stage, client, asking, agent):
     running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     before = len(stage.proxy.seen(ENDED))
     await in_thread(stage.plane.stop_etcd)
     try:
@@ -219,7 +219,7 @@ async def test_after_a_restart_of_etcd_executions_run_again(operator, stage, cli
 
 async def test_an_operator_that_stood_still_goes_on_where_it_was(operator, stage, client, asking, agent):
     running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     operator.pause()
     try:
         stage.script.open(agent)

@@ -222,7 +222,7 @@ async def test_a_session_goes_on_when_the_operator_went_before_its_pod_was_adopt
     with stage.proxy.fault(ADOPT, Stall()) as rule:
         session = await client.open_session(asking())
         running = asyncio.create_task(session.execute(python(f'wait("{agent}")\nprint("done")')))
-        await stage.script.reached(agent)
+        await stage.script.reached(agent, running)
         await rule.hit()
         await in_thread(operator.kill)
         await in_thread(stage.free_lease)

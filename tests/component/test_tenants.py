@@ -62,7 +62,7 @@ async def test_a_namespace_whose_rights_are_gone_is_reported_and_no_other_notice
     team, same_process, stage, admin, make_client, client, asking, agent
 ):
     running = asyncio.create_task(client.execute(waiting_block(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     binding = stage._objects["RoleBinding", team, OPERATOR]
     await in_thread(admin.kubectl, "-n", team, "delete", "rolebinding", OPERATOR)
     assert stage.proxy.cut_open(Match("watch", EXECUTION_PLURAL, namespace=team)) >= 1  # else it lasts some minutes
@@ -81,7 +81,7 @@ async def test_a_namespace_that_is_deleted_is_reported_and_no_other_notices(
     team, same_process, stage, admin, client, asking, agent
 ):
     running = asyncio.create_task(client.execute(waiting_block(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     await in_thread(admin.kubectl, "-n", team, "delete", "role,rolebinding,networkpolicy,limitrange", "--all")
     await in_thread(admin.kubectl, "delete", "namespace", team, "--wait=false")
     stage.proxy.cut_open(Match("watch", namespace=team))
@@ -96,7 +96,7 @@ async def test_what_runs_in_a_namespace_that_is_taken_away_ends_and_nothing_else
 ):
     there, waits = make_client(namespace=team), a_name("agent")
     running = asyncio.create_task(there.execute(waiting_block(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     full = stage.configuration
     without = {**full, "data": {**full["data"], "namespaces.yaml": f'["{SANDBOX}"]'}}
     await in_thread(admin.apply, without)  # the rights are left, so that the record can tell how it ended

@@ -100,7 +100,7 @@ async def test_who_waits_for_a_turn_in_a_session_hears_at_which_place(operator, 
     heard = Heard()
     async with await client.open_session(asking(on_wait=heard), wait=True) as session:
         first = asyncio.create_task(session.execute(waiting_at(agent)))
-        await stage.script.reached(agent)
+        await stage.script.reached(agent, first)
         second = asyncio.create_task(session.execute(HELLO))
         notice = await heard.notices.get()
         assert (notice.reason, notice.message.split(" in ")[0]) == ("WaitingForSession", "position 2 of 2")
@@ -148,7 +148,7 @@ async def test_a_ready_pod_of_a_full_node_gives_way_to_work_and_the_pool_refills
     session = await client.open_session(own) if kind == "session" else None
     blocks = waiting_at(agent)
     call = asyncio.create_task(session.execute(blocks) if session else client.execute(blocks, own))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, call)
     await in_thread(wait_for, "one pod of the pool to wait for room", lambda: pool.pods() and ready not in pool.pods())
     assert len(pool.pods()) == 1
     stage.script.open(agent)
@@ -167,7 +167,7 @@ async def test_a_pool_has_one_pod_at_most_that_waits_for_room(operator, one_plac
 async def test_a_pod_that_was_claimed_never_gives_way(operator, stage, client, asking, agent, one_place, make_pool):
     await make_pool(1)
     running = asyncio.create_task(client.execute(waiting_at(agent), asking()))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     heard = Heard()
     own = asking(agent=f"{agent}-2", limits=Limits(cpu="90m", memory="96Mi"), on_wait=heard)
     second = asyncio.create_task(client.execute(HELLO, own))

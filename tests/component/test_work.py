@@ -38,7 +38,7 @@ def policy(stage, admin, operator):
 async def test_executions_of_a_session_run_one_after_the_other_in_one_pod(operator, stage, client, asking, agent):
     async with await client.open_session(asking(), wait=True) as session:
         first = asyncio.create_task(session.execute(python(f'wait("{agent}")\nprint("first")')))
-        await stage.script.reached(agent)
+        await stage.script.reached(agent, first)
         second = asyncio.create_task(session.execute(HELLO))
         stage.script.open(agent)
         assert [(await one).output for one in (first, second)] == ["first\n", "hello\n"]
@@ -69,7 +69,7 @@ async def test_nothing_runs_in_a_session_while_its_end_is_written(operator, stag
 async def test_a_session_that_is_ended_stops_what_runs_in_it(operator, stage, client, asking, agent):
     session = await client.open_session(asking(), wait=True)
     running = asyncio.create_task(session.execute(python(f'wait("{agent}")')))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     await session.end()
     result = await running
     assert result.exit_code != 0
@@ -79,7 +79,7 @@ async def test_a_session_that_is_ended_stops_what_runs_in_it(operator, stage, cl
 async def test_code_of_a_session_is_stopped_and_the_session_goes_on(operator, stage, client, asking, agent):
     async with await client.open_session(asking(), wait=True) as session:
         running = asyncio.create_task(session.execute(python(f'wait("{agent}")')))
-        await stage.script.reached(agent)
+        await stage.script.reached(agent, running)
         await client.cancel(stage.record(agent)["metadata"]["name"])
         assert (await running).exit_code == 130
         assert (await session.execute(HELLO)).output == "hello\n"
@@ -108,7 +108,7 @@ async def test_a_session_survives_a_broken_connection_and_a_restart_of_the_opera
 async def test_a_session_whose_pod_goes_is_lost_and_so_is_what_ran_in_it(operator, stage, client, asking, agent, admin):
     session = await client.open_session(asking(), wait=True)
     running = asyncio.create_task(session.execute(python(f'wait("{agent}")')))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     pod = stage.record(agent)["status"]["podName"]
     await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "pod", pod, "--grace-period=0", "--force")
     with pytest.raises(ExecutionLost):
@@ -210,7 +210,7 @@ async def test_code_in_a_pod_of_a_pool_goes_on_when_the_operator_went_before_it_
     pool = await make_pool(1)
     with stage.proxy.fault(Match("patch", "pods"), Stall()) as rule:
         running = asyncio.create_task(client.execute(python(f'wait("{agent}")\nprint("done")'), asking()))
-        await stage.script.reached(agent)
+        await stage.script.reached(agent, running)
         await rule.hit()
         await in_thread(operator.kill)
         await in_thread(stage.free_lease)
@@ -345,7 +345,7 @@ async def test_code_is_ended_at_its_limit(operator, stage, client, asking, agent
 async def test_code_is_cancelled(operator, stage, client, asking, agent):
     cancelled = asyncio.Event()
     running = asyncio.create_task(client.execute(python(f'wait("{agent}")'), asking(), cancelled=cancelled))
-    await stage.script.reached(agent)
+    await stage.script.reached(agent, running)
     cancelled.set()
     assert (await running).exit_code == 130
     assert stage.record(agent)["status"]["phase"] == "Cancelled"

@@ -119,7 +119,7 @@ class _Story:
     def records(self) -> str:
         kinds = ("codeexecution", "codesession", "executionapproval", "sandboxpool")
         found = [one for namespace in self._namespaces for kind in kinds for one in self._ours(kind, namespace)]
-        return "\n".join(f"{summary(one)}\n  spec: {_short(one['spec'], 300)}" for one in found)
+        return "\n".join(f"{summary(one)}\n  {_age(one)}; spec: {_short(one['spec'], 300)}" for one in found)
 
     def pods(self) -> str:
         found = [one for one in self._ours("pod", None) if one["metadata"]["namespace"] != "kube-system"]
@@ -155,6 +155,11 @@ def _is_of_others(line: str) -> bool:
 
 def _time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
+
+
+def _age(thing: Object) -> str:
+    """By the clock of this machine, on which the API server is."""
+    return f"created {time.time() - _time(thing['metadata']['creationTimestamp']):.0f} s ago"
 
 
 def _clock(at: float) -> str:

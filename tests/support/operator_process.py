@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
 
+import telling_operator
 from cluster_tools import wait_for
 
 LEASE_SECONDS: Final = 30
 """More than the chart says: nobody restarts an operator here that has ended because its API server was away."""
 _START_SECONDS = 60
 _STOP_SECONDS = 15
+_TELL_SECONDS = 5
 _LOG_LINES = 60
 
 
@@ -98,7 +100,7 @@ class OperatorProcess:
         script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
         unshare = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",))]
         quiet = ["sh", "-c", script, str(self._folder / "resolv.conf")]
-        program = [sys.executable, "-m", "codeexec_operator"]
+        program = [sys.executable, "-P", telling_operator.__file__]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *unshare, *quiet, *program],
@@ -201,6 +203,17 @@ class OperatorProcess:
             self.stop()
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def tasks(self) -> str:
+        """What each of its threads and tasks waits for now."""
+        begin = self.log.stat().st_size
+        os.kill(self.pid, telling_operator.TELL)
+
+        def told() -> str:
+            said = self.log.read_bytes()[begin:].decode(errors="replace")
+            return said if telling_operator.ALL_TOLD in said else ""
+
+        return wait_for("the operator to tell of its tasks", told, _TELL_SECONDS)
 
     def tail(self, lines: int = _LOG_LINES) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

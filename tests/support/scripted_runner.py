@@ -71,15 +71,23 @@ class Script:
             self._arrived[gate] += 1
             self._lock.notify_all()
 
-    def wait_at(self, gate: str, seconds: float = 30) -> None:
-        """Until code waits at this gate, and so runs."""
+    def wait_at(self, gate: str, seconds: float = 30, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Until code waits at this gate, and so runs; or until there is no point in waiting any more."""
         with self._lock:
-            if not self._lock.wait_for(lambda: self._arrived[gate] > 0, seconds):
+            if not self._lock.wait_for(lambda: self._arrived[gate] > 0 or until(), seconds):
                 raise AssertionError(f"waited {seconds} s in vain for code to come to wait({gate!r})")
 
-    async def reached(self, gate: str, seconds: float = 30) -> None:
-        """`wait_at`, in a thread."""
-        await asyncio.to_thread(self.wait_at, gate, seconds)
+    async def reached(self, gate: str, call: asyncio.Future[Any] | None = None, seconds: float = 30) -> None:
+        """`wait_at`, in a thread. If the call that runs the code is over before, that is what the test fails with."""
+        if call:
+            call.add_done_callback(self._look_again)
+        await asyncio.to_thread(self.wait_at, gate, seconds, until=lambda: call is not None and call.done())
+        if call and call.done() and not self._arrived[gate]:
+            raise AssertionError(f"the call was over before its code came to wait({gate!r})") from call.exception()
+
+    def _look_again(self, _: object) -> None:
+        with self._lock:
+            self._lock.notify_all()
 
     def handed_over(self, uid: str) -> None:
         with self._lock:

@@ -6,8 +6,7 @@ objects, so kopf writes nothing by itself.
 """
 
 import asyncio
-import signal
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -36,16 +35,19 @@ from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.adapters.operation import Operation
 from codeexec_operator.adapters.records import UNFINISHED
-from codeexec_operator.adapters.supervision import JobFailure, end, explain
+from codeexec_operator.adapters.supervision import JobFailure, explain
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.configuration import ConfigurationError, parse_configuration
 from codeexec_operator.core.leadership import LeaseTiming
 from codeexec_operator.core.shard import Shard
+from codeexec_operator.handlers import watching
 from codeexec_operator.settings import Settings
 
 PROCESS: Final = kopf.OperatorRegistry()
 NAMESPACE: Final = kopf.OperatorRegistry()
 CONFIGURATION: Final = kopf.OperatorRegistry()
+_WATCHED: Final = (EXECUTION_PLURAL, SESSION_PLURAL, APPROVAL_PLURAL, POLICY_PLURAL, POOL_PLURAL, "pods")
+"""In each namespace."""
 for _registry in (PROCESS, NAMESPACE, CONFIGURATION):
     kopf.on.login(registry=_registry)(kopf.login_via_client)
 
@@ -55,7 +57,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     """Stand by until this replica leads, then begin to work."""
     settings.posting.enabled = False
     settings.scanning.disabled = True
-    _keep_signals(memo.stop)
+    watching.keep_signals(memo.stop)
     if "stack" not in memo:
         memo.stack, memo.operation = AsyncExitStack(), None
     try:
@@ -133,90 +135,17 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
 
 
 async def _watch_namespace(stop: asyncio.Event, operation: Operation, namespace: str) -> None:
-    settings = _settings()
+    settings = watching.settings()
     for plural, selector in UNFINISHED.items():  # what one of the others ends with comes as its deletion
         settings.watching.field_selectors[GROUP, VERSION, plural] = selector
-    await _watch(NAMESPACE, settings, namespace, stop, controller=operation.controller)
+    await watching.watch(NAMESPACE, settings, namespace, stop, _WATCHED, controller=operation.controller)
 
 
 async def _watch_configuration(stop: asyncio.Event, config_map: tuple[str, str], operation: Operation) -> None:
     namespace, name = config_map
-    settings = _settings()
+    settings = watching.settings()
     settings.watching.field_selectors["v1", "configmaps"] = f"metadata.name={name}"
-    await _watch(CONFIGURATION, settings, namespace, stop, operation=operation)
-
-
-class _NoDifferences(kopf.DiffBaseStorage):
-    """For handlers that are told what has changed. There are none here, and kopf copies each object for them."""
-
-    def build(self, **_: Any) -> Any:
-        return {}
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        """Nothing is kept."""
-
-
-def _settings() -> kopf.OperatorSettings:
-    settings = kopf.OperatorSettings()
-    settings.posting.enabled = False
-    settings.persistence.diffbase_storage = _NoDifferences()
-    settings.queueing.idle_timeout = 1  # until then the last event of each object is held
-    settings.scanning.disabled = True
-    settings.watching.server_timeout = 300
-    settings.watching.chunk_size = 20  # a list comes in pages
-    settings.networking.error_backoffs = (0.5, 1, 2)  # what lasts longer is the supervisor's
-    settings.process.ultimate_exiting_timeout = None  # it is not the process that ends
-    return settings
-
-
-async def _watch(
-    registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, namespace: str, stop: asyncio.Event, **memo: Any
-) -> None:
-    """Run a kopf operator until it fails, or until cancelled.
-
-    Not `kopf.operator`: when that ends it cancels every task that was begun since, whoever has begun it.
-
-    Raises:
-        JobFailure: what it has failed with.
-    """
-
-    async def spawn() -> Collection[asyncio.Task[None]]:
-        tasks = await kopf.spawn_tasks(
-            registry=registry, settings=settings, namespaces=[namespace], standalone=True, memo=kopf.Memo(**memo)
-        )
-        _keep_signals(stop)
-        return tasks
-
-    others = asyncio.all_tasks()
-    spawning = asyncio.create_task(spawn())
-    try:
-        done, _ = await asyncio.wait(await asyncio.shield(spawning), return_when=asyncio.FIRST_COMPLETED)
-        errors = [task.exception() for task in done if not task.cancelled()]
-        raise JobFailure(_what(next(filter(None, errors), None)))
-    finally:
-        await end(*await spawning)
-        await end(*(task for task in asyncio.all_tasks() - others if _watches(task.get_name(), registry, namespace)))
-
-
-def _watches(name: str, registry: kopf.OperatorRegistry, namespace: str) -> bool:
-    """True if a task of this name is a watch of such a kopf operator, which leaves its others behind when one fails."""
-    ours = name.startswith("watcher for ") and name.endswith(f"@{namespace}")
-    return ours and name.startswith("watcher for configmaps.") is (registry is CONFIGURATION)
-
-
-def _what(error: BaseException | None) -> str:
-    """What a kopf operator has ended with; the errors of its API client have a status."""
-    status = getattr(error, "status", None)
-    return f"the API server answered {status}" if status else f"the watch has ended ({error or 'no reason given'})"
-
-
-def _keep_signals(stop: asyncio.Event) -> None:
-    """They end the process; each kopf operator would have them end itself alone."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await watching.watch(CONFIGURATION, settings, namespace, stop, ("configmaps",), operation=operation)
 
 
 # --- what they are told ---
