@@ -1,5 +1,6 @@
 """`codeexec audit`: list and report records, and check that they agree with the operator's log."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from codeexec_api import CodeExecution, Phase, SessionPhase
+from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
 from codeexec_api.audit_check import Verification, read_log, verify
 from codeexec_api.audit_export import export_files
 from codeexec_api.audit_findings import Finding, LogLine
@@ -19,7 +20,7 @@ from executor_client.cli import auditing
 from executor_client.cli.auditing import Asked, Record, many
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.completion import EXECUTIONS, SESSIONS, name_of
-from executor_client.cli.display import as_list, as_object, echo_fields, echo_json, echo_table, one_line
+from executor_client.cli.display import as_object, echo_fields, echo_json, echo_table, json_list, one_line
 from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE, verify_with_operator
 from executor_client.cli.show import show_time
@@ -31,6 +32,7 @@ _PHASES: Final = list(dict.fromkeys([one.value for one in Phase] + [one.value fo
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 FINDINGS: Final = 1
 """Exit code if there are findings."""
+_READ_AT_ONCE: Final = 8
 _SHOWN: Final = 20
 """How many notes, and how many names of deleted records, are listed one by one."""
 
@@ -80,11 +82,10 @@ def audit() -> None:
 @cluster_options
 def list_command(cluster: Cluster, as_json: bool, **asked: Any) -> None:
     """List executions and sessions, oldest first."""
-    found = cluster.run(lambda client: _records(client, Asked(**asked), with_output=as_json))
     if as_json:
-        echo_json(as_list(found))
+        cluster.run(lambda client: _echo_whole(client, Asked(**asked)))
     else:
-        echo_table(_COLUMNS, map(_row, found))
+        echo_table(_COLUMNS, map(_row, cluster.run(lambda client: _records(client, Asked(**asked)))))
 
 
 @audit.command(short_help="Show what happened to an execution or a session, and when.")
@@ -233,14 +234,35 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
         click.echo(f"{len(records)} records are in {target}")
 
 
-async def _records(client: CodeExecutionClient, asked: Asked, *, with_output: bool = False) -> list[Any]:
+async def _records(client: CodeExecutionClient, asked: Asked) -> list[Record]:
     """The records that were asked for. Output is let go of page by page: a namespace may hold gigabytes of it."""
     found: list[Record] = [one for one in await client.list_sessions() if asked.takes(one)]
     async with aclosing((await client.connect()).list()) as executions:
         async for one in executions:
             if asked.takes(one):
-                found.append(one if with_output else auditing.without_output(one))
+                found.append(auditing.without_output(one))
     return auditing.by_age(found)
+
+
+async def _echo_whole(client: CodeExecutionClient, asked: Asked) -> None:
+    """Print the same records with their output. Each execution is read again, so that few are held at a time."""
+    records = await _records(client, asked)
+    with json_list() as echo:
+        for start in range(0, len(records), _READ_AT_ONCE):
+            some = records[start : start + _READ_AT_ONCE]
+            for whole in await asyncio.gather(*(_whole(client, one) for one in some)):
+                if whole:
+                    echo(as_object(whole))
+
+
+async def _whole(client: CodeExecutionClient, record: Record) -> Record | None:
+    """The record with its output; None if it was deleted meanwhile."""
+    if isinstance(record, CodeSession):
+        return record
+    try:
+        return await client.get(record.metadata.name)
+    except NotFound:
+        return None
 
 
 async def _find(client: CodeExecutionClient, name: str) -> Record:

@@ -4,7 +4,8 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -208,6 +209,24 @@ def as_object(record: CodeExecution | CodeSession | ExecutionApproval) -> dict[s
     """A record as the API server returns it, limited to the fields that this client knows."""
     body = record.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"apiVersion": API_VERSION, "kind": _KINDS[type(record)], **body}
+
+
+@contextmanager
+def json_list() -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Show objects as `kubectl get -o json` lists them, each as soon as it is there.
+
+    If an error ends the block, the end of the list is missing, so that nobody takes a part for the whole.
+    """
+    click.echo('{"apiVersion": "v1", "kind": "List", "items": [', nl=False)
+    between = "\n"
+
+    def echo(item: Mapping[str, Any]) -> None:
+        nonlocal between
+        click.echo(f"{between}{json.dumps(item, indent=2)}", nl=False)
+        between = ",\n"
+
+    yield echo
+    click.echo("\n]}")
 
 
 def as_list(records: Iterable[CodeExecution | CodeSession]) -> dict[str, Any]:

@@ -38,7 +38,9 @@ from codeexec_operator.settings import Settings
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 60
-"""Between two looks for what is left over, or was missed. By the first one, what was there before has been listed."""
+"""Between two looks for what is left over, or was missed."""
+_FIRST_LOOK_SECONDS: Final = 20
+"""By then, what was there before has been listed."""
 _KEYS_SECONDS: Final = 600
 _RECORDS_SECONDS: Final = 30
 """After a start the operator has other things to do than to delete records."""
@@ -199,8 +201,8 @@ class Operation:
         add("chain before", partial(self._tell_of_earlier, namespace), after=_LOOK_SECONDS)
         add("sealing key", partial(self._context.sealing.publish, namespace))
         again = partial(resync, cluster, namespace, controller, self._context.policies)
-        add("look again", again, every=_LOOK_SECONDS, after=_LOOK_SECONDS, tell=tenant.tell("look again"))
-        add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_LOOK_SECONDS)
+        add("look again", again, every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS, tell=tenant.tell("look again"))
+        add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS)
         self._add_pool(tenant)
 
     async def _serve(self, tenant: Tenant) -> None:
