@@ -164,7 +164,9 @@ async def test_a_session_whose_pod_the_node_ends_is_lost_and_tells_why(operator,
     stage.ran_once(stage.record(agent))
 
 
-@pytest.mark.parametrize("deleted", [False, True], ids=["not ready", "deleted"])
+@pytest.mark.parametrize(
+    "deleted", [pytest.param(False, id="not ready"), pytest.param(True, id="deleted", marks=pytest.mark.suspect)]
+)
 async def test_code_whose_node_is_lost(hurried, stage, client, asking, agent, admin, hands, deleted):
     """The node controller deletes such pods after five minutes. The operator gives up before."""
     task, pod = await running(stage, client, asking, agent, timeout_seconds=600)
