@@ -275,14 +275,13 @@ class Controller:
 
     def awaited_payloads(self, namespace: str) -> set[str]:
         """Names of the Secrets that an execution still needs."""
-        here = self._executions.of(namespace)
-        names = [worker.awaited_payload for worker in here]
-        payloads = {payload_name(name, part) for name in names if name for part in range(MAX_PAYLOAD_PARTS)}
-        return payloads | {name for worker in here if (name := worker.awaited_review)}
+        needed = [worker.awaited for worker in self._executions.of(namespace)]
+        parts = {payload_name(one.payload, part) for one in needed if one.payload for part in range(MAX_PAYLOAD_PARTS)}
+        return parts | {one.review for one in needed if one.review}
 
     def awaited_keys(self) -> frozenset[str]:
         """Names of the sealing keys that an execution still needs."""
-        return frozenset(key for worker in self._executions if (key := worker.awaited_key))
+        return frozenset(key for worker in self._executions if (key := worker.awaited.key))
 
     def census(self) -> Census:
         """How many there are of what is not over."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase, Reason, Verdict
-from codeexec_api.names import pod_name, review_name
+from codeexec_api.names import pod_name
 from codeexec_operator.adapters.approvals import Approvals
 from codeexec_operator.adapters.code_run import CodeRun
 from codeexec_operator.adapters.connection import Connection
@@ -17,7 +17,7 @@ from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer,
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.observed import Observed
-from codeexec_operator.core.payload import Payload, PayloadProblem, build_report_request, hold
+from codeexec_operator.core.payload import Awaited, Payload, PayloadProblem, build_report_request, hold
 from codeexec_operator.core.reconcile import decide
 
 _CHORES_SECONDS: Final = 0.1
@@ -60,26 +60,9 @@ class ExecutionWorker(PodWorker):
     # --- what others ask ---
 
     @property
-    def awaited_payload(self) -> str | None:
-        """Name of the payload, as long as the code may have to be handed over."""
-        ref = self._seen.execution.spec.payload_ref
-        return ref.name if ref and not self._is_with_runner else None
-
-    @property
-    def awaited_review(self) -> str | None:
-        """Name of the Secret with its code, as long as somebody may want to read it before deciding."""
-        waits = self.phase is Phase.AWAITING_APPROVAL
-        return review_name(self.meta.name, self.meta.uid) if waits else None
-
-    @property
-    def awaited_key(self) -> str | None:
-        """Name of the key that its payload is sealed with, as long as the code may have to be handed over."""
-        sealed = self._seen.execution.spec.sealed_payload
-        return sealed.key_name if sealed and not self._is_with_runner else None
-
-    @property
-    def _is_with_runner(self) -> bool:
-        return self.phase.terminal or self._code.told
+    def awaited(self) -> Awaited:
+        """What it may still need."""
+        return Awaited.by(self._seen.execution, handed_over=self._code.told)
 
     @property
     def phase(self) -> Phase:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from codeexec_api import CodeExecution, PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
@@ -24,8 +24,8 @@ from codeexec_operator.core.observed_pool import ObservedPool, Tenant, is_usable
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.placement import assign, assign_kept, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
-from codeexec_operator.core.pool import can_start, decide_pool
-from codeexec_operator.core.pool_status import trouble_of
+from codeexec_operator.core.pool import decide_pool, starts_wanted
+from codeexec_operator.core.pool_status import Unhurried, trouble_of
 from codeexec_operator.core.reuse import may_follow, most_uses
 from codeexec_operator.core.starts import STARTS_PER_NODE, Demand, Starts
 
@@ -36,6 +36,11 @@ _NAMES: Final = 64
 _REST: Final = 9
 """How long a pool does nothing after it was decided about, as a multiple of how long that took."""
 _LONGEST_REST: Final = 0.5
+
+
+def _names(pool: str) -> tuple[str, ...]:
+    """Of pods that don't exist yet."""
+    return tuple(f"{pool}-{secrets.token_hex(POOL_SUFFIX_LENGTH // 2)}" for _ in range(_NAMES))
 
 
 class PoolWorker(Worker):
@@ -55,7 +60,7 @@ class PoolWorker(Worker):
         self._seen = ObservedPool(pool)
         self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
         self.claims = Claims(self.wake)
-        self._changed_at: datetime | None = None
+        self._unhurried = Unhurried()
         self._looked_at, self._listed, self._trouble = 0.0, False, ""
         self._starts, self._rooms, self._forget, self._opened = starts, rooms, forget, opened
         super().__init__(context, pool.metadata)
@@ -167,14 +172,6 @@ class PoolWorker(Worker):
             last_refill_ms=self._seen.last_refill_ms,
         )
 
-    @property
-    def wanted(self) -> int:
-        """How many pods would be starting, if only this pool were there."""
-        if not can_start(self._seen, now(), self.context.timing):
-            return self._pods.starting
-        spare = len(self._pods.members) + len(self.claims.kept) - self._pods.starting
-        return max(self._pods.starting, self._seen.pool.spec.replicas + len(self.claims.queue) - spare)
-
     # --- Worker ---
 
     def _look(self) -> None:
@@ -184,38 +181,27 @@ class PoolWorker(Worker):
 
     def _decide(self) -> Plan:
         cluster_view = self.context.prober.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
-        demand = Demand(self.meta.uid, self.meta.namespace, self.wanted, self._pods.starting)
+        moment, timing, namespace, starting = now(), self.context.timing, self.meta.namespace, self._pods.starting
+        others = len(self._pods.members) + len(self.claims.kept) - starting
+        seen = self._seen = replace(self._seen, queued=len(self.claims.queue))
+        demand = Demand(self.meta.uid, namespace, starts_wanted(seen, starting, others, moment, timing), starting)
         limit = STARTS_PER_NODE * max(1, cluster_view.open_nodes)
-        moment, timing, namespace = now(), self.context.timing, self.meta.namespace
         self._seen = replace(
             self._seen,
             cluster_view=cluster_view,
             members=self._pods.members if self._listed else None,
             claimed=self.claims.in_use,
             kept=self.claims.kept.view,
-            queued=len(self.claims.queue),
             allowance=self._starts.allowance(demand, limit, time.monotonic()),
             full_at=self._pods.full_at,
             held_until=self._rooms.held_until(namespace, moment, timing),
             unserved=self._rooms.unserved(namespace, moment, timing),
-            names=tuple(f"{self.meta.name}-{secrets.token_hex(POOL_SUFFIX_LENGTH // 2)}" for _ in range(_NAMES)),
+            names=_names(self.meta.name),
         )
         self._trouble = trouble_of(self._seen)
         plan = decide_pool(self._seen, moment, timing)
         self._rooms.given(namespace, plan, moment, timing)
-        return self._not_at_once(plan)
-
-    def _not_at_once(self, plan: Plan) -> Plan:
-        """A status is written a while after it has changed: it is not worth to slow down what has changed it."""
-        if plan.status is None:
-            self._changed_at = None
-            return plan
-        self._changed_at = self._changed_at or now()
-        write_at = self._changed_at + timedelta(seconds=self.context.timing.pool_status)
-        if now() < write_at:
-            return replace(plan, status=None, wake_at=min(plan.wake_at or write_at, write_at))
-        self._changed_at = None
-        return plan
+        return self._unhurried.plan(plan, moment, timing)
 
     async def _apply(self, plan: Plan) -> None:
         took = time.perf_counter() - self._looked_at

@@ -11,6 +11,7 @@ from codeexec_api import (
     CodeExecutionSpec,
     CodeSession,
     CodeSessionSpec,
+    Phase,
     PodLimits,
     Reason,
     SealedPayload,
@@ -18,7 +19,7 @@ from codeexec_api import (
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES, default_file_name
-from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key, payload_name
+from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key, payload_name, review_name
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.sealing import unseal
 from codeexec_operator.core.keyring import Keyring
@@ -58,6 +59,28 @@ class HeldPayload:
     """A payload that was verified and let go of: it is read again when the code can start."""
 
     secrets: Secrets
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """What an execution may still need, so that nobody deletes it."""
+
+    payload: str = ""
+    """Name of the payload, as long as the code may have to be handed over."""
+    review: str = ""
+    """Name of the Secret with its code, as long as somebody may want to read it before deciding."""
+    key: str = ""
+    """Name of the key that its payload is sealed with, as long as the code may have to be handed over."""
+
+    @classmethod
+    def by(cls, execution: CodeExecution, *, handed_over: bool) -> "Awaited":
+        """What an execution needs whose code was handed to its runner, or wasn't."""
+        spec, phase, meta = execution.spec, execution.status.phase, execution.metadata
+        review = review_name(meta.name, meta.uid) if phase is Phase.AWAITING_APPROVAL else ""
+        if phase.terminal or handed_over:
+            return cls(review=review)
+        ref, sealed = spec.payload_ref, spec.sealed_payload
+        return cls(ref.name if ref else "", review, sealed.key_name if sealed else "")
 
 
 def code_size(spec: CodeExecutionSpec) -> int:

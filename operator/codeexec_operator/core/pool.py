@@ -38,6 +38,21 @@ def can_start(seen: ObservedPool, now: datetime, timing: Timing) -> bool:
     return wanted and (seen.problem_at is None or now >= _try_again_at(seen, seen.problem_at, timing))
 
 
+def starts_wanted(seen: ObservedPool, starting: int, others: int, now: datetime, timing: Timing) -> int:
+    """How many pods would be starting, if only this pool were there.
+
+    Args:
+        seen: the pool.
+        starting: pods that start already.
+        others: pods that it has besides.
+        now: the time.
+        timing: how long to rest after a problem.
+    """
+    if not can_start(seen, now, timing):
+        return starting
+    return max(starting, seen.pool.spec.replicas + seen.queued - others)
+
+
 def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
     """What to do about one pool. Pure: same observation, same time, same plan."""
     if seen.members is None or seen.policy is None:

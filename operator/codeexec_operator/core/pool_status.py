@@ -1,15 +1,33 @@
 """What the record of a pool says of it."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from codeexec_api import Condition, ConditionType, Reason, SandboxPoolStatus
 from codeexec_api.names import POOL_LABEL
+from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.delay import FREE_ROOM, counted
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.pod_template import Template
+from codeexec_operator.core.startup import Timing
+
+
+class Unhurried:
+    """Holds a status back for a while after it has changed: what changes it is not to be slowed down by its writes."""
+
+    def __init__(self) -> None:
+        self._changed_at: datetime | None = None
+
+    def plan(self, plan: Plan, now: datetime, timing: Timing) -> Plan:
+        """The plan without its status, as long as it isn't time to write it."""
+        since = self._changed_at or now
+        write_at = since + timedelta(seconds=timing.pool_status)
+        held = plan.status is not None and now < write_at
+        self._changed_at = since if held else None
+        return replace(plan, status=None, wake_at=min(plan.wake_at or write_at, write_at)) if held else plan
 
 
 def status_of(
