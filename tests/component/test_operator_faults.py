@@ -230,4 +230,3 @@ def test_a_test_that_fails_can_tell_what_the_operator_waits_for(operator):
     said = operator.tasks()
     assert "Thread" in said
     assert f"{SANDBOX}: payloads: Supervisor.add.<locals>.begin" in said
-    assert "Payloads.watch" in said
