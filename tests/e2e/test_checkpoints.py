@@ -143,9 +143,9 @@ def test_a_chain_that_was_recomputed_whole_on_the_node_is_found(admin, kubeconfi
 
 
 def _told_of_earlier(log: str) -> bool:
-    """That the chain here has its line Continues, or will have none: a minute after its first line is its time."""
+    """That the chain here has its line Continues, or will have none: 20 s after its first line is its time."""
     lines = [one for one in audit_lines(log) if one["namespace"] == SANDBOX]
     if any(one["event"] == "Continues" for one in lines):
         return True
     began = [datetime.fromisoformat(one["time"]) for one in lines if one["event"] == "OperatorStarted"]
-    return bool(began) and (datetime.now(UTC) - began[-1]).total_seconds() > 75
+    return bool(began) and (datetime.now(UTC) - began[-1]).total_seconds() > 40

@@ -266,7 +266,7 @@ def test_an_execution_that_outlasts_its_operator_has_its_trace(admin, restarted,
 
 
 def test_both_logs_verify_and_the_second_tells_of_the_first(admin, kubeconfig, restarted):
-    """Last: an operator tells of others after a minute."""
+    """Last: an operator tells of others after some time."""
     audit, first, second = AuditCommand(kubeconfig), restarted.logs / "first", restarted.logs / "second"
 
     def continues() -> bool:

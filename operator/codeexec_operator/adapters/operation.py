@@ -197,8 +197,7 @@ class Operation:
         add("payloads", partial(self._context.payloads.watch, namespace, controller.on_payload), every=0.1)
         keep = partial(self._keeper.run, namespace)
         add("old records", keep, every=_LOOK_SECONDS, after=_RECORDS_SECONDS)
-        add("last audit line", partial(self._context.audit.hear_of_all, cluster, namespace))
-        add("chain before", partial(self._tell_of_earlier, namespace), after=_LOOK_SECONDS)
+        add("chain before", partial(self._tell_of_earlier, namespace))
         add("sealing key", partial(self._context.sealing.publish, namespace))
         again = partial(resync, cluster, namespace, controller, self._context.policies)
         add("look again", again, every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS, tell=tenant.tell("look again"))
@@ -219,6 +218,9 @@ class Operation:
             tenant.jobs.add("default pool", partial(self._cluster.ensure_pool, tenant.namespace, DEFAULT_POOL, spec))
 
     async def _tell_of_earlier(self, namespace: str) -> None:
+        """A record that was written last of all may be heard of only now: by the watch."""
+        await self._context.audit.hear_of_all(self._cluster, namespace)
+        await asyncio.sleep(_FIRST_LOOK_SECONDS)
         self._context.audit.tell_of_earlier(namespace)
 
     async def _renew_keys(self) -> None:
