@@ -71,6 +71,8 @@ DEFAULT = Limits()
 """What users get who choose nothing."""
 NO_POOL = Limits(cpu="499m")
 """The same, as far as anybody notices, but no pool has such pods."""
+KERNEL = Limits(cpu="498m")
+"""The same, for a pool of its own."""
 UNDER_LOAD = Limits(cpu="200m", memory="96Mi")
 """The node has room for five of these; with less CPU a pod spends most of its start being throttled."""
 
@@ -79,6 +81,7 @@ SESSION_DEFAULT = "codeexec: the same, with the default limits"
 POOL_DEFAULT = "codeexec: a pod from a pool, with the default limits"
 FIRST = "codeexec: KubernetesCodeExecutor()"
 FIRST_STATEFUL = "codeexec: KubernetesCodeExecutor(stateful=True)"
+FIRST_KERNEL = "codeexec: KubernetesCodeExecutor(stateful=True), stateful pool"
 FIRST_NEW_POD = "codeexec: the same as the first, no pod ready"
 TTI = "codeexec: a session, as installed by default"
 TTI_NEW_POD = "codeexec: a session, no pod ready"
@@ -161,10 +164,12 @@ async def first_calls(stage: Stage) -> list[Table]:
 
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(Pool(stage.api, 1, DEFAULT))
+        kernels = await stack.enter_async_context(Pool(stage.api, 1, KERNEL, stateful=True))
         caller = await stack.enter_async_context(CodeExecutionClient())
         executors = {
             FIRST: first_call(KubernetesCodeExecutor, pool.full),
             FIRST_STATEFUL: first_call(lambda: KubernetesCodeExecutor(stateful=True), pool.full),
+            FIRST_KERNEL: first_call(lambda: KubernetesCodeExecutor(stateful=True, limits=KERNEL), kernels.full),
             FIRST_NEW_POD: first_call(lambda: KubernetesCodeExecutor(limits=NO_POOL)),
         }
         executors |= {DOCKER: first_call(theirs)} if stage.docker else {}
@@ -181,7 +186,12 @@ async def first_calls(stage: Stage) -> list[Table]:
             "first",
             "construct, start, first call",
             calls_first,
-            {"default / this": FIRST, "stateful / this": FIRST_STATEFUL, "new pod / this": FIRST_NEW_POD},
+            {
+                "default / this": FIRST,
+                "stateful / this": FIRST_STATEFUL,
+                "stateful pool / this": FIRST_KERNEL,
+                "new pod / this": FIRST_NEW_POD,
+            },
         ),
         table(
             "tti",

@@ -27,10 +27,10 @@ _POOLS = (GROUP, VERSION, SANDBOX, POOL_PLURAL)
 class Pool:
     """A SandboxPool for this run, full when it is entered."""
 
-    def __init__(self, api: client.ApiClient, replicas: int, limits: Limits) -> None:
+    def __init__(self, api: client.ApiClient, replicas: int, limits: Limits, *, stateful: bool = False) -> None:
         self._custom = client.CustomObjectsApi(api)
         self._name = f"bench-{uuid.uuid4().hex[:8]}"
-        self._replicas, self._limits = replicas, limits
+        self._replicas, self._limits, self._stateful = replicas, limits, stateful
 
     async def __aenter__(self) -> "Pool":
         limits = {"cpu": self._limits.cpu, "memory": self._limits.memory}
@@ -38,7 +38,7 @@ class Pool:
             "apiVersion": API_VERSION,
             "kind": POOL_KIND,
             "metadata": {"name": self._name},
-            "spec": {"replicas": self._replicas, "limits": limits},
+            "spec": {"replicas": self._replicas, "limits": limits, "stateful": self._stateful},
         }
         await self._custom.create_namespaced_custom_object(*_POOLS, body)
         await self.full()

@@ -77,6 +77,32 @@ async def test_a_stateful_session_gets_one_too_and_its_kernel_is_started(operato
     assert stage.script.kernels == before + 1
 
 
+async def test_a_kernel_stands_by_in_a_stateful_pool_and_only_stateful_sessions_get_it(
+    operator, stage, client, asking, agent, make_pool
+):
+    plain = await make_pool(1)
+    before = stage.script.kernels
+    stateful = await make_pool(1, stateful=True)
+    assert stage.script.kernels == before + 1, "it is there before anybody asks"
+    async with await client.open_session(asking(), wait=True) as session:
+        assert origin(stage, session)[0] == plain.name
+    assert (await client.execute(HELLO, asking())).output == "hello\n"
+    assert stage.record(agent)["status"]["poolName"] == plain.name
+    [ready] = stateful.pods()
+    async with await client.open_session(asking(), stateful=True, wait=True) as session:
+        assert (await session.execute(HELLO)).output == "hello\n"
+        assert origin(stage, session) == (stateful.name, ready)
+
+
+async def test_a_stateful_session_takes_a_plain_pod_if_no_kernel_is_ready(operator, stage, client, asking, make_pool):
+    plain = await make_pool(1)
+    with stage.nodes.waiting("ContainerCreating"):
+        await make_pool(1, ready=False, stateful=True)
+        async with await client.open_session(asking(), stateful=True, wait=True) as session:
+            assert origin(stage, session)[0] == plain.name
+            assert (await session.execute(HELLO)).output == "hello\n"
+
+
 async def test_of_two_sessions_that_want_one_ready_pod_one_gets_it_and_the_other_a_pod_of_its_own(
     operator, stage, client, asking, make_pool
 ):

@@ -1,6 +1,7 @@
 """Pods that stand ready: how a pool fills, how executions get its pods, and what it never does."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -32,6 +33,22 @@ async def run(executor, code: str):
 def condition(thing, kind: str):
     found = thing.get("status", {}).get("conditions", ())
     return next((one for one in found if one["type"] == kind), None)
+
+
+async def test_a_stateful_session_gets_a_pod_in_which_a_kernel_stands_by(make_pool, make, admin):
+    pool = make_pool(1, stateful=True, limits={"cpu": "100m", "memory": "192Mi"})
+    limits = Limits(cpu="100m", memory="192Mi")
+    await asyncio.to_thread(pool.ready, 1)
+    [ready] = pool.pods()
+    said = [json.loads(line) for line in admin.logs(SANDBOX, ready).splitlines()]
+    assert [one["kernel"] for one in said if "ready" in one] == [True], "before anybody has asked for one"
+    async with make(session="per-executor", stateful=True, limits=limits) as executor:
+        assert (await run(executor, "x = 6")).exit_code == 0
+        result = await run(executor, "print(7 * x)")
+    record = admin.execution(result.execution)
+    assert (result.output, record["status"]["podName"]) == ("42\n", ready)
+    plain = await run(make(limits=limits), "print(1)")
+    assert "poolName" not in admin.execution(plain.execution)["status"], "it is not for executions"
 
 
 async def test_an_execution_gets_a_pod_that_stands_ready_and_owns_it_from_then_on(make_pool, make, admin):

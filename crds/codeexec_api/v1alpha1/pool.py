@@ -36,6 +36,11 @@ class SandboxPoolSpec(Model):
         description="runtimeClassName is the name of the RuntimeClass of the pods, or "
         f"{NODE_RUNTIME} for the node's default runtime. Defaults to the policy's runtimeClassName.",
     )
+    stateful: bool = Field(
+        False,
+        description="stateful starts an IPython kernel in each pod before the pod counts as ready. Only stateful "
+        "sessions take pods of such a pool, and only with the same pids. Defaults to false.",
+    )
     max_age_seconds: int = Field(
         3600,
         ge=60,
@@ -84,6 +89,7 @@ class SandboxPool(Object):
 
     An execution or a session gets a pod of the pool if it has the same image, runtimeClassName, cpu, memory and
     ephemeralStorage, no more pids, and no sessionRef, egress or mounts. A session gets a pod only if one is ready.
+    Pods of a stateful pool are for stateful sessions only.
     """
 
     spec: SandboxPoolSpec = Field(

@@ -239,9 +239,11 @@ class Controller:
         worker = self._sessions.named(namespace, name)
         return None if worker is None or worker.over else worker
 
-    def _find_pool(self, namespace: str, verdict: Verdict, limits: PodLimits) -> PoolWorker | None:
-        here = sorted(self._pools.of(namespace), key=lambda pool: pool.meta.name)
-        return next((pool for pool in here if pool.serves(verdict, limits)), None)
+    def _find_pool(
+        self, namespace: str, verdict: Verdict, limits: PodLimits, *, stateful: bool = False
+    ) -> PoolWorker | None:
+        here = sorted(self._pools.of(namespace), key=lambda pool: pool.order)
+        return next((pool for pool in here if pool.serves(verdict, limits, stateful=stateful)), None)
 
     def _look_around(self, namespace: str) -> Room:
         sessions = [session for session in self._sessions.of(namespace) if session.phase is SessionPhase.READY]

@@ -53,7 +53,7 @@ class Placement(PoolClaimant):
         meta, spec = self._worker.meta, self._execution().spec
         created = meta.creation_timestamp or self._since
         tenant = tenant_of(self._execution(), self.asked)
-        return Claim(meta.uid, created, self.started, self.asked, spec.limits, tenant)
+        return Claim(meta.uid, created, self.started, self.asked, spec.limits, tenant=tenant)
 
     @property
     def started(self) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
 from codeexec_api import CodeSession, PodLimits, Verdict
 from codeexec_api.names import pod_name
@@ -19,8 +19,14 @@ from codeexec_operator.core.placement import Claim
 _CHORES_SECONDS: Final = 0.3
 """How long the adoption waits, so that it takes no time from the first call."""
 
-FindPool: TypeAlias = Callable[[str, Verdict, PodLimits], PoolWorker | None]
-"""By namespace, and what is asked for."""
+
+class FindPool(Protocol):
+    """By namespace, and what is asked for."""
+
+    def __call__(
+        self, namespace: str, verdict: Verdict, limits: PodLimits, *, stateful: bool = False
+    ) -> PoolWorker | None:
+        """One that serves this, if there is one."""
 
 
 class PoolClaimant:
@@ -84,7 +90,8 @@ class SessionClaimant(PoolClaimant):
     def claim(self) -> Claim:
         """What its place depends on."""
         meta = self._worker.meta
-        return Claim(meta.uid, meta.creation_timestamp or now(), False, self._verdict, self._session().spec.limits)
+        spec = self._session().spec
+        return Claim(meta.uid, meta.creation_timestamp or now(), False, self._verdict, spec.limits, spec.stateful)
 
     def receive(self, pod: ClaimedPod) -> None:
         """A pod of the pool is the session's now, for one execution after the other."""
@@ -100,7 +107,8 @@ class SessionClaimant(PoolClaimant):
     def ask(self, verdict: Verdict) -> None:
         """Who waits for a pod goes first. If none is left, the session gets a pod of its own."""
         self.asked, self._verdict = True, verdict
-        self._pool = self._find_pool(self._worker.meta.namespace, verdict, self._session().spec.limits)
+        spec = self._session().spec
+        self._pool = self._find_pool(self._worker.meta.namespace, verdict, spec.limits, stateful=spec.stateful)
         if self._pool:
             self._pool.join(self)
             if self._claimed is None:

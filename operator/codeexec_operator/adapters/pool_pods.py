@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import PodLimits
+from codeexec_api import SandboxPoolSpec
 from codeexec_api.names import POOL_LABEL
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, now
@@ -119,7 +119,7 @@ class PoolPods:
             self.members[name] = replace(self.members[name], sandbox=Sandbox(requested=True, fault=fault))
         self._changed()
 
-    def attach(self, name: str, limits: PodLimits) -> None:
+    def attach(self, name: str, pool: SandboxPoolSpec) -> None:
         """Connect to its runner."""
         if name not in self.members:
             return
@@ -128,7 +128,7 @@ class PoolPods:
             self._namespace,
             name,
             epoch=self._context.epoch,
-            greeting=build_warm_up(limits),
+            greeting=build_warm_up(pool),
             reusable=False,
             before=self._connections.get(name),
             changed=self._changed,

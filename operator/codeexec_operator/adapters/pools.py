@@ -109,9 +109,15 @@ class PoolWorker(Worker):
     def _reset_backoff(self) -> None:
         self._seen = replace(self._seen, problem=None, problem_at=None, problems=0)
 
-    def serves(self, verdict: Verdict, limits: PodLimits) -> bool:
-        """True if executions with this verdict and these limits get their pods here."""
-        return not self.deleted and serves(self._seen, verdict, limits)
+    def serves(self, verdict: Verdict, limits: PodLimits, *, stateful: bool = False) -> bool:
+        """True if executions, or stateful sessions, with this verdict and these limits get their pods here."""
+        return not self.deleted and serves(self._seen, verdict, limits, stateful=stateful)
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Which pool is asked first: whoever is served where kernels stand by wants one, but waits for none."""
+        stateful = self._seen.pool.spec.stateful
+        return (0 if self._pods.admitted else 2) if stateful else 1, self.meta.name
 
     def join(self, claimant: PodClaimant) -> None:
         """Get in line, behind those that were created earlier. May `receive` a pod at once."""
@@ -237,7 +243,7 @@ class PoolWorker(Worker):
                 self._starts.began(self.meta.uid)
                 await self._pods.create(name, manifest)
             case actions.AttachMember(name):
-                self._pods.attach(name, self._seen.pool.spec.limits)
+                self._pods.attach(name, self._seen.pool.spec)
             case actions.AdmitMember(name, proven):
                 self._admit(name, proven)
             case actions.PingMember(name):

@@ -14,6 +14,7 @@ from codeexec_api import (
     Phase,
     PodLimits,
     Reason,
+    SandboxPoolSpec,
     SealedPayload,
     records,
 )
@@ -207,9 +208,9 @@ def _sockets(spec: CodeExecutionSpec | CodeSessionSpec) -> dict[str, Any]:
     return {"egress": {"tcp": ports["TCP"], "udp": ports["UDP"]}}
 
 
-def build_warm_up(limits: PodLimits) -> dict[str, Any]:
+def build_warm_up(pool: SandboxPoolSpec) -> dict[str, Any]:
     """The same for a pod that waits in a pool, with the limits that its first job will most likely have."""
-    return {"report": True, "kernel": False, **_process_limits(limits)}
+    return {"report": True, "kernel": pool.stateful, **_process_limits(pool.limits)}
 
 
 def _process_limits(limits: PodLimits) -> dict[str, int]:

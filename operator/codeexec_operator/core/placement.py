@@ -36,6 +36,8 @@ class Claim:
     asked: Verdict | None
     """What a pod of a pool has to be made of; None if none was asked for."""
     limits: PodLimits
+    stateful: bool = False
+    """True for a session that keeps Python variables."""
     tenant: Tenant | None = None
     """Whose a pod is that it has used; None if nobody gets that pod afterwards."""
 
@@ -76,12 +78,12 @@ def has_turn(first: Claimant, session: ObservedSession, sandbox: Sandbox) -> boo
 # --- pools ---
 
 
-def serves(seen: ObservedPool, verdict: Verdict, limits: PodLimits) -> bool:
-    """True if executions with this verdict and these limits get their pods from this pool."""
+def serves(seen: ObservedPool, verdict: Verdict, limits: PodLimits, *, stateful: bool = False) -> bool:
+    """True if executions, or stateful sessions, with this verdict and these limits get their pods from this pool."""
     template = template_of(seen)
     if isinstance(template, Ending) or seen.pool.spec.replicas == 0 or is_broken(seen):
         return False
-    return fits(template, verdict, limits)
+    return fits(template, verdict, limits, stateful=stateful)
 
 
 def is_broken(seen: ObservedPool) -> bool:
@@ -92,15 +94,24 @@ def is_broken(seen: ObservedPool) -> bool:
     return lasting and not any(one.ready for one in (seen.members or {}).values())
 
 
-def fits(template: Template, verdict: Verdict, limits: PodLimits) -> bool:
-    """True if a pod that was made so is one for an execution with this verdict and these limits."""
+def fits(template: Template, verdict: Verdict, limits: PodLimits, *, stateful: bool = False) -> bool:
+    """True if a pod that was made so is one for an execution, or a stateful session, with this verdict and limits.
+
+    A kernel that stands by was started under the limits of the pool. So it takes the same number of processes.
+    """
     if (verdict.image, verdict.runtime_class_name) != (template.image, template.runtime_class_name):
         return False
     same = all(
         parse_quantity(getattr(limits, name)) == parse_quantity(getattr(template.limits, name))
         for name in ("cpu", "memory", "ephemeral_storage")
     )
+    if template.stateful:
+        return stateful and same and limits.pids == template.limits.pids
     return same and limits.pids <= template.limits.pids
+
+
+def _is_for(claim: Claim, template: Template) -> bool:
+    return claim.asked is not None and fits(template, claim.asked, claim.limits, stateful=claim.stateful)
 
 
 def assign(
@@ -112,7 +123,7 @@ def assign(
     timing: Timing,
 ) -> list[tuple[_Claimant, str]]:
     """Who gets which pod: the pod that was admitted first goes to the first in line that it is for."""
-    takers = (one for one in queue if (claim := one.claim).asked and fits(template, claim.asked, claim.limits))
+    takers = (one for one in queue if _is_for(one.claim, template))
     ready = (name for name, member in admitted if is_for_use(member, seen, template, now, timing))
     return [(taker, name) for name, taker in zip(ready, takers, strict=False)]  # no pod: nobody is looked at
 
@@ -130,7 +141,7 @@ def assign_kept(
     given: list[tuple[_Claimant, str]] = []
     for taker in queue if free else ():
         claim = taker.claim
-        if not claim.tenant or not claim.asked or not fits(template, claim.asked, claim.limits):
+        if not claim.tenant or not _is_for(claim, template):
             continue
         name = next((name for name, one in free.items() if one.tenant == claim.tenant), None)
         if name is not None:

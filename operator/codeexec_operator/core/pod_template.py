@@ -24,12 +24,15 @@ class Template:
     limits: PodLimits
     requests: PodRequests
     user_namespace: bool
+    stateful: bool = False
+    """A kernel stands by in each pod."""
 
     @property
     def digest(self) -> str:
         """Changes when anything does that a pod can't change any more."""
         resources = [self.limits.dump(), self.requests.dump()]
         parts = [self.image, self.runtime_class_name, *resources, self.user_namespace]
+        parts += ["stateful"] if self.stateful else []  # pods of operators that knew of no such pools stay as they are
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -51,6 +54,7 @@ def template_of(seen: ObservedPool) -> Template | Ending:
         seen.pool.spec.limits,
         seen.policy.requests,
         seen.cluster_view.user_namespace(verdict.runtime_class_name),
+        seen.pool.spec.stateful,
     )
 
 

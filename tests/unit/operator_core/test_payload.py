@@ -26,7 +26,7 @@ from factories import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api import CodeExecution, PodLimits, Reason, sealing
+from codeexec_api import CodeExecution, PodLimits, Reason, SandboxPoolSpec, sealing
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.core.keyring import Keyring, SealingKey
 from codeexec_operator.core.payload import (
@@ -369,10 +369,10 @@ def test_the_runner_of_a_stateful_session_starts_a_kernel_before_it_reports(stat
     assert not build_report_request(an_execution())["kernel"]
 
 
-def test_a_pod_that_waits_in_a_pool_reports_without_a_kernel() -> None:
-    """It may be taken for any execution or session, and for most of them a kernel would be in vain."""
-    limits = PodLimits.model_validate({"memory": "1Mi", "pids": 9})
-    assert build_warm_up(limits) == {"report": True, "kernel": False, "memoryBytes": 2**20, "pids": 9}
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_pod_that_waits_in_a_pool_has_a_kernel_if_the_pool_is_for_stateful_sessions(stateful: bool) -> None:
+    pool = SandboxPoolSpec(limits=PodLimits.model_validate({"memory": "1Mi", "pids": 9}), stateful=stateful)
+    assert build_warm_up(pool) == {"report": True, "kernel": stateful, "memoryBytes": 2**20, "pids": 9}
 
 
 def test_a_block_that_is_not_text_is_an_error() -> None:

@@ -99,12 +99,14 @@ class TestQueue:
 
 
 class TestPool:
-    def test_the_first_by_name_that_serves_is_asked(self) -> None:
+    def test_the_first_in_order_that_serves_is_asked(self) -> None:
         context: Any = None
         controller = Controller(context)
-        for name, serves in (("c", True), ("b", True), ("a", False)):
+        for name, first, serves in (("c", 1, True), ("d", 0, False), ("b", 1, True), ("a", 2, True)):
             meta = SimpleNamespace(namespace="box", name=name, uid=name)
-            pool: Any = SimpleNamespace(meta=meta, serves=lambda *_, serves=serves: serves)
+            pool: Any = SimpleNamespace(
+                meta=meta, order=(first, name), serves=lambda *_, serves=serves, stateful: serves and not stateful
+            )
             controller._pools.add(pool)
         found = controller._find_pool("box", Verdict(IMAGE, None), Limits())
         assert found

@@ -500,6 +500,19 @@ class TestWhoIsServed:
         assert not serves(seen(), Verdict(OTHER_IMAGE, None, ()), Limits())
         assert not serves(seen(), Verdict(IMAGE, "gvisor", ()), Limits())
 
+    def test_only_stateful_sessions_where_a_kernel_stands_by_and_with_as_many_processes(self) -> None:
+        stateful = seen(spec={"stateful": True})
+        assert serves(stateful, Verdict(IMAGE, None, ()), Limits(), stateful=True)
+        assert not serves(stateful, Verdict(IMAGE, None, ()), Limits())
+        assert not serves(stateful, Verdict(IMAGE, None, ()), Limits(pids=7), stateful=True)
+        assert serves(seen(), Verdict(IMAGE, None, ()), Limits(pids=7), stateful=True), (
+            "control: the kernel comes later"
+        )
+
+    def test_a_pool_that_becomes_stateful_replaces_its_pods_and_an_upgrade_of_the_operator_replaces_none(self) -> None:
+        assert digest(seen(spec={"stateful": True})) != digest()
+        assert digest() == "366d02bb4d2d0495", "as it was before there were stateful pools"
+
     def test_nobody_while_it_is_empty_or_broken_for_good(self) -> None:
         assert not serves(seen(spec={"replicas": 0}), Verdict(IMAGE, None, ()), Limits())
         broken = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")

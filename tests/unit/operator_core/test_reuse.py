@@ -77,7 +77,7 @@ def kept(
 
 
 def waiting(name: str, tenant: Tenant | None) -> Waiting:
-    return Waiting(Claim(name, NOW, False, ASKED, Limits(), tenant))
+    return Waiting(Claim(name, NOW, False, ASKED, Limits(), tenant=tenant))
 
 
 def given_to(pods: dict[str, KeptPod], *tenants: Tenant | None, seen: ObservedPool | None = None, at: float = 1) -> Any:

@@ -11,6 +11,7 @@ sys.path.append(str(Path(__file__).parents[2] / "scale"))
 import simulated_kubelets
 from simulated_runner import SimulatedRunner, printed_by
 
+from codeexec_api import SandboxPoolSpec
 from codeexec_operator.core.cluster_view import parse_node
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.payload import Payload, build_messages, build_warm_up
@@ -33,8 +34,7 @@ def a_job(code: str) -> dict:
 
 async def test_its_report_is_one_that_the_operator_understands() -> None:
     runner = SimulatedRunner([TARGET], run_seconds=0)
-    limits = an_execution().spec.limits
-    [ready, pong] = await said(runner, build_warm_up(limits), {"ping": True})
+    [ready, pong] = await said(runner, build_warm_up(SandboxPoolSpec()), {"ping": True})
     assert readiness(ready).answered == {Target(**TARGET): False}
     assert pong == {"pong": True}
 
