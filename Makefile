@@ -34,6 +34,7 @@ MEASURED = rm -rf $(STATE)/coverage/$(1); mkdir -p $(STATE)/coverage/$(1); COVER
 # How many files of tests run side by side (pytest-xdist). With three end-to-end files pods waited for room on the node.
 # Component tests mostly wait: with two of them a third of the CPU was idle.
 UNIT_WORKERS ?= 2
+API_WORKERS ?= 2
 COMPONENT_WORKERS ?= 3
 E2E_WORKERS ?= 2
 NOT_E2E := --ignore tests/e2e/scan --ignore tests/e2e/sbom --ignore tests/e2e/cosign
@@ -194,7 +195,7 @@ unit: venv ## The unit tier: pure, and the chart
 api: venv control-plane ## The API tier: on an API server of its own, without a node (KUBERNETES=v1.32.0: of another version)
 	@$(if $(KUBERNETES),export CODEEXEC_HYPERKUBE="$$($(RUN) $(CLUSTER)/control-plane.sh $(KUBERNETES) | tail -n 1)")
 	$(RUN) $(CLUSTER)/tools.sh helm kubectl
-	$(call MEASURED,api)
+	$(call MEASURED,api) -n $(API_WORKERS) --dist loadfile
 
 packages: dist ## Install both distributions and each extra in clean environments, with the oldest and the newest versions they allow
 	@$(PIPS_INDEX)

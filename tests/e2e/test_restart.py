@@ -37,7 +37,7 @@ POOLED = {"cpu": "100m", "memory": "96Mi"}
 ALONE = {"cpu": "120m", "memory": "96Mi"}
 """Limits that no pool has: an execution with them gets a pod of its own."""
 IN_SESSION = {"cpu": "100m", "memory": "64Mi"}
-OUTLASTING = {"outlasts": 75, "ends-meanwhile": 45}
+OUTLASTING = {"outlasts": 60, "ends-meanwhile": 45}
 """Executions, and how many seconds they take: longer than until the next operator is there, and less."""
 ENDING = {"timeoutSeconds": 300, "ttlSecondsAfterFinished": 1}
 ENDLESSLY = ("runs", "runs-too", "loop")
