@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 60
 """Between two looks for what is left over, or was missed."""
 _FIRST_LOOK_SECONDS: Final = 20
-"""By then, what was there before has been listed."""
+"""After a start. By then, what was there before has been listed, and nothing is deleted without another look at it."""
 _KEYS_SECONDS: Final = 600
 _RECORDS_SECONDS: Final = 30
 """After a start the operator has other things to do than to delete records."""

@@ -115,7 +115,7 @@ class PoolWorker(Worker):
 
     @property
     def order(self) -> tuple[int, str]:
-        """Which pool is asked first: whoever is served where kernels stand by wants one, but waits for none."""
+        """Which pool is asked first. Stateful sessions prefer a pool with kernels, unless none of its pods is ready."""
         stateful = self._seen.pool.spec.stateful
         return (0 if self._pods.admitted else 2) if stateful else 1, self.meta.name
 
