@@ -58,7 +58,7 @@ def test_a_value_that_is_not_known_is_told_as_it_is() -> None:
     raw = a_record() | {"status": {"phase": "Paused", "boundary": "Enclave"}}
     status = CodeExecution.read(raw).status
     assert (status.phase.value, status.phase.terminal, status.phase) == ("Paused", False, "Paused")
-    assert status.phase not in Phase
+    assert status.phase not in list(Phase)
     assert CodeExecution.read(raw).dump()["status"] == {"phase": "Paused", "boundary": "Enclave"}
     session = CodeSession.read({"metadata": META, "spec": {"source": {"agent": "x"}}, "status": {"phase": "Resting"}})
     assert (session.status.phase.value, session.status.phase.terminal) == ("Resting", False)
