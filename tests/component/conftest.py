@@ -118,10 +118,13 @@ async def client(make_client: Callable[..., CodeExecutionClient]) -> CodeExecuti
 
 @pytest.fixture
 def asking(agent: str) -> Callable[..., Request]:
-    """Makes requests of this test's agent, for a small pod."""
+    """Makes requests of this test's agent, for a small pod.
+
+    Their code has ten minutes, however busy the machine is: only a test about time limits sets a shorter one.
+    """
 
     def make(**options: Any) -> Request:
-        return Request(**{"agent": agent, "timeout_seconds": 20, "limits": Limits(**LIMITS), **options})
+        return Request(**{"agent": agent, "timeout_seconds": 600, "limits": Limits(**LIMITS), **options})
 
     return make
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from cluster_tools import SANDBOX, a_name
 from kube import Kube
+from operator_process import OperatorProcess
 
 from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
 from codeexec_api.audit import MEMBER, AuditEvent, Segment, log_entry, of_a_write
@@ -17,13 +18,16 @@ BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
 class OldRecords:
     """Makes records as the administrator.
 
+    A record is there for a moment before it has its status. An operator that runs would take it up in that moment.
+
     Args:
         kube: the administrator.
         me: the administrator's user name.
+        operator: who serves the namespace. It may not run while a record is made.
     """
 
-    def __init__(self, kube: Kube, me: str) -> None:
-        self._kube, self._me = kube, me
+    def __init__(self, kube: Kube, me: str, operator: OperatorProcess) -> None:
+        self._kube, self._me, self._operator = kube, me, operator
         self._segment = Segment("0" * 31 + "1", SANDBOX, "1.2.3")
         self.log: list[str] = []
         self._say(AuditEvent.OPERATOR_STARTED, timedelta(days=9), {})
@@ -51,6 +55,7 @@ class OldRecords:
         return str(path)
 
     def _create(self, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+        assert not self._operator.running, "stop the operator before you make an old record"
         least = {"source": {"agent": "old"}, "requestedBy": self._me}
         meta = {"name": name, "namespace": SANDBOX}
         return dict(
