@@ -49,7 +49,7 @@ PYTHONS ?= 3.12 3.13
 # Whoever has just deployed says so, and need not do it again.
 DEPLOY := $(if $(DEPLOYED),,deploy)
 
-.PHONY: help venv dist cluster control-plane images image-builds ready sign sbom cosign deploy demo test with-cluster without-cluster check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity packages versions covered bench bench-records bench-boundaries bench-fairness bench-wide bench-burst audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
+.PHONY: help venv dist cluster control-plane images image-builds ready sign sbom cosign deploy demo test with-cluster without-cluster check lint prose unit api component e2e e2e-side-by-side e2e-alone chromium conformance parity packages versions covered bench bench-records bench-boundaries bench-fairness bench-wide bench-burst bench-cost audit-picture cast load flakes chaos soak mutants syscalls scan generate format clean kubeconfig
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -265,6 +265,10 @@ bench-wide: venv control-plane ## Measure one operator with many namespaces, nod
 bench-burst: venv control-plane ## Create 100 sandboxes at once on simulated nodes (SANDBOXES, READY, ROUNDS; JSON in .codeexec/burst.json)
 	@$(CLUSTER)/tools.sh helm kubectl
 	PYTHONPATH=tests/support:tests/scale $(BIN)/python tests/scale/burst.py
+
+bench-cost: venv control-plane ## Measure the CPU and the requests that one execution costs, on simulated nodes (EXECUTIONS, ROUNDS; PROFILE=file)
+	@$(CLUSTER)/tools.sh helm kubectl
+	PYTHONPATH=tests/support:tests/scale $(BIN)/python tests/scale/cost.py
 
 cast: deploy ## Run the quick start on the cluster and write docs/cast.svg, the terminal at the top of README
 	@$(BIN)/python tests/support/cast.py

@@ -51,12 +51,12 @@ async def test_a_stateful_session_gets_a_pod_in_which_a_kernel_stands_by(make_po
     assert "poolName" not in admin.execution(plain.execution)["status"], "it is not for executions"
 
 
-async def test_an_execution_gets_a_pod_that_stands_ready_and_owns_it_from_then_on(make_pool, make, admin):
+async def test_an_execution_gets_a_pod_that_stands_ready_and_owns_it_after_a_second(make_pool, make, admin):
     pool = make_pool(2)
     await asyncio.to_thread(pool.ready, 2)
     waiting = pool.pods()
     assert len(waiting) == 2
-    result = await run(make(), "import os; print(os.getuid() != 0)")
+    result = await run(make(), "import os, time; time.sleep(3); print(os.getuid() != 0)")
     assert (result.exit_code, result.output) == (0, "True\n")
     record = admin.execution(result.execution)
     status = record["status"]

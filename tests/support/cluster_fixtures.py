@@ -67,8 +67,9 @@ class Pool:
         )
 
     def pods(self) -> dict[str, Object]:
-        """Those that nobody has taken, by name."""
-        return {one["metadata"]["name"]: one for one in self.admin.list("pod", labels=f"codeexec.dev/pool={self.name}")}
+        """Those that nobody has used, by name."""
+        labels, fields = f"codeexec.dev/pool={self.name}", "status.phase!=Succeeded,status.phase!=Failed"
+        return {one["metadata"]["name"]: one for one in self.admin.list("pod", labels=labels, fields=fields)}
 
     def scale(self, replicas: int) -> None:
         self.admin.patch("sandboxpool", self.name, {"spec": {"replicas": replicas}}, subresource="scale")

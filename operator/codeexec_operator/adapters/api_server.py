@@ -32,6 +32,8 @@ ANSWER_SECONDS: Final = 15
 """How long the whole answer to a request may take, with the wait for a turn."""
 ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """What to accept, so that the API server leaves out what the objects hold (Kubernetes API concepts)."""
+ONLY_ITS_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""The same, for one object."""
 ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
 """The same, for what `kubectl get` prints."""
 
@@ -313,7 +315,10 @@ async def delete(
     options: dict[str, Any] = {} if grace is None else {"gracePeriodSeconds": grace}
     try:
         await api.request(
-            "DELETE", resource.path(namespace, name), options | ({"preconditions": {"uid": uid}} if uid else {})
+            "DELETE",
+            resource.path(namespace, name),
+            options | ({"preconditions": {"uid": uid}} if uid else {}),
+            accept=ONLY_ITS_METADATA,
         )
     except ApiException as error:
         if error.status not in (404, 409):  # 409: the UID is another object's
@@ -332,7 +337,7 @@ async def create(api: ApiServer, path: str, body: Mapping[str, Any], fault: Call
     give_up = time.monotonic() + _STARTING_SECONDS
     while True:
         try:
-            await unless_there(api.request("POST", path, body))
+            await unless_there(api.request("POST", path, body, accept=ONLY_ITS_METADATA))
         except ApiException as error:
             if _lacks_rights(error) and time.monotonic() < give_up:
                 await asyncio.sleep(_STARTING_PAUSE)

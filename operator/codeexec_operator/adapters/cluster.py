@@ -13,7 +13,7 @@ import aiohttp
 
 from codeexec_api import Reason
 from codeexec_api.names import EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SANDBOX_CONTAINER
-from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found
+from codeexec_operator.adapters.api_server import ONLY_ITS_METADATA, ApiServer, Resource, create, delete, found
 from codeexec_operator.adapters.contents import Contents
 from codeexec_operator.adapters.records import Records
 from codeexec_operator.core.cluster_view import NodeView, parse_endpoints, parse_node
@@ -106,7 +106,7 @@ class Cluster(Records, Contents):
 
     async def patch_pod(self, namespace: str, name: str, patch: Any) -> None:
         """pods: patch. A pod that is gone is fine."""
-        await found(self._api.request("PATCH", _PODS.path(namespace, name), patch))
+        await found(self._api.request("PATCH", _PODS.path(namespace, name), patch, accept=ONLY_ITS_METADATA))
 
     async def delete_pod(self, namespace: str, name: str) -> None:
         """pods: delete. At once, without a grace period; a pod that is gone already is fine."""
@@ -193,7 +193,8 @@ class Cluster(Records, Contents):
         Raises:
             ApiException: it was refused.
         """
-        await self._api.request("POST", _EVENTS.path(event["metadata"]["namespace"]), event)
+        path = _EVENTS.path(event["metadata"]["namespace"])
+        await self._api.request("POST", path, event, accept=ONLY_ITS_METADATA)
 
 
 def _pod_refused(message: str) -> Fault:

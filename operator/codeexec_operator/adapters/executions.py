@@ -49,7 +49,6 @@ class ExecutionWorker(PodWorker):
         super().__init__(context, execution)
         self._forget = forget
         self._over = asyncio.Event()
-        self._handed_back = False
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
         self._told = execution.status.phase.terminal  # then an operator before this one was
         self.place = Placement(self, lambda: self._seen.execution, register)
@@ -165,28 +164,34 @@ class ExecutionWorker(PodWorker):
         if start is None:
             await self._apply(plan)
             return
-        others = [action for action in plan.actions if action is not start]
+        adoptions = [action for action in plan.actions if isinstance(action, actions.AdoptPod)]
+        others = [action for action in plan.actions if action is not start and action not in adoptions]
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._code.begin()
-        adoptions = [one for one in others if isinstance(one, actions.AdoptPod) and self.place.may_hand_back]
-        self.run_in_background(self._tidy_up([one for one in others if one not in adoptions], _CHORES_SECONDS))
+        self.run_in_background(self._tidy_up(others))
         if adoptions:
-            self.run_in_background(self._tidy_up(adoptions, self.context.timing.reuse_run))
+            self.run_in_background(self._adopt(adoptions))
         await self._code.start(self.place.connection, start.messages)
 
-    async def _tidy_up(self, chores: Sequence[actions.Action], seconds: float) -> None:
-        """What is to be done once code has started, but not beside code that takes no time, nor beside its result.
+    async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
+        """What is to be done once code has started, but not beside code that takes no time, nor beside its result."""
+        if await self._is_over_within(_CHORES_SECONDS):
+            await asyncio.sleep(_RESULT_SECONDS)
+        await all_of([self._act(action) for action in chores])
 
-        A pod that may be used again becomes the execution's own only if the code takes longer.
-        """
+    async def _adopt(self, adoptions: Sequence[actions.AdoptPod]) -> None:
+        """Make a pod of a pool the execution's own, unless its code ends sooner: then the pod goes as the pool's."""
+        timing = self.context.timing
+        if not await self._is_over_within(timing.reuse_run if self.place.may_hand_back else timing.adopt):
+            await all_of([self._act(action) for action in adoptions])
+
+    async def _is_over_within(self, seconds: float) -> bool:
+        """Wait for the end of the execution for so long; True if it has come."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._over.wait()
-            await asyncio.sleep(_RESULT_SECONDS)
-        if self._handed_back or self.deleted:
-            chores = [one for one in chores if not isinstance(one, actions.AdoptPod)]
-        await all_of([self._act(action) for action in chores])
+        return self._over.is_set()
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         written = await self.context.recorder.write_execution(self._seen.execution, status)
@@ -202,7 +207,8 @@ class ExecutionWorker(PodWorker):
             self._seen = replace(self._seen, payload=None, session=None)
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None)
-            self._handed_back = self._code.transcript.done and self.place.hand_back()
+            if self._code.transcript.done:
+                self.place.hand_back()
             self._code.over()
             self.place.leave()
             self._over.set()

@@ -30,7 +30,16 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
-from codeexec_operator.adapters.api_server import ONLY_COLUMNS, ONLY_METADATA, ApiServer, Resource, found, unless_there
+from codeexec_api.v1alpha1.base import ObjectMeta
+from codeexec_operator.adapters.api_server import (
+    ONLY_COLUMNS,
+    ONLY_ITS_METADATA,
+    ONLY_METADATA,
+    ApiServer,
+    Resource,
+    found,
+    unless_there,
+)
 from codeexec_operator.adapters.supervision import JobFailure
 
 _API: Final = f"apis/{GROUP}/{VERSION}"
@@ -179,18 +188,22 @@ class Records:
     async def write_status(self, record: Record, status: Any) -> Record:
         """codeexecutions/status, codesessions/status, sandboxpools/status: patch.
 
-        Refused with 409 if the record has changed since it was seen; not that of a pool, which nobody else writes.
+        Refused with 409 if the record has changed since it was seen, so the answer need not have the rest of it. That
+        of a pool is not refused, because nobody else writes it, and its answer has all of it.
 
         Raises:
             ApiException: 409 the object has changed; 404 it is gone.
         """
         meta = record.metadata
-        seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        if isinstance(record, SandboxPool):
-            del seen["resourceVersion"]
-        body = {"metadata": seen, "status": _merge_patch(record.status.dump(), status.dump())}
+        patch = _merge_patch(record.status.dump(), status.dump())
         path = _RESOURCES[type(record)].path(meta.namespace, meta.name, "status")
-        return type(record).parse(await self._api.request("PATCH", path, body))
+        if isinstance(record, SandboxPool):
+            body = {"metadata": {"uid": meta.uid}, "status": patch}
+            return type(record).parse(await self._api.request("PATCH", path, body))
+        seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        body = {"metadata": seen, "status": patch}
+        written = await self._api.request("PATCH", path, body, accept=ONLY_ITS_METADATA)
+        return record.model_copy(update={"metadata": ObjectMeta.model_validate(written["metadata"]), "status": status})
 
 
 def _merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -327,6 +327,7 @@ class PodWorker(Worker):
                 self.connection.open()
             case actions.DeletePod():
                 await self.context.cluster.delete_pod(self.meta.namespace, self.pod_name)
+                self.sandbox = replace(self.sandbox, deleted_at=now())
             case actions.Forget():
                 pass  # `_run` ends
             case _:

@@ -211,6 +211,8 @@ class Sandbox:
     gone: bool = False
     over_at: datetime | None = None
     """When its end was first seen."""
+    deleted_at: datetime | None = None
+    """When this process had it deleted last."""
     fault: Fault | None = None
     runner: RunnerView = field(default_factory=RunnerView)
 

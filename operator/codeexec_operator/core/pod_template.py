@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from codeexec_api import Event, PodLimits, PodRequests, Reason, evaluate
@@ -27,9 +28,9 @@ class Template:
     stateful: bool = False
     """A kernel stands by in each pod."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Changes when anything does that a pod can't change any more."""
+        """Changes when anything does that a pod can't change any more. Each pod of a pool is compared with it."""
         resources = [self.limits.dump(), self.requests.dump()]
         parts = [self.image, self.runtime_class_name, *resources, self.user_namespace]
         parts += ["stateful"] if self.stateful else []  # pods of operators that knew of no such pools stay as they are

@@ -128,7 +128,9 @@ def _look_at(
     # What was let in under a policy that only warns is no good under one that enforces.
     refused = member.proven and startup.refuses(member.proven, seen.policy)
     lost = startup.unreachable(sandbox.runner, now, timing)
-    if refused or lost or (sandbox.pod and sandbox.pod.unwell):  # what is no fault of the pool is no problem of it
+    # An operator before this one may have run code in a pod that was found and has ended.
+    used = sandbox.pod and (sandbox.pod.unwell or (sandbox.pod.terminated and member.since))
+    if refused or lost or used:  # what is no fault of the pool is no problem of it
         return DropMember(name)
     if ending := startup.failure(sandbox):
         return DropMember(name, ending)

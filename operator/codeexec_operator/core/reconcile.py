@@ -16,7 +16,8 @@ from codeexec_api import (
     Verdict,
     records,
 )
-from codeexec_operator.core.actions import AskPool, CancelCode, CloseEgress, DeletePod, Forget, Plan, ReadRequest
+from codeexec_operator.core import startup
+from codeexec_operator.core.actions import AskPool, CancelCode, CloseEgress, Forget, Plan, ReadRequest
 from codeexec_operator.core.approving import (
     ask,
     awake_at_expiry,
@@ -238,4 +239,4 @@ def _retain(seen: Observed, now: datetime, timing: Timing) -> Plan:
     delete_at = finished + timedelta(seconds=longest if ttl is None else min(ttl, longest))
     if not sandbox.pod.terminated:  # the runner is about to exit; one that doesn't is not waited for
         delete_at = min(delete_at, finished + timedelta(seconds=timing.exit_grace))
-    return Plan(wake_at=delete_at) if now < delete_at else Plan(actions=(DeletePod(),))
+    return Plan(wake_at=delete_at) if now < delete_at else startup.delete(sandbox, now, timing)

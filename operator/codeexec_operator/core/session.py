@@ -44,7 +44,7 @@ def decide_session(seen: ObservedSession, now: datetime, timing: Timing) -> Plan
     phase = seen.session.status.phase
     if phase.terminal:
         running = seen.sandbox.pod is not None and not seen.sandbox.gone
-        return Plan(actions=(DeletePod() if running else Forget(),))
+        return startup.delete(seen.sandbox, now, timing) if running else Plan(actions=(Forget(),))
     if seen.session.spec.ended:
         return _end(seen, now, Ending(Event.ENDED, None, "ended on request (spec.ended)"))
     if phase is SessionPhase.PENDING:

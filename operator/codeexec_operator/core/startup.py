@@ -19,7 +19,7 @@ from codeexec_api import (
     condition,
     find_condition,
 )
-from codeexec_operator.core.actions import Attach, Plan
+from codeexec_operator.core.actions import Attach, DeletePod, Plan
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import explain, judge
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
@@ -80,6 +80,8 @@ class Timing:
     """How long a pod that was used is kept for more of the same tenant."""
     reuse_run: float = 10
     """How long code may run before its pod becomes its own, and is not used again."""
+    adopt: float = 1
+    """How long code may run before a pod of a pool that is used once becomes its own."""
     pool_status: float = 1
     """How old what the record says of a pool may get."""
     pool_pause: float = 1
@@ -109,6 +111,12 @@ _NO_ROOM: Final = "OutOf"
 """How the kubelet's reasons begin, such as `OutOfcpu`, when the scheduler has promised too much of its node."""
 EVICTED: Final = "Evicted"
 _NOT_STARTED: Final = "StartError"  # the container runtime's, before any program ran
+
+
+def delete(sandbox: Sandbox, now: datetime, timing: Timing) -> Plan:
+    """Have the pod deleted, once. A pod that isn't seen to go then is deleted again after some seconds."""
+    again_at = sandbox.deleted_at and sandbox.deleted_at + timedelta(seconds=timing.grace)
+    return Plan(wake_at=again_at) if again_at and now < again_at else Plan(actions=(DeletePod(),))
 
 
 def failure(sandbox: Sandbox) -> Ending | None:

@@ -386,6 +386,14 @@ class TestEachPod:
         [drop] = [one for one in plan(seen({"a": starting(Sandbox(pod))})).actions if isinstance(one, DropMember)]
         assert drop.problem is None
 
+    def test_one_that_an_operator_before_this_one_has_used_is_no_problem_of_the_pool(self) -> None:
+        """Code that has ended soon leaves its pod to the pool. A pod that ends before it was used shows a bad image."""
+        ended = Sandbox(a_pod(running=False, terminated="Completed"), requested=True)
+        observed = seen({"found": starting(ended, since=NOW), "made": starting(ended)})
+        drops = {one.name: one.problem for one in plan(observed).actions if isinstance(one, DropMember)}
+        assert drops["found"] is None
+        assert drops["made"]
+
     def test_one_that_does_not_answer_goes_but_one_that_finds_no_node_may_wait(self) -> None:
         silent = starting(Sandbox(a_pod(), requested=True, runner=RunnerView(PodLink.OPEN, asked_at=NOW)))
         assert dropped(plan(seen({"a": silent}), 59)) == []

@@ -728,6 +728,12 @@ class TestFinished:
     def test_a_runner_that_does_not_exit_is_not_waited_for(self) -> None:
         assert plan(self.finished(sandbox=a_sandbox()), 30).actions == (DeletePod(),)
 
+    def test_the_pod_is_deleted_once_and_again_only_if_it_stays(self) -> None:
+        """Its change and its deletion are heard of one after the other. Neither is a reason to ask again."""
+        deleted = Sandbox(a_pod(running=False, terminated="Completed"), deleted_at=NOW + seconds(60))
+        assert plan(self.finished(sandbox=deleted), 61) == Plan(wake_at=NOW + seconds(65))
+        assert plan(self.finished(sandbox=deleted), 65) == Plan(actions=(DeletePod(),))
+
     @pytest.mark.parametrize("sandbox", [Sandbox(), Sandbox(requested=True), a_sandbox(gone=True)])
     def test_without_a_pod_nothing_is_left_to_do(self, sandbox: Sandbox) -> None:
         assert plan(self.finished(sandbox=sandbox)) == Plan(actions=(Forget(),))

@@ -374,6 +374,9 @@ class TestReady:
 class TestOver:
     def test_its_pod_goes_and_then_nothing_is_left_to_do(self, phase: SessionPhase) -> None:
         assert plan(seen(phase, sandbox=a_sandbox())) == Plan(actions=(DeletePod(),))
+        assert plan(seen(phase, sandbox=a_sandbox(deleted_at=NOW))) == Plan(wake_at=NOW + seconds(5)), (
+            "it was asked for"
+        )
         assert plan(seen(phase, sandbox=a_sandbox(gone=True))) == Plan(actions=(Forget(),))
         assert plan(seen(phase, sandbox=Sandbox())) == Plan(actions=(Forget(),))
 

@@ -1,0 +1,81 @@
+"""A ready pod becomes the own pod of an execution only if the code takes longer than a second."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from api_calls import Match
+from cluster_tools import SANDBOX, wait_for
+from component_stage import in_thread
+
+from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL
+from executor_client import PreparedBlock
+
+HELLO = (PreparedBlock("python", b'print("hello")'),)
+CHANGES_OF_PODS = Match("patch,delete", "pods")
+
+
+@pytest.fixture
+def keeps_pods(operator, stage) -> Iterator[None]:
+    """The policy of the namespace keeps pods for a minute after their code has ended."""
+    stage.admin.apply(stage.a_policy(podTTLSeconds=60))
+    yield
+    stage.admin.delete("executionpolicy", "default")
+
+
+def labels(stage, pod: str) -> dict[str, str]:
+    return stage.admin.pod(SANDBOX, pod)["metadata"]["labels"]
+
+
+async def test_code_that_ends_soon_costs_no_change_of_its_pod(operator, stage, client, asking, agent, make_pool):
+    await make_pool(1)
+    await client.execute(HELLO, asking())
+    pod = stage.record(agent)["status"]["podName"]
+    await in_thread(wait_for, "its pod to go", lambda: pod not in stage.pods())
+    assert [one.call.verb for one in stage.proxy.seen(CHANGES_OF_PODS) if one.call.name == pod] == ["delete"]
+
+
+async def test_code_that_takes_longer_gets_its_pod_for_good(operator, stage, client, asking, agent, make_pool):
+    await make_pool(1)
+    running = asyncio.create_task(client.execute((PreparedBlock("python", f'wait("{agent}")'.encode()),), asking()))
+    await stage.script.reached(agent, running)
+    record = stage.record(agent)
+    pod = record["status"]["podName"]
+    await in_thread(wait_for, "its adoption", lambda: EXECUTION_LABEL in labels(stage, pod))
+    [owner] = stage.admin.pod(SANDBOX, pod)["metadata"]["ownerReferences"]
+    assert owner["uid"] == record["metadata"]["uid"]
+    stage.script.open(agent)
+    await running
+
+
+async def test_an_execution_that_is_deleted_before_that_leaves_no_pod(
+    operator, stage, client, asking, agent, make_pool
+):
+    await make_pool(1)
+    running = asyncio.create_task(client.execute((PreparedBlock("python", f'wait("{agent}")'.encode()),), asking()))
+    await stage.script.reached(agent, running)
+    record = stage.record(agent)
+    pod = record["status"]["podName"]
+    stage.admin.delete("codeexecution", record["metadata"]["name"])
+    await in_thread(wait_for, "its pod to go", lambda: pod not in stage.pods())
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_new_operator_deletes_what_is_left_and_the_pool_is_well(
+    operator, stage, client, asking, agent, make_pool, keeps_pods
+):
+    pool = await make_pool(1)
+    await client.execute(HELLO, asking())
+    used = stage.record(agent)["status"]["podName"]
+    ended = lambda: stage.admin.pod(SANDBOX, used)["status"]["phase"] == "Succeeded"  # noqa: E731
+    await in_thread(wait_for, "the runner to end", ended)
+    assert POOL_LABEL in labels(stage, used)
+    await in_thread(operator.kill)
+    await in_thread(stage.free_lease)
+    await in_thread(operator.start)
+    await in_thread(wait_for, "it to go", lambda: used not in stage.pods())
+    await in_thread(pool.ready, 1)
+    assert "gave up" not in operator.tail()
+    [condition] = [one for one in pool.status()["conditions"] if one["type"] == "Ready"]
+    assert condition["reason"] == "PoolReady"
