@@ -492,11 +492,11 @@ import asyncio, errno, importlib.util, platform, sys
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from executor_client import LocalSandboxExecutor, LocalSandboxUnavailable
-from executor_client.local import worker
+from executor_client.local import system_calls, worker
 
-worker._NUMBERS["landlock_create_ruleset"] = (444, 444)
+system_calls.NUMBERS["landlock_create_ruleset"] = (444, 444)
 refused = {"landlock_create_ruleset": (errno.ENOSYS, [])} if sys.argv[1] == "without" else {}
-worker._install(worker.seccomp_program(platform.machine(), refused))
+worker.install(system_calls.seccomp_program(platform.machine(), refused))
 
 async def main():
     async with LocalSandboxExecutor() as executor:
