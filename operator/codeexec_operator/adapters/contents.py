@@ -121,7 +121,7 @@ class Contents:
         """configmaps: create. A fault is a refusal for good; one of that name is the one that was asked for."""
         meta = execution.metadata
         body = {
-            "metadata": _belonging(output_name(meta.name, meta.uid, part.index), execution)
+            "metadata": _belonging(output_name(meta.name, meta.uid, part.frames), execution)
             | {"annotations": {EXPIRES_ANNOTATION: expires_at.isoformat()}},
             "immutable": True,
             "binaryData": {key: base64.b64encode(data).decode() for key, data in part.contents.items()},

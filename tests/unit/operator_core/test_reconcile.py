@@ -664,7 +664,7 @@ class TestFiles:
         assert result.status
         assert [(one.path, one.fetched) for one in result.status.artifacts] == [("a", True), ("b", False)]
         assert result.status.artifacts_omitted == 2
-        assert [one.name for one in result.status.output_refs] == ["run-1-0f8fad5b-0", "run-1-0f8fad5b-1"]
+        assert [one.name for one in result.status.output_refs] == ["run-1-0f8fad5b-0-1", "run-1-0f8fad5b-1-6"]
         assert result.status.stdout
         assert (result.status.stdout.referenced, result.status.stdout.kept_bytes) == (True, 700_000)
         assert result.status.output_order == ()
