@@ -156,6 +156,7 @@ class PoolWorker(Worker):
         moment, admitted, queue = now(), self._pods.in_order(), self.claims.queue
         kept = self.claims.kept
         for claimant, name in assign_kept(queue, kept.view, template, self._seen, moment, self.context.timing):
+            self._seen = replace(self._seen, last_claim_at=moment)
             self.claims.take(claimant, kept.take(name))
         for claimant, name in assign(queue, admitted, template, self._seen, moment, self.context.timing):
             self._seen = replace(self._seen, last_claim_at=moment)

@@ -71,10 +71,11 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
         kept[name] = member
         acts += [action] if action else []
         wakes.append(wake_at)
-    given_up, idle_until = give_up(seen, template, now, timing)
-    wakes += idle_until
     used = isinstance(template, Template) and seen.pool.spec.replicas > 0
     wanted = seen.pool.spec.replicas + seen.queued if used else 0
+    spare = max(0, wanted - sum(one.ready for one in kept.values()))
+    given_up, idle_until = give_up(seen, template, spare, now, timing)
+    wakes += idle_until
     held = seen.held_until is not None and now < seen.held_until
     if seen.held_until and held:
         wakes.append(min(seen.held_until, now + timedelta(seconds=timing.give_way_again)))

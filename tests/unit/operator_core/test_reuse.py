@@ -43,9 +43,9 @@ class Waiting:
         pass
 
 
-def a_pool(*, policy: dict[str, Any] | None = None, **rest: Any) -> ObservedPool:
+def a_pool(*, policy: dict[str, Any] | None = None, replicas: int = 1, **rest: Any) -> ObservedPool:
     meta = {"name": "default", "namespace": "codeexec-sandbox", "uid": "1", "resourceVersion": "7", "generation": 1}
-    pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 1}})
+    pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": replicas}})
     known = {"policy": a_policy(**(REUSE if policy is None else policy)), "cluster_view": CLUSTER_VIEW, "members": {}}
     return ObservedPool(pool, **{**known, "names": NAMES, "allowance": 9, **rest})
 
@@ -184,6 +184,21 @@ def test_a_pod_that_is_fit_stays_and_counts() -> None:
 def test_who_waits_gets_one_more_beside_it() -> None:
     plan = decide_pool(a_pool(kept={"pod": kept()}, queued=1), NOW + seconds(1), TIMING)
     assert [one.name for one in plan.actions if isinstance(one, CreateMember)] == [NAMES[0]]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "queued", "ready", "staying"),
+    [(2, 0, 0, 2), (2, 0, 1, 1), (2, 0, 2, 0), (2, 1, 2, 1), (4, 0, 1, 3), (1, 0, 3, 0), (0, 0, 0, 0)],
+)
+def test_no_more_are_kept_than_the_pool_lacks(replicas: int, queued: int, ready: int, staying: int) -> None:
+    """It has filled up again while code ran in them. Who has waited longest goes first."""
+    member = kept().member
+    members = {f"default-{number}": replace(member, sandbox=a_sandbox()) for number in range(ready)}
+    pods = {f"pod-{number}": kept() for number in range(3)}
+    seen = a_pool(members=members, kept=pods, queued=queued, replicas=replicas)
+    plan = decide_pool(seen, NOW + seconds(1), TIMING)
+    dropped = [one.name for one in plan.actions if isinstance(one, DropMember) and one.name in pods]
+    assert dropped == [f"pod-{number}" for number in range(3 - staying)]
 
 
 def test_it_gives_way_first_where_others_find_no_room() -> None:
