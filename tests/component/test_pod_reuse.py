@@ -42,7 +42,7 @@ def uses(stage, agent: str) -> list[int]:
 async def test_a_pod_runs_three_executions_of_one_agent_and_goes(
     operator, stage, client, asking, agent, make_pool, reuse
 ):
-    pool = await make_pool(3)  # a pool that is half full takes a second until it fills up
+    pool = await make_pool(1)
     for _ in range(4):
         assert (await client.execute(HELLO, asking())).output == "hello\n"
     found = statuses(stage, agent)
@@ -57,7 +57,7 @@ async def test_a_pod_runs_three_executions_of_one_agent_and_goes(
         "milliseconds": 2,
     }
     await in_thread(wait_for, "the pod that is used up to go", lambda: found[0]["podName"] not in stage.pods())
-    await in_thread(pool.ready, 3)
+    await in_thread(pool.ready, 1)
     assert stage.script.pods_used_twice == 0
 
 
@@ -72,7 +72,7 @@ async def test_a_pod_is_used_once_where_no_policy_says_otherwise(operator, stage
 
 
 async def test_another_agent_never_gets_it(operator, stage, client, asking, agent, make_pool, reuse):
-    await make_pool(4)
+    await make_pool(2)
     for name in (agent, f"{agent}-2", agent):
         await client.execute(HELLO, asking(agent=name))
     [first, second] = statuses(stage, agent)
@@ -104,7 +104,7 @@ async def test_a_pod_whose_runner_says_nothing_goes(operator, stage, client, ask
 
 @pytest.mark.parametrize(("code", "phase"), [("exit(3)", "Failed"), ("wait(30)", "TimedOut")])
 async def test_only_after_an_ordinary_end(operator, stage, client, asking, agent, make_pool, reuse, code, phase):
-    await make_pool(3)
+    await make_pool(1)
     await client.execute(python(code), asking(timeout_seconds=1))
     await client.execute(HELLO, asking())
     first, second = statuses(stage, agent)
@@ -145,7 +145,7 @@ async def test_it_is_given_up_when_the_policy_changes(operator, stage, client, a
 
 
 async def test_nobody_keeps_a_pod_for_long(operator, stage, client, asking, agent, make_pool, reuse):
-    await make_pool(3)
+    await make_pool(1)
     await client.execute(HELLO, asking())
     [first] = statuses(stage, agent)
     assert first["podName"] in stage.pods()

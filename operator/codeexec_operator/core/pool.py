@@ -27,7 +27,7 @@ from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, Observ
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
-from codeexec_operator.core.reuse import give_up
+from codeexec_operator.core.reuse import give_up, most_uses
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_pool_pod
 
@@ -219,7 +219,7 @@ def _create_at(seen: ObservedPool, members: Mapping[str, Member], now: datetime,
     ready = sum(one.ready for one in members.values())
     if seen.queued or seen.last_claim_at is None:
         return now
-    low = 2 * ready < seen.pool.spec.replicas
+    low = 2 * ready < seen.pool.spec.replicas and most_uses(seen) == 1  # else a pod that is used may come back
     return seen.last_claim_at + timedelta(seconds=timing.low_refill_pause if low else timing.refill_pause)
 
 

@@ -69,7 +69,7 @@ class Timing:
     refill_pause: float = 1
     """How long a pool that is at least half full waits, after a pod was taken, before it starts others."""
     low_refill_pause: float = 0.3
-    """The same for one that is not half full: about what code takes that takes no time."""
+    """The same for one that is not half full: about what code takes that takes no time. Not where pods come back."""
     ping_every: float = 10
     """How often a pod that waits is asked whether it is still there."""
     ping_answer: float = 5

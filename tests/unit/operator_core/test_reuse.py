@@ -201,6 +201,18 @@ def test_no_more_are_kept_than_the_pool_lacks(replicas: int, queued: int, ready:
     assert dropped == [f"pod-{number}" for number in range(3 - staying)]
 
 
+@pytest.mark.parametrize(("policy", "queued", "after"), [(REUSE, 0, 1), ({}, 0, 0.3), (REUSE, 1, 0)])
+def test_a_pool_fills_up_when_pods_that_are_used_have_had_time_to_come_back(
+    policy: dict[str, Any], queued: int, after: float
+) -> None:
+    seen = a_pool(policy=policy, last_claim_at=NOW, queued=queued)
+    makes = [
+        any(isinstance(one, CreateMember) for one in decide_pool(seen, NOW + seconds(at), TIMING).actions)
+        for at in (after - 0.01, after)
+    ]
+    assert makes == [after == 0, True]
+
+
 def test_it_gives_way_first_where_others_find_no_room() -> None:
     seen = a_pool(kept={"pod": kept()}, held_until=NOW + seconds(20), unserved=1)
     plan = decide_pool(seen, NOW + seconds(1), TIMING)
