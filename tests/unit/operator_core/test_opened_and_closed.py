@@ -11,22 +11,13 @@ from typing import Any
 import pytest
 from factories import CLUSTER_VIEW, TARGET, a_policy, a_raw_block, a_secret, an_execution
 from played_cluster import REFUSED, PlayedCluster
+from played_context import a_context, a_register
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
-from codeexec_operator.adapters.audit import AuditLog
-from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker
-from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.adapters.metrics import Metrics
-from codeexec_operator.adapters.output_room import OutputRoom
-from codeexec_operator.adapters.pacer import Pacer
-from codeexec_operator.adapters.placement import Register
-from codeexec_operator.adapters.recorder import Recorder
-from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.cluster_view import NodeView
-from codeexec_operator.core.observed import Fault, Room
+from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
-from codeexec_operator.core.startup import Timing
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 OUTDATED = Fault(Reason.POD_REFUSED, "the API server refused the pod: ...", admission=True)
@@ -77,34 +68,15 @@ class Played(PlayedCluster):
 
     def begin(self, policy: ExecutionPolicySpec | None = None) -> ExecutionWorker:
         metrics = SimpleNamespace(retried=lambda _: None, unexpected=lambda: self.heard.append("unexpected"))
-        policy = policy or a_policy(egress=[PERMIT])
-        audit: Any = AuditLog("1", Metrics("1"), lambda _: None)
-        telemetry: Any = SimpleNamespace(execution_over=lambda *_: None, metrics=metrics)
-        event_recorder: Any = SimpleNamespace(written=lambda *_: None)
-        cluster: Any = self
-
-        async def of(namespace: str) -> Any:
-            return policy
-
-        context: Any = SimpleNamespace(
-            cluster=self,
-            prober=SimpleNamespace(view_from=lambda *_: SEEN),
-            policies=SimpleNamespace(
-                default=policy, source=lambda _: "", known=lambda _: policy, of=of, just_changed=self.just_changed
-            ),
+        context = a_context(
+            self,
+            policy=policy or a_policy(egress=[PERMIT]),
+            view=SEEN,
+            telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
-            reader=CodeReader(),
-            output=OutputRoom(),
-            turns=FairSlots(1),
-            pacer=Pacer(),
-            timing=Timing(),
-            telemetry=telemetry,
-            sealing=SimpleNamespace(ring=()),
-            audit=audit,
-            recorder=Recorder(cluster, audit, event_recorder, telemetry, "1"),
         )
-        register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
-        return ExecutionWorker(context, self.execution, register, lambda _: self.ended.set())
+        context.policies.just_changed = self.just_changed
+        return ExecutionWorker(context, self.execution, a_register(), lambda _: self.ended.set())
 
     async def until(self, words: str) -> None:
         async with asyncio.timeout(60):
