@@ -49,7 +49,6 @@ class ExecutionWorker(PodWorker):
         super().__init__(context, execution)
         self._forget = forget
         self._over = asyncio.Event()
-        self._handed_back = False
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
         self._told = execution.status.phase.terminal  # then an operator before this one was
         self.place = Placement(self, lambda: self._seen.execution, register)
@@ -184,8 +183,6 @@ class ExecutionWorker(PodWorker):
             async with asyncio.timeout(seconds):
                 await self._over.wait()
             await asyncio.sleep(_RESULT_SECONDS)
-        if self._handed_back or self.deleted:
-            chores = [one for one in chores if not isinstance(one, actions.AdoptPod)]
         await all_of([self._act(action) for action in chores])
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
@@ -202,7 +199,8 @@ class ExecutionWorker(PodWorker):
             self._seen = replace(self._seen, payload=None, session=None)
         if written.status.phase.terminal:
             self._seen = replace(self._seen, payload=None)
-            self._handed_back = self._code.transcript.done and self.place.hand_back()
+            if self._code.transcript.done:
+                self.place.hand_back()
             self._code.over()
             self.place.leave()
             self._over.set()
