@@ -23,6 +23,7 @@ from factories import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import proof_of
 from played_context import a_register
 
 from codeexec_api import Limits, Phase, SandboxPool, Verdict
@@ -34,7 +35,7 @@ from codeexec_operator.core.observed import ObservedSession, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.placement import Claim, Step, assign, has_turn, next_step, rank
 from codeexec_operator.core.pod_template import Template, template_of
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import Timing
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,7 @@ def template() -> Template:
 
 def a_member(**changes: Any) -> Member:
     sandbox = a_sandbox()
-    assert sandbox.pod
-    assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
-    return replace(Member(NOW, template().digest, sandbox, proven), **changes)
+    return replace(Member(NOW, template().digest, sandbox, proof_of(sandbox)), **changes)
 
 
 class TestQueue:

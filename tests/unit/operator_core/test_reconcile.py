@@ -30,6 +30,7 @@ from factories import (
     seconds,
     the_end,
 )
+from plans import Walk, outcome
 
 from codeexec_api import CodeExecution, Phase, Reason
 from codeexec_operator.core.actions import (
@@ -100,11 +101,6 @@ def running(**rest: Any) -> Observed:
 
 def plan(observed: Observed, after: float = 0) -> Plan:
     return decide(observed, NOW + seconds(after), TIMING)
-
-
-def outcome(result: Plan) -> tuple[Phase, str]:
-    assert result.status is not None
-    return result.status.phase, result.status.reason
 
 
 def condition_of(result: Plan, kind: str) -> tuple[str, str]:
@@ -734,19 +730,8 @@ class TestFinished:
 
 
 def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> None:
-    """From created to forgotten, with the plan's status as the next observation."""
-    observed = seen()
-    actions: list[Any] = []
-
-    def step(after: float, **changes: Any) -> CodeExecution:
-        nonlocal observed
-        observed = replace(observed, **changes)
-        result = plan(observed, after)
-        actions.extend(type(action).__name__ for action in result.actions)
-        if result.status:
-            observed = replace(observed, execution=observed.execution.model_copy(update={"status": result.status}))
-        return observed.execution
-
+    walk = Walk(seen(), plan)
+    step = walk.step
     step(0)
     step(0.1, payload=PAYLOAD)
     step(0.2, sandbox=Sandbox(requested=True))
@@ -758,7 +743,7 @@ def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> No
     step(2.1, sandbox=a_sandbox(pod=ended, runner=RunnerView(PodLink.CLOSED, closed_at=NOW + seconds(2))))
     step(62)
     step(63, sandbox=a_sandbox(pod=ended, gone=True))
-    assert actions == ["ReadRequest", "CreatePod", "Attach", "DeletePayload", "StartCode", "DeletePod", "Forget"]
+    assert walk.actions == ["ReadRequest", "CreatePod", "Attach", "DeletePayload", "StartCode", "DeletePod", "Forget"]
     kinds = [one.type for one in execution.status.conditions]
     assert kinds == ["Accepted", "EgressClosed", "Started", "Finished"]
     assert CodeExecution.parse(execution.dump()) == execution

@@ -17,6 +17,7 @@ from factories import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import proof_of
 
 from codeexec_api import Limits, Reason, SandboxPool, Verdict
 from codeexec_operator.core.actions import CreateMember, DropMember
@@ -27,7 +28,7 @@ from codeexec_operator.core.pod_reset import Reset, reset_of
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool
 from codeexec_operator.core.reuse import may_follow, tenant_of
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import Timing
 
 TIMING = Timing(reset_answer=5, reuse_idle=10)
 ASKED = Verdict(IMAGE, None)
@@ -67,9 +68,7 @@ def kept(
     tenant: Tenant | None = None, *, uses: int = 1, clean: bool = True, job: str = "last", **changes: Any
 ) -> KeptPod:
     sandbox = a_sandbox()
-    assert sandbox.pod
-    assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
+    proven = proof_of(sandbox)
     reset = Reset(job, clean, ("Processes",), "" if clean else "Volumes: 1 more", 3)
     sandbox = replace(sandbox, runner=replace(sandbox.runner, reset=reset))
     member = Member(NOW, template().digest, sandbox, proven)
