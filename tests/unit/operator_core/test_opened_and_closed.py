@@ -12,6 +12,7 @@ import pytest
 from factories import CLUSTER_VIEW, TARGET, a_policy, a_raw_block, a_secret, an_execution
 from played_cluster import REFUSED, PlayedCluster
 from played_context import a_context, a_register
+from polling import until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
 from codeexec_operator.adapters.executions import ExecutionWorker
@@ -79,9 +80,7 @@ class Played(PlayedCluster):
         return ExecutionWorker(context, self.execution, a_register(), lambda _: self.ended.set())
 
     async def until(self, words: str) -> None:
-        async with asyncio.timeout(60):
-            while words not in self.heard:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: words in self.heard, every=0.01)
 
 
 class Approved(Played):
@@ -136,9 +135,7 @@ async def test_without_a_policy_there_is_no_pod() -> None:
 async def test_a_pod_that_admission_refuses_right_after_a_change_is_asked_for_again() -> None:
     played = Played(an_execution(), stale_admission=1)
     worker = played.begin()
-    async with asyncio.timeout(10):
-        while played.heard != ["create pod run-1-0f8fad5b"] * 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: played.heard == ["create pod run-1-0f8fad5b"] * 2, every=0.01)
     assert played.execution.status.phase is Phase.STARTING
     worker.observe_deletion()
     await asyncio.wait_for(played.ended.wait(), 5)

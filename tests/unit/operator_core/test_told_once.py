@@ -14,6 +14,7 @@ import pytest
 from factories import an_execution
 from played_cluster import PlayedCluster
 from played_context import a_context, a_register
+from polling import until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_api.names import EXECUTION_LABEL
@@ -80,9 +81,7 @@ async def test_once_when_it_was_written_though_the_watch_tells_of_it_too() -> No
 async def test_once_when_the_answer_to_the_last_write_was_lost() -> None:
     ended, played = asyncio.Event(), Played(an_execution(cancelled=True), loses_answers=True)
     worker = played.begin(ended)
-    async with asyncio.timeout(5):
-        while not played.retries:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: played.retries)
     played.answers.set()
     worker.observe_leaving(int(played.execution.metadata.resource_version))
     await asyncio.wait_for(ended.wait(), 5)
@@ -117,9 +116,7 @@ async def test_never_of_what_was_over_before_this_process_came(phase: Phase) -> 
 
 
 async def quiet(played: Played, controller: Controller) -> None:
-    async with asyncio.timeout(5):
-        while controller.census().executions or not played.told:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: played.told and not controller.census().executions, every=0.01)
 
 
 async def test_once_when_it_is_heard_of_late() -> None:
