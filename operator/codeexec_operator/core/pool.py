@@ -39,15 +39,7 @@ def can_start(seen: ObservedPool, now: datetime, timing: Timing) -> bool:
 
 
 def starts_wanted(seen: ObservedPool, starting: int, others: int, now: datetime, timing: Timing) -> int:
-    """How many pods would be starting, if only this pool were there.
-
-    Args:
-        seen: the pool.
-        starting: pods that start already.
-        others: pods that it has besides.
-        now: the time.
-        timing: how long to rest after a problem.
-    """
+    """How many pods would be starting, if only this pool were there, with so many `others` that don't start."""
     if not can_start(seen, now, timing):
         return starting
     return max(starting, seen.pool.spec.replicas + seen.queued - others)

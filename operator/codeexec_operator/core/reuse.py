@@ -50,12 +50,7 @@ def give_up(
 ) -> tuple[dict[str, DropMember], list[datetime]]:
     """Kept pods that are of no use any more, by name, and when to look again at the others.
 
-    Args:
-        seen: the pool.
-        template: what pods are made of now.
-        spare: how many pods it lacks. More aren't kept, so it never has more than it should that are ready or kept.
-        now: the time.
-        timing: how long a pod is kept.
+    The pool lacks `spare` pods. More aren't kept, so it never has more than it should that are ready or kept.
     """
     dropped: dict[str, DropMember] = {}
     wakes: list[datetime] = []

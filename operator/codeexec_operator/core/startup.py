@@ -255,12 +255,7 @@ def connect(
 ) -> Plan | tuple[PodView, Readiness]:
     """What to do until the runner has reported, and its node is known; the pod and the report once that is so.
 
-    Args:
-        sandbox: the pod.
-        now: the time.
-        timing: limits of patience.
-        give_up_at: when nobody waits any more.
-        cluster_view: where its node has to be known; None if that was so before.
+    Without `cluster_view` its node was known before. Nobody waits any more from `give_up_at` on.
     """
     if sandbox.pod is None or not sandbox.pod.running:
         return Plan(wake_at=give_up_at)
