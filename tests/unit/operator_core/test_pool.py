@@ -234,6 +234,15 @@ class TestWhen:
             assert created(plan(observed, pause)) != []
             assert reason_of(plan(observed)) == ("False", "ImagePullFailed")
 
+    @pytest.mark.parametrize(("reason", "problems"), [(Reason.QUOTA_EXCEEDED, 1), (Reason.POD_REFUSED, 2)])
+    def test_problems_are_counted_until_a_pod_is_good_or_a_quota_has_room(self, reason: Reason, problems: int) -> None:
+        fault, later = Ending(Event.FAULT, reason, "no"), NOW + seconds(9)
+        observed = seen().after_problem(fault, NOW).after_problem(fault, NOW + seconds(1))
+        assert (observed.problem, observed.problem_at, observed.problems) == (fault, NOW + seconds(1), 2)
+        ended = observed.after_room(later)
+        assert (ended.problem, ended.problems, ended.problem_at == later) == (fault, problems, problems == 1)
+        assert observed.without_problem() == seen() == seen().after_room(later)
+
     def test_where_a_quota_is_used_up_it_is_tried_often(self) -> None:
         full = Ending(Event.FAULT, Reason.QUOTA_EXCEEDED, "the quota is used up")
         for problems, pause in ((1, 1), (2, 2), (30, 4)):
