@@ -21,7 +21,7 @@ from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
 from codeexec_api.v1alpha1.execution import CodeExecution
 from codeexec_api.v1alpha1.execution_status import CodeExecutionStatus
 from codeexec_api.v1alpha1.limits import Limits
-from codeexec_api.v1alpha1.sandbox import AuditAnchor, EgressProof
+from codeexec_api.v1alpha1.sandbox import AuditAnchor
 from codeexec_api.v1alpha1.session import CodeSession, CodeSessionStatus
 
 FORMAT: Final = 1
@@ -177,7 +177,7 @@ def _all_facts(record: CodeExecution | CodeSession) -> Facts:
         "executor": spec.source.executor,
         "requestedBy": spec.requested_by,
         "traceId": spec.traceparent[_TRACE_ID] if spec.traceparent else "",
-        "limits": _limits(spec.limits),
+        "limits": spec.limits.dump(),
         "pod": status.pod_name,
         "node": status.node_name,
         "image": status.image,
@@ -185,7 +185,7 @@ def _all_facts(record: CodeExecution | CodeSession) -> Facts:
         "runtimeClass": status.runtime_class_name,
         "boundary": status.boundary.value if status.boundary else "",
         "layers": list(status.layers),
-        "egress": _verdict(status.egress_proof),
+        "egress": status.egress_proof.verdict.value if status.egress_proof else "",
         "operator": status.operator_version,
         "startedAt": in_utc(status.started_at),
     }
@@ -248,14 +248,6 @@ def _exit_code(record: CodeExecution | CodeSession) -> Facts:
     """An exit code of 0 is not the same as none."""
     code = record.status.exit_code if isinstance(record, CodeExecution) else None
     return {} if code is None else {"exitCode": code}
-
-
-def _limits(limits: Limits) -> Facts:
-    return limits.dump()
-
-
-def _verdict(proof: EgressProof | None) -> str:
-    return proof.verdict.value if proof else ""
 
 
 def in_utc(moment: datetime | None) -> str:

@@ -177,13 +177,10 @@ class Records:
         return line
 
     def _contradicts(self, told: ReadLine, anchor: AuditAnchor, *, given: bool) -> bool:
-        """True if the newest line of a record rules out that it names a later one, which isn't there.
+        """True if `told`, the newest line of a record, rules out that the record names a later one, which isn't there.
 
-        Args:
-            told: that line.
-            anchor: what the record names.
-            given: there are lines of that chain. If not, the record may be the work of a later process: one whose clock
-                is behind, or that came after one which has died before it could write what it had told of.
+        `given`: there are lines of that chain. If not, the record may be the work of a later process: one whose clock
+        is behind, or that came after one which has died before it could write what it had told of.
         """
         last = told.record["phase"] in _LAST
         if given:

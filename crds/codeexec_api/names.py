@@ -91,9 +91,12 @@ def review_name(execution_name: str, uid: str) -> str:
     return f"{pod_name(execution_name, uid)}-review"
 
 
-def output_name(execution_name: str, uid: str, part: int) -> str:
-    """Name of the ConfigMap with this part of what an execution gave out."""
-    return f"{pod_name(execution_name, uid)}-{part}"
+def output_name(execution_name: str, uid: str, frames: tuple[int, int]) -> str:
+    """Name of the ConfigMap with what these frames of the runner brought: the first, and the one after the last.
+
+    What one leader has stored and another one stores again has the same name only if it is the same.
+    """
+    return "-".join((pod_name(execution_name, uid), *map(str, frames)))
 
 
 def block_key(index: int) -> str:

@@ -169,12 +169,7 @@ class Opening:
 
 
 def open_up(network: Network, reserved: Iterable[Reserved]) -> Opening:
-    """What of a range can be opened: all but the reserved addresses in it.
-
-    Args:
-        network: what is permitted.
-        reserved: what nobody can permit.
-    """
+    """What of a permitted range can be opened: all but the reserved addresses in it."""
     inside: list[Any] = []
     for one, what in reserved:
         if _within(network, one):

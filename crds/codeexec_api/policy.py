@@ -90,11 +90,7 @@ def namespace_policy(namespace: str) -> str:
 
 
 def cluster_policy(config_map: tuple[str, str] | None) -> str:
-    """Where the policy of all other namespaces is kept, for messages.
-
-    Args:
-        config_map: namespace and name of the ConfigMap that holds it, if that is known.
-    """
+    """Where the policy of all other namespaces is kept, for messages: namespace and name of the ConfigMap, if known."""
     place = f", ConfigMap {config_map[1]!r} in namespace {config_map[0]!r}" if config_map else ""
     return f"the cluster's default policy (Helm value policy{place})"
 

@@ -41,10 +41,7 @@ class Sandbox:
     def make(cls, requests: PodRequests, limits: PodLimits, runtime_class: Raw | None = None) -> "Sandbox":
         """Of these requests and limits, as the operator makes pods: a pod with a lower limit requests its limit.
 
-        Args:
-            requests: of the policy that counts.
-            limits: of the pod.
-            runtime_class: its RuntimeClass, unless it is the node's own runtime.
+        `requests` are those of the policy that counts. Without `runtime_class` it is the node's own runtime.
         """
         overhead = amounts((runtime_class or {}).get("overhead", {}).get("podFixed"))
         scheduling = (runtime_class or {}).get("scheduling", {})

@@ -54,7 +54,7 @@ def checkpoint(cluster: Cluster, place: str, signing_key: str, logs: tuple[str, 
     """
     key, store = _key(signing_key), EvidenceStore(place, "checkpoints")
     files = store.read(checkpoint_files(store.names())[-1:])  # before the log, which may only be newer
-    lines = list(read_logs(logs)) if logs else _from_the_cluster(cluster)
+    lines = list(read_logs(logs)) if logs else cluster.run(lambda _: _read(cluster.ref))
     found = verify(lines, now=now(), witness=Witness(files, key.public) if files else None)
     if found.findings:
         show_findings("FINDING", found.findings, len(found.findings))
@@ -73,10 +73,6 @@ def _key(file: str) -> SigningKey:
         raise click.ClickException(f"can't read the signing key {file}: {error.strerror}") from error
     except ValueError as error:
         raise click.ClickException(f"the signing key {file} can't be used: {error}") from error
-
-
-def _from_the_cluster(cluster: Cluster) -> list[LogLine]:
-    return cluster.run(lambda _: _read(cluster.ref))
 
 
 async def _read(ref: ClusterRef) -> list[LogLine]:

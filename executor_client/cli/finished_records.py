@@ -8,13 +8,11 @@ from typing import Any, Final, NamedTuple
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.names import EXPORT_CURSOR, GROUP, VERSION
-from executor_client.transport.kube_api import KubeApi
+from executor_client.transport.kube_api import LONG_SECONDS, MERGE_PATCH, KubeApi
 
-_REQUEST_SECONDS: Final = 60
 _PAGE: Final = 200
 _AT_ONCE: Final = 8
 _ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class Name(NamedTuple):
@@ -26,15 +24,16 @@ class Name(NamedTuple):
 
 
 class FinishedRecords(KubeApi):
-    """A connection to a sandbox namespace."""
+    """A connection to a sandbox namespace.
+
+    Raises:
+        CodeExecError: of all methods: see `exceptions`.
+    """
 
     async def listed(self, plural: str, unfinished: Iterable[str]) -> tuple[list[Name], int]:
         """The finished records, and the resource version that the list is of.
 
         Every record that was finished by then is in it.
-
-        Raises:
-            CodeExecError: see `exceptions`.
         """
         selector = ",".join(f"status.phase!={phase}" for phase in unfinished)
         found: list[Name] = []
@@ -49,43 +48,28 @@ class FinishedRecords(KubeApi):
 
     async def _page(self, plural: str, selector: str, token: str | None) -> tuple[Mapping[str, Any], str]:
         """A page, and the token of the next one."""
-        async with asyncio.timeout(_REQUEST_SECONDS):
-            call: Any = self.custom.list_namespaced_custom_object_without_preload_content
-            answer = await call(
-                GROUP,
-                VERSION,
-                self.namespace,
-                plural,
-                limit=_PAGE,
-                field_selector=selector,
-                _headers={"Accept": _ONLY_METADATA},
-                **({"_continue": token} if token else {}),
-            )
-            body = (await answer.read()).decode(errors="replace")
-        page = json.loads(body) if answer.status in (200, 410) else {}
+        call: Any = self.custom.list_namespaced_custom_object_without_preload_content
+        chosen = {"limit": _PAGE, "field_selector": selector, **({"_continue": token} if token else {})}
+        request = call(GROUP, VERSION, self.namespace, plural, _headers={"Accept": _ONLY_METADATA}, **chosen)
+        status, body = await self.unparsed(request, *((410,) if token else ()))
+        page = json.loads(body)
         following = page.get("metadata", {}).get("continue", "")
-        if answer.status == 410 and token and following:
-            # The list began too long ago. What has changed since then has a newer version, and is in the next export.
-            return await self._page(plural, selector, following)
-        if answer.status != 200:
-            error = ApiException(status=answer.status, reason=answer.reason)
-            error.body = body
-            raise error
-        return page, following
+        if status == 200:
+            return page, following
+        if not following:
+            raise ApiException(status=status, reason=page.get("message"))
+        # The list began too long ago. What has changed since then has a newer version, and is in the next export.
+        return await self._page(plural, selector, following)
 
     async def read(self, plural: str, kind: str, names: Sequence[Name]) -> list[Mapping[str, Any]]:
-        """Those records that are as they were listed.
-
-        Raises:
-            CodeExecError: see `exceptions`.
-        """
+        """Those records that are as they were listed."""
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def read(one: Name) -> Mapping[str, Any] | None:
             async with turns:
                 try:
                     raw: Any = await self.custom.get_namespaced_custom_object(
-                        GROUP, VERSION, self.namespace, plural, one.name, _request_timeout=_REQUEST_SECONDS
+                        GROUP, VERSION, self.namespace, plural, one.name, _request_timeout=LONG_SECONDS
                     )
                 except ApiException as error:
                     if error.status == 404:
@@ -103,22 +87,17 @@ class FinishedRecords(KubeApi):
 
         Raises:
             NotFound: the namespace has no such ConfigMap.
-            CodeExecError: see `exceptions`.
         """
         with self.errors(f"get the ConfigMap {EXPORT_CURSOR}"):
             found = await self.core.read_namespaced_config_map(
-                EXPORT_CURSOR, self.namespace, _request_timeout=_REQUEST_SECONDS
+                EXPORT_CURSOR, self.namespace, _request_timeout=LONG_SECONDS
             )
         return found.data or {}
 
     async def confirm(self, up_to: Mapping[str, int]) -> None:
-        """Tell the operator how far the export got.
-
-        Raises:
-            CodeExecError: see `exceptions`.
-        """
+        """Tell the operator how far the export got."""
         body: Any = {"data": {plural: str(version) for plural, version in up_to.items()}}
         with self.errors(f"write the ConfigMap {EXPORT_CURSOR}"):
             await self.core.patch_namespaced_config_map(
-                EXPORT_CURSOR, self.namespace, body, _content_type=_MERGE_PATCH, _request_timeout=_REQUEST_SECONDS
+                EXPORT_CURSOR, self.namespace, body, _content_type=MERGE_PATCH, _request_timeout=LONG_SECONDS
             )

@@ -24,25 +24,21 @@ class Server:
 
 
 class Inspector(KubeApi):
-    """A connection with additional requests. Only the one for RuntimeClasses needs a right."""
+    """A connection with additional requests. Only the one for RuntimeClasses needs a right.
+
+    Raises:
+        CodeExecError: of all methods: see `exceptions`.
+    """
 
     async def server(self) -> Server:
-        """Version and clock of the API server.
-
-        Raises:
-            CodeExecError: see `exceptions`.
-        """
+        """Version and clock of the API server."""
         with self.errors("ask for the version"):
             answer = await client.VersionApi(self.client).get_code_with_http_info()
         date = (answer.headers or {}).get("Date")
         return Server(self.host, answer.data.git_version, parsedate_to_datetime(date) if date else None)
 
     async def kinds(self) -> frozenset[str]:
-        """The codeexec kinds that the API server knows.
-
-        Raises:
-            CodeExecError: see `exceptions`.
-        """
+        """The codeexec kinds that the API server knows."""
         with self.errors("list the kinds"):
             try:
                 found: Any = await self.custom.get_api_resources(GROUP, VERSION)
@@ -53,11 +49,7 @@ class Inspector(KubeApi):
         return frozenset(one.kind for one in found.resources)
 
     async def may(self, right: Right) -> bool:
-        """Ask whether this identity has a right in the namespace.
-
-        Raises:
-            CodeExecError: see `exceptions`.
-        """
+        """Ask whether this identity has a right in the namespace."""
         resource, _, subresource = right.resource.partition("/")
         attributes = {
             "namespace": self.namespace,
@@ -72,11 +64,7 @@ class Inspector(KubeApi):
         return bool(answer.status and answer.status.allowed)
 
     async def runtime_class_exists(self, name: str) -> bool | None:
-        """Ask whether a RuntimeClass exists. None: this identity may not read RuntimeClasses.
-
-        Raises:
-            CodeExecError: see `exceptions`.
-        """
+        """Ask whether a RuntimeClass exists. None: this identity may not read RuntimeClasses."""
         with self.errors("read the RuntimeClass"):
             try:
                 await client.NodeV1Api(self.client).read_runtime_class(name)

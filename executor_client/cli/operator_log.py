@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import click
-from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.audit_check import Verification, read_log, verify
 from codeexec_api.audit_findings import FindingKind, LogLine
@@ -23,7 +22,6 @@ from executor_client.transport.kube_api import KubeApi
 OPERATOR_NAMESPACE: Final = "codeexec-system"
 """Where the documentation installs the operator."""
 _CONTAINER: Final = "operator"
-_REQUEST_SECONDS: Final = 60
 """For one log: a node keeps some megabytes."""
 _NO_LOG: Final = (204, 400, 404)
 """What the API server answers where there is no log: the pod has no node, its container has not started, or it is gone.
@@ -127,20 +125,14 @@ class OperatorLog(KubeApi):
             NotPermitted: this identity lacks the right.
             ApiException: another status.
         """
-        async with asyncio.timeout(_REQUEST_SECONDS):
-            answer = await request
-            body = (await answer.read()).decode(errors="replace")
-        if answer.status == 403:
+        status, body = await self.unparsed(request, 403, *usual)
+        if status == 403:
             raise NotPermitted(
                 f"this identity may not {verb} in namespace {self.namespace!r}, where the operator's log is; it needs "
                 "`list` on pods and `get` on pods/log there. Ask the platform owner, or pass log files: codeexec audit "
                 "verify FILE..."
             )
-        if answer.status not in (200, *usual):
-            error = ApiException(status=answer.status, reason=answer.reason)
-            error.body = body
-            raise error
-        return answer.status, body
+        return status, body
 
 
 async def verify_with_operator(

@@ -71,7 +71,7 @@ def explain_command(
     """
     spec = _request(file)
     if policy_file:
-        governing = _policy(_load(policy_file), str(policy_file))
+        governing = _policy(next(iter(_documents(policy_file)), None), str(policy_file))
     else:
         raw = cluster.run(lambda client: client.get_policy())
         if raw is None:
@@ -158,11 +158,6 @@ def _policy(raw: Any, name: str) -> ExecutionPolicySpec:
         return ExecutionPolicySpec.model_validate(spec)
     except pydantic.ValidationError as error:
         raise click.ClickException(f"{name}: {explain(error)}") from error
-
-
-def _load(file: Path) -> Any:
-    documents = _documents(file)
-    return documents[0] if documents else None
 
 
 def _documents(file: Path) -> list[Any]:

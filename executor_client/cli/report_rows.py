@@ -97,12 +97,7 @@ class Day:
 
 
 def days_of(entries: Sequence[Entry], flagged: Collection[str] = ()) -> tuple[Day, ...]:
-    """The rows, by day.
-
-    Args:
-        entries: what the report is about.
-        flagged: anchors of the records that differ from the audit log.
-    """
+    """The rows, by day. `flagged` are the anchors of the records that differ from the audit log."""
     days = [(on, [_row(one, on, flagged) for one in group]) for on, group in groupby(entries, _day_of)]
     fold = len(entries) >= FOLDED_FROM
     shown = [(on, rows, tuple(_folded(rows)) if fold else tuple(rows)) for on, rows in days]

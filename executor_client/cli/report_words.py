@@ -214,11 +214,9 @@ _BY_VERDICT: Final = MappingProxyType({EgressVerdict.OPEN: OPEN, EgressVerdict.U
 
 
 def concern_of(record: Record, *, with_network: bool = True) -> Concern | None:
-    """The worst problem of a record. None if there is none.
+    """The worst problem of a record; None if there is none.
 
-    Args:
-        record: an execution or a session.
-        with_network: False for an execution in a session: the network check is that of the session.
+    The network check of an execution in a session is that of the session: `with_network` is False for it.
     """
     proof = record.status.egress_proof if with_network else None
     found = {_BY_VERDICT.get(proof.verdict) if proof else None, _by_phase(record)}

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,40 +35,23 @@ from executor_client.model.results import Artifact, ExecutionResult
 _BY_SUFFIX: Final = {one.extension: one.name for one in LANGUAGES.values()}
 
 
-def _quantity(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """The callback of an option, whose value or values are parsed if there are any."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        try:
+            return tuple(map(parse, value)) if isinstance(value, tuple) else value and parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from error
+
+    return callback
+
+
+def _quantity(value: str) -> str:
     """Check an amount of a resource in the notation of Kubernetes."""
-    try:
-        if value is not None and parse_quantity(value) <= 0:
-            raise ValueError(f"{value!r} must be greater than 0")
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
+    if parse_quantity(value) <= 0:
+        raise ValueError(f"{value!r} must be greater than 0")
     return value
-
-
-def _image(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Check that a sandbox image is named by digest."""
-    try:
-        if value is not None:
-            check_image(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
-    return value
-
-
-def _permits(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Permit, ...]:
-    """Parse egress permits."""
-    try:
-        return tuple(map(parse_permit, values))
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
-
-
-def _mounts(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Mount, ...]:
-    """Parse mounts."""
-    try:
-        return tuple(map(parse_mount, values))
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param) from error
 
 
 def _files(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[WorkspaceFile, ...]:
@@ -165,21 +148,26 @@ class _Job:
     "-l", "--language", shell_complete=complete_language, help="Language; default: by the suffix of FILE, else python."
 )
 @click.option(
-    "--image", metavar="NAME@DIGEST", callback=_image, help="Sandbox image, by digest; default: the policy's."
+    "--image",
+    metavar="NAME@DIGEST",
+    callback=_parsed(check_image),
+    help="Sandbox image, by digest; default: the policy's.",
 )
 @click.option("--runtime-class", metavar="NAME", help="RuntimeClass, such as gvisor, or runc; default: the policy's.")
-@click.option("--cpu", metavar="QUANTITY", callback=_quantity, help=f"CPU of the sandbox; default: {Limits().cpu}.")
+@click.option(
+    "--cpu", metavar="QUANTITY", callback=_parsed(_quantity), help=f"CPU of the sandbox; default: {Limits().cpu}."
+)
 @click.option(
     "--memory",
     metavar="QUANTITY",
-    callback=_quantity,
+    callback=_parsed(_quantity),
     help=f"Memory of the sandbox, files included; default: {Limits().memory}.",
 )
 @click.option(
     "--egress",
     multiple=True,
     metavar="CIDR:PORT[/UDP]",
-    callback=_permits,
+    callback=_parsed(parse_permit),
     help="Egress that the policy or an approver must allow, such as 10.1.2.3/32:443; can be repeated.",
 )
 @click.option(
@@ -187,7 +175,7 @@ class _Job:
     "mounts",
     multiple=True,
     metavar="KIND:NAME:PATH",
-    callback=_mounts,
+    callback=_parsed(parse_mount),
     help="Read-only mount, such as pvc:data:/mnt/data or configmap:settings:/mnt/settings; can be repeated.",
 )
 @click.option(

@@ -251,9 +251,8 @@ class Execution:
     ) -> None:
         """Put what the log gives into the queue. A log that breaks off is read again, until this is cancelled."""
         transport = await self._connect()
-        started_at = execution.status.started_at
-        in_session = execution.spec.session_ref is not None
-        since = started_at - _CLOCK_SKEW if started_at and in_session else None
+        status, shared = execution.status, execution.spec.session_ref or execution.status.pod_reset
+        since = status.started_at - _CLOCK_SKEW if status.started_at and shared else None
         pause = _LOG_AGAIN_SECONDS
         while True:
             async with aclosing(transport.follow_log(execution.status.pod_name, since)) as lines:

@@ -6,7 +6,6 @@ from typing import Literal
 
 from codeexec_api import (
     CodeExecution,
-    CodeExecutionSpec,
     ExecutionApproval,
     ExecutionApprovalSpec,
     ExecutionRef,
@@ -94,7 +93,8 @@ class Reviewing(Connected):
                 "Secret, for example because the namespace's quota for Secrets is used up. The operator's log says why"
             )
         transport = await self.connect()
-        names = [payload_name(status.approval.code_secret, part) for part in range(_parts(spec))]
+        count = spec.payload_ref.parts if spec.payload_ref else 1
+        names = [payload_name(status.approval.code_secret, part) for part in range(count)]
         try:
             parts = [await transport.read_code(name) for name in names]
         except NotFound as error:
@@ -135,10 +135,6 @@ class Reviewing(Connected):
             expires_at=expires_at,
         )
         return await transport.decide(f"{meta.name}-{secrets.token_hex(4)}", spec)
-
-
-def _parts(spec: CodeExecutionSpec) -> int:
-    return spec.payload_ref.parts if spec.payload_ref else 1
 
 
 def _nothing_to_decide(execution: CodeExecution) -> NothingToDecide:

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 
+from opentelemetry.trace import Span
+
 from codeexec_api import ArtifactRequest, CodeExecution, CodeExecutionSpec, PayloadRef, SessionRef
 from executor_client.client.connected import Connected
 from executor_client.client.execution import Execution
@@ -61,14 +63,12 @@ class Running(Connected):
             Timeout: the code has not started within `request.start_seconds`, and was cancelled.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
-        blocks = all_prepared(blocks)
-        check_size(blocks, files)
+        prepared = all_prepared(blocks)
+        check_size(prepared, files)
         with telemetry.execution_span() as span:
             transport = await self.connect()
-            name, spec = self._specify(blocks, request, files, fetch, list_files, session)
-            telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
-            created = await self._create(transport, name, spec, payload_of(blocks, files))
-            handle = self._handle(name, created, request)
+            handle = await self._begin(transport, span, prepared, request, files, fetch, list_files, session)
+            name = handle.name
             canceller = asyncio.create_task(self._cancel_when(transport, name, cancelled or asyncio.Event()))
             try:
                 if on_output:
@@ -101,42 +101,31 @@ class Running(Connected):
                 session.
             CodeExecError: it could not be submitted; see `executor_client.exceptions`.
         """
-        blocks = all_prepared(blocks)
-        check_size(blocks, files)
+        prepared = all_prepared(blocks)
+        check_size(prepared, files)
         with telemetry.execution_span(telemetry.SUBMIT_SPAN_NAME) as span:
             transport = await self.connect()
-            name, spec = self._specify(blocks, request, files, fetch, list_files, session)
-            telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
-            created = await self._create(transport, name, spec, payload_of(blocks, files))
-            return self._handle(name, created, request)
+            return await self._begin(transport, span, prepared, request, files, fetch, list_files, session)
 
     def attach(self, name: str) -> Execution:
         """A handle on an execution that exists already. Does no I/O."""
         return Execution(self.connect, name)
 
-    def _handle(self, name: str, created: CodeExecution, request: Request) -> Execution:
-        return Execution(
-            self.connect,
-            name,
-            created,
-            approval=request.approval,
-            on_wait=request.on_wait,
-            start_seconds=request.start_seconds,
-        )
-
-    @staticmethod
-    def _specify(
+    async def _begin(
+        self,
+        transport: ClusterTransport,
+        span: Span,
         blocks: Sequence[PreparedBlock],
         request: Request,
         files: Sequence[WorkspaceFile],
         fetch: Sequence[str],
         list_files: ListFiles,
         session: str | None,
-    ) -> tuple[str, CodeExecutionSpec]:
+    ) -> Execution:
         request.check_alone(session)
         name = f"run-{secrets.token_hex(6)}"
         payload = payload_of(blocks, files)
-        return name, CodeExecutionSpec(
+        spec = CodeExecutionSpec(
             blocks=tuple(block.announce() for block in blocks),
             files=tuple(file.announce() for file in files) or None,
             payload_ref=PayloadRef(name=name, parts=count_parts(payload)) if payload else None,
@@ -150,6 +139,12 @@ class Running(Connected):
             egress=tuple(request.egress) or None,
             mounts=tuple(request.mounts) or None,
             traceparent=telemetry.traceparent(),
+        )
+        telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
+        created = await self._create(transport, name, spec, payload)
+        start_seconds = request.start_seconds
+        return Execution(
+            self.connect, name, created, approval=request.approval, on_wait=request.on_wait, start_seconds=start_seconds
         )
 
     async def _create(

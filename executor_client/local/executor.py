@@ -35,7 +35,6 @@ from executor_client.runtime import forks, telemetry
 from executor_client.workspace.transfers import keep_artifacts, keep_source
 from executor_client.workspace.work_dir import WorkDir
 
-_MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
 """Policies are about images, too, and must name one; here there is none."""
 _CLUSTER_ONLY: Final = {

@@ -10,6 +10,7 @@ from typing import Final
 from codeexec_api import Limits
 from codeexec_api.quantities import parse_quantity
 from executor_client.exceptions import LocalSandboxUnavailable
+from executor_client.local.system_calls import Program, numbers, refused, seccomp_program
 
 _SYSTEM: Final = ("/usr", "/lib", "/lib64", "/bin", "/sbin")
 """Programs and libraries, the same on each machine of a distribution."""
@@ -48,6 +49,10 @@ class Plan:
     file_bytes: int
     """Largest file."""
     endpoints: tuple[str, ...]
+    filter: Program
+    """System calls that are refused besides those that sandlock refuses."""
+    numbers: Mapping[str, int]
+    """Of system calls, by name."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Machine:
     """Its folders: the virtual environment, and the Python that this is of."""
     home: Path
     """Home folder of the caller, resolved."""
+    processor: str
+    """One of `ARCHITECTURES`."""
 
     def search_path(self) -> str:
         """PATH of the code."""
@@ -124,6 +131,8 @@ def plan(
         cpu_percent=max(1, int(cpu * 100)) if cpu < 1 else None,
         file_bytes=int(parse_quantity(limits.ephemeral_storage)),
         endpoints=tuple(endpoints),
+        filter=seccomp_program(machine.processor, refused(network=bool(endpoints))),
+        numbers=numbers(machine.processor),
     )
 
 

@@ -38,6 +38,7 @@ from executor_client.local.audit import LocalAuditLog
 from executor_client.local.plan import Machine, check_endpoint, plan
 from executor_client.local.record import Asked, BlockEnd, Happened, Output, begun, denied, finished, lost, unknown_here
 from executor_client.local.supervised import Stop, run_block
+from executor_client.local.system_calls import ARCHITECTURES
 from executor_client.local.workspace import Workspace, delete
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile
 from executor_client.model.code_reading import read_code
@@ -46,7 +47,6 @@ from executor_client.runtime import forks, telemetry
 from executor_client.runtime.extras import how_to_install
 from executor_client.workspace.work_dir import Stamp
 
-_MACHINES: Final = ("x86_64", "aarch64")
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
 """Policies are about images, too, and must name one; here there is none."""
 _NOBODY: Final = "this needs approval, and the local sandbox has nobody to ask"
@@ -330,7 +330,7 @@ def _command(language: str, machine: Machine) -> tuple[str, ...]:
 
 def _this_machine() -> Machine:
     prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
-    return Machine(python=sys.executable, prefixes=tuple(prefixes), home=Path.home().resolve())
+    return Machine(sys.executable, tuple(prefixes), home=Path.home().resolve(), processor=platform.machine())
 
 
 def _demand_platform() -> None:
@@ -342,8 +342,8 @@ def _demand_platform() -> None:
     lacking = ""
     if sys.platform != "linux":
         lacking = f"it runs {sys.platform}, and the local sandbox needs Linux"
-    elif platform.machine() not in _MACHINES:
-        lacking = f"its processor is {platform.machine()}, but must be one of {', '.join(_MACHINES)}"
+    elif platform.machine() not in ARCHITECTURES:
+        lacking = f"its processor is {platform.machine()}, but must be one of {', '.join(ARCHITECTURES)}"
     elif not sys.executable:
         lacking = "this Python doesn't know its own interpreter (sys.executable)"
     elif not _has_sandlock():

@@ -23,7 +23,6 @@ import ctypes
 import errno
 import json
 import os
-import platform
 import resource
 import select
 import signal
@@ -45,153 +44,14 @@ _CAPABILITY_VERSION: Final = 0x20080522
 _AGAIN_SECONDS: Final = 0.05
 _PIDFD_GETFD: Final = 438
 _PIDFD_THREAD: Final = os.O_EXCL
-_NOT_HERE: Final = 0xFFFF_FFFF
-"""Number of a system call that an architecture never had."""
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of classic BPF, on 32-bit words
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_X32: Final = 0x40000000
-_MSG_FASTOPEN: Final = 0x20000000
-_NEW_NAMESPACES: Final = 0x7E020080
-_FS_IOC_SETFLAGS, _FS_IOC_FSSETXATTR = 0x40086602, 0x401C5820
-
-ARCHITECTURES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""uname's machine: AUDIT_ARCH of the kernel, and column in the table of numbers."""
-_NUMBERS: Final = {
-    "socket": (41, 198),
-    "sendto": (44, 206),
-    "sendmsg": (46, 211),
-    "sendmmsg": (307, 269),
-    "fchmod": (91, 52),
-    "fchown": (93, 55),
-    "fsetxattr": (190, 7),
-    "fremovexattr": (199, 16),
-    "inotify_add_watch": (254, 27),
-    "mq_open": (240, 180),
-    "syslog": (103, 116),
-    "getdents": (78, _NOT_HERE),
-    "getdents64": (217, 61),
-    "futimesat": (261, _NOT_HERE),
-    "utime": (132, _NOT_HERE),
-    "utimes": (235, _NOT_HERE),
-    "utimensat": (280, 88),
-    "ioctl": (16, 29),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "prlimit64": (302, 261),
-    "setpriority": (141, 140),
-    "ioprio_set": (251, 30),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274),
-    "sched_setaffinity": (203, 122),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    **{
-        name: (number, number)
-        for name, number in {
-            "open_tree": 428,
-            "move_mount": 429,
-            "fsopen": 430,
-            "fspick": 433,
-            "mount_setattr": 442,
-            "fchmodat2": 452,
-            "setxattrat": 463,
-            "removexattrat": 466,
-            "open_tree_attr": 467,
-            "file_setattr": 469,
-        }.items()
-    },
-}
 _MOST_ENTRY_BYTES: Final = 1 << 16
 _TIMES_BYTES: Final = 32
-_Condition = tuple[int, str, int]
-_Refusals = dict[str, tuple[int, list[_Condition]]]
-
-# System call: (error, conditions); refused when one holds: (argument, "is" | "is not" | "has", value). Without: always.
-_REFUSED: Final[_Refusals] = {
-    # Attributes by descriptor: Landlock knows none, and sandlock looks at paths only. Files that may be read may be
-    # the caller's own, such as those of its virtual environment.
-    **{name: (errno.EPERM, []) for name in ("fchmod", "fchown", "fsetxattr", "fremovexattr")},
-    "ioctl": (errno.EPERM, [(1, "is", request) for request in (_FS_IOC_SETFLAGS, _FS_IOC_FSSETXATTR)]),
-    # Older ways to list folders and to set times, which sandlock doesn't look at.
-    **{name: (errno.ENOSYS, []) for name in ("getdents", "futimesat", "utime", "utimes")},
-    # Newer ways to the same; libraries fall back to the older calls, which sandlock looks at.
-    **{name: (errno.ENOSYS, []) for name in ("fchmodat2", "setxattrat", "removexattrat", "file_setattr")},
-    # Handles on files that may not be opened, and mounts.
-    **{
-        name: (errno.ENOSYS, [])
-        for name in ("open_tree", "open_tree_attr", "move_mount", "fsopen", "fspick", "mount_setattr")
-    },
-    # Who opens what, anywhere; a queue that other programs see; the kernel's log.
-    **{name: (errno.EPERM, []) for name in ("inotify_add_watch", "mq_open", "syslog")},
-    "clone": (errno.EPERM, [(0, "has", _NEW_NAMESPACES)]),
-    "clone3": (errno.ENOSYS, []),  # what it is asked for lies in memory; libraries fall back to clone
-    # Other processes of the same user; and the cores that the block was given.
-    **{
-        name: (errno.EPERM, [(0, "is not", 0)])
-        for name in (
-            "prlimit64",
-            "sched_setparam",
-            "sched_setscheduler",
-            "sched_setattr",
-            "migrate_pages",
-            "move_pages",
-        )
-    },
-    "setpriority": (errno.EPERM, [(0, "is not", 0), (1, "is not", 0)]),
-    "ioprio_set": (errno.EPERM, []),
-    "sched_setaffinity": (errno.EPERM, []),
-}
-_NO_NETWORK: Final[_Refusals] = {"socket": (errno.EACCES, [(0, "is not", socket.AF_UNIX)])}
+SUPERVISED: Final = ("getdents64", "utimensat")
+"""System calls that are made here, in the place of the block."""
 
 
-def _number(name: str) -> int:
-    return _NUMBERS[name][ARCHITECTURES[platform.machine()][1]]
-
-
-def seccomp_program(machine: str, refused: _Refusals) -> list[tuple[int, int, int, int]]:
-    """A filter as BPF instructions: (code, jump if true, jump if false, constant).
-
-    Raises:
-        KeyError: the numbers of this machine's system calls are not known.
-    """
-    architecture, column = ARCHITECTURES[machine]
-    program = [
-        (_LOAD, 0, 0, 4),
-        (_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
-        (_LOAD, 0, 0, 0),
-        (_AT_LEAST, 0, 1, _X32),
-        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
-    ]
-    for name, (error, conditions) in refused.items():
-        verdict = (_RETURN, 0, 0, _ERRNO | error)
-        body = [] if conditions else [verdict]
-        for argument, relation, value in conditions:
-            jump = (1, 0) if relation == "is not" else (0, 1)
-            body += [
-                (_LOAD, 0, 0, 16 + 8 * argument),
-                (_ANY_BIT if relation == "has" else _EQUAL, *jump, value),
-                verdict,
-            ]
-        if conditions:
-            body.append((_RETURN, 0, 0, _ALLOW))
-        program += [(_EQUAL, 0, len(body), _NUMBERS[name][column]), *body]
-    return [*program, (_RETURN, 0, 0, _ALLOW)]
-
-
-def _with_network() -> _Refusals:
-    """Plain TCP, and UDP for names, which sandlock looks up in this process and refuses to the code."""
-    return {
-        "socket": (errno.EACCES, [(0, "has", 0xFFFF_FFFF & ~0b1011), (2, "has", 0xFFFF_FFFF & ~0b1_0111)]),
-        # Opens a connection without `connect`, which is what Landlock and sandlock look at.
-        "sendto": (errno.EPERM, [(3, "has", _MSG_FASTOPEN)]),
-        "sendmsg": (errno.EPERM, [(2, "has", _MSG_FASTOPEN)]),
-        "sendmmsg": (errno.EPERM, [(3, "has", _MSG_FASTOPEN)]),
-    }
-
-
-def _install(program: list[tuple[int, int, int, int]]) -> None:
+def install(program: Sequence[Sequence[int]]) -> None:
+    """Have the kernel look at each system call from now on, also of all processes that this one starts."""
     instructions = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     kept = ctypes.create_string_buffer(instructions, len(instructions))
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -231,8 +91,7 @@ def _confine_self(plan: dict[str, Any]) -> None:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, plan["file_bytes"])
     _drop_capabilities()
-    refused = _REFUSED | (_with_network() if plan["endpoints"] else _NO_NETWORK)
-    _install(seccomp_program(platform.machine(), refused))
+    install(plan["filter"])
 
 
 # --- the block -----------------------------------------------------------------------------------------------------
@@ -275,13 +134,14 @@ class _ByDescriptor:
     def __init__(self, sandlock: Any, plan: dict[str, Any]) -> None:
         self._action = sandlock.NotifAction
         self.on_exception = sandlock.handler.ExceptionPolicy.DENY_EIO
+        self._listing, self._timing = (plan["numbers"][name] for name in SUPERVISED)
         self._writable = [os.path.realpath(path) for path in plan["writable"]]
         self._readable = self._writable + [os.path.realpath(path) for path in plan["readable"]]
 
     def handle(self, call: Any) -> Any:
         """What becomes of one system call."""
         try:
-            if call.syscall_nr == _number("getdents64"):
+            if call.syscall_nr == self._listing:
                 return self._action.returns(self._list(call))
             if call.args[1]:  # a path, which sandlock has looked at
                 return self._action.continue_()
@@ -292,7 +152,7 @@ class _ByDescriptor:
     def _list(self, call: Any) -> int:
         entries = ctypes.create_string_buffer(min(call.args[2] & 0xFFFF_FFFF, _MOST_ENTRY_BYTES))
         with self._copy(call, self._readable) as folder:
-            length = _checked(_libc.syscall(_number("getdents64"), folder, entries, len(entries)))
+            length = _checked(_libc.syscall(self._listing, folder, entries, len(entries)))
         if length and not call.write(call.args[1], entries.raw[:length]):
             raise OSError(errno.EFAULT, "no place for the entries")
         return length
@@ -300,7 +160,7 @@ class _ByDescriptor:
     def _set_times(self, call: Any) -> int:
         times = call.read(call.args[2], _TIMES_BYTES) if call.args[2] else None
         with self._copy(call, self._writable) as file:
-            return _checked(_libc.syscall(_number("utimensat"), file, None, times, call.args[3] & 0xFFFF_FFFF))
+            return _checked(_libc.syscall(self._timing, file, None, times, call.args[3] & 0xFFFF_FFFF))
 
     @contextmanager
     def _copy(self, call: Any, folders: Sequence[str]) -> Iterator[int]:
@@ -338,7 +198,7 @@ class _Block:
             net_allow=[f"tcp://{endpoint}" for endpoint in plan["endpoints"]],
         )
         by_descriptor = _ByDescriptor(sandlock, plan)
-        self._handlers = [(name, by_descriptor) for name in ("getdents64", "utimensat")]
+        self._handlers = [(name, by_descriptor) for name in SUPERVISED]
         self._argv = plan["argv"]
         self.ended, self._told = os.pipe()
         self.result: Any = None

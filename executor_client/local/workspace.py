@@ -100,9 +100,7 @@ class Workspace:
     ) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
         """Files made or changed since, in order of path; how many are not named; and the content of the small ones.
 
-        Args:
-            before: what was there.
-            sources: files that were put in since, which don't count.
+        `sources` were put in since, and don't count.
         """
         after = self.survey()
         names = sorted(_changed(before, after, sources))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -58,27 +59,19 @@ def moved(
     move = advance(status.phase, event)
     why = (reason or move.reason).value
     generation = execution.metadata.generation
-    digest = execution.spec.code_digest
-    conditions = set_condition(
-        _proof_conditions(status.conditions, update.get("egress_proof"), now, generation, status.egress),
-        condition(kind, holds=holds, reason=why, message=message, now=now, generation=generation),
-    )
-    if status.phase is Phase.AWAITING_APPROVAL and kind is ConditionType.FINISHED and event is not Event.CANCEL:
-        unapproved = condition(
-            ConditionType.APPROVED, holds=False, reason=why, message=message, now=now, generation=generation
-        )
-        conditions = set_condition(conditions, unapproved)
-    not_started = kind is ConditionType.FINISHED and status.started_at is None
-    if not_started:
-        waits = status.phase is Phase.AWAITING_APPROVAL and event is not Event.CANCEL
-        missing = ConditionType.ACCEPTED if waits or not status.conditions else ConditionType.STARTED
-        failed = condition(missing, holds=False, reason=why, message=message, now=now, generation=generation)
-        conditions = set_condition(conditions, failed)
+    result = partial(condition, reason=why, message=message, now=now, generation=generation)
+    proofs = _proof_conditions(status.conditions, update.get("egress_proof"), now, generation, status.egress)
+    conditions, took = set_condition(proofs, result(kind, holds=holds)), ""
     if kind is ConditionType.FINISHED:
         update["finished_at"] = now
-    took = ""
-    if kind is ConditionType.FINISHED and status.started_at:
-        took = duration((now - status.started_at).total_seconds())
+        waits = status.phase is Phase.AWAITING_APPROVAL and event is not Event.CANCEL
+        if waits:
+            conditions = set_condition(conditions, result(ConditionType.APPROVED, holds=False))
+        if status.started_at:
+            took = duration((now - status.started_at).total_seconds())
+        else:
+            missing = ConditionType.ACCEPTED if waits or not status.conditions else ConditionType.STARTED
+            conditions = set_condition(conditions, result(missing, holds=False))
     changes = {
         "phase": move.phase,
         "reason": why,
@@ -86,7 +79,7 @@ def moved(
         "conditions": conditions,
         "observed_generation": generation,
         "operator_version": VERSION,
-        "code_digest": digest,
+        "code_digest": execution.spec.code_digest,
         "summary": execution.spec.summary.model_copy(update={"duration": took}),
         **update,
     }
@@ -106,23 +99,16 @@ def moved_session(
     """The same for a session. READY becomes false when nothing can run in it any more."""
     status = session.status
     move = advance_session(status.phase, event)
-    why = (reason or move.reason).value
+    why, holds, generation = (reason or move.reason).value, not move.phase.terminal, session.metadata.generation
     changes = {
         "phase": move.phase,
         "reason": why,
         "message": message,
         "conditions": set_condition(
-            _proof_conditions(status.conditions, update.get("egress_proof"), now, session.metadata.generation),
-            condition(
-                kind,
-                holds=not move.phase.terminal,
-                reason=why,
-                message=message,
-                now=now,
-                generation=session.metadata.generation,
-            ),
+            _proof_conditions(status.conditions, update.get("egress_proof"), now, generation),
+            condition(kind, holds=holds, reason=why, message=message, now=now, generation=generation),
         ),
-        "observed_generation": session.metadata.generation,
+        "observed_generation": generation,
         "operator_version": VERSION,
         **({"ended_at": now} if move.phase.terminal else {}),
         **update,

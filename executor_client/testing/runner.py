@@ -120,7 +120,7 @@ class Runner:
         output, metadata = run.output, self._state.executions[run.name].metadata
         files = collected or Collected()
         parts = [] if output.small and not files.contents else output.parts(files.contents)
-        names = [output_name(metadata.name, metadata.uid, index) for index in range(len(parts))]
+        names = [output_name(metadata.name, metadata.uid, (index, index + 1)) for index in range(len(parts))]
         self._state.outputs.update(zip(names, parts, strict=True))
         return {
             **{name: output.status(name, referenced=bool(parts), complete=collected is not None) for name in STREAMS},

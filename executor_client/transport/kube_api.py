@@ -5,7 +5,7 @@ Every error of the API server or of the network leaves here as one of `exception
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
 
@@ -26,6 +26,8 @@ from executor_client.transport.kube_config import find
 _PAGE: Final = 50
 """Objects a page of a list: each may hold half a megabyte of output."""
 MERGE_PATCH: Final = "application/merge-patch+json"
+LONG_SECONDS: Final = 60
+"""For what may be large, such as a log."""
 
 
 class KubeApi:
@@ -159,6 +161,18 @@ class KubeApi:
         answer = await self.client.call_api(method, url, headers, body, form, _request_timeout=limits)
         response: aiohttp.ClientResponse = answer.response
         return response
+
+    @staticmethod
+    async def unparsed(request: Awaitable[Any], *usual: int) -> tuple[int, str]:
+        """Status and body of an answer that the library has not read; an ApiException for an unusual status."""
+        async with asyncio.timeout(LONG_SECONDS):
+            answer = await request
+            body = (await answer.read()).decode(errors="replace")
+        if answer.status not in (200, *usual):
+            error = ApiException(status=answer.status, reason=answer.reason)
+            error.body = body
+            raise error
+        return answer.status, body
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:

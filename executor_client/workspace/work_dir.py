@@ -33,11 +33,9 @@ class NameRefused(ValueError):
 
 
 def refusal(root: Path, name: str) -> str:
-    """Why a file that code made is not written under this name below a folder, or nothing.
+    """Why a file that code made is not written under this path below a folder, or nothing.
 
-    Args:
-        root: the folder.
-        name: path below it, with slashes. Links that stand there count as what they lead to.
+    Links that stand there count as what they lead to.
     """
     root = root.resolve()
     folder = root

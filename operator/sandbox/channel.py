@@ -35,12 +35,9 @@ class Loop:
         self._selector.unregister(descriptor)
 
     def serve(self, finished, deadline=None, collect=0.0):
-        """Wait for `finished()`; False if the deadline (of time.monotonic) comes first.
+        """Wait for `finished()`, asked after every round; False if the deadline (of time.monotonic) comes first.
 
-        Args:
-            finished: is asked after every round.
-            deadline: None waits for ever.
-            collect: seconds to wait where it pays.
+        `collect` is how many seconds to wait where it pays.
         """
         while not finished():
             left = None if deadline is None else deadline - time.monotonic()
@@ -74,12 +71,7 @@ class Input:
         return self._waiting.popleft() if self._waiting else None
 
     def begin(self, job, answer):
-        """A job runs: heed what cancels it, also in what has come behind it, and what `answer` takes.
-
-        Args:
-            job: its id.
-            answer: called with a message; returns whether it needs nothing more.
-        """
+        """A job runs: heed what cancels it, also in what has come already. `answer` returns True for what it takes."""
         self._job, self._answer, self.cancelled = job, answer, False
         self._sift()
 

@@ -78,11 +78,6 @@ def _processes():
     }
 
 
-def _volumes():
-    """How many entries each has."""
-    return {path: len(os.listdir(path)) for path in VOLUMES}
-
-
 def attributes(path):
     """Of a folder or a file. When it was last changed only its owner can set, so it counts where that is this user."""
     found = os.stat(path, follow_symlinks=False)
@@ -97,10 +92,6 @@ def attributes(path):
         "changed": changed_at,
         "marks": marks,
     }
-
-
-def _volume_attributes():
-    return {path: attributes(path) for path in VOLUMES}
 
 
 def _volume_usage():
@@ -171,25 +162,17 @@ def _sockets():
     return frozenset(line.split()[6] for line in _lines("/proc/net/unix")[1:])
 
 
-def _terminals():
-    return frozenset(os.listdir("/dev/pts"))
-
-
 def _descriptors():
     """This process's own, where each leads, how it was opened, and how many locks it has."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             facts = _lines(f"/proc/self/fdinfo/{name}")
-            state = [line for line in facts if line.startswith("flags:")], sum(map(_is_lock, facts))
-            found[name] = (os.readlink(f"/proc/self/fd/{name}"), *state)
+            flags, locks = ([one for one in facts if one.startswith(kind)] for kind in ("flags:", "lock:"))
+            found[name] = (os.readlink(f"/proc/self/fd/{name}"), flags, len(locks))
         except FileNotFoundError:  # that of the list itself
             continue
     return found
-
-
-def _is_lock(line):
-    return line.startswith("lock:")
 
 
 def _priority():
@@ -205,10 +188,6 @@ def _priority():
 
 def _limits():
     return {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
-
-
-def _oom_score():
-    return _lines("/proc/self/oom_score_adj")[0]
 
 
 def _execution():
@@ -236,10 +215,6 @@ def _signals():
 def _privileges():
     """Users, capabilities, seccomp, no_new_privs, tracer: the rest of what the kernel says of this process."""
     return {name: value for name, value in _status().items() if not name.startswith((*_VARYING, *_SIGNALS))}
-
-
-def _mounts():
-    return tuple(_lines("/proc/self/mountinfo"))
 
 
 def _namespaces():
@@ -270,26 +245,26 @@ def _lines(path):
 
 ROWS = {
     "Processes": _processes,
-    "Volumes": _volumes,
+    "Volumes": lambda: {path: len(os.listdir(path)) for path in VOLUMES},
     "VolumeUsage": _volume_usage,
     "Queues": _queues,
     "SystemVIPC": _sysv_ipc,
     "Keyrings": _keyrings,
     "Locks": _locks,
     "Sockets": _sockets,
-    "Terminals": _terminals,
+    "Terminals": lambda: frozenset(os.listdir("/dev/pts")),
     "Descriptors": _descriptors,
     "Priority": _priority,
     "Limits": _limits,
-    "OomScore": _oom_score,
+    "OomScore": lambda: _lines("/proc/self/oom_score_adj")[0],
     "Execution": _execution,
     "Signals": _signals,
     "Privileges": _privileges,
-    "Mounts": _mounts,
+    "Mounts": lambda: tuple(_lines("/proc/self/mountinfo")),
     "Namespaces": _namespaces,
     "TerminationLog": _termination_log,
     "Memory": _memory,
     "ContainerProcesses": _container_processes,
     "Isolation": isolation.facts,
-    "VolumeAttributes": _volume_attributes,
+    "VolumeAttributes": lambda: {path: attributes(path) for path in VOLUMES},
 }

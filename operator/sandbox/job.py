@@ -138,9 +138,7 @@ class Job:
     def _start(self, block, kept):
         """Start the program of a block and return its process number. Nothing else runs meanwhile.
 
-        Args:
-            block: what was submitted.
-            kept: whether it stands under its name in the workspace, too.
+        `kept`: it stands under its name in the workspace, too.
         """
         # A name that starts with a dash is a file, too.
         path = f"./{block['path']}" if block["path"].startswith("-") else block["path"]

@@ -326,14 +326,7 @@ async def delete(
 
 
 async def create(api: ApiServer, path: str, body: Mapping[str, Any], fault: Callable[[str], Fault]) -> Fault | None:
-    """Create an object, if none of its name is there.
-
-    Args:
-        api: where.
-        path: of the collection.
-        body: the object.
-        fault: what a refusal for good means, by the words of the API server.
-    """
+    """Create an object, if none of its name is there. `fault` makes a refusal for good of the API server's words."""
     give_up = time.monotonic() + _STARTING_SECONDS
     while True:
         try:

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from codeexec_api import CodeExecution, Reason
@@ -121,12 +122,12 @@ class Contents:
         """configmaps: create. A fault is a refusal for good; one of that name is the one that was asked for."""
         meta = execution.metadata
         body = {
-            "metadata": _belonging(output_name(meta.name, meta.uid, part.index), execution)
+            "metadata": _belonging(output_name(meta.name, meta.uid, part.frames), execution)
             | {"annotations": {EXPIRES_ANNOTATION: expires_at.isoformat()}},
             "immutable": True,
             "binaryData": {key: base64.b64encode(data).decode() for key, data in part.contents.items()},
         }
-        return await create(self._api, _CONFIG_MAPS.path(meta.namespace), body, _no_room)
+        return await create(self._api, _CONFIG_MAPS.path(meta.namespace), body, partial(Fault, Reason.QUOTA_EXCEEDED))
 
     async def list_outputs(self, namespace: str) -> list[Mapping[str, Any]]:
         """configmaps: list. The metadata of those that hold output."""
@@ -135,10 +136,6 @@ class Contents:
     async def delete_output(self, namespace: str, name: str, uid: str) -> None:
         """configmaps: delete. Only the ConfigMap with this UID; a ConfigMap that is gone already is fine."""
         await delete(self._api, _CONFIG_MAPS, namespace, name, uid=uid)
-
-
-def _no_room(message: str) -> Fault:
-    return Fault(Reason.QUOTA_EXCEEDED, message)
 
 
 def _belonging(name: str, execution: CodeExecution) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class EgressProber:
         Raises:
             OSError: the canary's port is in use.
         """
-        self._canary = await asyncio.start_server(_hang_up, port=self._canary_port)
+        self._canary = await asyncio.start_server(lambda _, writer: writer.close(), port=self._canary_port)
 
     async def know(self) -> None:
         """Look, so that pods can be made: each has to try the canary.
@@ -154,10 +154,6 @@ def _name_servers(resolv_conf: Path) -> list[Target]:
     words = [line.split() for line in resolv_conf.read_text().splitlines()] if resolv_conf.exists() else []
     servers = [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"]
     return [target for server in servers for target in (Target("dns", server, 53), Target("dns", server, 53, "UDP"))]
-
-
-async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.close()
 
 
 async def _answers(target: Target) -> bool:

@@ -48,11 +48,7 @@ class Share:
         self._pending, self._closed = 0, False
 
     async def need(self, pending: int) -> None:
-        """Wait until there is room for all that may come.
-
-        Args:
-            pending: bytes that have come, and that the holder doesn't count yet.
-        """
+        """Wait until there is room for all that may come. The holder doesn't count `pending` bytes that have come."""
         self._knows(pending)
         if not self.taken and not self._closed and not self._little:
             await self._room.take(self)

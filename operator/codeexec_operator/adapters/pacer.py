@@ -26,9 +26,7 @@ class Pacer:
     async def work(self, namespace: str, *, begun: bool = False) -> AsyncIterator[None]:
         """Wait until something may begin, and tell when it has ended.
 
-        Args:
-            namespace: whose it is.
-            begun: goes on with what had its turn already, and holds code or a pod: it comes before what has nothing.
+        `begun` goes on with what had its turn already, and holds code or a pod: it comes before what has nothing.
         """
         loop = asyncio.get_running_loop()
         place = loop.create_future()

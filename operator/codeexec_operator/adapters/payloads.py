@@ -36,9 +36,7 @@ class Payloads:
     async def watch(self, namespace: str, arrived: Callable[[str, str], None]) -> None:
         """Watch one namespace, until the API server ends that, or it fails.
 
-        Args:
-            namespace: a sandbox namespace.
-            arrived: called with it and the name of the execution whose payload has just been created.
+        `arrived` is called with it and the name of the execution whose payload has just been created.
         """
         try:
             async for kind, secret, size in self._cluster.watch_payloads(namespace):

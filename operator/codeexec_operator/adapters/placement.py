@@ -42,7 +42,7 @@ class Placement(PoolClaimant):
         self.asked: Verdict | None = None
         self._execution, self._register = execution, register
         self._session: SessionWorker | None = None
-        self._adopts = False
+        self._adopts = self.handed_back = False
         self._joined_at = self._since = now()
 
     # --- PodClaimant ---
@@ -156,22 +156,28 @@ class Placement(PoolClaimant):
 
     @property
     def may_hand_back(self) -> bool:
-        """True if its pod can go back to the pool after it: then the pod doesn't become its own at once."""
-        return bool(self._pool and self._pool.keeps_pods and self._claimed and not self._adopts and self.claim.tenant)
+        """True if its pod can go back to the pool after it: then the pod doesn't become its own at once.
 
-    def hand_back(self) -> bool:
-        """It is over: leave its pod to the pool, which keeps it for the same tenant. False if that can't be."""
+        A pod that had to be connected to anew can't: the pool would keep the connection that it has handed out.
+        """
+        pool, pod = self._pool, self._claimed
+        same = bool(pool and pool.keeps_pods and pod and pod.connection is self._worker.connection)
+        return same and not self._adopts and self.claim.tenant is not None
+
+    def hand_back(self) -> None:
+        """It is over: leave its pod to the pool, if that keeps it for the same tenant."""
         pool, claimed, tenant = self._pool, self._claimed, self.claim.tenant
         if not (pool and claimed and tenant and self.may_hand_back):
-            return False
-        if not pool.take_back(replace(claimed, sandbox=self._worker.sandbox), self._execution(), tenant):
-            return False
-        self._pool = None
-        self._has_none()
-        return True
+            return
+        if pool.take_back(replace(claimed, sandbox=self._worker.sandbox), self._execution(), tenant):
+            self.handed_back = True
+            self._pool = None
+            self._has_none()
 
     async def adopt(self, patch: Mapping[str, Any]) -> bool:
-        """Make the pod its own: from now on nobody else gets it."""
+        """Make the pod its own: from now on nobody else gets it. Unless it has none any more."""
+        if self.handed_back or self._worker.deleted:
+            return False
         self._adopts = True
         return await super().adopt(patch)
 

@@ -10,6 +10,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import SandboxPoolSpec
 from codeexec_api.names import POOL_LABEL
+from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, now
 from codeexec_operator.core.observed import Sandbox, is_blocked, parse_pod
@@ -18,6 +19,7 @@ from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import build_warm_up
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.pod_template import Template, template_label
+from codeexec_operator.core.starts import Starts
 
 _RACE_SECONDS: Final = 0.2
 
@@ -44,18 +46,20 @@ class PoolPods:
 
     Args:
         context: what all workers share.
-        namespace: of the pool.
+        pool: whose pods they are.
+        starts: hears of pods that start.
         changed: called when something new is known.
     """
 
-    def __init__(self, context: Context, namespace: str, changed: Callable[[], None]) -> None:
+    def __init__(self, context: Context, pool: ObjectMeta, starts: Starts, changed: Callable[[], None]) -> None:
         self.members: dict[str, Member] = {}
         self.admitted: dict[str, None] = {}
         """Names of those that were admitted, in that order."""
         self.full_at: datetime | None = None
         """When it was last seen that no node has room for one of them."""
         self._connections: dict[str, Connection] = {}
-        self._context, self._namespace, self._changed = context, namespace, changed
+        self._context, self._uid, self._namespace, self._changed = context, pool.uid, pool.namespace, changed
+        self._starts = starts
 
     @property
     def starting(self) -> int:
@@ -104,6 +108,7 @@ class PoolPods:
 
     async def create(self, name: str, manifest: Mapping[str, Any]) -> None:
         """Ask for a pod. From now on it counts."""
+        self._starts.began(self._uid)
         self.members[name] = Member(now(), template_label(manifest), Sandbox(requested=True))
         try:
             fault = await self._context.cluster.create_pod(manifest)
@@ -145,6 +150,7 @@ class PoolPods:
         """From now on it can be taken. Returns how long that has taken."""
         self.members[name] = replace(self.members[name], proven=proven)
         self.admitted[name] = None
+        self._starts.ended(self._uid)
         return now() - self.members[name].created_at
 
     def take(self, name: str, template: Template) -> ClaimedPod:
@@ -159,9 +165,14 @@ class PoolPods:
         self.admitted.pop(name, None)
         if connection := self._connections.pop(name, None):
             connection.close()
-        return self.members.pop(name, None)
+        member = self.members.pop(name, None)
+        if member and member.starting:
+            self._starts.ended(self._uid)
+        return member
 
     def close(self) -> None:
-        """Disconnect from all."""
+        """Disconnect from all, which start no more."""
+        for _ in range(self.starting):
+            self._starts.ended(self._uid)
         for connection in self._connections.values():
             connection.close()

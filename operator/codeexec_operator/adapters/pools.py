@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from codeexec_api import CodeExecution, PodLimits, Reason, SandboxPool, SandboxPoolStatus, Verdict
+from codeexec_api import CodeExecution, PodLimits, SandboxPool, SandboxPoolStatus, Verdict
 from codeexec_api.names import POOL_SUFFIX_LENGTH
 from codeexec_operator.adapters.pool_claims import Claims, PodClaimant
 from codeexec_operator.adapters.pool_pods import ClaimedPod, PoolPods
@@ -58,7 +58,7 @@ class PoolWorker(Worker):
     ) -> None:
         """`opened` is called with its namespace when executions may ask for pods."""
         self._seen = ObservedPool(pool)
-        self._pods = PoolPods(context, pool.metadata.namespace, self.wake)
+        self._pods = PoolPods(context, pool.metadata, starts, self.wake)
         self.claims = Claims(self.wake)
         self._unhurried = Unhurried()
         self._looked_at, self._listed, self._trouble = 0.0, False, ""
@@ -71,13 +71,13 @@ class PoolWorker(Worker):
         if int(pool.metadata.resource_version) > int(before.metadata.resource_version):
             self._seen = replace(self._seen, pool=pool)
             if pool.metadata.generation != before.metadata.generation:
-                self._reset_backoff()
+                self._seen = self._seen.without_problem()
                 self.claims.wake()
             self.wake()
 
     def policy_changed(self) -> None:
         """The policy of the namespace is another one."""
-        self._reset_backoff()
+        self._seen = self._seen.without_problem()
         self._know_policy()
         self.claims.wake()
         self.wake()
@@ -106,9 +106,6 @@ class PoolWorker(Worker):
             self.claims.lose(name)
         self.wake()
 
-    def _reset_backoff(self) -> None:
-        self._seen = replace(self._seen, problem=None, problem_at=None, problems=0)
-
     def serves(self, verdict: Verdict, limits: PodLimits, *, stateful: bool = False) -> bool:
         """True if executions, or stateful sessions, with this verdict and these limits get their pods here."""
         return not self.deleted and serves(self._seen, verdict, limits, stateful=stateful)
@@ -127,9 +124,8 @@ class PoolWorker(Worker):
 
     def leave(self, claimant: PodClaimant, pod: ClaimedPod | None) -> None:
         """An execution is over, or doesn't wait any more."""
-        gave_up = self.claims.leave(claimant, pod)
-        if gave_up and self._seen.problem and self._seen.problem.reason is Reason.QUOTA_EXCEEDED:
-            self._seen = replace(self._seen, problem_at=now(), problems=1)  # soon there is room again
+        if self.claims.leave(claimant, pod):
+            self._seen = self._seen.after_room(now())
         self.wake()
 
     def take_back(self, pod: ClaimedPod, execution: CodeExecution, tenant: Tenant) -> bool:
@@ -160,6 +156,7 @@ class PoolWorker(Worker):
         moment, admitted, queue = now(), self._pods.in_order(), self.claims.queue
         kept = self.claims.kept
         for claimant, name in assign_kept(queue, kept.view, template, self._seen, moment, self.context.timing):
+            self._seen = replace(self._seen, last_claim_at=moment)
             self.claims.take(claimant, kept.take(name))
         for claimant, name in assign(queue, admitted, template, self._seen, moment, self.context.timing):
             self._seen = replace(self._seen, last_claim_at=moment)
@@ -218,7 +215,7 @@ class PoolWorker(Worker):
     async def _carry_out(self, plan: Plan) -> None:
         problems = [one.problem for one in plan.actions if isinstance(one, actions.DropMember) and one.problem]
         if problems:
-            self._seen = replace(self._seen, problem=problems[0], problem_at=now(), problems=self._seen.problems + 1)
+            self._seen = self._seen.after_problem(problems[0], now())
             logger.warning("%s: gave up %s: %s", self.name, counted(len(problems), "pod"), problems[0].message)
             if is_broken(self._seen):
                 self.claims.wake()
@@ -240,7 +237,6 @@ class PoolWorker(Worker):
             case actions.ReadPool():
                 await self._read()
             case actions.CreateMember(name, manifest):
-                self._starts.began(self.meta.uid)
                 await self._pods.create(name, manifest)
             case actions.AttachMember(name):
                 self._pods.attach(name, self._seen.pool.spec)
@@ -268,10 +264,8 @@ class PoolWorker(Worker):
         if name not in self._pods.members:
             return
         took = self._pods.admit(name, proven)
-        self._reset_backoff()
-        self._seen = replace(self._seen, last_refill_ms=round(took.total_seconds() * 1000))
+        self._seen = replace(self._seen.without_problem(), last_refill_ms=round(took.total_seconds() * 1000))
         self._hand_out()
-        self._starts.ended(self.meta.uid)
         self.wake()
 
     async def _drop(self, name: str) -> None:
@@ -283,8 +277,6 @@ class PoolWorker(Worker):
             return  # else somebody has just got it
         if not member.sandbox.gone and not member.sandbox.fault:
             self.claims.discard(name)
-        if member.starting:
-            self._starts.ended(self.meta.uid)
         self.wake()
         await self._delete(name)
 
@@ -297,8 +289,6 @@ class PoolWorker(Worker):
             self.observe_pool(current)
 
     async def _end(self) -> None:
-        for _ in range(self._pods.starting):
-            self._starts.ended(self.meta.uid)
         self._pods.close()
         self.claims.kept.close()
         self._forget(self)

@@ -35,12 +35,7 @@ class Retries:
         self._told = ""
 
     def failed(self, error: Exception, what: str = "") -> float:
-        """A try has failed. Returns for how many seconds to wait before the next.
-
-        Args:
-            error: what it has failed with.
-            what: what could not be done, for the log.
-        """
+        """A try has failed. Returns how many seconds to wait before the next. The log says `what` could not be done."""
         self._failures += 1
         if self._failures == 1:
             self._since = time.monotonic()
@@ -62,14 +57,7 @@ class Retries:
         self._failures, self._told = 0, ""
 
     async def insist(self, what: str, tries: int, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
-        """Try something at most so often; False if it has failed each time.
-
-        Args:
-            what: what could not be done, for the log.
-            tries: the number of them.
-            call: what to try.
-            arguments: for the call.
-        """
+        """Try something at most so often; False if it has failed each time. The log says `what` could not be done."""
         for left in reversed(range(tries)):
             try:
                 await call(*arguments)

@@ -13,10 +13,7 @@ logger = logging.getLogger(__name__)
 async def sweep(cluster: Cluster, namespace: str, controller: Controller) -> None:
     """Look once through a namespace. One kind that can't be looked at holds up no other.
 
-    Args:
-        cluster: where to look.
-        namespace: a sandbox namespace.
-        controller: knows the executions that are not over, once they were listed.
+    `controller` knows the executions that are not over, once they were listed.
     """
     await all_of(
         [

@@ -31,13 +31,7 @@ class LeaseView:
 
 
 def observe(before: LeaseView | None, spec: Mapping[str, Any] | None, now: datetime) -> LeaseView:
-    """What a read of the Lease says.
-
-    Args:
-        before: what the read before said.
-        spec: of the Lease; None if there is no such Lease.
-        now: the time of the read.
-    """
+    """What a read of the Lease says, after what the read before said. `spec` is None if there is no such Lease."""
     found = spec or {}
     renewed, seconds = str(found.get("renewTime") or ""), found.get("leaseDurationSeconds") or LEASE_SECONDS
     since = before.unchanged_since if before and before.renewed == renewed else now
@@ -54,11 +48,7 @@ def look_after_client(
 ) -> Ending | ReadLease | datetime:
     """End the session, read its Lease, or when to look again.
 
-    Args:
-        name: of the Lease.
-        lease: what is known about it; None before the first read.
-        used_at: when an execution of the session last ended: then its client was there.
-        now: the time.
+    When an execution of the session last ended, `used_at`, its client was there.
     """
     lease = lease or unread(used_at)
     gone_at = max(lease.unchanged_since, used_at) + lease.duration

@@ -47,14 +47,9 @@ def judge(
     *,
     opened: Sequence[OpenedEgress] = (),
 ) -> EgressProof:
-    """What is shown by these observations.
+    """What is shown about `asked`, the targets that the runner was told to try, where this much is permitted.
 
-    Args:
-        asked: the targets that the runner was told to try.
-        answered: for each target that the runner tried, whether it answered.
-        reached_at: when each target last answered the operator.
-        now: the time of the judgement.
-        opened: what is permitted.
+    `answered` has the targets that the runner tried, `reached_at` when each last answered the operator.
     """
     reachable = {target for target, when in reached_at.items() if now - when <= FRESH}
     if any(answered.values()):

@@ -14,14 +14,7 @@ from codeexec_operator.core.outcome import Ending
 def unverified(
     image: str, policy: ExecutionPolicySpec | PolicyProblem | None, keys: Sequence[ImageKey], source: str = ""
 ) -> Ending | None:
-    """The refusal, if there are keys and none of them signed this image.
-
-    Args:
-        image: reference by digest.
-        policy: the policy of the namespace, which has the signatures.
-        keys: those of the cluster's owner. If there are none, every image will do.
-        source: where the policy is kept, for the message.
-    """
+    """The refusal, if the owner of the cluster has keys and none of them signed this image; without keys, none."""
     if not keys or not isinstance(policy, ExecutionPolicySpec):
         return None
     wanted = image.rpartition("@sha256:")[2]

@@ -51,10 +51,7 @@ class Keyring:
     def renewed(self, now: datetime, needed: Collection[str], make: Callable[[], bytes]) -> "Keyring":
         """With a new key if the newest is a day old, and without those that nobody needs any more.
 
-        Args:
-            now: the time.
-            needed: names of keys that executions which have not started were sealed with.
-            make: makes a private key.
+        `needed` are the keys that executions which have not started were sealed with.
         """
         keys = self.keys
         if not keys or now - keys[-1].created_at >= _NEW_AFTER:

@@ -1,12 +1,12 @@
 """What is known of a pool and of its pods, as small frozen values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from codeexec_api import ExecutionPolicySpec, SandboxPool
+from codeexec_api import ExecutionPolicySpec, Reason, SandboxPool
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.outcome import Ending, Proven
@@ -120,6 +120,19 @@ class ObservedPool:
     problem_at: datetime | None = None
     problems: int = 0
     """How many there were in a row."""
+
+    def after_problem(self, problem: Ending, now: datetime) -> "ObservedPool":
+        """The same, when one more pod was given up."""
+        return replace(self, problem=problem, problem_at=now, problems=self.problems + 1)
+
+    def after_room(self, now: datetime) -> "ObservedPool":
+        """The same, when a pod has ended: if a quota was used up, soon there is room again."""
+        used_up = self.problem is not None and self.problem.reason is Reason.QUOTA_EXCEEDED
+        return replace(self, problem_at=now, problems=1) if used_up else self
+
+    def without_problem(self) -> "ObservedPool":
+        """The same, when what was wrong may be wrong no more."""
+        return replace(self, problem=None, problem_at=None, problems=0)
 
 
 def is_asked(runner: RunnerView) -> bool:

@@ -1,7 +1,7 @@
 """Output that doesn't fit into the record: cut into parts while it arrives, so that only one of them is held here.
 
-What came compressed stays so, and the rest is compressed when its part is complete. Where a part ends depends on what
-came alone: frames that a runner sends again make the same parts.
+What came compressed stays so, and the rest is compressed when its part is complete. Where a full part ends depends on
+what came alone: frames that a runner sends again make the same parts. A part that ends elsewhere has another name.
 """
 
 import json
@@ -9,6 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Literal
 
 from codeexec_api.names import ORDER_KEY
@@ -36,6 +37,8 @@ class OutputPart:
     """What goes into one ConfigMap. Has no repr, so that output can't slip into a log line."""
 
     index: int
+    frames: tuple[int, int]
+    """Numbers of the frame that it begins with, and of the frame that comes after it."""
     contents: Mapping[str, bytes]
     """Gzip members by key."""
     starts: Mapping[str, bytes]
@@ -67,6 +70,7 @@ class Order:
 class Kept:
     """What is safe once a part is stored: bytes and digest of each stream, and the artifacts that are complete."""
 
+    frames: int
     streams: Mapping[StreamName, tuple[int, str]]
     artifacts: int
 
@@ -153,12 +157,17 @@ class OutputParts:
         contents = {f"{key}{GZIP_SUFFIX}": one.packed() for key, one in self.held.items()}
         contents[f"{ORDER_KEY}{GZIP_SUFFIX}"] = pack(json.dumps(self._order.runs, separators=(",", ":")).encode())
         starts = {key: bytes(one.start) for key, one in self.held.items() if one.begins}
-        self._waiting.append(OutputPart(self.count, contents, starts))
-        self.count += 1
         self.kept.append(kept)
+        self._waiting.append(OutputPart(self.count, self.frames[-1], contents, starts))
+        self.count += 1
         self.held, self._order, self._size = {}, Order(), 0
         if self.count > MAX_OUTPUT_PARTS:
             self.lose(self._waiting[-1], f"an execution can have at most {MAX_OUTPUT_PARTS} parts of output")
+
+    @property
+    def frames(self) -> list[tuple[int, int]]:
+        """Of each part, see `OutputPart.frames`. Parts of the same frames are the same, whoever has made them."""
+        return list(pairwise([0, *(one.frames for one in self.kept)]))
 
     def finish(self, kept: Kept) -> None:
         """Nothing more comes: what can't stand in the record becomes the last part."""

@@ -96,12 +96,7 @@ def is_new(execution: CodeExecution, now: datetime) -> bool:
 
 
 def hold(payload: Payload, *, waits: bool) -> Payload | HeldPayload:
-    """What to keep in memory of a payload, after its execution was accepted.
-
-    Args:
-        payload: verified.
-        waits: the execution may have to wait for long.
-    """
+    """What to keep in memory of a verified payload whose execution was accepted, and may have to wait for long."""
     size = sum(map(len, (*payload.blocks, *payload.files)))
     return HeldPayload(payload.secrets) if size and (waits or size > _HELD_BYTES) else payload
 
@@ -129,9 +124,7 @@ def open_payload(execution: CodeExecution, sealed: SealedPayload, keys: Keyring)
 def verify_payload(execution: CodeExecution, secrets: Sequence[Mapping[str, Any] | None]) -> Payload | PayloadProblem:
     """Check that Secrets are this execution's payload and hold exactly what the spec announces.
 
-    Args:
-        execution: the request.
-        secrets: one for each of `spec.payloadRef.parts`, in order; None for one that isn't there.
+    There is one for each of `spec.payloadRef.parts`, in order; None for one that isn't there.
     """
     first = execution.spec.payload_ref.name if execution.spec.payload_ref else ""
     named = [(payload_name(first, index), secret) for index, secret in enumerate(secrets)]

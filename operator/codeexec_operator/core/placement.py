@@ -185,12 +185,7 @@ class Step(Enum):
 def next_step(execution: CodeExecution, *, session: bool, pool: bool, served: bool, pod: Sandbox | None) -> Step | None:
     """What to change about the place of an execution, if anything.
 
-    Args:
-        execution: as it is known.
-        session: True if it is in line of its session.
-        pool: True if it has asked a pool.
-        served: True if that pool has pods for it.
-        pod: that it was given by the pool.
+    It is in line of its `session`; it has asked a `pool`, which has pods for it (`served`), and has given it `pod`.
     """
     phase = execution.status.phase
     if phase.terminal:

@@ -27,7 +27,7 @@ from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, Observ
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
-from codeexec_operator.core.reuse import give_up
+from codeexec_operator.core.reuse import give_up, most_uses
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_pool_pod
 
@@ -39,15 +39,7 @@ def can_start(seen: ObservedPool, now: datetime, timing: Timing) -> bool:
 
 
 def starts_wanted(seen: ObservedPool, starting: int, others: int, now: datetime, timing: Timing) -> int:
-    """How many pods would be starting, if only this pool were there.
-
-    Args:
-        seen: the pool.
-        starting: pods that start already.
-        others: pods that it has besides.
-        now: the time.
-        timing: how long to rest after a problem.
-    """
+    """How many pods would be starting, if only this pool were there, with so many `others` that don't start."""
     if not can_start(seen, now, timing):
         return starting
     return max(starting, seen.pool.spec.replicas + seen.queued - others)
@@ -71,10 +63,11 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
         kept[name] = member
         acts += [action] if action else []
         wakes.append(wake_at)
-    given_up, idle_until = give_up(seen, template, now, timing)
-    wakes += idle_until
     used = isinstance(template, Template) and seen.pool.spec.replicas > 0
     wanted = seen.pool.spec.replicas + seen.queued if used else 0
+    spare = max(0, wanted - sum(one.ready for one in kept.values()))
+    given_up, idle_until = give_up(seen, template, spare, now, timing)
+    wakes += idle_until
     held = seen.held_until is not None and now < seen.held_until
     if seen.held_until and held:
         wakes.append(min(seen.held_until, now + timedelta(seconds=timing.give_way_again)))
@@ -220,7 +213,7 @@ def _create_at(seen: ObservedPool, members: Mapping[str, Member], now: datetime,
     ready = sum(one.ready for one in members.values())
     if seen.queued or seen.last_claim_at is None:
         return now
-    low = 2 * ready < seen.pool.spec.replicas
+    low = 2 * ready < seen.pool.spec.replicas and most_uses(seen) == 1  # else a pod that is used may come back
     return seen.last_claim_at + timedelta(seconds=timing.low_refill_pause if low else timing.refill_pause)
 
 

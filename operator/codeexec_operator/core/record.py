@@ -77,7 +77,7 @@ def _result(seen: Observed, event: Event) -> dict[str, Any]:
         "artifacts": transcript.kept_artifacts(),
         "artifacts_omitted": transcript.artifacts_omitted,
         "output_refs": tuple(
-            OutputRef(name=output_name(meta.name, meta.uid, index)) for index in range(transcript.parts.count)
+            OutputRef(name=output_name(meta.name, meta.uid, frames)) for frames in transcript.parts.frames
         ),
     }
 

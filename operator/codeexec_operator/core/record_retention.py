@@ -111,14 +111,9 @@ def obstacle(
     exported: Mapping[str, int],
     now: datetime,
 ) -> Obstacle | None:
-    """Why a record that was chosen stays after all; None if it is to be deleted.
+    """Why a record stays after all, though its row was chosen; None if it is to be deleted.
 
-    Args:
-        record: as the API server has it now.
-        choice: what was chosen by its row.
-        policy: of its namespace.
-        exported: the newest resource version that was exported, by plural.
-        now: the time by the API server's clock.
+    `exported` is the newest resource version that was exported, by plural, and `now` the API server's time.
     """
     anchor = record.status.audit
     if not record.status.phase.terminal or (anchor.time if anchor else _UNKNOWN) != choice.row.written:

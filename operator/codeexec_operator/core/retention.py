@@ -17,10 +17,7 @@ def orphaned_payloads(
 ) -> list[tuple[str, str, str]]:
     """Name and UID of each payload Secret that no execution known here will use, and name of its execution.
 
-    Args:
-        secrets: metadata of the payload Secrets that there are.
-        awaited: names of those of executions that have not started.
-        now: the time.
+    `awaited` are those of executions that have not started.
     """
     return [
         (meta["name"], meta["uid"], (meta.get("labels") or {}).get(EXECUTION_LABEL, ""))

@@ -46,9 +46,12 @@ def may_follow(seen: ObservedPool, uses: int, execution: CodeExecution) -> bool:
 
 
 def give_up(
-    seen: ObservedPool, template: Template | Ending, now: datetime, timing: Timing
+    seen: ObservedPool, template: Template | Ending, spare: int, now: datetime, timing: Timing
 ) -> tuple[dict[str, DropMember], list[datetime]]:
-    """Kept pods that are of no use any more, by name, and when to look again at the others."""
+    """Kept pods that are of no use any more, by name, and when to look again at the others.
+
+    The pool lacks `spare` pods. More aren't kept, so it never has more than it should that are ready or kept.
+    """
     dropped: dict[str, DropMember] = {}
     wakes: list[datetime] = []
     for name, one in seen.kept.items():
@@ -61,4 +64,5 @@ def give_up(
             dropped[name] = DropMember(name)
         else:
             wakes.append(until)
-    return dropped, wakes
+    staying = [name for name in seen.kept if name not in dropped]  # the first has waited longest
+    return dropped | {name: DropMember(name) for name in staying[: max(0, len(staying) - spare)]}, wakes

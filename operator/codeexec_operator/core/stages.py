@@ -65,12 +65,7 @@ def known_reason(reason: str) -> str:
 
 
 def times_of(execution: CodeExecution, seen_at: datetime) -> Times:
-    """Of an execution that is over.
-
-    Args:
-        execution: with its final status.
-        seen_at: when this process first heard of it.
-    """
+    """Of an execution that is over, and of which this process first heard at `seen_at`."""
     status = execution.status
     accepted = find_condition(status.conditions, ConditionType.ACCEPTED)
     queued = find_condition(status.conditions, ConditionType.QUEUED)

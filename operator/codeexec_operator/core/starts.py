@@ -20,10 +20,7 @@ SHARED_SECONDS: Final = 0.2
 def fair_shares(wanted: Mapping[str, int], limit: int, turn: int) -> dict[str, int]:
     """How many of `limit` starts each namespace gets: all get the same, but none more than it wants.
 
-    Args:
-        wanted: how many pods each namespace has that start, and wants to start.
-        limit: how many may start at the same time.
-        turn: another number lets others have what can't be shared evenly.
+    Another `turn` lets others have what can't be shared evenly.
     """
     shares = dict.fromkeys(wanted, 0)
     names = deque(sorted(wanted))
@@ -72,12 +69,9 @@ class Starts:
         """When namespaces were compared, and the share of each."""
 
     def allowance(self, demand: Demand, limit: int, now: float) -> int:
-        """How many pods this pool may start now, besides those that are starting.
+        """How many pods this pool may start now, besides those that are starting, where `limit` may in all namespaces.
 
-        Args:
-            demand: of the pool, as it is now.
-            limit: how many pods may be starting in all namespaces.
-            now: seconds of a clock that is never set.
+        `now` is by a clock that is never set.
         """
         self._know(demand)
         allowed = self._share_of(demand.namespace, limit, now) - self._starting[demand.namespace]

@@ -69,7 +69,7 @@ class Timing:
     refill_pause: float = 1
     """How long a pool that is at least half full waits, after a pod was taken, before it starts others."""
     low_refill_pause: float = 0.3
-    """The same for one that is not half full: about what code takes that takes no time."""
+    """The same for one that is not half full: about what code takes that takes no time. Not where pods come back."""
     ping_every: float = 10
     """How often a pod that waits is asked whether it is still there."""
     ping_answer: float = 5
@@ -263,12 +263,7 @@ def connect(
 ) -> Plan | tuple[PodView, Readiness]:
     """What to do until the runner has reported, and its node is known; the pod and the report once that is so.
 
-    Args:
-        sandbox: the pod.
-        now: the time.
-        timing: limits of patience.
-        give_up_at: when nobody waits any more.
-        cluster_view: where its node has to be known; None if that was so before.
+    Without `cluster_view` its node was known before. Nobody waits any more from `give_up_at` on.
     """
     if sandbox.pod is None or not sandbox.pod.running:
         return Plan(wake_at=give_up_at)

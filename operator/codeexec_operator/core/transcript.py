@@ -234,7 +234,7 @@ class Transcript:
 
     def _now_kept(self) -> Kept:
         streams = {name: (one.kept_bytes, one.digest.hexdigest()) for name, one in self._streams.items()}
-        return Kept(streams, max(0, len(self.artifacts) - 1))  # more may come of the last one
+        return Kept(self._next, streams, max(0, len(self.artifacts) - 1))  # more may come of the last one
 
     def cut(self) -> bool:
         """Close a part before it is full, so that it can be stored; False if that can't be any more."""

@@ -9,11 +9,9 @@ from codeexec_operator.manifests.pod import owner_reference
 
 
 def build_network_policy(execution: CodeExecution, opened: Sequence[OpenedEgress]) -> dict[str, Any]:
-    """The policy, of the same name as the pod, which it selects by the UID of the execution.
+    """The policy, of the same name as the pod, which it selects by the UID of the execution that owns it.
 
-    Args:
-        execution: owns the policy, so that it goes when the record is deleted.
-        opened: one for each of the execution's permits, in their order.
+    `opened` has one for each of the execution's permits, in their order.
     """
     meta = execution.metadata
     return {

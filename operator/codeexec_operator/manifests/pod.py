@@ -85,11 +85,7 @@ def build_pod(owner: CodeExecution | CodeSession, **parts: Unpack[PodParts]) -> 
 def build_pool_pod(pool: SandboxPool, *, name: str, template: str, **parts: Unpack[PodParts]) -> dict[str, Any]:
     """The hardened pod that waits in a pool, which owns the pod until an execution or a session takes it.
 
-    Args:
-        pool: its owner.
-        name: of the pod; ends in twelve random hexadecimal digits.
-        template: digest of what the pod is made of.
-        parts: see `PodParts`.
+    `name` ends in twelve random hexadecimal digits, and `template` is the digest of what the pod is made of.
     """
     metadata = {
         "name": name,
@@ -103,9 +99,7 @@ def build_pool_pod(pool: SandboxPool, *, name: str, template: str, **parts: Unpa
 def build_adoption(owner: CodeExecution | CodeSession, *, deadline_seconds: int | None) -> dict[str, Any]:
     """The patch (JSON merge patch, RFC 7396) that makes a pod of a pool the own pod of an execution or a session.
 
-    Args:
-        owner: from now on it owns the pod.
-        deadline_seconds: the deadline, lowered; None leaves it as it is.
+    It lowers the deadline, or leaves it as it is.
     """
     meta = owner.metadata
     kind, label = (SESSION_KIND, SESSION_LABEL) if isinstance(owner, CodeSession) else (EXECUTION_KIND, EXECUTION_LABEL)

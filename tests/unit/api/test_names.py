@@ -40,15 +40,15 @@ def test_the_first_part_of_a_payload_has_the_name_that_the_spec_names() -> None:
 
 
 def test_outputs_are_named_after_execution_uid_and_part() -> None:
-    assert output_name("run-1", UID, 0) == "run-1-0f8fad5b-0"
-    assert output_name("run-1", UID[::-1], 0) != output_name("run-1", UID, 0)
+    assert output_name("run-1", UID, (0, 17)) == "run-1-0f8fad5b-0-17"
+    assert output_name("run-1", UID[::-1], (0, 1)) != output_name("run-1", UID, (0, 1))
 
 
 @pytest.mark.parametrize(
     "names",
     [
         [payload_name("x" * MAX_EXECUTION_NAME, part) for part in range(MAX_PAYLOAD_PARTS)],
-        [output_name("x" * MAX_EXECUTION_NAME, UID, part) for part in range(MAX_OUTPUT_PARTS)],
+        [output_name("x" * MAX_EXECUTION_NAME, UID, (part, 10**9)) for part in range(MAX_OUTPUT_PARTS)],
     ],
     ids=["payload", "output"],
 )

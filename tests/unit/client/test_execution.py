@@ -4,13 +4,21 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncGenerator, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from factories import NOW
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ConditionType, ExecutionPolicySpec, Phase, condition
+from codeexec_api import (
+    CodeExecution,
+    CodeExecutionStatus,
+    ConditionType,
+    ExecutionPolicySpec,
+    Phase,
+    PodReset,
+    condition,
+)
 from executor_client import (
     ApprovalWait,
     CodeExecError,
@@ -29,6 +37,7 @@ from executor_client import (
 )
 from executor_client.client import execution
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
+from executor_client.testing.transport import FakeTransport
 from executor_client.transport.protocol import ClusterTransport
 
 ME = Request(agent="me")
@@ -164,6 +173,33 @@ async def test_a_log_that_gives_nothing_for_long_is_still_asked_for(
     async with asyncio.timeout(10):
         assert (await anext(output)).text == "so far\n"
     await output.aclose()
+
+
+@pytest.mark.parametrize("reset", [None, PodReset(use=2, clean=True)], ids=["new", "used again"])
+async def test_a_log_is_read_without_most_of_what_others_have_said(
+    reset: PodReset | None, client: CodeExecutionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that is used again has the output of all executions before in its log."""
+    asked: list[datetime | None] = []
+    good_changes = FakeTransport.changes
+
+    async def changes(self: FakeTransport, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        async for one in good_changes(self, execution):
+            yield one.model_copy(update={"status": one.status.model_copy(update={"pod_reset": reset})})
+
+    async def listening(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+        asked.append(since)
+        async for line in good(pod, since):
+            yield line
+
+    monkeypatch.setattr(FakeTransport, "changes", changes)
+    handle = await bent(client, listening).submit(block("hang"), ME)
+    output = handle.output()
+    assert (await anext(output)).text == "so far\n"
+    await output.aclose()
+    started_at = (await client.get(handle.name)).status.started_at
+    assert started_at
+    assert asked == [reset and started_at - timedelta(minutes=1)]
 
 
 @pytest.mark.parametrize("code", [SourceBlock("rust", "x"), SourceBlock("python", "# filename: /etc/x.py\n1")])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
+from polling import until
 
 from codeexec_api import ExecutionPolicySpec, Limits, Phase, Reason
 from executor_client import (
@@ -209,7 +210,7 @@ async def test_a_cancelled_token_is_a_result_and_the_session_goes_on(fake: FakeC
     waiting_token = CancellationToken()
     await seen.wait()
     waiting = asyncio.create_task(call(executor, "x", token=waiting_token))
-    await wait_for_executions(fake, 2)
+    await until(lambda: len(fake.executions) == 2)
     waiting_token.cancel()
     result = await waiting
     assert (result.exit_code, result.output) == (1, "Code execution was cancelled.")
@@ -225,19 +226,13 @@ async def test_a_task_cancelled_along_with_its_token_still_has_a_result(fake: Fa
     executor, token = make(), CancellationToken()
     running = asyncio.create_task(call(executor, "hang", token=token))
     token.link_future(running)
-    await wait_for_executions(fake, 1)
+    await until(lambda: fake.executions)
     token.cancel()
     running.cancel()
     result = await running
     assert result.exit_code == 1
     assert result.output.endswith("Code execution was cancelled.")
     assert fake.executions[-1].status.phase is Phase.CANCELLED
-
-
-async def wait_for_executions(fake: FakeCluster, count: int) -> None:
-    async with asyncio.timeout(10):
-        while len(fake.executions) < count:  # noqa: ASYNC110 - the fake tells nobody
-            await asyncio.sleep(0)
 
 
 async def test_a_task_that_is_cancelled_stops_the_code(fake: FakeCluster, make: Make) -> None:
@@ -323,7 +318,7 @@ async def test_what_was_not_run_is_sent_again(fake: FakeCluster, make: Make, tmp
     executor, token = make(work_dir=tmp_path), CancellationToken()
     hanging = CancellationToken()
     running = asyncio.create_task(call(executor, "hang", token=hanging))
-    await wait_for_executions(fake, 1)
+    await until(lambda: fake.executions)
     (tmp_path / "late").write_text("1")
     waiting = asyncio.create_task(call(executor, "x", token=token))
     await asyncio.sleep(0)
@@ -369,7 +364,7 @@ async def test_a_second_cancellation_of_the_task_ends_the_wait(fake: FakeCluster
     executor, token = make(), CancellationToken()
     fake.stop_operator()
     running = asyncio.create_task(call(executor, "x", token=token))
-    await wait_for_executions(fake, 1)
+    await until(lambda: fake.executions)
     token.cancel()
     running.cancel()
     await asyncio.sleep(0.05)
@@ -492,7 +487,7 @@ async def test_a_cancelled_transfer_is_an_error(fake: FakeCluster, make: Make) -
     executor, token = make(), CancellationToken()
     hanging = CancellationToken()
     running = asyncio.create_task(call(executor, "hang", token=hanging))
-    await wait_for_executions(fake, 1)
+    await until(lambda: fake.executions)
     token.cancel()
     with pytest.raises(FileTransferError, match="was cancelled"):
         await executor.get_file_list(token)

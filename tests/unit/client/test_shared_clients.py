@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
+from polling import until
 
 from codeexec_api import Phase
 from executor_client import (
@@ -41,10 +42,8 @@ def behave(block: FakeBlock) -> FakeOutcome:
 
 async def started(fake: FakeCluster, number: int = 1) -> None:
     """Until so many executions are waited for."""
-    async with asyncio.timeout(10):
-        records = fake._simulation.state.executions
-        while sum(bool(one._readers) for one in records._versions.values()) < number:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    records = fake._simulation.state.executions
+    await until(lambda: sum(bool(one._readers) for one in records._versions.values()) >= number)
 
 
 async def test_stop_leaves_a_client_open_that_others_use(fake: FakeCluster) -> None:

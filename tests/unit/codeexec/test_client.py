@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from polling import until
 
 import codeexec
 from codeexec.testing import FakeBlock, FakeCluster, FakeOutcome
@@ -55,16 +56,9 @@ async def test_fetched_files_come_with_the_result() -> None:
     assert [one.path for one in result.artifacts] == ["a/out.csv", "b.bin"]
 
 
-async def until(fake: FakeCluster, count: int) -> None:
-    """Until so many executions are there."""
-    async with asyncio.timeout(60):
-        while len(fake.executions) < count:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 async def test_a_call_that_is_cancelled_stops_its_code(fake: FakeCluster, client: codeexec.Client) -> None:
     call = asyncio.create_task(client.run("hang"))
-    await until(fake, 1)
+    await until(lambda: fake.executions)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -83,7 +77,7 @@ async def test_a_time_limit_of_the_caller_s_own_does_so_too(fake: FakeCluster, c
 async def test_code_that_does_not_start_in_time_is_cancelled(fake: FakeCluster, client: codeexec.Client) -> None:
     async with client.session() as session:
         running = asyncio.create_task(session.run("hang", start_timeout=0.1))  # it starts at once, so it may go on
-        await until(fake, 1)
+        await until(lambda: fake.executions)
         with pytest.raises(codeexec.Timeout, match=r"did not start within 0\.2 s") as raised:
             await session.run("next", start_timeout=0.2)
         assert not running.done()

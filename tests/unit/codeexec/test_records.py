@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from polling import until
 
 import codeexec
 from codeexec.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
@@ -60,9 +61,7 @@ async def test_output_as_it_comes_and_the_end_that_somebody_else_makes(
     fake: FakeCluster, client: codeexec.Client
 ) -> None:
     call = asyncio.create_task(client.run("hang"))
-    async with asyncio.timeout(60):
-        while not fake.executions:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: fake.executions)
     name = fake.executions[0].metadata.name
     async with aclosing(client.executions.output(name)) as chunks:
         assert (await anext(chunks)).text == "done\n"

@@ -22,6 +22,7 @@ PACKAGES = {
     "codeexec": ROOT / "codeexec",
 }
 MODULES = [path for folder in PACKAGES.values() for path in sorted(folder.rglob("*.py"))]
+MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_CLASS = 400, 250
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 HARDENING = PACKAGES["codeexec_operator"] / "manifests" / "hardening.py"
 SECURITY_FIELDS = re.compile(
@@ -70,6 +71,21 @@ def test_the_standard_library_is_intact_from_the_root_of_the_checkout() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_each_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def lengths_of_classes(text: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and node.end_lineno:
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+def test_no_file_has_more_than_400_lines_and_no_class_more_than_250() -> None:
+    files = {name_of(path): path.read_text() for path in [*MODULES, *(ROOT / "operator" / "sandbox").rglob("*.py")]}
+    assert not {name: lines for name, text in files.items() if (lines := text.count("\n")) > MOST_LINES_OF_A_FILE}
+    classes = {
+        name + kind: lines for name, text in files.items() for kind, lines in lengths_of_classes(ast.parse(text))
+    }
+    assert not {name: lines for name, lines in classes.items() if lines > MOST_LINES_OF_A_CLASS}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -22,6 +22,7 @@ from autogen_ext.tools.code_execution import PythonCodeExecutionTool
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from polling import until
 
 from codeexec_api import ExecutionPolicySpec, PolicyLimits
 from executor_client import (
@@ -171,8 +172,7 @@ async def test_a_task_that_waits_for_its_turn_is_cancelled_at_once(executor: Any
     running = asyncio.create_task(executor.execute_code_blocks([CodeBlock(wait_for_ever(path), "python")], first))
     await heard(path)
     waiting = asyncio.create_task(executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken()))
-    while executor._sandbox._thread._work_queue.empty():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: not executor._sandbox._thread._work_queue.empty())
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -492,11 +492,11 @@ import asyncio, errno, importlib.util, platform, sys
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from executor_client import LocalSandboxExecutor, LocalSandboxUnavailable
-from executor_client.local import worker
+from executor_client.local import system_calls, worker
 
-worker._NUMBERS["landlock_create_ruleset"] = (444, 444)
+system_calls.NUMBERS["landlock_create_ruleset"] = (444, 444)
 refused = {"landlock_create_ruleset": (errno.ENOSYS, [])} if sys.argv[1] == "without" else {}
-worker._install(worker.seccomp_program(platform.machine(), refused))
+worker.install(system_calls.seccomp_program(platform.machine(), refused))
 
 async def main():
     async with LocalSandboxExecutor() as executor:

@@ -174,7 +174,7 @@ def test_anything_else_is_no_endpoint(endpoint: str) -> None:
 
 
 def a_plan(**limits: Any) -> Any:
-    machine = Machine("/opt/venv/bin/python", ("/opt/venv", "/usr", "/opt/venv"), Path("/home/ann"))
+    machine = Machine("/opt/venv/bin/python", ("/opt/venv", "/usr", "/opt/venv"), Path("/home/ann"), "x86_64")
     return plan(
         ["x"], machine=machine, workspace=Path("/s/workspace"), temporary=Path("/s/tmp"), limits=Limits(**limits)
     )
@@ -199,6 +199,6 @@ def test_the_plan_names_nothing_of_the_caller_s() -> None:
 
 @pytest.mark.parametrize("prefix", ["/", "/home", "/home/ann"])
 def test_a_python_that_is_installed_in_the_home_folder_is_refused(prefix: str) -> None:
-    machine = Machine("/x/python", (prefix,), Path("/home/ann"))
+    machine = Machine("/x/python", (prefix,), Path("/home/ann"), "aarch64")
     with pytest.raises(LocalSandboxUnavailable, match=f"installed in {prefix}, which contains the home folder"):
         plan(["x"], machine=machine, workspace=Path("/s"), temporary=Path("/t"), limits=Limits())

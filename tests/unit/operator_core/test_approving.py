@@ -25,6 +25,7 @@ from factories import (
     an_execution,
     seconds,
 )
+from plans import outcome, proof_of
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionApproval, Grant, Phase, Reason, SessionPhase
 from codeexec_operator.core.actions import (
@@ -42,7 +43,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, Sandbox, SessionView
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import Timing
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5, queue_notice=0.25, queue_recorded=5)
 POLICY = a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}, approvalTimeoutSeconds=600)
@@ -126,11 +127,6 @@ def in_session(**rest: Any) -> Observed:
     """It was approved, and waits for its turn in a session."""
     observed = approved(spec=SESSION_REF, session=a_view(turn=False, limits={"memory": "2Gi"}))
     return after(observed, plan(observed), **rest)
-
-
-def outcome(result: Plan) -> tuple[Phase, str]:
-    status = written(result)
-    return status.phase, status.reason
 
 
 def conditions(result: Plan) -> dict[str, tuple[str, str]]:
@@ -393,10 +389,8 @@ class TestApproved:
 
     def test_a_pod_of_a_pool_that_is_at_hand_gets_the_code_at_once(self) -> None:
         sandbox = a_sandbox(pod=a_pod(started_at=NOW), runner=a_runner())
-        assert sandbox.pod
-        assert sandbox.runner.ready
-        proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
-        result = plan(approved(payload=PAYLOAD, sandbox=sandbox, pool=pool(pod_name="large-1", proven=proven)))
+        pooled = pool(pod_name="large-1", proven=proof_of(sandbox))
+        result = plan(approved(payload=PAYLOAD, sandbox=sandbox, pool=pooled))
         assert outcome(result) == (Phase.RUNNING, "CodeStarted")
         assert starts(result)
 

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import CLUSTER_VIEW, NOW, a_policy, a_session, an_execution, seconds
+from factories import NOW, a_session, an_execution, seconds
 from kubernetes.aio.client.exceptions import ApiException
+from played_context import a_context, a_register
 
 from codeexec_api import AuditAnchor, CodeExecution, CodeExecutionStatus, Phase, SessionPhase
 from codeexec_api.audit import AuditEvent
@@ -19,13 +20,7 @@ from codeexec_api.audit_file import LogFile
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.metrics import Metrics
-from codeexec_operator.adapters.output_room import OutputRoom
-from codeexec_operator.adapters.placement import Register
-from codeexec_operator.adapters.recorder import Recorder
-from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.actions import Plan, StartCode
-from codeexec_operator.core.observed import Room
-from codeexec_operator.core.startup import Timing
 
 BOX = "codeexec-sandbox"
 
@@ -199,22 +194,8 @@ def test_a_line_that_was_torn_is_none_and_the_next_one_is_whole(monkeypatch: pyt
 
 def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> ExecutionWorker:
     """Of an execution whose sandbox is ready; what is handed to the runner is noted."""
-    policy = a_policy()
-    cluster: Any = SimpleNamespace(write_status=write)
-    telemetry: Any = SimpleNamespace(metrics=None)
-    event_recorder: Any = SimpleNamespace(written=lambda *_: None)
-    context: Any = SimpleNamespace(
-        cluster=cluster,
-        prober=SimpleNamespace(view_from=lambda *_: CLUSTER_VIEW),
-        policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
-        output=OutputRoom(),
-        timing=Timing(),
-        audit=audit,
-        recorder=Recorder(cluster, audit, event_recorder, telemetry, "1.2.3"),
-        telemetry=telemetry,
-    )
-    register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
-    worker = ExecutionWorker(context, an_execution(phase=Phase.STARTING), register, lambda _: None)
+    context = a_context(SimpleNamespace(write_status=write), audit=audit)
+    worker = ExecutionWorker(context, an_execution(phase=Phase.STARTING), a_register(), lambda _: None)
     worker.task.cancel()  # it is told what to do, and decides nothing
 
     async def start(job: Any, messages: Any) -> None:

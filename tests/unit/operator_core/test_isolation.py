@@ -21,6 +21,7 @@ from factories import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import outcome
 
 from codeexec_api import Boundary, CodeExecution, ExecutionPolicySpec, Phase, Reason, SandboxPool, SessionPhase
 from codeexec_operator.core.actions import AdmitMember, CreateMember, CreatePod, DropMember, Plan, StartCode
@@ -147,11 +148,6 @@ def reported(pod: PodView, **report: Any) -> Sandbox:
 
 def plan(observed: Observed, after: float = 0) -> Plan:
     return decide(observed, NOW + seconds(after), TIMING)
-
-
-def outcome(result: Plan) -> tuple[Any, str]:
-    assert result.status is not None
-    return getattr(result.status, "phase"), getattr(result.status, "reason")  # noqa: B009 one of three kinds
 
 
 def starts_code(result: Plan) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from factories import APPROVER, NOW, a_raw_file, a_session, an_execution
 from kubernetes.aio.client.exceptions import ApiException
+from polling import until
 
 from codeexec_api import (
     ApprovalStatus,
@@ -161,12 +162,6 @@ class Played:
 
 def count(metrics: Metrics, result: str) -> float:
     return metrics.registry.get_sample_value("codeexec_events_total", {"result": result}) or 0
-
-
-async def until(what: Any) -> None:
-    async with asyncio.timeout(5):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import CLUSTER_VIEW, IMAGE, NOW, a_policy, a_session, an_execution, seconds
+from factories import IMAGE, NOW, a_session, an_execution, seconds
+from played_context import a_context
 from work_done import WorkDone
 
 from codeexec_api import CodeSession, Limits, Phase, SandboxPool, SessionPhase, Verdict
@@ -19,10 +20,7 @@ from codeexec_operator.adapters import pools
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.egress_prober import EgressProber
-from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
-from codeexec_operator.adapters.output_room import OutputRoom
-from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.placement import Placement
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
@@ -57,20 +55,10 @@ class Stage:
     pods: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        metrics, policy = Metrics("1"), a_policy()
-
-        async def of(namespace: str) -> Any:
-            return policy
-
-        self.context: Any = SimpleNamespace(
-            cluster=self,
-            prober=SimpleNamespace(view=CLUSTER_VIEW, view_from=lambda *_: CLUSTER_VIEW),
-            policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
-            output=OutputRoom(),
-            turns=FairSlots(1),
-            pacer=Pacer(),
+        metrics = Metrics("1")
+        self.context = a_context(
+            self,
             timing=Timing(pool_status=3600),  # nothing is due by the clock
-            epoch=1,
             telemetry=SimpleNamespace(metrics=metrics),
             audit=AuditLog("1", metrics, lambda _: None),
         )

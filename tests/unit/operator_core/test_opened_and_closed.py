@@ -11,22 +11,14 @@ from typing import Any
 import pytest
 from factories import CLUSTER_VIEW, TARGET, a_policy, a_raw_block, a_secret, an_execution
 from played_cluster import REFUSED, PlayedCluster
+from played_context import a_context, a_register
+from polling import until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
-from codeexec_operator.adapters.audit import AuditLog
-from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.executions import ExecutionWorker
-from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.adapters.metrics import Metrics
-from codeexec_operator.adapters.output_room import OutputRoom
-from codeexec_operator.adapters.pacer import Pacer
-from codeexec_operator.adapters.placement import Register
-from codeexec_operator.adapters.recorder import Recorder
-from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.cluster_view import NodeView
-from codeexec_operator.core.observed import Fault, Room
+from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
-from codeexec_operator.core.startup import Timing
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 OUTDATED = Fault(Reason.POD_REFUSED, "the API server refused the pod: ...", admission=True)
@@ -77,39 +69,18 @@ class Played(PlayedCluster):
 
     def begin(self, policy: ExecutionPolicySpec | None = None) -> ExecutionWorker:
         metrics = SimpleNamespace(retried=lambda _: None, unexpected=lambda: self.heard.append("unexpected"))
-        policy = policy or a_policy(egress=[PERMIT])
-        audit: Any = AuditLog("1", Metrics("1"), lambda _: None)
-        telemetry: Any = SimpleNamespace(execution_over=lambda *_: None, metrics=metrics)
-        event_recorder: Any = SimpleNamespace(written=lambda *_: None)
-        cluster: Any = self
-
-        async def of(namespace: str) -> Any:
-            return policy
-
-        context: Any = SimpleNamespace(
-            cluster=self,
-            prober=SimpleNamespace(view_from=lambda *_: SEEN),
-            policies=SimpleNamespace(
-                default=policy, source=lambda _: "", known=lambda _: policy, of=of, just_changed=self.just_changed
-            ),
+        context = a_context(
+            self,
+            policy=policy or a_policy(egress=[PERMIT]),
+            view=SEEN,
+            telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
-            reader=CodeReader(),
-            output=OutputRoom(),
-            turns=FairSlots(1),
-            pacer=Pacer(),
-            timing=Timing(),
-            telemetry=telemetry,
-            sealing=SimpleNamespace(ring=()),
-            audit=audit,
-            recorder=Recorder(cluster, audit, event_recorder, telemetry, "1"),
         )
-        register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
-        return ExecutionWorker(context, self.execution, register, lambda _: self.ended.set())
+        context.policies.just_changed = self.just_changed
+        return ExecutionWorker(context, self.execution, a_register(), lambda _: self.ended.set())
 
     async def until(self, words: str) -> None:
-        async with asyncio.timeout(60):
-            while words not in self.heard:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: words in self.heard, every=0.01)
 
 
 class Approved(Played):
@@ -164,9 +135,7 @@ async def test_without_a_policy_there_is_no_pod() -> None:
 async def test_a_pod_that_admission_refuses_right_after_a_change_is_asked_for_again() -> None:
     played = Played(an_execution(), stale_admission=1)
     worker = played.begin()
-    async with asyncio.timeout(10):
-        while played.heard != ["create pod run-1-0f8fad5b"] * 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: played.heard == ["create pod run-1-0f8fad5b"] * 2, every=0.01)
     assert played.execution.status.phase is Phase.STARTING
     worker.observe_deletion()
     await asyncio.wait_for(played.ended.wait(), 5)

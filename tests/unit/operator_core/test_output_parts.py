@@ -13,7 +13,7 @@ from factories import UID, a_piece, a_transcript, an_artifact, block_end, compre
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codeexec_api.names import artifact_key
+from codeexec_api.names import artifact_key, output_name
 from codeexec_api.packing import GZIP_SUFFIX, unpack
 from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
 from codeexec_operator.core import output_parts as core
@@ -371,6 +371,28 @@ def test_what_the_record_says_of_output_is_true_wherever_parts_are_cut(
     for index, one in enumerate(transcript.kept_artifacts()):
         if one.fetched:
             assert stored[artifact_key(index)] == b"".join(sent[index] or ())
+
+
+@given(written=outputs, cuts=st.sets(st.integers(0, 25)), more_cuts=st.sets(st.integers(0, 25)))
+@example(written=[("stdout", "a")] * 9, cuts={2}, more_cuts=set())
+def test_what_a_leader_before_has_stored_is_read_only_where_it_is_the_same(
+    written: list[tuple[StreamName, str]], cuts: set[int], more_cuts: set[int]
+) -> None:
+    """Memory was short for one leader and not, or at another time, for the next one. Nothing stored is ever changed."""
+    there: dict[str, OutputPart] = {}
+    for cut_at in (cuts, more_cuts):
+        transcript, store = Transcript(), Store()
+        for number, frame in enumerate(numbered(*frames_of(written, []))):
+            store.take(transcript, [frame])
+            if number in cut_at and transcript.cut():
+                store.drain(transcript)
+        store.finish(transcript)
+        for part in store.parts:
+            there.setdefault(output_name("run", UID, part.frames), part)
+    parts = [plain(there[output_name("run", UID, frames)]) for frames in transcript.parts.frames]
+    stored = {name: b"".join(part.get(name, b"") for part in parts) for name in STREAMS}
+    for name in STREAMS:
+        holds(transcript, name, stored, "".join(text for stream, text in written if stream == name).encode())
 
 
 def test_parts_are_cut_as_long_as_enough_are_left_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from factories import (
     an_execution,
     seconds,
 )
+from plans import outcome
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, EgressVerdict, Permit, Phase, Reason
 from codeexec_api.names import EGRESS_LABEL, POOL_LABEL
@@ -69,11 +70,6 @@ def after(observed: Observed, result: Plan, **changes: Any) -> Observed:
     assert result.status is not None
     status = CodeExecutionStatus.model_validate(result.status.dump())
     return replace(observed, execution=observed.execution.model_copy(update={"status": status}), **changes)
-
-
-def outcome(result: Plan) -> tuple[Phase, str]:
-    assert isinstance(result.status, CodeExecutionStatus)
-    return result.status.phase, result.status.reason
 
 
 def asked_for(observed: Observed) -> tuple[CodeExecutionStatus, CreatePod]:

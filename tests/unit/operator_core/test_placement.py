@@ -23,17 +23,19 @@ from factories import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import proof_of
+from played_context import a_register
 
 from codeexec_api import Limits, Phase, SandboxPool, Verdict
 from codeexec_operator.adapters.controller import Controller
-from codeexec_operator.adapters.placement import Placement, Register
-from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.adapters.placement import Placement
+from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, Room, Sandbox
+from codeexec_operator.core.observed import ObservedSession, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.placement import Claim, Step, assign, has_turn, next_step, rank
 from codeexec_operator.core.pod_template import Template, template_of
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import Timing
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,7 @@ def template() -> Template:
 
 def a_member(**changes: Any) -> Member:
     sandbox = a_sandbox()
-    assert sandbox.pod
-    assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
-    return replace(Member(NOW, template().digest, sandbox, proven), **changes)
+    return replace(Member(NOW, template().digest, sandbox, proof_of(sandbox)), **changes)
 
 
 class TestQueue:
@@ -159,6 +158,66 @@ class TestSteps:
         assert next_step(an_execution(phase=phase), session=False, pool=asked, served=served, pod=pod) is step
 
 
+@pytest.fixture
+def claimed() -> tuple[Placement, Any, list[str]]:
+    """An execution whose code has ended in a pod that it got from a pool; and what the pool and the API server hear."""
+    heard: list[str] = []
+    execution = an_execution(phase=Phase.SUCCEEDED, requestedBy="user")
+
+    def take_back(pod: Any, *_: Any) -> bool:
+        heard.append(f"take back {pod.pod_name}")
+        return True
+
+    async def insist(_: str, __: Any, ___: str, pod: str, ____: Any) -> bool:
+        heard.append(f"adopt {pod}")
+        return True
+
+    pool: Any = SimpleNamespace(
+        keeps_pods=True,
+        take_back=take_back,
+        join=lambda one: one.receive(pod),
+        claims=SimpleNamespace(adopted=lambda _: None),
+    )
+    connection: Any = SimpleNamespace(changed=None)
+    pod: Any = ClaimedPod("default-1", a_sandbox(), connection, None, None, NOW)  # type: ignore[arg-type]
+    worker: Any = SimpleNamespace(
+        meta=execution.metadata,
+        context=SimpleNamespace(cluster=SimpleNamespace(patch_pod=None)),
+        insist=insist,
+        wake=lambda: None,
+        observe_pod=None,
+        deleted=False,
+    )
+    place = Placement(worker, lambda: execution, a_register(pool=pool))
+    place.ask(Verdict(IMAGE, None))
+    assert (worker.pod_name, worker.connection) == ("default-1", connection)
+    return place, worker, heard
+
+
+async def test_a_pod_that_was_handed_back_is_not_adopted_any_more(claimed: tuple[Placement, Any, list[str]]) -> None:
+    """Its adoption was decided, and had not begun."""
+    place, worker, heard = claimed
+    adoption = place.adopt({})
+    place.hand_back()
+    assert not await adoption
+    assert (heard, worker.connection) == (["take back default-1"], None)
+
+
+async def test_a_pod_that_is_being_adopted_is_not_handed_back(claimed: tuple[Placement, Any, list[str]]) -> None:
+    place, _, heard = claimed
+    assert await place.adopt({})
+    place.hand_back()
+    assert heard == ["adopt default-1"]
+
+
+def test_a_pod_that_was_connected_to_anew_is_not_handed_back(claimed: tuple[Placement, Any, list[str]]) -> None:
+    """The pool would hold the connection that has ended, and nobody would close the other."""
+    place, worker, heard = claimed
+    worker.connection = anew = SimpleNamespace(changed=None)
+    place.hand_back()
+    assert (heard, worker.connection) == ([], anew)
+
+
 async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session() -> None:
     """Its execution was deleted while it ran: who comes next must not wait for it for ever (B7)."""
     left: list[str] = []
@@ -174,8 +233,7 @@ async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session()
     worker: Any = SimpleNamespace(
         meta=execution.metadata, sandbox=Sandbox(), connection=None, wake=None, observe_pod=None
     )
-    register = Register(lambda *_: session, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
-    place = Placement(worker, lambda: execution, register)
+    place = Placement(worker, lambda: execution, a_register(session=session))
     place.step()
     await asyncio.wait_for(place.abandon_session(), 5)
     place.leave()

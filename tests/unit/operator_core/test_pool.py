@@ -18,6 +18,7 @@ from factories import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import proof_of
 
 from codeexec_api import Event, Limits, PodLimits, Reason, SandboxPool, Verdict
 from codeexec_operator.core.actions import (
@@ -37,7 +38,7 @@ from codeexec_operator.core.placement import is_for_use, serves
 from codeexec_operator.core.pod_template import Template, template_label, template_of
 from codeexec_operator.core.pool import can_start, decide_pool
 from codeexec_operator.core.pool_status import trouble_of
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import Timing
 
 TIMING = Timing(
     start_timeout=60,
@@ -76,10 +77,7 @@ def starting(sandbox: Sandbox | None = None, **changes: Any) -> Member:
 
 def ready(**changes: Any) -> Member:
     sandbox = a_sandbox()
-    assert sandbox.pod
-    assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
-    return replace(starting(sandbox), **{"proven": proven, **changes})
+    return replace(starting(sandbox), **{"proven": proof_of(sandbox), **changes})
 
 
 def plan(observed: ObservedPool, after: float = 0) -> Plan:
@@ -236,6 +234,15 @@ class TestWhen:
             assert created(plan(observed, pause)) != []
             assert reason_of(plan(observed)) == ("False", "ImagePullFailed")
 
+    @pytest.mark.parametrize(("reason", "problems"), [(Reason.QUOTA_EXCEEDED, 1), (Reason.POD_REFUSED, 2)])
+    def test_problems_are_counted_until_a_pod_is_good_or_a_quota_has_room(self, reason: Reason, problems: int) -> None:
+        fault, later = Ending(Event.FAULT, reason, "no"), NOW + seconds(9)
+        observed = seen().after_problem(fault, NOW).after_problem(fault, NOW + seconds(1))
+        assert (observed.problem, observed.problem_at, observed.problems) == (fault, NOW + seconds(1), 2)
+        ended = observed.after_room(later)
+        assert (ended.problem, ended.problems, ended.problem_at == later) == (fault, problems, problems == 1)
+        assert observed.without_problem() == seen() == seen().after_room(later)
+
     def test_where_a_quota_is_used_up_it_is_tried_often(self) -> None:
         full = Ending(Event.FAULT, Reason.QUOTA_EXCEEDED, "the quota is used up")
         for problems, pause in ((1, 1), (2, 2), (30, 4)):
@@ -280,9 +287,7 @@ class TestForUse:
 
     def test_none_whose_network_may_be_open_once_the_policy_asks_for_that(self) -> None:
         sandbox = a_sandbox(runner=a_runner(answered=True))
-        assert sandbox.pod
-        assert sandbox.runner.ready
-        leaky = ready(sandbox=sandbox, proven=prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1))
+        leaky = ready(sandbox=sandbox, proven=proof_of(sandbox))
         warned = {"policy": a_policy(egressProof="Warn")}
         assert self.for_use(leaky, **warned)
         assert not self.for_use(leaky)

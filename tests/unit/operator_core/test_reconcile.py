@@ -30,6 +30,7 @@ from factories import (
     seconds,
     the_end,
 )
+from plans import Walk, outcome
 
 from codeexec_api import CodeExecution, Phase, Reason
 from codeexec_operator.core.actions import (
@@ -100,11 +101,6 @@ def running(**rest: Any) -> Observed:
 
 def plan(observed: Observed, after: float = 0) -> Plan:
     return decide(observed, NOW + seconds(after), TIMING)
-
-
-def outcome(result: Plan) -> tuple[Phase, str]:
-    assert result.status is not None
-    return result.status.phase, result.status.reason
 
 
 def condition_of(result: Plan, kind: str) -> tuple[str, str]:
@@ -664,7 +660,7 @@ class TestFiles:
         assert result.status
         assert [(one.path, one.fetched) for one in result.status.artifacts] == [("a", True), ("b", False)]
         assert result.status.artifacts_omitted == 2
-        assert [one.name for one in result.status.output_refs] == ["run-1-0f8fad5b-0", "run-1-0f8fad5b-1"]
+        assert [one.name for one in result.status.output_refs] == ["run-1-0f8fad5b-0-1", "run-1-0f8fad5b-1-6"]
         assert result.status.stdout
         assert (result.status.stdout.referenced, result.status.stdout.kept_bytes) == (True, 700_000)
         assert result.status.output_order == ()
@@ -740,19 +736,8 @@ class TestFinished:
 
 
 def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> None:
-    """From created to forgotten, with the plan's status as the next observation."""
-    observed = seen()
-    actions: list[Any] = []
-
-    def step(after: float, **changes: Any) -> CodeExecution:
-        nonlocal observed
-        observed = replace(observed, **changes)
-        result = plan(observed, after)
-        actions.extend(type(action).__name__ for action in result.actions)
-        if result.status:
-            observed = replace(observed, execution=observed.execution.model_copy(update={"status": result.status}))
-        return observed.execution
-
+    walk = Walk(seen(), plan)
+    step = walk.step
     step(0)
     step(0.1, payload=PAYLOAD)
     step(0.2, sandbox=Sandbox(requested=True))
@@ -764,7 +749,7 @@ def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> No
     step(2.1, sandbox=a_sandbox(pod=ended, runner=RunnerView(PodLink.CLOSED, closed_at=NOW + seconds(2))))
     step(62)
     step(63, sandbox=a_sandbox(pod=ended, gone=True))
-    assert actions == ["ReadRequest", "CreatePod", "Attach", "DeletePayload", "StartCode", "DeletePod", "Forget"]
+    assert walk.actions == ["ReadRequest", "CreatePod", "Attach", "DeletePayload", "StartCode", "DeletePod", "Forget"]
     kinds = [one.type for one in execution.status.conditions]
     assert kinds == ["Accepted", "EgressClosed", "Started", "Finished"]
     assert CodeExecution.parse(execution.dump()) == execution

@@ -19,6 +19,7 @@ from factories import (
     an_execution,
     seconds,
 )
+from plans import proof_of
 
 from codeexec_api import CodeExecution, EgressVerdict, Phase, Reason
 from codeexec_operator.core.actions import (
@@ -36,7 +37,7 @@ from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import Timing
 
 TIMING = Timing(start_timeout=60, grace=5, queue_notice=0.25, queue_recorded=5)
 QUEUED = {"pool_name": "default", "pod_name": ""}
@@ -47,10 +48,7 @@ IN_LINE = PoolView("default", NOW, position=2, length=5, image=IMAGE)
 def claimed(*, answered: bool = False) -> dict[str, Any]:
     """A pod was handed out."""
     sandbox = a_sandbox(pod=a_pod(started_at=NOW - seconds(100)), runner=a_runner(answered=answered))
-    assert sandbox.pod
-    assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
-    return {"sandbox": sandbox, "pool": PoolView("default", NOW, image=IMAGE, pod_name=POD, proven=proven)}
+    return {"sandbox": sandbox, "pool": PoolView("default", NOW, image=IMAGE, pod_name=POD, proven=proof_of(sandbox))}
 
 
 def seen(phase: Phase = Phase.PENDING, *, status: Any = None, spec: Any = None, **rest: Any) -> Observed:

@@ -24,6 +24,7 @@ from factories import (
     seconds,
     the_end,
 )
+from plans import Walk, outcome
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, EgressProof, EgressVerdict, Phase, Reason, SessionPhase
 from codeexec_operator.core.actions import (
@@ -69,11 +70,6 @@ def running(**rest: Any) -> Observed:
 
 def plan(observed: Observed, after: float = 0) -> Plan:
     return decide(observed, NOW + seconds(after), TIMING)
-
-
-def outcome(result: Plan) -> tuple[Phase, str]:
-    assert result.status is not None
-    return result.status.phase, result.status.reason
 
 
 class TestPending:
@@ -388,19 +384,8 @@ def test_when_it_is_over_nothing_is_left_to_do() -> None:
 
 
 def test_it_is_started_once_on_the_whole_way_and_never_touches_the_pod() -> None:
-    """From created to forgotten, with the plan's status as the next observation."""
-    observed = seen(session=None)
-    actions: list[Any] = []
-
-    def step(after: float, **changes: Any) -> CodeExecution:
-        nonlocal observed
-        observed = replace(observed, **changes)
-        result = plan(observed, after)
-        actions.extend(type(action).__name__ for action in result.actions)
-        if result.status:
-            observed = replace(observed, execution=observed.execution.model_copy(update={"status": result.status}))
-        return observed.execution
-
+    walk = Walk(seen(session=None), plan)
+    step = walk.step
     step(0)
     step(0.1, payload=PAYLOAD, payload_read_at=NOW)
     step(0.2, session=a_view(SessionPhase.STARTING, turn=False))
@@ -411,5 +396,5 @@ def test_it_is_started_once_on_the_whole_way_and_never_touches_the_pod() -> None
     execution = step(3, payload=None, frames=FrameStream.OPEN, transcript=a_finished_transcript(text="1\n"))
     assert execution.status.phase is Phase.SUCCEEDED
     step(3.1, session=a_view(turn=False))
-    assert actions == [*["ReadRequest"] * 3, "DeletePayload", "StartCode", "Forget"]
+    assert walk.actions == [*["ReadRequest"] * 3, "DeletePayload", "StartCode", "Forget"]
     assert CodeExecution.parse(execution.dump()) == execution

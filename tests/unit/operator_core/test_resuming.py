@@ -21,6 +21,7 @@ from factories import (
     output,
     seconds,
 )
+from plans import outcome
 
 from codeexec_api import Phase, Reason, SessionPhase
 from codeexec_operator.core.actions import (
@@ -53,11 +54,6 @@ def running(*, spec: dict[str, Any] | None = None, status: dict[str, Any] | None
 
 def plan(observed: Observed, after: float = 0) -> Plan:
     return decide(observed, NOW + seconds(after), TIMING)
-
-
-def outcome(result: Plan) -> tuple[Phase, str]:
-    assert result.status is not None
-    return result.status.phase, result.status.reason
 
 
 class TestInItsOwnPod:

@@ -17,6 +17,7 @@ from factories import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import proof_of
 
 from codeexec_api import Limits, Reason, SandboxPool, Verdict
 from codeexec_operator.core.actions import CreateMember, DropMember
@@ -27,7 +28,7 @@ from codeexec_operator.core.pod_reset import Reset, reset_of
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool
 from codeexec_operator.core.reuse import may_follow, tenant_of
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import Timing
 
 TIMING = Timing(reset_answer=5, reuse_idle=10)
 ASKED = Verdict(IMAGE, None)
@@ -43,9 +44,9 @@ class Waiting:
         pass
 
 
-def a_pool(*, policy: dict[str, Any] | None = None, **rest: Any) -> ObservedPool:
+def a_pool(*, policy: dict[str, Any] | None = None, replicas: int = 1, **rest: Any) -> ObservedPool:
     meta = {"name": "default", "namespace": "codeexec-sandbox", "uid": "1", "resourceVersion": "7", "generation": 1}
-    pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": 1}})
+    pool = SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": replicas}})
     known = {"policy": a_policy(**(REUSE if policy is None else policy)), "cluster_view": CLUSTER_VIEW, "members": {}}
     return ObservedPool(pool, **{**known, "names": NAMES, "allowance": 9, **rest})
 
@@ -67,9 +68,7 @@ def kept(
     tenant: Tenant | None = None, *, uses: int = 1, clean: bool = True, job: str = "last", **changes: Any
 ) -> KeptPod:
     sandbox = a_sandbox()
-    assert sandbox.pod
-    assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
+    proven = proof_of(sandbox)
     reset = Reset(job, clean, ("Processes",), "" if clean else "Volumes: 1 more", 3)
     sandbox = replace(sandbox, runner=replace(sandbox.runner, reset=reset))
     member = Member(NOW, template().digest, sandbox, proven)
@@ -184,6 +183,33 @@ def test_a_pod_that_is_fit_stays_and_counts() -> None:
 def test_who_waits_gets_one_more_beside_it() -> None:
     plan = decide_pool(a_pool(kept={"pod": kept()}, queued=1), NOW + seconds(1), TIMING)
     assert [one.name for one in plan.actions if isinstance(one, CreateMember)] == [NAMES[0]]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "queued", "ready", "staying"),
+    [(2, 0, 0, 2), (2, 0, 1, 1), (2, 0, 2, 0), (2, 1, 2, 1), (4, 0, 1, 3), (1, 0, 3, 0), (0, 0, 0, 0)],
+)
+def test_no_more_are_kept_than_the_pool_lacks(replicas: int, queued: int, ready: int, staying: int) -> None:
+    """It has filled up again while code ran in them. Who has waited longest goes first."""
+    member = kept().member
+    members = {f"default-{number}": replace(member, sandbox=a_sandbox()) for number in range(ready)}
+    pods = {f"pod-{number}": kept() for number in range(3)}
+    seen = a_pool(members=members, kept=pods, queued=queued, replicas=replicas)
+    plan = decide_pool(seen, NOW + seconds(1), TIMING)
+    dropped = [one.name for one in plan.actions if isinstance(one, DropMember) and one.name in pods]
+    assert dropped == [f"pod-{number}" for number in range(3 - staying)]
+
+
+@pytest.mark.parametrize(("policy", "queued", "after"), [(REUSE, 0, 1), ({}, 0, 0.3), (REUSE, 1, 0)])
+def test_a_pool_fills_up_when_pods_that_are_used_have_had_time_to_come_back(
+    policy: dict[str, Any], queued: int, after: float
+) -> None:
+    seen = a_pool(policy=policy, last_claim_at=NOW, queued=queued)
+    makes = [
+        any(isinstance(one, CreateMember) for one in decide_pool(seen, NOW + seconds(at), TIMING).actions)
+        for at in (after - 0.01, after)
+    ]
+    assert makes == [after == 0, True]
 
 
 def test_it_gives_way_first_where_others_find_no_room() -> None:

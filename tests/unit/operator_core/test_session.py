@@ -17,6 +17,7 @@ from factories import (
     a_session,
     seconds,
 )
+from plans import Walk, outcome
 
 from codeexec_api import CodeSession, CodeSessionStatus, Reason, SessionPhase
 from codeexec_operator.core.actions import (
@@ -71,12 +72,6 @@ def ready(**rest: Any) -> ObservedSession:
 
 def plan(observed: ObservedSession, after: float = 0) -> Plan:
     return decide_session(observed, NOW + seconds(after), TIMING)
-
-
-def outcome(result: Plan) -> tuple[SessionPhase, str]:
-    assert result.status is not None
-    assert isinstance(result.status.phase, SessionPhase)
-    return result.status.phase, result.status.reason
 
 
 def condition_of(result: Plan, kind: str) -> tuple[str, str]:
@@ -382,19 +377,8 @@ class TestOver:
 
 
 def test_the_pod_is_made_once_and_deleted_once_on_the_whole_way() -> None:
-    """From created to forgotten, with the plan's status as the next observation."""
-    observed = seen(policy_read=False)
-    actions: list[Any] = []
-
-    def step(after: float, **changes: Any) -> CodeSession:
-        nonlocal observed
-        observed = replace(observed, **changes)
-        result = plan(observed, after)
-        actions.extend(type(action).__name__ for action in result.actions)
-        if result.status:
-            observed = replace(observed, session=observed.session.model_copy(update={"status": result.status}))
-        return observed.session
-
+    walk = Walk(seen(policy_read=False), plan)
+    step = walk.step
     step(0)
     step(0.1, policy_read=True)
     step(0.2, sandbox=Sandbox(requested=True))
@@ -406,6 +390,6 @@ def test_the_pod_is_made_once_and_deleted_once_on_the_whole_way() -> None:
     session = step(9 + IDLE)
     assert (session.status.phase, session.status.executions) == (SessionPhase.ENDED, 1)
     step(200, sandbox=a_sandbox(gone=True))
-    assert actions == ["ReadPolicy", "CreatePod", "Attach", "DeletePod", "Forget"]
+    assert walk.actions == ["ReadPolicy", "CreatePod", "Attach", "DeletePod", "Forget"]
     assert [one.type for one in session.status.conditions] == ["Accepted", "EgressClosed", "Ready"]
     assert CodeSession.parse(session.dump()) == session

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from factories import CLUSTER_VIEW, IMAGE, NOW, a_pod, a_policy, a_runner, a_sandbox, a_session, seconds
+from plans import proof_of
 
 from codeexec_api import CodeSessionStatus, SessionPhase
 from codeexec_operator.core.actions import (
@@ -20,7 +21,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.observed import ClaimedView, ObservedSession, PodLink, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import Timing
 
 TIMING = Timing(start_timeout=60, grace=5, list_grace=15, attach_retry=1)
 POD = "default-0123456789ab"
@@ -38,10 +39,7 @@ def seen(
 def claimed(*, answered: bool = False) -> dict[str, Any]:
     """A pod was handed out."""
     sandbox = a_sandbox(pod=OF_POOL, runner=a_runner(answered=answered))
-    assert sandbox.pod
-    assert sandbox.runner.ready
-    proven = prove(sandbox.pod, sandbox.runner.ready, CLUSTER_VIEW, NOW, 1)
-    return {"sandbox": sandbox, "pool_asked": True, "claimed": ClaimedView("default", POD, proven)}
+    return {"sandbox": sandbox, "pool_asked": True, "claimed": ClaimedView("default", POD, proof_of(sandbox))}
 
 
 def ready(**rest: Any) -> ObservedSession:

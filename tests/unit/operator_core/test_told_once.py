@@ -11,23 +11,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import CLUSTER_VIEW, a_policy, an_execution
+from factories import an_execution
 from played_cluster import PlayedCluster
+from played_context import a_context, a_register
+from polling import until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker
-from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
-from codeexec_operator.adapters.output_room import OutputRoom
-from codeexec_operator.adapters.pacer import Pacer
-from codeexec_operator.adapters.placement import Register
-from codeexec_operator.adapters.recorder import Recorder
-from codeexec_operator.adapters.rooms import Rooms
-from codeexec_operator.core.observed import Room
-from codeexec_operator.core.startup import Timing
 
 
 def stored(execution: CodeExecution, version: int, **changes: Any) -> CodeExecution:
@@ -65,32 +59,14 @@ class Played(PlayedCluster):
 
     def context(self) -> Any:
         metrics = SimpleNamespace(retried=self.retries.append, unexpected=lambda: self.told.append("unexpected"))
-        policy = a_policy()
-
-        async def of(namespace: str) -> Any:
-            return policy
-
-        audit: Any = AuditLog("1", Metrics("1"), self.lines.append)
-        telemetry: Any = SimpleNamespace(execution_over=self.execution_over, metrics=metrics)
-        event_recorder: Any = SimpleNamespace(written=lambda *_: None)
-        cluster: Any = self
-        return SimpleNamespace(
-            cluster=self,
-            prober=SimpleNamespace(view_from=lambda *_: CLUSTER_VIEW),
-            policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
-            payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
-            output=OutputRoom(),
-            timing=Timing(),
-            turns=FairSlots(1),
-            pacer=Pacer(),
-            telemetry=telemetry,
-            audit=audit,
-            recorder=Recorder(cluster, audit, event_recorder, telemetry, "1"),
+        return a_context(
+            self,
+            telemetry=SimpleNamespace(execution_over=self.execution_over, metrics=metrics),
+            audit=AuditLog("1", Metrics("1"), self.lines.append),
         )
 
     def begin(self, ended: asyncio.Event) -> ExecutionWorker:
-        register = Register(lambda *_: None, lambda _: None, lambda *_: None, Rooms(lambda _: Room(), lambda _: None))
-        self.worker = ExecutionWorker(self.context(), self.execution, register, lambda _: ended.set())
+        self.worker = ExecutionWorker(self.context(), self.execution, a_register(), lambda _: ended.set())
         return self.worker
 
 
@@ -105,9 +81,7 @@ async def test_once_when_it_was_written_though_the_watch_tells_of_it_too() -> No
 async def test_once_when_the_answer_to_the_last_write_was_lost() -> None:
     ended, played = asyncio.Event(), Played(an_execution(cancelled=True), loses_answers=True)
     worker = played.begin(ended)
-    async with asyncio.timeout(5):
-        while not played.retries:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: played.retries)
     played.answers.set()
     worker.observe_leaving(int(played.execution.metadata.resource_version))
     await asyncio.wait_for(ended.wait(), 5)
@@ -142,9 +116,7 @@ async def test_never_of_what_was_over_before_this_process_came(phase: Phase) -> 
 
 
 async def quiet(played: Played, controller: Controller) -> None:
-    async with asyncio.timeout(5):
-        while controller.census().executions or not played.told:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: played.told and not controller.census().executions, every=0.01)
 
 
 async def test_once_when_it_is_heard_of_late() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from factories import an_execution
 from kubernetes.aio.client.exceptions import ApiException
+from polling import until
 
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
@@ -96,9 +97,7 @@ class Conflicting(Idle):
 
 
 async def decided_twice(worker: Conflicting) -> None:
-    async with asyncio.timeout(20):
-        while worker.decided < 2:  # noqa: ASYNC110 - each pass of the loop
-            await asyncio.sleep(0)
+    await until(lambda: worker.decided >= 2)
     await asyncio.sleep(0.05)
 
 
@@ -143,8 +142,7 @@ async def test_a_namespace_with_much_to_decide_holds_up_no_other() -> None:
         return Told(CONTEXT, an_execution().metadata.model_copy(update={"namespace": namespace}))
 
     workers = [worker("flood") for _ in range(200)] + [worker("quiet")]
-    while len(order) < len(workers):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: len(order) == len(workers))
     assert order.index("quiet") <= 2
     for one in workers:
         one.task.cancel()
