@@ -31,7 +31,8 @@ def _lean(execution: CodeExecution) -> CodeExecution:
     if not execution.status.phase.terminal:
         return execution
     spec = execution.spec.model_copy(update={"sealed_payload": None})
-    heavy = {"stdout": None, "stderr": None, "output_order": (), "blocks": (), "artifacts": (), "output_refs": ()}
+    heavy = {"stdout": None, "stderr": None, "output_order": (), "blocks": (), "artifacts": ()}
+    heavy |= {"output_refs": (), "output_store": None}
     return execution.model_copy(update={"spec": spec, "status": execution.status.model_copy(update=heavy)})
 
 

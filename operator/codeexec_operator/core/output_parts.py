@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 from codeexec_api.names import ORDER_KEY
 from codeexec_api.packing import GZIP_SUFFIX, pack
-from codeexec_api.v1alpha1.bounds import MAX_INLINE_BYTES, MAX_OUTPUT_PARTS
+from codeexec_api.v1alpha1.bounds import MAX_INLINE_BYTES
+from codeexec_operator.core.output_place import CONFIG_MAPS, OutputPlace
 
 PART_BYTES: Final = 640 * 1024
 """A part is closed when it holds this much; one more frame fits on top into a ConfigMap of 1 MiB."""
@@ -33,7 +34,7 @@ STREAMS: Final[tuple[StreamName, StreamName]] = ("stdout", "stderr")
 
 @dataclass(frozen=True, repr=False)
 class OutputPart:
-    """What goes into one ConfigMap. Has no repr, so that output can't slip into a log line."""
+    """What goes into one ConfigMap or object of a store. Has no repr, so that output can't slip into a log line."""
 
     index: int
     contents: Mapping[str, bytes]
@@ -114,6 +115,7 @@ class _Held:
 class OutputParts:
     """The parts of one execution. `take` hands them out to be stored; `lose` says that this was not possible."""
 
+    place: OutputPlace = CONFIG_MAPS
     count: int = 0
     """How many there are, without those that could not be stored."""
     lost: str = ""
@@ -157,8 +159,8 @@ class OutputParts:
         self.count += 1
         self.kept.append(kept)
         self.held, self._order, self._size = {}, Order(), 0
-        if self.count > MAX_OUTPUT_PARTS:
-            self.lose(self._waiting[-1], f"an execution can have at most {MAX_OUTPUT_PARTS} parts of output")
+        if self.count > self.place.parts:
+            self.lose(self._waiting[-1], f"an execution can have at most {self.place.parts} parts of output")
 
     def finish(self, kept: Kept) -> None:
         """Nothing more comes: what can't stand in the record becomes the last part."""

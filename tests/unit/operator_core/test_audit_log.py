@@ -25,6 +25,7 @@ from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.actions import Plan, StartCode
 from codeexec_operator.core.observed import Room
+from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.startup import Timing
 
 BOX = "codeexec-sandbox"
@@ -208,6 +209,7 @@ def a_worker(audit: AuditLog, write: Callable[..., Any], started: list[str]) -> 
         prober=SimpleNamespace(view_from=lambda *_: CLUSTER_VIEW),
         policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy),
         output=OutputRoom(),
+        outputs=SimpleNamespace(place=CONFIG_MAPS),
         timing=Timing(),
         audit=audit,
         recorder=Recorder(cluster, audit, event_recorder, telemetry, "1.2.3"),

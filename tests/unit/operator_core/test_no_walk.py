@@ -29,6 +29,7 @@ from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.observed import PodView, Room
+from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.placement import Claim
 from codeexec_operator.core.startup import Timing
 
@@ -67,6 +68,7 @@ class Stage:
             prober=SimpleNamespace(view=CLUSTER_VIEW, view_from=lambda *_: CLUSTER_VIEW),
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             output=OutputRoom(),
+            outputs=SimpleNamespace(place=CONFIG_MAPS),
             turns=FairSlots(1),
             pacer=Pacer(),
             timing=Timing(pool_status=3600),  # nothing is due by the clock

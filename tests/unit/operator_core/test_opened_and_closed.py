@@ -25,6 +25,7 @@ from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.cluster_view import NodeView
 from codeexec_operator.core.observed import Fault, Room
+from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.startup import Timing
 
@@ -95,6 +96,7 @@ class Played(PlayedCluster):
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
             reader=CodeReader(),
             output=OutputRoom(),
+            outputs=SimpleNamespace(place=CONFIG_MAPS),
             turns=FairSlots(1),
             pacer=Pacer(),
             timing=Timing(),

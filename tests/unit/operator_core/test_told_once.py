@@ -27,6 +27,7 @@ from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.observed import Room
+from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.startup import Timing
 
 
@@ -80,6 +81,7 @@ class Played(PlayedCluster):
             policies=SimpleNamespace(default=policy, source=lambda _: "", known=lambda _: policy, of=of),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
             output=OutputRoom(),
+            outputs=SimpleNamespace(place=CONFIG_MAPS),
             timing=Timing(),
             turns=FairSlots(1),
             pacer=Pacer(),
