@@ -123,7 +123,8 @@ class Client:
             limits: of the sandbox; default: those of the client.
             files: put into the workspace before; content by path. At most 64, and with the code 16,000,000 bytes.
             fetch: which files to bring back in `Result.files`: paths, or patterns with * and ?. At most 63, and
-                16 MiB together; what is larger stands only in `Result.artifacts`.
+                16 MiB together, or 128 MiB if the cluster has an output store; what is larger stands only in
+                `Result.artifacts`.
             egress: where code may connect to, such as `10.1.2.3/32:443`; see docs/egress.md.
             mounts: what code may read besides its files, such as `pvc:data:/mnt/data`.
             on_output: called in a worker thread with each piece of output as it comes.

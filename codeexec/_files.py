@@ -25,7 +25,7 @@ class Files:
         self._handle = handle
 
     async def read(self, path: str) -> bytes:
-        """The content of a file of at most 16 MiB.
+        """The content of a file of at most 16 MiB, or 128 MiB if the cluster has an output store.
 
         Raises:
             FileMissing: there is no such file; a FileNotFoundError.
@@ -37,7 +37,7 @@ class Files:
         return content
 
     async def read_text(self, path: str, encoding: str = "utf-8") -> str:
-        """The content of a file of at most 16 MiB as text.
+        """The content of a file as text; sizes as in `read`.
 
         Raises:
             UnicodeDecodeError: the file holds other bytes.
@@ -46,7 +46,7 @@ class Files:
         return (await self.read(path)).decode(encoding)
 
     async def read_many(self, paths: Sequence[str]) -> dict[str, bytes]:
-        """The content of at most 64 files that have at most 16 MiB together, by path, as one operation.
+        """The content of at most 64 files, by path, as one operation; their sizes together as in `read`.
 
         Raises:
             Error: as `read`; the text names the files.

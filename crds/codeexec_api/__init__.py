@@ -1,7 +1,7 @@
 """The contract of codeexec: kinds, policy, phases and names, shared by the operator and the client.
 
-Needs pydantic only, and `codeexec_api.sealing` cryptography. `python -m codeexec_api` writes the CRDs and the generated
-documents.
+Needs pydantic only, `codeexec_api.sealing` cryptography, and `codeexec_api.store_files` fsspec.
+`python -m codeexec_api` writes the CRDs and the generated documents.
 """
 
 from codeexec_api.approval import Ruling, judge
@@ -28,6 +28,7 @@ from codeexec_api.v1alpha1.execution_status import (
     OpenedEgress,
     OutputRef,
     OutputRun,
+    OutputStoreRef,
     PodReset,
     StreamStatus,
     Summary,
@@ -89,6 +90,7 @@ __all__ = [
     "OpenedEgress",
     "OutputRef",
     "OutputRun",
+    "OutputStoreRef",
     "PayloadRef",
     "Permit",
     "Phase",

@@ -96,7 +96,12 @@ def output_name(execution_name: str, uid: str, frames: tuple[int, int]) -> str:
 
     What one leader has stored and another one stores again has the same name only if it is the same.
     """
-    return "-".join((pod_name(execution_name, uid), *map(str, frames)))
+    return f"{pod_name(execution_name, uid)}-{part_name(frames)}"
+
+
+def part_name(frames: tuple[int, int]) -> str:
+    """How these frames are written in the names of parts of the output: `0-37`."""
+    return "-".join(map(str, frames))
 
 
 def block_key(index: int) -> str:

@@ -10,6 +10,7 @@ from codeexec_api.names import NODE_RUNTIME, POLICY_NAME
 from codeexec_api.permits import allows, covers, fault_of
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1.approval import Grant
+from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES
 from codeexec_api.v1alpha1.code_rules import CodeAction
 from codeexec_api.v1alpha1.execution import CodeExecutionSpec
 from codeexec_api.v1alpha1.limits import Limits
@@ -18,6 +19,10 @@ from codeexec_api.v1alpha1.pool import SandboxPoolSpec
 from codeexec_api.v1alpha1.session import CodeSessionSpec
 
 Request = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
+_STORE: Final = (
+    f"; more than {MAX_OUTPUT_BYTES} needs an output store (Helm value outputStore.url) and a policy whose "
+    "maxLimits.outputBytes allows that"
+)
 _OVERRIDES: Final = frozenset(AgentRule.model_fields) & frozenset(ExecutionPolicySpec.model_fields)
 
 
@@ -137,6 +142,14 @@ def inheriting(policy: ExecutionPolicySpec, default: ExecutionPolicySpec) -> Exe
     )
 
 
+def capped(policy: ExecutionPolicySpec, output_bytes: int) -> ExecutionPolicySpec:
+    """The policy where there is place for this much of each output stream."""
+    if policy.max_limits.output_bytes <= output_bytes:
+        return policy
+    limits = policy.max_limits.model_copy(update={"output_bytes": output_bytes})
+    return policy.model_copy(update={"max_limits": limits})
+
+
 def policy_for(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
     """The policy as it counts for this request: with the first of its agent rules that fits, if one does."""
     policy = _with_rule(spec, policy)
@@ -195,8 +208,9 @@ def _sandbox(spec: Request, policy: ExecutionPolicySpec, image: str) -> Iterator
         classes = [name for name in (policy.runtime_class_name, *policy.runtime_class_names) if name]
         yield from _among("spec.runtimeClassName", spec.runtime_class_name, classes, more.runtime_class_names)
     yield from _above("spec.limits.pids", spec.limits.pids, highest.pids, more.max_limits.pids)
-    if isinstance(spec.limits, Limits):
-        yield from _above("spec.limits.outputBytes", spec.limits.output_bytes, highest.output_bytes, None)
+    if isinstance(spec.limits, Limits) and (found := spec.limits.output_bytes) > highest.output_bytes:
+        store = _STORE if found > MAX_OUTPUT_BYTES >= highest.output_bytes else ""
+        yield Violation("spec.limits.outputBytes", str(found), f"at most {highest.output_bytes}{store}"), False
     for name, field in (("cpu", "cpu"), ("memory", "memory"), ("ephemeralStorage", "ephemeral_storage")):
         asked, ceiling, approvable = (getattr(one, field) for one in (spec.limits, highest, more.max_limits))
         if parse_quantity(asked) > parse_quantity(ceiling):

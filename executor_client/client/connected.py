@@ -88,4 +88,6 @@ class Connected:
 
 
 async def _connect(ref: ClusterRef) -> Transport:
-    return await Transport.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
+    return await Transport.connect(
+        kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace, output_store=ref.output_store
+    )

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
-from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS
+from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS, MAX_STORED_PARTS
 from executor_client.client.approvals import ApprovalWait, Patience
 from executor_client.client.live_output import LiveOutput
 from executor_client.client.waiting import OnWait, Waiting
-from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled, Timeout
+from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled, OutputUnavailable, Timeout
 from executor_client.model.results import (
     Contents,
     ExecutionResult,
@@ -291,8 +291,20 @@ async def read_contents(transport: ClusterTransport, execution: CodeExecution) -
     """
     at_once = asyncio.Semaphore(_READS_AT_ONCE)
 
-    async def read(name: str) -> Mapping[str, bytes]:
+    async def read(part: int) -> Mapping[str, bytes]:
         async with at_once:
-            return await transport.read_output(name)
+            return await transport.read_output(execution, part)
 
-    return Contents.join(await asyncio.gather(*(read(ref.name) for ref in execution.status.output_refs)))
+    stored = execution.status.output_store
+    if stored and len(stored.parts) > MAX_STORED_PARTS:
+        raise OutputUnavailable(
+            f"execution {execution.metadata.name}: status.outputStore.parts has {len(stored.parts)} entries; at most "
+            f"{MAX_STORED_PARTS} are possible"
+        )
+    parts = range(len(stored.parts if stored else execution.status.output_refs))
+    reading = [asyncio.create_task(read(part)) for part in parts]
+    try:
+        return Contents.join(await asyncio.gather(*reading), stored=stored is not None)
+    except BaseException:
+        await asyncio_tasks.stop(*reading)
+        raise

@@ -23,6 +23,8 @@ class ClusterRef:
     namespace: str = DEFAULT_NAMESPACE
     kubeconfig: str | None = None
     context: str | None = None
+    output_store: str | None = None
+    """URL of the store that the platform owner keeps large output in. None: CODEEXEC_OUTPUT_STORE, if that is set."""
 
 
 @dataclass(frozen=True)

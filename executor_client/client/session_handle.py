@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from codeexec_api import Phase
-from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES, MAX_STORED_BYTES
 from executor_client.client.request import ListFiles, OnOutput, Request
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
@@ -119,7 +119,8 @@ class SessionHandle(ABC):
         _demand_success(result)
         if left := [f"{one.path} ({one.size_bytes} bytes)" for one in result.artifacts if not one.fetched]:
             raise FileTransferError(
-                f"too large to be fetched together (at most {MAX_FETCH_BYTES} bytes at a time): {', '.join(left)}"
+                f"too large to be fetched together (at most {MAX_FETCH_BYTES} bytes at a time, or {MAX_STORED_BYTES} "
+                f"if the operator has an output store): {', '.join(left)}"
             )
         return dict(result.files)
 

@@ -21,7 +21,13 @@ from codeexec_api import (
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import ORDER_KEY, artifact_key
 from codeexec_api.packing import GZIP_SUFFIX, unpack
-from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES, MAX_OUTPUT_PARTS
+from codeexec_api.v1alpha1.bounds import (
+    MAX_FETCH_BYTES,
+    MAX_OUTPUT_BYTES,
+    MAX_OUTPUT_PARTS,
+    MAX_STORED_BYTES,
+    MAX_STORED_PARTS,
+)
 from executor_client.exceptions import (
     CodeExecError,
     ExecutionLost,
@@ -69,15 +75,19 @@ class Contents:
     """Runs of output in bytes, as they were interleaved."""
 
     @classmethod
-    def join(cls, parts: Iterable[Mapping[str, bytes]]) -> "Contents":
+    def join(cls, parts: Iterable[Mapping[str, bytes]], *, stored: bool = False) -> "Contents":
         """From the parts of the output, in order.
+
+        Args:
+            parts: what each of them holds.
+            stored: they come from an output store, where there may be more.
 
         Raises:
             OutputUnavailable: a part isn't what the operator writes.
         """
         values: dict[str, list[bytes]] = {}
         order: list[tuple[StreamName, int]] = []
-        left = _MOST_BYTES
+        left = _MOST_STORED_BYTES if stored else _MOST_BYTES
         for part in parts:
             for key, value in part.items():
                 key, value = _unpacked(key, value, left)
@@ -92,6 +102,8 @@ class Contents:
 NOTHING: Final = Contents()
 _MOST_BYTES: Final = 2 * MAX_OUTPUT_BYTES + MAX_FETCH_BYTES + MAX_OUTPUT_PARTS * 2**20
 """Of both streams, all fetched files and the order of the output: more is no result of an execution."""
+_MOST_STORED_BYTES: Final = 3 * MAX_STORED_BYTES + MAX_STORED_PARTS * 2**20
+"""The same with an output store."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,7 @@ def result_of(
 
     Args:
         execution: the record.
-        contents: what its `status.outputRefs` name.
+        contents: what its `status.outputRefs` or `status.outputStore` name.
         caller: who reads its messages.
 
     Raises:

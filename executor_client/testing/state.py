@@ -29,8 +29,9 @@ from codeexec_api import (
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.code_rules import Reading
 from codeexec_api.names import APPROVAL_PLURAL, EXECUTION_PLURAL, POLICY_NAME, SESSION_PLURAL
-from codeexec_api.policy import namespace_policy
+from codeexec_api.policy import capped, namespace_policy
 from codeexec_api.v1alpha1.base import ObjectMeta
+from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES
 from executor_client.testing import records
 from executor_client.testing.outcomes import Workspace
 from executor_client.testing.output import Frames, Output
@@ -116,9 +117,10 @@ class State:
         policy: ExecutionPolicySpec | None = None,
         reading: Reading | None = None,
     ) -> Verdict:
-        """What the policy says, or another one that stands for it."""
+        """What the policy says, or another one that stands for it. This cluster has no output store."""
         source = namespace_policy(self.namespace) if self._own_policy else records.DEFAULT_POLICY
-        return evaluate(spec, policy or self.policy, reading, source=source)
+        without_store = capped(policy or self.policy, MAX_OUTPUT_BYTES)
+        return evaluate(spec, without_store, reading, source=source)
 
     def start_refusal(self) -> tuple[Event, Reason, str] | None:
         """Why no pod becomes ready, if so."""

@@ -128,8 +128,9 @@ class FakeTransport(ClusterTransport):
             yield version
 
     @override
-    async def read_output(self, name: str) -> Mapping[str, bytes]:
+    async def read_output(self, execution: CodeExecution, part: int) -> Mapping[str, bytes]:
         self._check()
+        name = execution.status.output_refs[part].name
         if name not in self._simulation.state.outputs:
             raise OutputUnavailable(f"output {name} is not in the fake cluster")
         return self._simulation.state.outputs[name]

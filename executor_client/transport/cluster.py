@@ -46,6 +46,7 @@ from executor_client.exceptions import (
 from executor_client.runtime.asyncio_tasks import together
 from executor_client.transport.kube_api import MERGE_PATCH, KubeApi
 from executor_client.transport.log_lines import lines_of
+from executor_client.transport.output_store import OutputStore
 from executor_client.transport.payloads import Payloads
 from executor_client.transport.protocol import ClusterTransport
 from executor_client.transport.shared_watch import SharedWatch
@@ -57,8 +58,9 @@ _Object = TypeVar("_Object", CodeExecution, CodeSession)
 class Transport(ClusterTransport):
     """A connection to one cluster, for one event loop."""
 
-    def __init__(self, api: KubeApi) -> None:
+    def __init__(self, api: KubeApi, output_store: str | None = None) -> None:
         self.namespace = api.namespace
+        self._store = OutputStore(output_store)
         self._api, self._payloads, self._watcher = api, Payloads(api), Watcher(api)
         self._leases = client.CoordinationV1Api(api.client)
         mine = {"labelSelector": f"{CLIENT_LABEL}={api.id}"}
@@ -68,9 +70,11 @@ class Transport(ClusterTransport):
         )
 
     @classmethod
-    async def connect(cls, *, kubeconfig: str | None, context: str | None, namespace: str) -> Self:
-        """As `KubeApi.connect`."""
-        return cls(await KubeApi.connect(kubeconfig=kubeconfig, context=context, namespace=namespace))
+    async def connect(
+        cls, *, kubeconfig: str | None, context: str | None, namespace: str, output_store: str | None = None
+    ) -> Self:
+        """As `KubeApi.connect`; `output_store` as in `OutputStore`."""
+        return cls(await KubeApi.connect(kubeconfig=kubeconfig, context=context, namespace=namespace), output_store)
 
     @override
     async def close(self) -> None:
@@ -222,7 +226,10 @@ class Transport(ClusterTransport):
                 yield one
 
     @override
-    async def read_output(self, name: str) -> Mapping[str, bytes]:
+    async def read_output(self, execution: CodeExecution, part: int) -> Mapping[str, bytes]:
+        if execution.status.output_store:
+            return await self._store.read(execution, part)
+        name = execution.status.output_refs[part].name
         try:
             with self._api.errors("read the output"):
                 config_map = await self._api.core.read_namespaced_config_map(name, self.namespace)

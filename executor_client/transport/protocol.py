@@ -63,8 +63,8 @@ class ClusterTransport(Protocol):
     def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
         """Each version of the object after the given one, until it is deleted."""
 
-    async def read_output(self, name: str) -> Mapping[str, bytes]:
-        """The binaryData of one output ConfigMap; `OutputUnavailable` if it is gone."""
+    async def read_output(self, execution: CodeExecution, part: int) -> Mapping[str, bytes]:
+        """One part of the output of a finished execution; `OutputUnavailable` if it is gone."""
 
     def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
         """Lines of the log of a sandbox pod as they come, without their ends, until its container ends.

@@ -3,10 +3,15 @@
 from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from codeexec_api.output_store import check_store_url
 from codeexec_operator.core.shard import MOST
+
+
+def _store_url(value: str) -> str:
+    return check_store_url(value) if value else ""
 
 
 class Settings(BaseSettings):
@@ -42,6 +47,8 @@ class Settings(BaseSettings):
         ),
     ] = None
     """Where spans are sent, by the variables of OpenTelemetry, which the exporter reads itself; absent: nowhere."""
+    output_store: Annotated[str, AfterValidator(_store_url)] = ""
+    """URL of the store for large output; absent: ConfigMaps hold it."""
     never_permit: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = ()
     """Ranges of addresses that no permit opens, separated by commas."""
 

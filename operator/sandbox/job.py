@@ -63,7 +63,8 @@ class Job:
         for pipe in self._all_pipes():
             pipe.finish()
         try:
-            omitted = workspace.report_artifacts(wanted["list"], wanted["fetch"], before, self.pod.frames.send)
+            send, most = self.pod.frames.send, self.job["fetchBytes"]
+            omitted = workspace.report_artifacts(wanted["list"], wanted["fetch"], before, send, most)
         except OSError as error:
             self.refuse(f"{error.filename}: {error.strerror}")
             return

@@ -11,9 +11,10 @@ In:   each message has "epoch": [leader, connection]; after one of a higher epoc
           the first cell otherwise). While a job runs, it is answered at once, and nothing is started
       {"put": path, "data": base64, "append": bool}   a piece of a file, ahead of the job; append: of the one begun last
       {"id", "session": bool, "stateful": bool, "blocks": [{"path", "command": [...], "language", "code", "sha256"}],
-       "timeoutSeconds", "outputBytes", "memoryBytes", "pids",
+       "timeoutSeconds", "outputBytes", "fetchBytes", "memoryBytes", "pids",
        "artifacts": {"list": "None"|"Changed"|"All", "fetch": [pattern...]}, "egress"?}   the job
           egress: {"tcp": [port...], "udp": [port...]}, what is permitted; absent: no sockets, see `confinement.py`
+          fetchBytes: how many bytes of files are sent, at most
       {"resume": id, "from": n}   asks for the frames of a job again, from number n on, and for those that follow
       {"ping": any}    is answered at once
       {"cancel": id}   ends the job with this id; {"cancel": true} whichever runs

@@ -226,7 +226,7 @@ class Survey:
             os.close(inner)
 
 
-def report_artifacts(wanted, patterns, before, send):
+def report_artifacts(wanted, patterns, before, send, most):
     """Send the frames of the files that a job has left, in order of their paths, and of the content of some.
 
     Args:
@@ -234,6 +234,7 @@ def report_artifacts(wanted, patterns, before, send):
         patterns: files to send: each is a path, or a pattern whose `*` matches `/`, too.
         before: the Snapshot from before the job.
         send: is called with the fields of each frame.
+        most: how many bytes of files may be sent.
 
     Returns:
         How many files are not listed.
@@ -255,7 +256,7 @@ def report_artifacts(wanted, patterns, before, send):
                 yield not fetched, path, found.st_size
 
     chosen = heapq.nsmallest(MAX_ARTIFACTS, candidates())
-    budget = _Budget(bool(patterns))
+    budget = _Budget(most if patterns else 0)
     for index, (path, kept, size) in enumerate(sorted((path, kept, size) for kept, path, size in chosen)):
         _report(index, path, size, not kept, budget, send)
     return survey.omitted + matching - len(chosen)
@@ -264,9 +265,9 @@ def report_artifacts(wanted, patterns, before, send):
 class _Budget:
     """How many bytes may still be sent, and how many hashed that are not sent."""
 
-    def __init__(self, any_fetched):
-        self.send = MAX_FETCH_BYTES if any_fetched else 0
-        self.hash = MAX_HASHED_BYTES - self.send
+    def __init__(self, most):
+        self.send = self.most = most
+        self.hash = MAX_HASHED_BYTES - min(most, MAX_FETCH_BYTES)
 
 
 def _report(index, path, size, fetch, budget, send):
@@ -285,31 +286,31 @@ def _report(index, path, size, fetch, budget, send):
             return
         if not sending:
             budget.hash -= size
-        size, digest = _digest(file)
+        size, digest = _digest(file, budget.most if sending else MAX_FETCH_BYTES)
         send(artifact=index, path=path, size=size, sha256=digest)
         if sending and size <= budget.send:
             budget.send -= size
-            _send_content(index, path, file, digest, send)
+            _send_content(index, path, file, digest, send, budget.most)
 
 
-def _digest(file):
+def _digest(file, most):
     """Size and SHA-256 of a file as it is read; without the digest if it has grown too large meanwhile."""
     digest, size = hashlib.sha256(), 0
     while piece := os.pread(file.fileno(), PIECE, size):
         size += len(piece)
-        if size > MAX_FETCH_BYTES:
+        if size > most:
             return os.fstat(file.fileno()).st_size, None
         digest.update(piece)
     return size, digest.hexdigest()
 
 
-def _send_content(index, path, file, expected, send):
+def _send_content(index, path, file, expected, send, most):
     digest, size = hashlib.sha256(), 0
     while (piece := os.pread(file.fileno(), PIECE, size)) or size == 0:  # an empty file has a piece, too
         send(file=index, **data_fields(piece))
         digest.update(piece)
         size += len(piece)
-        if not piece or size > MAX_FETCH_BYTES:
+        if not piece or size > most:
             break
     if digest.hexdigest() != expected:
         raise OSError(errno.EBUSY, "changed while it was read", path)

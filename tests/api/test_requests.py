@@ -104,7 +104,7 @@ async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def test_all_requests_are_tried_here() -> None:
-    ask_nothing = {"connect", "close", "ask_first", "measure_writes"}
+    ask_nothing = {"connect", "close", "ask_first", "measure_writes", "place"}
     public = {name for name in dir(Cluster) if not name.startswith("_")} - ask_nothing
     assert public == REQUESTS.keys() | ALIKE.keys()
 

@@ -174,7 +174,10 @@ async def test_the_first_call_of_an_executor_is_made_of_these_requests(operator,
         ("create", SESSION_PLURAL, ""): 1,
         ("create", EXECUTION_PLURAL, ""): 1,
     }
-    assert counts(stage.proxy.seen()[served:], EXECUTION_PLURAL, SESSION_PLURAL) == {
+    written = counts(stage.proxy.seen()[served:], EXECUTION_PLURAL, SESSION_PLURAL)
+    # Two watches bring the two objects. An operator that hears of the execution first reads its session.
+    assert written.pop(("get", SESSION_PLURAL, ""), 0) <= 1
+    assert written == {
         ("patch", SESSION_PLURAL, "Ready"): 1,
         ("patch", EXECUTION_PLURAL, "Running"): 1,
         ("patch", EXECUTION_PLURAL, "Succeeded"): 1,

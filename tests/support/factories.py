@@ -29,6 +29,7 @@ from codeexec_api.packing import pack
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.observed import PodLink, PodView, RunnerView, Sandbox, SessionView
+from codeexec_operator.core.output_place import CONFIG_MAPS, OutputPlace
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.readiness import readiness
 from codeexec_operator.core.transcript import Transcript
@@ -314,8 +315,8 @@ def the_end(stdout: str = "", stderr: str = "", **changes: Any) -> dict[str, Any
     return {"done": True, "stdout": totals(stdout), "stderr": totals(stderr), "artifactsOmitted": 0} | changes
 
 
-def a_transcript(*frames: Mapping[str, Any]) -> Transcript:
-    transcript = Transcript()
+def a_transcript(*frames: Mapping[str, Any], place: OutputPlace = CONFIG_MAPS) -> Transcript:
+    transcript = Transcript.of(place)
     for frame in numbered(*frames):
         transcript.take(frame, UID)
     return transcript

@@ -15,6 +15,7 @@ from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.observed import Room
+from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.startup import Timing
 
 
@@ -44,6 +45,7 @@ def a_context(
         "payloads": SimpleNamespace(seen=lambda *_: True, take=lambda *_: {"metadata": {}}),
         "reader": CodeReader(),
         "output": OutputRoom(),
+        "outputs": SimpleNamespace(place=CONFIG_MAPS),
         "turns": FairSlots(1),
         "pacer": Pacer(),
         "timing": Timing(),

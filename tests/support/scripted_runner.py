@@ -4,6 +4,7 @@ No code is run. It is a list of these calls, with literals:
 
     print("words")     what comes out
     fill(800_000)      so many bytes of output
+    noise(800_000)     the same, but they can't be compressed well
     wait("gate")       until the test opens this gate, the job is cancelled, or its time is over
     wait(3)            the same, but for so many seconds
     exit(3)            ends with this code
@@ -15,8 +16,10 @@ real one does.
 
 import ast
 import asyncio
+import base64
 import hashlib
 import json
+import random
 import threading
 import time
 from collections import Counter
@@ -236,7 +239,7 @@ class _Job:
         self, job: Mapping[str, Any], script: Script, send: Callable[[Frame], None], cancelled: asyncio.Event
     ) -> None:
         self._job, self._script, self._send, self._cancelled = job, script, send, cancelled
-        self._said = {"stdout": b"", "stderr": b""}
+        self._said = {"stdout": bytearray(), "stderr": bytearray()}
         self._number = 0
 
     async def run(self) -> None:
@@ -261,8 +264,8 @@ class _Job:
                     match name:
                         case "print":
                             self._write("stdout", f"{argument}\n")
-                        case "fill":
-                            self._fill(int(argument))
+                        case "fill" | "noise":
+                            self._fill(int(argument), compressible=name == "fill")
                         case "wait":
                             if not await self._wait(argument):
                                 return 130, "Cancelled"
@@ -289,9 +292,11 @@ class _Job:
                 return False
         return True
 
-    def _fill(self, size: int) -> None:
+    def _fill(self, size: int, *, compressible: bool) -> None:
+        chance = random.Random(size)
         for start in range(0, size, _PIECE):
-            self._write("stdout", "x" * min(_PIECE, size - start))
+            text = "x" * _PIECE if compressible else base64.b64encode(chance.randbytes(_PIECE)).decode()
+            self._write("stdout", text[: min(_PIECE, size - start)])
 
     def _write(self, stream: str, text: str) -> None:
         self._said[stream] += text.encode()

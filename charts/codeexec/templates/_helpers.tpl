@@ -146,12 +146,25 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "codeexec.operatorName
 {{- include "codeexec.image" (list .Values.sandbox.image "sandbox.image") }}
 {{- end }}
 
+{{/* URL of the output store; empty if there is none. */}}
+{{- define "codeexec.outputStore" -}}
+{{- with .Values.outputStore }}
+{{- if and .claimName .url }}
+{{- fail (printf "outputStore.claimName is %q and outputStore.url is %q: set one of the two, a PersistentVolumeClaim of the release's namespace or a URL of an object storage, such as s3://BUCKET/FOLDER" .claimName .url) }}
+{{- end }}
+{{- if .claimName }}file:///output{{ else }}{{ .url }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* The cluster's default policy: the spec of an ExecutionPolicy. */}}
 {{- define "codeexec.policy" -}}
 {{- $images := prepend .Values.policy.extraImages (include "codeexec.sandboxImage" .) }}
 {{- $signatures := prepend .Values.policy.imageSignatures .Values.sandbox.image.signature | compact }}
 {{- if and .Values.sandbox.imageVerification.publicKeys (not $signatures) }}
 {{- fail "sandbox.imageVerification.publicKeys is set, but no image has a signature, so that no code could run: set sandbox.image.signature to the Sigstore bundle of sandbox.image (docs/images.md)" }}
+{{- end }}
+{{- if and (gt (int .Values.policy.maxLimits.outputBytes) 16777216) (not (include "codeexec.outputStore" .)) }}
+{{- fail (printf "policy.maxLimits.outputBytes is %d, but more than 16777216 needs an output store: set outputStore.url or outputStore.claimName, or a lower limit" (int .Values.policy.maxLimits.outputBytes)) }}
 {{- end }}
 {{- $policy := omit .Values.policy "extraImages" "imageSignatures" "runtimeClassName" }}
 {{- $policy | merge (dict "images" $images "imageSignatures" $signatures "runtimeClassName" (include "codeexec.runtimeClassName" .)) | toYaml }}

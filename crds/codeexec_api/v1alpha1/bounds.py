@@ -16,8 +16,18 @@ MAX_CODE_BYTES: Final = 1_000_000
 """Limit of all blocks of one execution together."""
 MAX_ARTIFACTS: Final = 256
 MAX_FETCH_BYTES: Final = 16 * 1024 * 1024
-"""Limit of all files that one execution returns."""
+"""Limit of all files that one execution returns, without an output store."""
 MAX_OUTPUT_PARTS: Final = 96
+"""ConfigMaps with the output of one execution."""
+MAX_STORED_BYTES: Final = 128 * 1024 * 1024
+"""Limit of each output stream, and of all files that one execution returns, with an output store."""
+MAX_STORED_PARTS: Final = 768
+"""Objects in the output store with the output of one execution."""
+PART_PATTERN: Final = "[0-9]{1,10}-[0-9]{1,10}"
+"""The frames of the runner that a part of the output is made of: the first, and the one after the last."""
+STORE_URL_PATTERN: Final = "[a-z][a-z0-9+.-]*://[A-Za-z0-9._~/-]+"
+MAX_STORE_URL: Final = 512
+"""Characters in the URL of an output store."""
 MAX_TIMEOUT_SECONDS: Final = 86_400
 MAX_SESSION_SECONDS: Final = 7 * 86_400
 MIN_RECORD_SECONDS: Final = 300
@@ -45,7 +55,7 @@ MAX_AGENT_RULES: Final = 64
 MAX_UNUSED_APPROVALS: Final = 8
 """Approvals without effect that the status of an execution lists."""
 MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024
-"""Limit of each output stream."""
+"""Limit of each output stream without an output store."""
 MAX_INLINE_BYTES: Final = 256 * 1024
 """Limit of each output stream in the status. Both streams, escaped, must fit into one etcd object (1.5 MiB)."""
 DEFAULT_REQUESTS: Final = {"cpu": "20m", "memory": "64Mi", "ephemeral_storage": "16Mi"}

@@ -19,6 +19,7 @@ from codeexec_api.v1alpha1.bounds import (
     MAX_PAYLOAD_PARTS,
     MAX_PERMITS,
     MAX_SEALED_BYTES,
+    MAX_STORED_BYTES,
     MAX_TIMEOUT_SECONDS,
     TRACEPARENT_PATTERN,
 )
@@ -120,9 +121,10 @@ class ArtifactRequest(Model):
     fetch: tuple[Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES)], ...] = Field(
         (),
         max_length=64,
-        description="fetch selects the files whose content status.outputRefs holds, up to "
-        f"{MAX_FETCH_BYTES // 2**20} MiB together. Each entry is a path relative to the workspace, or a pattern with * "
-        "or ?. In a pattern, * and ? also match slashes. If unset, no files are fetched.",
+        description="fetch selects the files whose content status.outputRefs or status.outputStore holds, up to "
+        f"{MAX_FETCH_BYTES // 2**20} MiB together, or {MAX_STORED_BYTES // 2**20} MiB if the operator has an output "
+        "store. Each entry is a path relative to the workspace, or a pattern with * or ?. In a pattern, * and ? also "
+        "match slashes. If unset, no files are fetched.",
     )
 
 

@@ -1,7 +1,7 @@
 """CodeExecution: the record of what happened."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,10 @@ from codeexec_api.v1alpha1.bounds import (
     MAX_OUTPUT_PARTS,
     MAX_PERMITS,
     MAX_POD_USES,
+    MAX_STORE_URL,
+    MAX_STORED_PARTS,
+    PART_PATTERN,
+    STORE_URL_PATTERN,
 )
 from codeexec_api.v1alpha1.code_rules import CodeFinding
 from codeexec_api.v1alpha1.fields import (
@@ -74,17 +78,20 @@ class StreamStatus(Status):
         "are not UTF-8.",
     )
     sha256: Sha256 = Field(
-        description="sha256 is the SHA-256 digest of the output that is kept, in text or in outputRefs."
+        description="sha256 is the SHA-256 digest of the output that is kept, in text, outputRefs or outputStore."
     )
     kept_bytes: Count = Field(
-        0, description="keptBytes is the length in bytes of the output that is kept, in text or in outputRefs."
+        0,
+        description="keptBytes is the length in bytes of the output that is kept, in text, outputRefs or outputStore.",
     )
     total_bytes: Count = Field(description="totalBytes is the number of bytes that the code wrote, kept or not.")
     truncated: bool = Field(
         description="truncated is true if some of the output was not kept, or if the operator can't rule that out."
     )
     referenced: bool = Field(
-        False, description="referenced is true if text is only the start of the output and outputRefs holds all of it."
+        False,
+        description="referenced is true if text is only the start of the output and outputRefs or outputStore holds "
+        "all of it.",
     )
 
 
@@ -98,6 +105,23 @@ class OutputRef(Status):
     name: ObjectName = Field(description="name is the name of a ConfigMap in the same namespace.")
 
 
+class OutputStoreRef(Status):
+    """OutputStoreRef says where the output store holds the parts of the output and of the fetched files.
+
+    A part is the object NAMESPACE/UID/PART below the URL, with the namespace and the UID of the CodeExecution.
+    """
+
+    url: str = Field(
+        max_length=MAX_STORE_URL,
+        pattern=f"^{STORE_URL_PATTERN}$",
+        description="url is the URL of the output store, as the operator is configured. Clients don't open it. They "
+        "open the store that their user has named.",
+    )
+    parts: tuple[Annotated[str, Field(max_length=21, pattern=f"^{PART_PATTERN}$")], ...] = Field(
+        min_length=1, max_length=MAX_STORED_PARTS, description="parts lists the names of the parts, in order."
+    )
+
+
 class ArtifactStatus(Status):
     """ArtifactStatus describes a file in the workspace as it was after the last block."""
 
@@ -108,7 +132,9 @@ class ArtifactStatus(Status):
         description="sha256 is the SHA-256 digest of the file. Unset if the file was too large to hash or could not be "
         "read.",
     )
-    fetched: bool = Field(False, description="fetched is true if outputRefs holds the content of the file.")
+    fetched: bool = Field(
+        False, description="fetched is true if outputRefs or outputStore holds the content of the file."
+    )
 
 
 class OutputRun(Status):
@@ -232,6 +258,11 @@ class CodeExecutionStatus(SandboxStatus):
         description="outputRefs lists the ConfigMaps with large output and fetched files. The operator deletes them "
         "when the policy's outputTTLSeconds have passed since their creation. Digests and sizes stay in this status.",
     )
+    output_store: OutputStoreRef | None = Field(
+        None,
+        description="outputStore says where large output and fetched files are if the operator has an output store. "
+        "Then outputRefs is empty. Digests and sizes stay in this status.",
+    )
     pool_name: OptionalName = Field(
         "",
         description="poolName is the name of the SandboxPool that supplied the pod. Empty if the pod is from no pool, "
@@ -269,7 +300,8 @@ class CodeExecutionStatus(SandboxStatus):
         (),
         max_length=1024,
         description="outputOrder lists runs of characters on stdout and stderr in the order in which they were "
-        "written. Beyond 1024 runs the order is not recorded. Empty if outputRefs holds the output.",
+        "written. Beyond 1024 runs the order is not recorded. Empty if outputRefs or outputStore holds the "
+        "output.",
     )
     summary: Summary = Field(
         default_factory=Summary,

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from codeexec_api.quantities import QUANTITY_PATTERN, parse_quantity
 from codeexec_api.v1alpha1.base import Model
-from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS, MAX_OUTPUT_BYTES, MAX_PIDS
+from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS, MAX_OUTPUT_BYTES, MAX_PIDS, MAX_STORED_BYTES
 from codeexec_api.v1alpha1.fields import rule
 
 
@@ -84,15 +84,19 @@ class PodLimits(Model):
     )
 
 
+_WITHOUT_STORE: Final = f"Without an output store of the operator, at most {MAX_OUTPUT_BYTES} are allowed."
+
+
 class Limits(PodLimits):
     """Limits are the resource limits of the sandbox pod, and the limit of the output that is kept."""
 
     output_bytes: int = Field(
         MAX_OUTPUT_BYTES,
         ge=1024,
-        le=MAX_OUTPUT_BYTES,
+        le=MAX_STORED_BYTES,
         description="outputBytes is the number of bytes that are kept of stdout, and the same of stderr. Output beyond "
-        f"the limit is counted and discarded. Defaults to {MAX_OUTPUT_BYTES} ({MAX_OUTPUT_BYTES // 2**20} MiB).",
+        f"the limit is counted and discarded. {_WITHOUT_STORE} Defaults to {MAX_OUTPUT_BYTES} "
+        f"({MAX_OUTPUT_BYTES // 2**20} MiB).",
     )
 
 
@@ -112,8 +116,9 @@ class PolicyLimits(Model):
     output_bytes: int = Field(
         MAX_OUTPUT_BYTES,
         ge=1024,
-        le=MAX_OUTPUT_BYTES,
-        description=f"outputBytes is the highest limits.outputBytes, in bytes. Defaults to {MAX_OUTPUT_BYTES}.",
+        le=MAX_STORED_BYTES,
+        description="outputBytes is the highest limits.outputBytes, in bytes. "
+        f"{_WITHOUT_STORE} Defaults to {MAX_OUTPUT_BYTES}.",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from codeexec_api import ExecutionPolicySpec
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.output_room import Share
+from codeexec_operator.adapters.outputs import StoreFailure
 from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.observed import FrameStream, Observed
@@ -20,7 +21,7 @@ class CodeRun:
 
     def __init__(self, worker: PodWorker, seen: Callable[[], Observed]) -> None:
         self._worker, self._seen = worker, seen
-        self.transcript = Transcript()
+        self.transcript = self._new_transcript()
         self._frames = FrameStream.CLOSED
         self._frames_since: datetime | None = None
         self._missing = ""
@@ -47,7 +48,7 @@ class CodeRun:
 
     def begin(self) -> None:
         """Its start is on record."""
-        self.transcript = Transcript()
+        self.transcript = self._new_transcript()
         self._frames_are(FrameStream.OPEN)
 
     async def start(self, runner: Connection | None, messages: Sequence[Mapping[str, Any]]) -> None:
@@ -72,8 +73,11 @@ class CodeRun:
 
     def over(self) -> None:
         """What came of it is on record, or nobody looks after it any more."""
-        self.transcript = Transcript()
+        self.transcript = self._new_transcript()
         self.share.close()
+
+    def _new_transcript(self) -> Transcript:
+        return Transcript.of(self._worker.context.outputs.place)
 
     # --- Job, and Holder of a share of the room for output ---
 
@@ -101,13 +105,20 @@ class CodeRun:
         seen, context = self._seen(), self._worker.context
         policy = seen.policy if isinstance(seen.policy, ExecutionPolicySpec) else context.policies.default
         expires_at = now() + timedelta(seconds=policy.output_ttl_seconds)
+        why = "the API server did not accept it"
 
         async def create() -> None:
-            if fault := await context.cluster.create_output(seen.execution, part, expires_at):
+            nonlocal why
+            try:
+                fault = await context.outputs.create_output(seen.execution, part, expires_at)
+            except StoreFailure as error:
+                why = str(error)
+                raise
+            if fault:
                 transcript.parts.lose(part, fault.message)
 
         if not await self._worker.insist("a part of the output was not stored", create):
-            transcript.parts.lose(part, "the API server did not accept it")
+            transcript.parts.lose(part, why)
 
     def cut_off(self) -> None:
         """The connection to the runner has ended."""

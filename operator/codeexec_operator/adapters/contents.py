@@ -26,6 +26,7 @@ from codeexec_operator.adapters.api_server import ApiServer, Resource, create, d
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.output_parts import OutputPart
+from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.payload import Payload
 
 _SECRETS: Final = Resource("api/v1", "secrets")
@@ -41,6 +42,9 @@ _OF_OUTPUTS: Final = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY},{EXECUT
 
 class Contents:
     """What executions are made of and leave behind, and the keys that it is sealed with."""
+
+    place: Final = CONFIG_MAPS
+    """Of output, see `outputs.Outputs`."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api

@@ -31,8 +31,17 @@ def _lean(execution: CodeExecution) -> CodeExecution:
     if not execution.status.phase.terminal:
         return execution
     spec = execution.spec.model_copy(update={"sealed_payload": None})
-    heavy = {"stdout": None, "stderr": None, "output_order": (), "blocks": (), "artifacts": (), "output_refs": ()}
+    heavy = {"stdout": None, "stderr": None, "output_order": (), "blocks": (), "artifacts": ()}
+    heavy |= {"output_refs": (), "output_store": None}
     return execution.model_copy(update={"spec": spec, "status": execution.status.model_copy(update=heavy)})
+
+
+async def _comes(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for it for so long; True if it has come."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 class ExecutionWorker(PodWorker):
@@ -176,22 +185,15 @@ class ExecutionWorker(PodWorker):
 
     async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
         """What is to be done once code has started, but not beside code that takes no time, nor beside its result."""
-        if await self._is_over_within(_CHORES_SECONDS):
+        if await _comes(self._over, _CHORES_SECONDS):
             await asyncio.sleep(_RESULT_SECONDS)
         await all_of([self._act(action) for action in chores])
 
     async def _adopt(self, adoptions: Sequence[actions.AdoptPod]) -> None:
         """Make a pod of a pool the execution's own, unless its code ends sooner: then the pod goes as the pool's."""
         timing = self.context.timing
-        if not await self._is_over_within(timing.reuse_run if self.place.may_hand_back else timing.adopt):
+        if not await _comes(self._over, timing.reuse_run if self.place.may_hand_back else timing.adopt):
             await all_of([self._act(action) for action in adoptions])
-
-    async def _is_over_within(self, seconds: float) -> bool:
-        """Wait for the end of the execution for so long; True if it has come."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._over.wait()
-        return self._over.is_set()
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         written = await self.context.recorder.write_execution(self._seen.execution, status)

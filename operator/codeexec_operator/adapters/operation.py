@@ -18,6 +18,7 @@ from codeexec_operator.adapters.egress_prober import TARGETS_SECONDS, EgressProb
 from codeexec_operator.adapters.event_recorder import EventRecorder
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.outputs import Outputs
 from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
@@ -55,6 +56,7 @@ class Operation:
         settings: of this process.
         configuration: what is in force to begin with.
         cluster: the API server.
+        outputs: where large output goes.
         prober: serves the canary already.
         telemetry: serves metrics already.
         epoch: of this leader.
@@ -68,6 +70,7 @@ class Operation:
         configuration: Configuration,
         cluster: Cluster,
         *,
+        outputs: Outputs,
         prober: EgressProber,
         telemetry: Telemetry,
         epoch: int,
@@ -89,7 +92,8 @@ class Operation:
             cluster=cluster,
             prober=prober,
             output=OutputRoom(),
-            policies=Policies(cluster, configuration.policy, cluster_policy(settings.config_map)),
+            outputs=outputs,
+            policies=Policies(cluster, configuration.policy, cluster_policy(settings.config_map), outputs.place),
             payloads=Payloads(cluster, turns),
             sealing=SealingKeys(cluster, *settings.sealing_secret),
             reader=CodeReader(),

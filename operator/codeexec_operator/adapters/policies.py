@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from codeexec_api import ExecutionPolicySpec
-from codeexec_api.policy import inheriting, namespace_policy
+from codeexec_api.policy import capped, inheriting, namespace_policy
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.observed import PolicyProblem, parse_policy
+from codeexec_operator.core.output_place import CONFIG_MAPS, OutputPlace
 
 _ADMISSION_SECONDS: Final = 30
 """How long the API server may take until it applies changed admission policies; usually about one."""
@@ -27,16 +28,21 @@ class Policies:
     Like everything that is watched, it may be some milliseconds behind.
     """
 
-    def __init__(self, cluster: Cluster, default: ExecutionPolicySpec, default_source: str) -> None:
-        """`default` is the policy of namespaces that have none of their own. `default_source` says where it is kept."""
-        self._cluster = cluster
+    def __init__(
+        self, cluster: Cluster, default: ExecutionPolicySpec, default_source: str, place: OutputPlace = CONFIG_MAPS
+    ) -> None:
+        """`default` is the policy of namespaces that have none of their own. `default_source` says where it is kept.
+
+        No policy allows more output than there is place for.
+        """
+        self._cluster, self._most_output = cluster, place.output_bytes
         self.change(default)
         self._default_source = default_source
         self._known: dict[str, _Known] = {}
 
     def change(self, default: ExecutionPolicySpec) -> None:
         """From now on this is the default."""
-        self.default, self._changed_at = default, time.monotonic()
+        self.default, self._changed_at = capped(default, self._most_output), time.monotonic()
 
     @property
     def just_changed(self) -> bool:
@@ -59,7 +65,9 @@ class Policies:
         if namespace not in self._known:
             return None
         own = self._known[namespace].policy
-        return inheriting(own, self.default) if isinstance(own, ExecutionPolicySpec) else own or self.default
+        if not isinstance(own, ExecutionPolicySpec):
+            return own or self.default
+        return capped(inheriting(own, self.default), self._most_output)
 
     def source(self, namespace: str) -> str:
         """Where the policy is kept that governs this namespace, as far as is known."""

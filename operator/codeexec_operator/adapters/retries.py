@@ -12,12 +12,17 @@ from kubernetes.aio.utils.retry import retry_after_seconds  # type: ignore[attr-
 
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS, message_of
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.outputs import StoreFailure
 from codeexec_operator.core import backoff
 
 logger = logging.getLogger(__name__)
 
 REQUEST_ERRORS: Final = (ApiException, *NETWORK_ERRORS)
 """What a request may raise that another try may heal."""
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, StoreFailure) else type(error).__name__
 
 
 class Retries:
@@ -43,7 +48,7 @@ class Retries:
         if isinstance(error, REQUEST_ERRORS):
             self._metrics.retried(status)
         pause = backoff.pause(self._failures, random.random(), status, retry_after_seconds(error))  # noqa: S311 - jitter
-        told = f"the API server answered {status}" if status else f"{type(error).__name__}"
+        told = f"the API server answered {status}" if status else _words(error)
         if pause and told != self._told:
             self._told = told
             logger.warning("%s: %s%s; trying again with growing pauses", self._name, what and f"{what}: ", told)
@@ -63,7 +68,7 @@ class Retries:
                 await call(*arguments)
             except REQUEST_ERRORS as error:
                 pause = self.failed(error, what)
-                words = message_of(error) if isinstance(error, ApiException) else type(error).__name__
+                words = message_of(error) if isinstance(error, ApiException) else _words(error)
                 if left:
                     await asyncio.sleep(pause)
             else:

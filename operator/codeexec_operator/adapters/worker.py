@@ -26,6 +26,7 @@ from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.outputs import Outputs
 from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
@@ -70,6 +71,7 @@ class Context:
     cluster: Cluster
     prober: EgressProber
     output: OutputRoom
+    outputs: Outputs
     policies: Policies
     payloads: Payloads
     sealing: SealingKeys

@@ -14,7 +14,8 @@ from typing import Final, Literal
 
 from codeexec_api.names import ORDER_KEY
 from codeexec_api.packing import GZIP_SUFFIX, pack
-from codeexec_api.v1alpha1.bounds import MAX_INLINE_BYTES, MAX_OUTPUT_PARTS
+from codeexec_api.v1alpha1.bounds import MAX_INLINE_BYTES
+from codeexec_operator.core.output_place import CONFIG_MAPS, OutputPlace
 
 PART_BYTES: Final = 640 * 1024
 """A part is closed when it holds this much; one more frame fits on top into a ConfigMap of 1 MiB."""
@@ -34,7 +35,7 @@ STREAMS: Final[tuple[StreamName, StreamName]] = ("stdout", "stderr")
 
 @dataclass(frozen=True, repr=False)
 class OutputPart:
-    """What goes into one ConfigMap. Has no repr, so that output can't slip into a log line."""
+    """What goes into one ConfigMap or object of a store. Has no repr, so that output can't slip into a log line."""
 
     index: int
     frames: tuple[int, int]
@@ -118,6 +119,7 @@ class _Held:
 class OutputParts:
     """The parts of one execution. `take` hands them out to be stored; `lose` says that this was not possible."""
 
+    place: OutputPlace = CONFIG_MAPS
     count: int = 0
     """How many there are, without those that could not be stored."""
     lost: str = ""
@@ -161,8 +163,8 @@ class OutputParts:
         self._waiting.append(OutputPart(self.count, self.frames[-1], contents, starts))
         self.count += 1
         self.held, self._order, self._size = {}, Order(), 0
-        if self.count > MAX_OUTPUT_PARTS:
-            self.lose(self._waiting[-1], f"an execution can have at most {MAX_OUTPUT_PARTS} parts of output")
+        if self.count > self.place.parts:
+            self.lose(self._waiting[-1], f"an execution can have at most {self.place.parts} parts of output")
 
     @property
     def frames(self) -> list[tuple[int, int]]:

@@ -210,7 +210,9 @@ def _process_limits(limits: PodLimits) -> dict[str, int]:
     return {"memoryBytes": int(parse_quantity(limits.memory)), "pids": limits.pids}
 
 
-def build_messages(execution: CodeExecution, payload: Payload, *, stateful: bool) -> tuple[dict[str, Any], ...]:
+def build_messages(
+    execution: CodeExecution, payload: Payload, *, stateful: bool, fetch_bytes: int
+) -> tuple[dict[str, Any], ...]:
     """What the runner is told: the files, in pieces, then the job. For the form see `operator/sandbox/runner.py`.
 
     Raises:
@@ -233,6 +235,7 @@ def build_messages(execution: CodeExecution, payload: Payload, *, stateful: bool
         ],
         "timeoutSeconds": spec.timeout_seconds,
         "outputBytes": spec.limits.output_bytes,
+        "fetchBytes": fetch_bytes,
         **_process_limits(spec.limits),
         **_sockets(spec),
         "artifacts": spec.artifacts.dump(),

@@ -9,6 +9,7 @@ from codeexec_api import (
     ConditionType,
     Event,
     OutputRef,
+    OutputStoreRef,
     Phase,
     Reason,
     StreamStatus,
@@ -16,10 +17,12 @@ from codeexec_api import (
     records,
 )
 from codeexec_api.digests import sha256_hex
-from codeexec_api.names import output_name
+from codeexec_api.names import output_name, part_name
+from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.core.actions import Action, CancelCode, DeletePayload, DeletePod, GiveUpSession, Plan
 from codeexec_operator.core.observed import FrameStream, Observed
 from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, transition, waits_no_more, with_condition
+from codeexec_operator.core.output_parts import OutputParts
 
 
 def waiting_no_more(seen: Observed, now: datetime, reason: Reason, message: str) -> Observed:
@@ -76,10 +79,16 @@ def _result(seen: Observed, event: Event) -> dict[str, Any]:
         "output_order": transcript.order(),
         "artifacts": transcript.kept_artifacts(),
         "artifacts_omitted": transcript.artifacts_omitted,
-        "output_refs": tuple(
-            OutputRef(name=output_name(meta.name, meta.uid, frames)) for frames in transcript.parts.frames
-        ),
+        **_places(transcript.parts, meta),
     }
+
+
+def _places(parts: OutputParts, meta: ObjectMeta) -> dict[str, Any]:
+    """Where the output is that doesn't stand in the record, as fields of the status."""
+    if not parts.place.url:
+        return {"output_refs": tuple(OutputRef(name=output_name(meta.name, meta.uid, one)) for one in parts.frames)}
+    names = tuple(part_name(one) for one in parts.frames)
+    return {"output_store": OutputStoreRef(url=parts.place.url, parts=names) if names else None}
 
 
 def _cleanup(seen: Observed) -> list[Action]:

@@ -15,9 +15,9 @@ from codeexec_operator.core.actions import AdoptPod, Plan, ReadApprovals, ReadPo
 from codeexec_operator.core.approving import lapsed_approval, look_at_code
 from codeexec_operator.core.observed import FrameStream, Observed, PodLink
 from codeexec_operator.core.outcome import Ending
-from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
+from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.record import finish
-from codeexec_operator.core.starting import deadline_of, distrusted, is_stateful, look_for_session, verdict_now
+from codeexec_operator.core.starting import deadline_of, distrusted, job_of, look_for_session, verdict_now
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_adoption
 
@@ -110,7 +110,7 @@ def _hand_over_again(seen: Observed, now: datetime) -> Plan:
         return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
     if seen.session and not seen.session.turn:
         return Plan()
-    return Plan(actions=(StartCode(build_messages(seen.execution, seen.payload, stateful=is_stateful(seen))),))
+    return Plan(actions=(StartCode(job_of(seen, seen.payload)),))
 
 
 def _lost(why: str) -> Ending:

@@ -334,7 +334,7 @@ def _hand_over(seen: Observed, now: datetime) -> Plan:
     if ending := distrusted(seen, seen.execution.status.image):  # in a session, that of its pod
         return finish(seen, now, ending)
     try:
-        messages = build_messages(seen.execution, payload, stateful=is_stateful(seen))
+        messages = job_of(seen, payload)
     except UnicodeDecodeError as error:
         message = f"spec.blocks: a block is not UTF-8 text ({error.reason} at byte {error.start}). Nothing was run"
         return finish(seen, now, Ending(Event.FAULT, Reason.PAYLOAD_MISMATCH, message))
@@ -342,6 +342,16 @@ def _hand_over(seen: Observed, now: datetime) -> Plan:
     status = moved(seen, now, handed, ConditionType.STARTED).model_copy(update={"started_at": now})
     delete: tuple[Action, ...] = (DeletePayload(payload.secrets),) if payload.secrets else ()
     return Plan(status=status, actions=(*delete, StartCode(messages)))
+
+
+def job_of(seen: Observed, payload: Payload) -> tuple[dict[str, Any], ...]:
+    """What the runner is told of this execution.
+
+    Raises:
+        UnicodeDecodeError: as `build_messages`.
+    """
+    fetch_bytes = seen.transcript.parts.place.fetch_bytes
+    return build_messages(seen.execution, payload, stateful=is_stateful(seen), fetch_bytes=fetch_bytes)
 
 
 def is_stateful(seen: Observed) -> bool:

@@ -15,8 +15,9 @@ from codeexec_api import ArtifactStatus, BlockStatus, OutputRun, StreamStatus
 from codeexec_api.names import artifact_key
 from codeexec_api.packing import unpack
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS, MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS
 from codeexec_operator.core.output_parts import SHORT_PARTS, STREAMS, Kept, Order, OutputParts, StreamName, fit
+from codeexec_operator.core.output_place import OutputPlace
 
 MAX_RUNS: Final = 1024
 MAX_LINE_BYTES: Final = 2 * 1024 * 1024
@@ -105,6 +106,11 @@ class Transcript:
     _file_bytes: int = 0
     _fetched_bytes: int = 0
 
+    @classmethod
+    def of(cls, place: OutputPlace) -> "Transcript":
+        """A new one, whose large output goes to this place."""
+        return cls(parts=OutputParts(place))
+
     @property
     def over(self) -> bool:
         """True when nothing more is to be expected."""
@@ -151,7 +157,7 @@ class Transcript:
         if not encoded:
             raise ValueError("output without text")
         stream, text = self._streams[name], encoded.decode()
-        if stream.kept_bytes + len(encoded) > MAX_OUTPUT_BYTES:
+        if stream.kept_bytes + len(encoded) > self.parts.place.output_bytes:
             raise ValueError("more output than any execution may keep")
         if len(stream.head.encode()) == stream.kept_bytes:  # else it has been cut
             stream.head = fit(stream.head + text[:_HEAD_BYTES], _HEAD_BYTES)
@@ -192,7 +198,7 @@ class Transcript:
         self._file.update(data)
         self._file_bytes += len(data)
         self._fetched_bytes += len(data)
-        if self._fetched_bytes > MAX_FETCH_BYTES:
+        if self._fetched_bytes > self.parts.place.fetch_bytes:
             raise ValueError("more files than any execution may give out")
         if self.parts.add(artifact_key(index), data, packed):
             self.parts.close(self._now_kept())

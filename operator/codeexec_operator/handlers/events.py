@@ -34,6 +34,8 @@ from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.health import serve_health
 from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.adapters.operation import Operation
+from codeexec_operator.adapters.output_store import OutputStore
+from codeexec_operator.adapters.outputs import Outputs, StoreFailure
 from codeexec_operator.adapters.records import UNFINISHED
 from codeexec_operator.adapters.supervision import JobFailure, explain
 from codeexec_operator.adapters.telemetry import Telemetry
@@ -76,12 +78,14 @@ async def _lead(memo: kopf.Memo) -> None:
     if not memo.leader.epoch:
         await memo.leader.lead()
         memo.stack.push_async_callback(memo.leader.release)
-        memo.cluster.ask_first(memo.leader.check)
+        for writes in (memo.cluster, memo.outputs):
+            writes.ask_first(memo.leader.check)
     try:
         operation = Operation(
             ours,
             parse_configuration(await memo.cluster.get_configuration(*ours.config_map)),
             memo.cluster,
+            outputs=memo.outputs,
             prober=memo.prober,
             telemetry=memo.telemetry,
             epoch=memo.leader.epoch,
@@ -101,6 +105,7 @@ async def _stand_by(memo: kopf.Memo, ours: Settings) -> None:
     """Serve all that a replica serves which does not lead: health, metrics and the canary."""
     memo.cluster = await Cluster.connect()
     memo.stack.push_async_callback(memo.cluster.close)
+    memo.outputs = _outputs(memo.cluster, ours)
     memo.telemetry = Telemetry(ours, version("codeexec"))
     await memo.telemetry.open()
     memo.stack.push_async_callback(memo.telemetry.close)
@@ -113,6 +118,13 @@ async def _stand_by(memo: kopf.Memo, ours: Settings) -> None:
     memo.leader = Leader(memo.cluster, *ours.leader_lease, timing=LeaseTiming(ours.lease_seconds), shard=shard)
     health = await serve_health(ours.health_port, partial(_ready, memo))
     memo.stack.push_async_callback(health.cleanup)
+
+
+def _outputs(cluster: Cluster, ours: Settings) -> Outputs:
+    try:
+        return OutputStore.open(ours.output_store) if ours.output_store else cluster
+    except StoreFailure as error:
+        raise kopf.PermanentError(str(error)) from error
 
 
 async def _ready(memo: kopf.Memo) -> None:

@@ -16,7 +16,7 @@ from codeexec_api import (
     Limits,
     manifest,
 )
-from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES, MAX_PAYLOAD_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES, MAX_PAYLOAD_BYTES, MAX_STORED_BYTES
 
 LIMITS = {
     "cpu": "500m",
@@ -61,7 +61,7 @@ WRONG = {
     "exponent": ("limits.memory", {"limits": {"memory": "1e9"}}),
     "boolean": ("limits.cpu", {"limits": {"cpu": True}}),
     "little output": ("limits.outputBytes", {"limits": {"outputBytes": 1023}}),
-    "much output": ("limits.outputBytes", {"limits": {"outputBytes": MAX_OUTPUT_BYTES + 1}}),
+    "much output": ("limits.outputBytes", {"limits": {"outputBytes": MAX_STORED_BYTES + 1}}),
     "image by tag": ("image", {"image": "python:3.11"}),
     "image by tag of an official name": ("image", {"image": "registry.example/python:latest"}),
     "traceparent of another version": ("traceparent", {"traceparent": "hello"}),
@@ -178,7 +178,7 @@ WRONG_SESSIONS = {
     "image by tag": ("image", {"image": "python:3.11"}),
     "empty runtime class": ("runtimeClassName", {"runtimeClassName": ""}),
     "no memory": ("limits.memory", {"limits": {"memory": "0"}}),
-    "much output": ("limits.outputBytes", {"limits": {"outputBytes": MAX_OUTPUT_BYTES + 1}}),
+    "much output": ("limits.outputBytes", {"limits": {"outputBytes": MAX_STORED_BYTES + 1}}),
     "state in words": ("stateful", {"stateful": "if possible"}),
     "traceparent of another version": ("traceparent", {"traceparent": "hello"}),
     "a field of an execution": ("blocks", {"blocks": [a_raw_block()]}),

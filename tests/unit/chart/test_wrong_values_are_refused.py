@@ -43,6 +43,10 @@ REFUSED = {
         "/sandbox/allowedRepositories/0'",
     ),
     "unknown pull policy": (["--set", "image.pullPolicy=Sometimes"], "/image/pullPolicy'"),
+    "credentials in the URL of an output store": (
+        ["--set", "outputStore.url=s3://key:secret@bucket"],
+        "/outputStore/url'",
+    ),
     "checkpoints without a key": (
         ["--set", "audit.checkpoints.enabled=true,audit.checkpoints.claimName=x"],
         "audit.checkpoints.signingKeySecret.name is empty",
@@ -188,7 +192,7 @@ REFUSED = {
         "/policy/maxLimits': additional properties 'ephemeral-storage' not allowed",
     ),
     "more output than is kept": (
-        ["--set", "policy.maxLimits.outputBytes=16777217"],
+        ["--set", "policy.maxLimits.outputBytes=134217729"],
         "/policy/maxLimits/outputBytes'",
     ),
     "negative time to live": (["--set", "policy.podTTLSeconds=-1"], "/policy/podTTLSeconds'"),

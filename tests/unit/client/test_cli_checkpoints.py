@@ -2,17 +2,14 @@
 
 import json
 import stat
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
-from xml.etree import ElementTree
 
 import pytest
 from audit_world import World, a_world
 from click import ClickException
 from click.testing import CliRunner, Result
+from object_storage import ObjectStorage
 
 from executor_client.cli import main
 from executor_client.cli.evidence_store import EvidenceStore
@@ -144,68 +141,12 @@ def test_what_cannot_be_used_is_said(codeexec) -> None:
 # --- an object storage ---
 
 
-class ObjectStorage:
-    """Answers as S3 does, as far as it is asked here."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
-        self.conditions: list[str | None] = []
-        ours = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                content = self.rfile.read(int(self.headers["Content-Length"]))
-                ours.conditions.append(self.headers["If-None-Match"])
-                there = self.path in ours.objects and self.headers["If-None-Match"] == "*"
-                if not there:
-                    ours.objects[self.path] = content
-                self.answer(412 if there else 200, b"")
-
-            def do_GET(self) -> None:
-                url = urlsplit(self.path)
-                if "list-type" in (query := parse_qs(url.query)):
-                    return self.answer(200, ours.listing(url.path, query.get("prefix", [""])[0]))
-                found = ours.objects.get(url.path)
-                return self.answer(404 if found is None else 200, found or b"")
-
-            def answer(self, status: int, content: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.send_header("ETag", '"1"')
-                self.send_header("Last-Modified", "Sat, 21 Nov 2026 12:00:00 GMT")
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-
-    def listing(self, bucket: str, prefix: str) -> bytes:
-        root = ElementTree.Element("ListBucketResult")
-        for path, content in self.objects.items():
-            key = path.removeprefix(f"{bucket}/")
-            if key.startswith(prefix):
-                entry = ElementTree.SubElement(root, "Contents")
-                fields = {"Key": key, "Size": str(len(content)), "LastModified": "2026-11-21T12:00:00Z", "ETag": "1"}
-                for name, value in fields.items():
-                    ElementTree.SubElement(entry, name).text = value
-        return ElementTree.tostring(root)
-
-
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStorage]:
-    one = ObjectStorage()
-    thread = threading.Thread(target=one.server.serve_forever)
-    thread.start()
-    where = {"AWS_ENDPOINT": f"http://127.0.0.1:{one.server.server_address[1]}", "AWS_ALLOW_HTTP": "true"}
-    login = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "here"}
-    for name, value in (where | login).items():
-        monkeypatch.setenv(name, value)
-    yield one
-    one.server.shutdown()
-    thread.join()
-    one.server.server_close()
+    with ObjectStorage() as one:
+        for name, value in one.environment.items():
+            monkeypatch.setenv(name, value)
+        yield one
 
 
 def test_an_object_storage_keeps_them_as_well(codeexec, storage) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from fake_cases import CASES, REQUEST, Case, FakeStage, blocks
 
-from codeexec_api import ExecutionPolicySpec, Phase, Reason
+from codeexec_api import ExecutionPolicySpec, Limits, Phase, PolicyLimits, Reason
+from codeexec_api.v1alpha1.bounds import MAX_STORED_BYTES
 from executor_client import (
     ClusterUnreachable,
     ExecutionLost,
@@ -186,6 +188,15 @@ async def test_an_open_network_is_refused_or_recorded():
     assert "warning: the network of the sandbox was not shown to be closed" in result.message
     [record] = lax.executions
     assert (record.status.egress_proof.verdict, "NetworkPolicy" in record.status.layers) == ("Open", False)
+
+
+async def test_the_fake_has_no_output_store_and_says_so_whatever_its_policy_allows():
+    limits = PolicyLimits(output_bytes=MAX_STORED_BYTES)
+    fake = FakeCluster(policy=ExecutionPolicySpec(images=(FAKE_IMAGE,), max_limits=limits), run=lambda _: FakeOutcome())
+    request = replace(REQUEST, limits=Limits(output_bytes=MAX_STORED_BYTES))
+    result = await fake.client().execute(blocks(("sh", "one")), request)
+    assert result.phase is Phase.DENIED
+    assert "needs an output store" in result.message
 
 
 async def test_a_block_can_lose_its_pod():

@@ -64,7 +64,7 @@ async def test_limits_are_named(files: Files) -> None:
     with pytest.raises(codeexec.FileTransferError, match="'a' has 16000001 bytes; at most 16000000 can be written"):
         await files.write("a", bytes(16_000_001))
     await files.write_many({"a": bytes(9_000_000), "b": bytes(9_000_000)})  # in two operations
-    with pytest.raises(codeexec.FileTransferError, match=r"at most 16777216 bytes at a time\): b \(9000000 bytes\)"):
+    with pytest.raises(codeexec.FileTransferError, match=r"at most 16777216 bytes at a time, .*: b \(9000000 bytes\)"):
         await files.read_many(["a", "b"])
 
 

@@ -19,13 +19,14 @@ from codeexec_api import (
 )
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.names import MAX_EXECUTION_NAME, PAYLOAD_SECRET_TYPE
+from codeexec_api.output_store import MAX_OBJECT_BYTES
 from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.schema import custom_resource_definitions
 from codeexec_api.v1alpha1 import bounds
 from codeexec_api.v1alpha1.fields import LanguageName
 from codeexec_api.v1alpha1.limits import SomeLimits
 from codeexec_api.v1alpha1.policy import Approvable
-from codeexec_operator.core.output_parts import PART_BYTES
+from codeexec_operator.core.output_parts import PART_BYTES, SHORT_PARTS
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
 
 NESTED = {"limits", "maxLimits", "requests", "withApproval", "artifacts", "source", "payloadRef", "executionRef"}
@@ -44,12 +45,13 @@ def test_limits_in_the_schema_are_the_constants() -> None:
     spec, status = schema["properties"]["spec"]["properties"], schema["properties"]["status"]["properties"]
     assert spec["blocks"]["maxItems"] == status["blocks"]["maxItems"] == bounds.MAX_BLOCKS
     assert spec["files"]["maxItems"] == bounds.MAX_FILES
-    assert spec["limits"]["properties"]["outputBytes"]["maximum"] == bounds.MAX_OUTPUT_BYTES
+    assert spec["limits"]["properties"]["outputBytes"]["maximum"] == bounds.MAX_STORED_BYTES
     assert spec["blocks"]["items"]["properties"]["sizeBytes"]["maximum"] == bounds.MAX_CODE_BYTES
     assert spec["files"]["items"]["properties"]["sizeBytes"]["maximum"] == bounds.MAX_PAYLOAD_BYTES
     assert spec["payloadRef"]["properties"]["parts"]["maximum"] == bounds.MAX_PAYLOAD_PARTS
     assert status["artifacts"]["maxItems"] == bounds.MAX_ARTIFACTS
     assert status["outputRefs"]["maxItems"] == bounds.MAX_OUTPUT_PARTS
+    assert status["outputStore"]["properties"]["parts"]["maxItems"] == bounds.MAX_STORED_PARTS
     [root] = schema["x-kubernetes-validations"]
     assert f"<= {MAX_EXECUTION_NAME} " in root["rule"]
     assert status["phase"]["enum"] == [phase.value for phase in Phase]
@@ -75,6 +77,11 @@ def test_a_part_of_a_payload_fits_into_a_secret_and_inline_output_into_the_recor
 def test_all_that_an_execution_may_give_out_fits_into_its_config_maps() -> None:
     most = 2 * bounds.MAX_OUTPUT_BYTES + bounds.MAX_FETCH_BYTES
     assert most / bounds.MAX_OUTPUT_PARTS < PART_BYTES < 2**20
+
+
+def test_all_that_an_execution_may_give_out_fits_into_the_objects_of_a_store_also_where_parts_are_short() -> None:
+    full_parts = bounds.MAX_STORED_PARTS - SHORT_PARTS
+    assert 3 * bounds.MAX_STORED_BYTES / full_parts < PART_BYTES < MAX_OBJECT_BYTES
 
 
 def test_what_a_client_asks_for_by_default_the_default_policy_allows() -> None:

@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from codeexec_api.names import artifact_key, output_name
 from codeexec_api.packing import GZIP_SUFFIX, unpack
-from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES, MAX_OUTPUT_PARTS
 from codeexec_operator.core import output_parts as core
 from codeexec_operator.core.output_parts import STREAMS, OutputPart, StreamName
+from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.transcript import Transcript
 
 SMALL = {"PART_BYTES": 300, "MAX_INLINE_BYTES": 60, "_ESCAPED_BUDGET": 90}
@@ -339,9 +340,8 @@ def test_nothing_counts_after_what_there_was_has_been_cut_into_parts() -> None:
     assert (store.finish(transcript), transcript.stream("stdout"), transcript.parts.count) == before
 
 
-def test_there_are_no_more_parts_than_the_record_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "MAX_OUTPUT_PARTS", 3)
-    transcript, store = Transcript(), Store()
+def test_there_are_no_more_parts_than_the_record_can_name() -> None:
+    transcript, store = Transcript.of(replace(CONFIG_MAPS, parts=3)), Store()
     store.take(transcript, numbered(*(output("x" * 300) for _ in range(5))))
     stored = store.finish(transcript)
     assert transcript.parts.count == len(store.parts) == 3, "what the record doesn't name is not stored, either"
@@ -349,9 +349,8 @@ def test_there_are_no_more_parts_than_the_record_can_name(monkeypatch: pytest.Mo
     holds(transcript, "stdout", stored, b"x" * 1500)
 
 
-def test_parts_that_wait_to_be_stored_are_not_lost_with_one_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "MAX_OUTPUT_PARTS", 3)
-    transcript = a_transcript(*(output("x" * 300) for _ in range(5)))
+def test_parts_that_wait_to_be_stored_are_not_lost_with_one_behind_them() -> None:
+    transcript = a_transcript(*(output("x" * 300) for _ in range(5)), place=replace(CONFIG_MAPS, parts=3))
     assert Store().finish(transcript)["stdout"] == b"x" * 900
 
 
@@ -405,7 +404,7 @@ def test_parts_are_cut_as_long_as_enough_are_left_for_the_rest(monkeypatch: pyte
         cut.append(transcript.cut())
     assert (cut, transcript.parts.count, transcript.parts.held_bytes > 0) == ([True, True, False], 2, True)
     most = MAX_OUTPUT_BYTES + MAX_FETCH_BYTES
-    assert 40 + -(-most // (640 * 1024)) + 1 <= core.MAX_OUTPUT_PARTS
+    assert 40 + -(-most // (640 * 1024)) + 1 <= MAX_OUTPUT_PARTS
 
 
 @pytest.mark.parametrize("over", ["finished", "done", "lost"])

@@ -43,6 +43,7 @@ from codeexec_operator.core.payload import (
     verify_payload,
 )
 
+FETCH = 1234
 FIRST = ("run-1", "uid-0")
 SECOND = ("run-1-1", "uid-1")
 
@@ -310,7 +311,7 @@ def test_the_job_is_what_the_runner_needs() -> None:
     )
     payload = verify_payload(execution, [a_secret([CODE, b"ls\n"], [b"\x00\xff"])])
     assert isinstance(payload, Payload)
-    assert build_messages(execution, payload, stateful=False) == (
+    assert build_messages(execution, payload, stateful=False, fetch_bytes=FETCH) == (
         {"put": "in/data", "data": base64.b64encode(b"\x00\xff").decode(), "append": False},
         {
             "id": UID,
@@ -334,6 +335,7 @@ def test_the_job_is_what_the_runner_needs() -> None:
             ],
             "timeoutSeconds": 7,
             "outputBytes": 2048,
+            "fetchBytes": FETCH,
             "memoryBytes": 2**20,
             "pids": 9,
             "artifacts": {"list": "Changed", "fetch": []},
@@ -344,7 +346,7 @@ def test_the_job_is_what_the_runner_needs() -> None:
 def test_a_job_of_a_session_says_so_and_what_files_are_wanted() -> None:
     wanted = {"list": "All", "fetch": ["*.csv"]}
     execution = an_execution(blocks=[], payloadRef=None, artifacts=wanted, **SESSION_REF)
-    [job] = build_messages(execution, Payload(), stateful=True)
+    [job] = build_messages(execution, Payload(), stateful=True, fetch_bytes=FETCH)
     assert (job["session"], job["stateful"], job["blocks"], job["artifacts"]) == (True, True, [], wanted)
 
 
@@ -352,7 +354,9 @@ def test_a_job_of_a_session_says_so_and_what_files_are_wanted() -> None:
 def test_a_file_goes_in_pieces_that_together_are_the_file(size: int) -> None:
     content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     execution = an_execution(files=[a_raw_file("first", b"1"), a_raw_file("a", content)])
-    first, *puts, job = build_messages(execution, Payload((CODE,), (b"1", content), SECRETS), stateful=False)
+    first, *puts, job = build_messages(
+        execution, Payload((CODE,), (b"1", content), SECRETS), stateful=False, fetch_bytes=FETCH
+    )
     assert first["put"] == "first"
     assert [put["append"] for put in puts] == [index > 0 for index in range(len(puts))]
     assert {put["put"] for put in puts} == {"a"}
@@ -378,10 +382,10 @@ def test_a_pod_that_waits_in_a_pool_has_a_kernel_if_the_pool_is_for_stateful_ses
 def test_a_block_that_is_not_text_is_an_error() -> None:
     execution = an_execution(blocks=[a_raw_block(b"\xff")])
     with pytest.raises(UnicodeDecodeError):
-        build_messages(execution, Payload((b"\xff",), (), SECRETS), stateful=False)
+        build_messages(execution, Payload((b"\xff",), (), SECRETS), stateful=False, fetch_bytes=FETCH)
 
 
 @pytest.mark.parametrize("payload", [Payload(), Payload((CODE,)), Payload((CODE,), (b"A", b"B")), Payload((), (b"A",))])
 def test_what_is_not_all_that_was_announced_is_not_sent_in_part(payload: Payload) -> None:
     with pytest.raises(ValueError, match="zip"):
-        build_messages(an_execution(files=[a_raw_file("a", b"A")]), payload, stateful=False)
+        build_messages(an_execution(files=[a_raw_file("a", b"A")]), payload, stateful=False, fetch_bytes=FETCH)

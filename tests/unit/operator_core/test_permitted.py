@@ -39,6 +39,7 @@ from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.network_policy import build_network_policy
 
 TIMING = Timing()
+FETCH = 1234
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 WIDE = {"cidr": "0.0.0.0/0", "port": 443}
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2", "203.0.113.7"}))
@@ -291,12 +292,12 @@ class TestRunner:
             {**PERMIT, "port": 53, "protocol": "UDP"},
         ]
         execution = an_execution(egress=permits)
-        [job] = build_messages(execution, PAYLOAD, stateful=False)
+        [job] = build_messages(execution, PAYLOAD, stateful=False, fetch_bytes=FETCH)
         assert job["egress"] == build_report_request(execution)["egress"] == {"tcp": [80, 443], "udp": [53]}
 
     def test_hears_nothing_of_it_without_permits(self) -> None:
         execution = an_execution(mounts=[a_raw_mount()])
-        [job] = build_messages(execution, PAYLOAD, stateful=False)
+        [job] = build_messages(execution, PAYLOAD, stateful=False, fetch_bytes=FETCH)
         assert "egress" not in job
         assert "egress" not in build_report_request(execution)
 

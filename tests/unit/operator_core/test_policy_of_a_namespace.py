@@ -5,8 +5,11 @@ from typing import Any
 
 from factories import IMAGE, a_policy
 
+from codeexec_api import ExecutionPolicySpec
+from codeexec_api.v1alpha1.bounds import MAX_STORED_BYTES
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.core.observed import PolicyProblem, parse_policy
+from codeexec_operator.core.output_place import CONFIG_MAPS, stored_at
 
 METADATA = {"name": "default", "namespace": "codeexec-sandbox", "resourceVersion": "7"}
 
@@ -73,3 +76,13 @@ async def test_what_is_forgotten_is_read_again() -> None:
     assert await policies.of("codeexec-sandbox") == a_policy(maxBlocks=2), "control: it is kept"
     policies.forget("codeexec-sandbox")
     assert await policies.of("codeexec-sandbox") == a_policy()
+
+
+async def test_no_policy_allows_more_output_than_there_is_place_for() -> None:
+    most = {"maxLimits": {"outputBytes": MAX_STORED_BYTES}}
+    cluster: Any = Played({"metadata": METADATA, "spec": {"images": [IMAGE], **most}})
+    for place in (CONFIG_MAPS, stored_at("s3://bucket")):
+        policies = Policies(cluster, a_policy(**most), "the cluster's default policy", place)
+        own = await policies.of("codeexec-sandbox")
+        assert isinstance(own, ExecutionPolicySpec)
+        assert own.max_limits.output_bytes == policies.default.max_limits.output_bytes == place.output_bytes

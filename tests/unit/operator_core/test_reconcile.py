@@ -56,6 +56,7 @@ from codeexec_operator.core.observed import (
     Sandbox,
     is_blocked,
 )
+from codeexec_operator.core.output_place import stored_at
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing
@@ -664,6 +665,17 @@ class TestFiles:
         assert result.status.stdout
         assert (result.status.stdout.referenced, result.status.stdout.kept_bytes) == (True, 700_000)
         assert result.status.output_order == ()
+
+    def test_large_output_in_a_store_is_named_in_the_record_and_no_config_map_is_named(self) -> None:
+        text, place = "z" * 700_000, stored_at("s3://bucket")
+        for said, parts in ((text, ("0-1",)), ("short", ())):
+            transcript = a_transcript(output(said), block_end(), the_end(said), place=place)
+            transcript.finish()
+            result = plan(running(transcript=transcript))
+            assert result.status
+            stored = result.status.output_store
+            assert (stored and (stored.url, stored.parts)) == (("s3://bucket", parts) if parts else None)
+            assert result.status.output_refs == ()
 
     def test_output_that_could_not_be_stored_is_not_promised_and_the_record_says_why(self) -> None:
         text = "z" * 700_000

@@ -44,3 +44,12 @@ def test_ranges_that_no_permit_opens_are_networks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CODEEXEC_NEVER_PERMIT", "203.0.113.4/8")
     with pytest.raises(ValidationError, match="never_permit"):
         Settings()
+
+
+def test_a_store_for_output_is_a_url_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().output_store == ""
+    monkeypatch.setenv("CODEEXEC_OUTPUT_STORE", "s3://bucket/codeexec/")
+    assert Settings().output_store == "s3://bucket/codeexec"
+    monkeypatch.setenv("CODEEXEC_OUTPUT_STORE", "s3://key:secret@bucket")
+    with pytest.raises(ValidationError, match="output_store"):
+        Settings()

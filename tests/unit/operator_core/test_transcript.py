@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,9 +28,9 @@ from hypothesis import strategies as st
 
 from codeexec_api.packing import pack
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS, MAX_EGRESS_TARGETS
-from codeexec_operator.core import transcript as core
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.output_parts import fit
+from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.readiness import Readiness, readiness
 from codeexec_operator.core.transcript import MAX_LINE_BYTES, MAX_PIECE_BYTES, MAX_RUNS, Lines, Transcript
 
@@ -329,22 +330,20 @@ def test_as_many_as_there_can_be_are_taken(frames: list[dict[str, Any]]) -> None
 @pytest.mark.parametrize(
     ("limit", "frames"),
     [
-        ("MAX_OUTPUT_BYTES", [output("12"), output("é"), output("5")]),
-        ("MAX_FETCH_BYTES", [an_artifact(0, "a", b"1234"), a_piece(0, b"12"), a_piece(0, b"34"), a_piece(0, b"5")]),
+        ("output_bytes", [output("12"), output("é"), output("5")]),
+        ("fetch_bytes", [an_artifact(0, "a", b"1234"), a_piece(0, b"12"), a_piece(0, b"34"), a_piece(0, b"5")]),
     ],
 )
-def test_an_execution_gives_out_up_to_its_limit_and_not_a_byte_more(
-    limit: str, frames: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core, limit, 4)
-    assert not a_transcript(*frames[:-1]).problem
-    assert a_transcript(*frames).problem
+def test_an_execution_gives_out_up_to_its_limit_and_not_a_byte_more(limit: str, frames: list[dict[str, Any]]) -> None:
+    place = replace(CONFIG_MAPS, **{limit: 4})
+    assert not a_transcript(*frames[:-1], place=place).problem
+    assert a_transcript(*frames, place=place).problem
 
 
-def test_the_limit_of_output_holds_for_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "MAX_OUTPUT_BYTES", 4)
-    assert not a_transcript(output("1234"), output("1234", "stderr")).problem
-    assert a_transcript(output("1234"), output("12345", "stderr")).problem
+def test_the_limit_of_output_holds_for_each_stream() -> None:
+    place = replace(CONFIG_MAPS, output_bytes=4)
+    assert not a_transcript(output("1234"), output("1234", "stderr"), place=place).problem
+    assert a_transcript(output("1234"), output("12345", "stderr"), place=place).problem
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,7 @@ def a_job(*blocks: str | Mapping[str, Any], **changes: Any) -> dict[str, Any]:
         "blocks": [a_block(index, block) for index, block in enumerate(blocks)],
         "timeoutSeconds": 20,
         "outputBytes": 262_144,
+        "fetchBytes": 16 * 2**20,
         "memoryBytes": 256 * 2**20,
         "pids": 64,
         "artifacts": {"list": "None", "fetch": []},

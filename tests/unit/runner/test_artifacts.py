@@ -152,6 +152,16 @@ def test_what_does_not_fit_any_more_is_listed_but_not_sent(session: Any) -> None
     assert report.artifacts["b"] == (9 * MIB, sha(bytes(9 * MIB)))
 
 
+def test_more_is_sent_where_the_operator_has_place_for_more(session: Any) -> None:
+    code = f"open('large', 'wb').truncate({24 * MIB}); open('unasked', 'wb').truncate({17 * MIB})"
+    wanted = {"list": "Changed", "fetch": ["large"]}
+    report = session.run(code, artifacts=wanted, fetchBytes=24 * MIB)
+    assert report.artifacts == {"large": (24 * MIB, sha(bytes(24 * MIB))), "unasked": (17 * MIB, None)}
+    assert {path: len(content) for path, content in report.sent.items()} == {"large": 24 * MIB}
+    again = session.run("open('large', 'ab').write(b'x')", artifacts=wanted, fetchBytes=24 * MIB)
+    assert again.artifacts == {"large": (24 * MIB + 1, None)}
+
+
 def test_digests_are_made_of_64_mib_at_most(session: Any) -> None:
     code = f"for name in 'abcdef': open(name, 'wb').truncate({15 * MIB})"
     report = session.run(code, artifacts=CHANGED)

@@ -28,7 +28,7 @@ async def said(runner: SimulatedRunner, *messages: object) -> list[dict]:
 
 
 def a_job(code: str) -> dict:
-    [job] = build_messages(an_execution(), Payload((code.encode(),)), stateful=False)
+    [job] = build_messages(an_execution(), Payload((code.encode(),)), stateful=False, fetch_bytes=1024)
     return job
 
 

@@ -1,0 +1,121 @@
+"""Names of objects in an output store come from the API server alone, and what is in them is read with suspicion."""
+
+import pytest
+from factories import UID, a_policy, an_execution
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codeexec_api import evaluate
+from codeexec_api.output_store import check_store_url, dump_part, load_part, object_path
+from codeexec_api.policy import capped
+from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES, MAX_STORED_BYTES
+
+keys = st.from_regex(r"(stdout|stderr|order|artifact-[0-9]{1,3})(\.gz)?", fullmatch=True)
+
+
+@given(st.dictionaries(keys, st.binary(max_size=300)))
+def test_what_is_put_into_an_object_comes_out_of_it(contents: dict[str, bytes]) -> None:
+    assert load_part(dump_part(contents)) == contents
+
+
+@given(st.binary(max_size=200))
+def test_any_other_object_is_a_value_error(data: bytes) -> None:
+    try:
+        load_part(data)
+    except ValueError:
+        return
+    assert dump_part(load_part(data)).partition(b"\n")[2] == data.partition(b"\n")[2]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}x",
+        b'{"stdout":1}\n',
+        b'{"stdout":1}\nxx',
+        b'{"stdout":-1,"stderr":2}\nx',
+        b'{"stdout":true}\nx',
+        b'{"stdout":1.0}\nx',
+        b'{"../stdout":1}\nx',
+        b"[1]\nx",
+        b"\xff\n",
+    ],
+)
+def test_an_object_that_nobody_wrote_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"bytes instead of|not name keys|Expecting value|Extra data|can't decode"):
+        load_part(data)
+
+
+def test_an_object_is_named_after_its_execution() -> None:
+    assert object_path("codeexec-sandbox", UID, "0-37") == f"codeexec-sandbox/{UID}/0-37"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "uid", "part"),
+    [
+        ("..", UID, "0-1"),
+        ("", UID, "0-1"),
+        ("a/b", UID, "0-1"),
+        ("A", UID, "0-1"),
+        ("a\n", UID, "0-1"),
+        ("a", "..", "0-1"),
+        ("a", "", "0-1"),
+        ("a", f"{UID}/..", "0-1"),
+        ("a", f"{UID}\n", "0-1"),
+        ("a", UID.upper(), "0-1"),
+        ("a", UID, "0"),
+        ("a", UID, "../0-1"),
+        ("a", UID, "0-1\n"),
+    ],
+)
+def test_no_other_names_are_made(namespace: str, uid: str, part: str) -> None:
+    with pytest.raises(ValueError, match="no object of an output store has the name"):
+        object_path(namespace, uid, part)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/a/b_c-d.e", "file:///mnt/store", "memory://x", "abfs://c"])
+def test_a_store_is_named_by_a_url(url: str) -> None:
+    assert check_store_url(url) == check_store_url(f"{url}/") == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/mnt/store",
+        "bucket",
+        "s3://",
+        "s3://key:secret@bucket",
+        "s3://bucket?token=1",
+        "s3://bucket#x",
+        "simplecache::s3://bucket",
+        "file:///mnt/../etc",
+        "file:///mnt/./etc",
+        "s3://bucket/a b",
+        "s3://bucket/a\nb",
+        "s3://" + "x" * 600,
+    ],
+)
+def test_credentials_and_tricks_are_no_url_of_a_store(url: str) -> None:
+    with pytest.raises(ValueError, match="is no URL of an output store"):
+        check_store_url(url)
+
+
+def test_more_output_than_config_maps_hold_needs_a_store_and_a_policy_and_the_denial_says_both() -> None:
+    asked = an_execution(limits={"outputBytes": 100_000_000}).spec
+    policy = a_policy(maxLimits={"outputBytes": MAX_STORED_BYTES})
+    assert evaluate(asked, policy).allowed
+    denied = evaluate(asked, capped(policy, MAX_OUTPUT_BYTES))
+    assert denied.message == evaluate(asked, a_policy()).message
+    assert denied.message.startswith(
+        "spec.limits.outputBytes: 100000000 is not allowed by the policy (allowed: at most 16777216; more than "
+        "16777216 needs an output store (Helm value outputStore.url) and a policy whose maxLimits.outputBytes allows "
+        "that)"
+    )
+
+
+def test_a_store_is_no_answer_where_the_policy_allows_less_or_has_more() -> None:
+    small, large = a_policy(maxLimits={"outputBytes": 2048}), a_policy(maxLimits={"outputBytes": 2 * MAX_OUTPUT_BYTES})
+    assert "store" not in evaluate(an_execution(limits={"outputBytes": 4096}).spec, small).message
+    assert "store" not in evaluate(an_execution(limits={"outputBytes": MAX_STORED_BYTES}).spec, large).message
+    assert capped(small, MAX_OUTPUT_BYTES) is small

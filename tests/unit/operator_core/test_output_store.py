@@ -1,0 +1,167 @@
+"""Parts of output in the owner's store: created once, by few threads, in bounded time, and never in the loop's way."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from factories import NOW, UID, an_execution
+from object_storage import ObjectStorage
+
+from codeexec_api.output_store import MAX_OBJECT_BYTES, below, load_part
+from codeexec_api.store_files import open_store
+from codeexec_operator.adapters.output_store import THREADS, OutputStore
+from codeexec_operator.adapters.outputs import StoreFailure
+from codeexec_operator.core.output_parts import OutputPart
+from codeexec_operator.core.output_place import stored_at
+
+CONTENTS = {"stdout.gz": b"\x00out\n", "order.gz": b"order"}
+RUN = an_execution()
+FOLDER = f"{RUN.metadata.namespace}/{UID}"
+
+
+def a_part(index: int = 0, contents: dict[str, bytes] = CONTENTS) -> OutputPart:
+    return OutputPart(index, (index, index + 1), contents, {})
+
+
+@pytest.fixture(params=["file", "memory", "s3 and a folder", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "file":
+        yield f"file://{tmp_path}/store"
+    elif request.param == "memory":
+        yield "memory://store"
+        fsspec.filesystem("memory").store.clear()
+    else:
+        with ObjectStorage() as storage:
+            for name, value in storage.environment.items():
+                monkeypatch.setenv(name, value)
+            yield "s3://bucket/folder" if "folder" in request.param else "s3://bucket"
+
+
+def there(url: str, part: int = 0) -> bytes:
+    files, root = open_store(url)
+    return files.cat_file(below(root, f"{FOLDER}/{part}-{part + 1}"))
+
+
+async def test_a_part_is_an_object_named_after_namespace_and_uid(url: str) -> None:
+    store = OutputStore.open(url)
+    for index in (0, 1):
+        assert await store.create_output(RUN, a_part(index), NOW) is None
+    assert load_part(there(url)) == load_part(there(url, 1)) == CONTENTS
+
+
+async def test_a_part_that_is_there_already_is_fine(url: str) -> None:
+    store = OutputStore.open(url)
+    for _ in range(2):
+        assert await store.create_output(RUN, a_part(), NOW) is None
+
+
+async def test_another_object_of_this_name_stays_as_it_is_and_the_fault_names_it(url: str) -> None:
+    store = OutputStore.open(url)
+    await store.create_output(RUN, a_part(), NOW)
+    before = there(url)
+    fault = await store.create_output(RUN, a_part(contents={"stdout.gz": b"other"}), NOW)
+    assert fault
+    assert f"the output store {url} holds another object of this name: " in fault.message
+    assert fault.message.endswith(f"{FOLDER}/0-1")
+    assert there(url) == before
+
+
+async def test_a_write_that_was_interrupted_is_finished(url: str) -> None:
+    store = OutputStore.open(url)
+    await store.create_output(RUN, a_part(), NOW)
+    files, root = open_store(url)
+    files.pipe_file(below(root, f"{FOLDER}/0-1"), there(url)[:9])
+    assert await store.create_output(RUN, a_part(), NOW) is None
+    assert load_part(there(url)) == CONTENTS
+
+
+@pytest.mark.parametrize("namespace", ["..", "a/../b", ""])
+async def test_a_name_that_no_api_server_gives_leads_nowhere(url: str, namespace: str) -> None:
+    metadata = RUN.metadata.model_copy(update={"namespace": namespace})
+    with pytest.raises(ValueError, match="no object of an output store"):
+        await OutputStore.open(url).create_output(RUN.model_copy(update={"metadata": metadata}), a_part(), NOW)
+
+
+def test_a_store_without_a_backend_is_named() -> None:
+    with pytest.raises(StoreFailure, match=r"nothing://x can't be used: ValueError: Protocol not known"):
+        OutputStore.open("nothing://x")
+
+
+async def test_an_object_that_is_larger_than_any_part_is_another_one_and_not_held(url: str) -> None:
+    files, root = open_store(url)
+    files.pipe_file(below(root, f"{FOLDER}/0-1"), bytes(2 * MAX_OBJECT_BYTES))
+    outcome = await asyncio.gather(OutputStore.open(url).create_output(RUN, a_part(), NOW), return_exceptions=True)
+    assert f"it has {2 * MAX_OBJECT_BYTES} bytes; no part has more" in str(outcome) or "another object" in str(outcome)
+
+
+def test_what_is_missing_for_a_protocol_is_named() -> None:
+    with pytest.raises(StoreFailure, match=r"the output store hdfs://x can't be used: .*No module named 'pyarrow'"):
+        OutputStore.open("hdfs://x")
+
+
+class Stubborn:
+    """A store that answers when it is let, or with an error."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.gate = error, threading.Event()
+        self.inside = self.most = self.done = 0
+        self._lock = threading.Lock()
+
+    def pipe_file(self, path: str, data: bytes, mode: str) -> None:
+        with self._lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        self.gate.wait(30)
+        with self._lock:
+            self.inside -= 1
+            self.done += 1
+        if self.error:
+            raise self.error
+
+
+def stubborn(files: Stubborn, seconds: float = 0.05) -> OutputStore:
+    return OutputStore(files, "root", stored_at("s3://bucket"), seconds=seconds)
+
+
+async def test_a_store_that_hangs_has_a_time_limit_and_the_loop_goes_on() -> None:
+    files: Any = Stubborn()
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreFailure, match=r"the output store s3://bucket did not answer within 0\.05 s"):
+            await stubborn(files).create_output(RUN, a_part(), NOW)
+    assert files.inside == 1, "control: the thread still hangs, and the loop has gone on"
+    files.gate.set()
+
+
+async def test_a_store_that_fails_is_quoted() -> None:
+    files = Stubborn(PermissionError("Access Denied"))
+    files.gate.set()
+    with pytest.raises(StoreFailure, match="s3://bucket did not accept it: PermissionError: Access Denied"):
+        await stubborn(files, 30).create_output(RUN, a_part(), NOW)
+
+
+async def test_who_does_not_lead_any_more_writes_nothing(url: str) -> None:
+    def deposed() -> None:
+        raise SystemExit("another replica leads")
+
+    store = OutputStore.open(url)
+    store.ask_first(deposed)
+    with pytest.raises(SystemExit):
+        await store.create_output(RUN, a_part(), NOW)
+    with pytest.raises(FileNotFoundError):
+        there(url)
+
+
+async def test_calls_that_hang_take_no_more_threads_than_there_are_and_the_rest_goes_on_after_them() -> None:
+    files = Stubborn()
+    store = stubborn(files, 0.2)
+    calls = [store.create_output(RUN, a_part(index), NOW) for index in range(3 * THREADS)]
+    failed = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(one) for one in failed} == {StoreFailure}
+    assert files.most == files.inside == THREADS
+    files.gate.set()
+    store._seconds = 30
+    assert await store.create_output(RUN, a_part(), NOW) is None, "the threads are free again"

@@ -1,0 +1,147 @@
+"""What a store that is slow, hangs or fails does to code that prints: its pod is not read, or its output is cut."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import pytest
+from factories import NOW, UID, a_policy, an_execution, block_end, numbered, output, the_end
+
+from codeexec_operator.adapters.code_run import CodeRun
+from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.output_store import OutputStore
+from codeexec_operator.adapters.retries import Retries
+from codeexec_operator.core import backoff
+from codeexec_operator.core.observed import FrameStream, Observed
+from codeexec_operator.core.output_parts import PART_BYTES
+from codeexec_operator.core.output_place import stored_at
+
+PIECE, PIECES = 64 * 1024, 60
+TEXT = "x" * PIECE
+TRIES = 3
+
+
+class Files:
+    """fsspec's view of a folder, where each write waits for a word, or fails."""
+
+    def __init__(self, folder: Path, error: Exception | None = None) -> None:
+        self._files, self.error = fsspec.filesystem("file", auto_mkdir=True), error
+        self.root, self.began, self.may = f"{folder}/store", threading.Semaphore(0), threading.Semaphore(0)
+
+    def pipe_file(self, path: str, data: bytes, mode: str) -> None:
+        self.began.release()
+        if self.error:
+            raise self.error
+        self.may.acquire(timeout=60)
+        self._files.pipe_file(path, data, mode=mode)
+
+
+class Pod:
+    """A pod whose code prints, with the connection to it; `read` counts the bytes that were taken from it."""
+
+    def __init__(self, files: Files, seconds: float) -> None:
+        store = OutputStore(files, files.root, stored_at("s3://bucket"), seconds=seconds)
+        policies = SimpleNamespace(default=a_policy())
+        execution = an_execution()
+        worker: Any = SimpleNamespace(
+            context=SimpleNamespace(outputs=store, output=OutputRoom(), policies=policies),
+            meta=execution.metadata,
+            run_in_background=self._run_in_background,
+            wake=lambda: None,
+            insist=self._insist,
+        )
+        seen: Any = lambda: Observed(execution, a_policy(), NOW)  # noqa: E731
+        self.run, self.read, self.ended = CodeRun(worker, seen), 0, asyncio.Event()
+        self.tasks: list[asyncio.Task[object]] = []
+        cluster: Any = SimpleNamespace(attach=self._attach)
+        self.connection = Connection(cluster, "a", "pod", epoch=1, greeting={}, reusable=True, changed=lambda: None)
+
+    def _run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
+        self.tasks.append(asyncio.create_task(job))
+
+    async def _insist(self, failure: str, call: Any) -> bool:
+        return await Retries("run", Metrics("0")).insist(failure, TRIES, call)
+
+    async def start(self) -> None:
+        self.run._frames = FrameStream.OPEN
+        self.connection.open()
+        await asyncio.sleep(0)
+        await self.connection.start(self.run, [])
+
+    @asynccontextmanager
+    async def _attach(self, namespace: str, pod: str) -> AsyncIterator[Any]:
+        yield self
+
+    async def end_line(self) -> None:
+        pass
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        pass
+
+    async def received(self) -> AsyncIterator[bytes]:
+        await asyncio.sleep(0)
+        frames = numbered(*[output(TEXT)] * PIECES, block_end(), the_end(TEXT * PIECES))
+        for frame in frames:
+            line = json.dumps({**frame, "id": UID}).encode() + b"\n"
+            self.read += len(line)
+            yield line
+        self.ended.set()
+        await asyncio.Event().wait()
+
+
+async def began(files: Files) -> None:
+    assert await asyncio.to_thread(files.began.acquire, True, 30), "no write has begun"
+
+
+async def test_nothing_is_read_from_the_pod_while_a_part_is_written(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    pod = Pod(files, seconds=60)
+    await pod.start()
+    for part in range(PIECES * PIECE // PART_BYTES):
+        await began(files)
+        for _ in range(50):
+            await asyncio.sleep(0)  # the loop is free to read on
+        assert pod.read <= (part + 1) * (PART_BYTES + 2 * PIECE), "at most a part and a line more than is stored"
+        files.may.release()
+    async with asyncio.timeout(30):
+        await pod.ended.wait()
+    pod.connection.close()
+    stored = {one.name for one in (tmp_path / "store").rglob("*") if one.is_file()}
+    assert stored == {f"{first}-{first + 10}" for first in range(0, PIECES, 10)}, "ten pieces make a part"
+    assert not pod.run.transcript.parts.lost
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds", "why"),
+    [
+        (PermissionError("Access Denied"), 60, "did not accept it: PermissionError: Access Denied"),
+        (None, 0.05, "did not answer within 0.05 s"),
+    ],
+)
+async def test_a_store_that_takes_nothing_cuts_the_output_and_the_record_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, seconds: float, why: str
+) -> None:
+    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.001)
+    files = Files(tmp_path, error)
+    pod = Pod(files, seconds)
+    await pod.start()
+    async with asyncio.timeout(30):
+        await pod.ended.wait()
+    pod.connection.close()
+    for _ in range(TRIES):
+        files.may.release()
+    transcript = pod.run.transcript
+    assert transcript.parts.lost == f"the output store s3://bucket {why}"
+    transcript.finish()
+    stream = transcript.stream("stdout")
+    assert (stream.truncated, stream.referenced, stream.total_bytes) == (True, False, PIECES * PIECE)
+    assert 0 < len(stream.text) <= 262_144
+    assert files.began._value == TRIES
