@@ -118,7 +118,7 @@ def case(
 
 def anonymous(text: str) -> str:
     """Without what differs from call to call, and from cluster to cluster."""
-    text = re.sub(r"(run|session)-[0-9a-f]{12}(-[0-9a-f]{8}(-[0-9]+)?)?", r"\1-N", text)
+    text = re.sub(r"(run|session)-[0-9a-f]{12}(-[0-9a-f]{8}(-[0-9]+){0,2})?", r"\1-N", text)
     text = re.sub(r"(?<!\S)[^\s,]{1,280}@sha256:[0-9a-f]{64}", "IMAGE", text)
     text = re.sub(r"denied by \S+: ", "denied by SOMEBODY: ", text)
     text = re.sub(r"\(Helm value policy[^)]*\)", "(Helm value policy)", text)
