@@ -48,11 +48,13 @@ def test_helm_test_runs_an_execution(kubeconfig):
     assert "Phase:          Succeeded" in helm(kubeconfig, "test", "codeexec", "--timeout", "2m")
 
 
+@pytest.mark.suspect
 def test_operator_passes_the_restricted_standard(admin):
     pod = operator_pod(admin)
     strict = a_name("strict")
-    admin.kubectl("create", "namespace", strict)
-    admin.kubectl("label", "namespace", strict, "pod-security.kubernetes.io/enforce=restricted")
+    # Created with its label: admission reads a namespace that its cache doesn't have, but not one that has changed.
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": strict, "labels": labels}})
     try:
         weak = {"metadata": {"name": "weak"}, "spec": {"containers": [{"name": "main", "image": image()}]}}
         for candidate, accepted in ((weak, False), (pod, True)):
