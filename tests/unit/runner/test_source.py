@@ -161,7 +161,10 @@ def test_nor_by_the_kernel_of_a_stateful_session(what: str, stateful: Any) -> No
 
 
 SUBINTERPRETER = """
-import sys, _xxsubinterpreters as sub
+try:
+    import _interpreters as sub
+except ImportError:  # before Python 3.13
+    import _xxsubinterpreters as sub
 sub.run_string(sub.create(), "import sys, site; print(sys.flags.no_user_site, site.ENABLE_USER_SITE, flush=True)")
 """
 
