@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from factories import numbered, output
+from played_pod import PlayedPod
 
-from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.output_room import FREE_BYTES, SHARE_BYTES, OutputRoom, Share
 from codeexec_operator.core.transcript import Transcript
 
@@ -20,7 +18,7 @@ SAID = 8 * PIECE
 
 
 @dataclass
-class Job:
+class Job(PlayedPod):
     """Code in a pod of its own. It prints, and then goes on without a word."""
 
     uid: str
@@ -33,23 +31,10 @@ class Job:
 
     def __post_init__(self) -> None:
         self.share = Share(self.room, f"namespace-{self.uid}", self)
-        cluster: Any = SimpleNamespace(attach=self.attach)
-        self.connection = Connection(cluster, "a", self.uid, epoch=1, greeting={}, reusable=True, changed=lambda: None)
+        self.connection = self.connect(self.uid)
 
     async def begin(self) -> None:
-        self.connection.open()
-        await asyncio.sleep(0)
-        await self.connection.start(self, [])
-
-    @asynccontextmanager
-    async def attach(self, namespace: str, pod: str) -> AsyncIterator[Any]:
-        yield self
-
-    async def end_line(self) -> None:
-        pass
-
-    async def send(self, message: Mapping[str, Any]) -> None:
-        pass
+        await self.begin_job(self.connection, self)
 
     async def received(self) -> AsyncIterator[bytes]:
         await asyncio.sleep(0)

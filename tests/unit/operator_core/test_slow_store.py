@@ -3,8 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import fsspec
 import pytest
 from factories import NOW, UID, a_policy, an_execution, block_end, numbered, output, the_end
+from played_pod import PlayedPod
 
 from codeexec_operator.adapters.code_run import CodeRun
-from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.output_store import OutputStore
@@ -44,7 +43,7 @@ class Files:
         self._files.pipe_file(path, data, mode=mode)
 
 
-class Pod:
+class Pod(PlayedPod):
     """A pod whose code prints, with the connection to it; `read` counts the bytes that were taken from it."""
 
     def __init__(self, files: Files, seconds: float) -> None:
@@ -61,8 +60,7 @@ class Pod:
         seen: Any = lambda: Observed(execution, a_policy(), NOW)  # noqa: E731
         self.run, self.read, self.ended = CodeRun(worker, seen), 0, asyncio.Event()
         self.tasks: list[asyncio.Task[object]] = []
-        cluster: Any = SimpleNamespace(attach=self._attach)
-        self.connection = Connection(cluster, "a", "pod", epoch=1, greeting={}, reusable=True, changed=lambda: None)
+        self.connection = self.connect("pod")
 
     def _run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
         self.tasks.append(asyncio.create_task(job))
@@ -72,19 +70,7 @@ class Pod:
 
     async def start(self) -> None:
         self.run._frames = FrameStream.OPEN
-        self.connection.open()
-        await asyncio.sleep(0)
-        await self.connection.start(self.run, [])
-
-    @asynccontextmanager
-    async def _attach(self, namespace: str, pod: str) -> AsyncIterator[Any]:
-        yield self
-
-    async def end_line(self) -> None:
-        pass
-
-    async def send(self, message: Mapping[str, Any]) -> None:
-        pass
+        await self.begin_job(self.connection, self.run)
 
     async def received(self) -> AsyncIterator[bytes]:
         await asyncio.sleep(0)

@@ -2,14 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
-
-from codeexec_operator.adapters.connection import Connection
+from played_pod import PlayedPod
 
 LINE = json.dumps({"pong": True}).encode() + b"\n"
 
@@ -20,22 +16,12 @@ LINE = json.dumps({"pong": True}).encode() + b"\n"
 async def test_the_loop_turns_once_for_a_hundred_lines_that_came_together(pieces: list[bytes], turns: int) -> None:
     seen: list[int] = []
 
-    class Link:
-        async def end_line(self) -> None:
-            pass
-
-        async def send(self, message: Mapping[str, Any]) -> None:
-            pass
-
+    class Link(PlayedPod):
         async def received(self) -> AsyncIterator[bytes]:
             before = len(passed)
             for one in pieces:
                 yield one
             seen.append(len(passed) - before)
-
-    @asynccontextmanager
-    async def attach(namespace: str, pod: str) -> AsyncIterator[Any]:
-        yield Link()
 
     passed: list[None] = []
 
@@ -44,8 +30,7 @@ async def test_the_loop_turns_once_for_a_hundred_lines_that_came_together(pieces
             passed.append(None)
             await asyncio.sleep(0)
 
-    cluster: Any = SimpleNamespace(attach=attach)
-    connection = Connection(cluster, "a", "pod", epoch=1, greeting={}, reusable=True, changed=lambda: None)
+    connection = Link().connect("pod")
     connection.open()
     await another()
     assert not connection.view.problem
