@@ -120,8 +120,6 @@ class OutputParts:
     """The parts of one execution. `take` hands them out to be stored; `lose` says that this was not possible."""
 
     place: OutputPlace = CONFIG_MAPS
-    count: int = 0
-    """How many there are, without those that could not be stored."""
     lost: str = ""
     """Why a part could not be stored; empty if all could."""
     kept: list[Kept] = field(default_factory=list)
@@ -159,12 +157,17 @@ class OutputParts:
         contents = {f"{key}{GZIP_SUFFIX}": one.packed() for key, one in self.held.items()}
         contents[f"{ORDER_KEY}{GZIP_SUFFIX}"] = pack(json.dumps(self._order.runs, separators=(",", ":")).encode())
         starts = {key: bytes(one.start) for key, one in self.held.items() if one.begins}
+        frames = (self.kept[-1].frames if self.kept else 0, kept.frames)
+        self._waiting.append(OutputPart(self.count, frames, contents, starts))
         self.kept.append(kept)
-        self._waiting.append(OutputPart(self.count, self.frames[-1], contents, starts))
-        self.count += 1
         self.held, self._order, self._size = {}, Order(), 0
         if self.count > self.place.parts:
             self.lose(self._waiting[-1], f"an execution can have at most {self.place.parts} parts of output")
+
+    @property
+    def count(self) -> int:
+        """How many there are, without those that could not be stored."""
+        return len(self.kept)
 
     @property
     def frames(self) -> list[tuple[int, int]]:
@@ -195,7 +198,6 @@ class OutputParts:
     def lose(self, part: OutputPart, why: str) -> None:
         """This part could not be stored: it and all that comes after it is counted only."""
         self.lost = self.lost or why
-        self.count = min(self.count, part.index)
         del self.kept[part.index :]
         self._waiting = [one for one in self._waiting if one.index < part.index]
         first = part.starts.items() if part.index == 0 else ()  # its start can stand in the record
