@@ -114,8 +114,7 @@ class Trouble:
             return
         pod = self._random.choice(running)["status"]["podName"]
         self.deleted[pod] = time.time()
-        command = ("-n", SANDBOX, "delete", "pod", pod, "--grace-period=0", "--force", "--ignore-not-found")
-        await _patiently(lambda: self._stage.admin.kubectl(*command))
+        await _patiently(lambda: self._stage.admin.delete("pod", pod, gracePeriodSeconds=0))
         self.counts["pods deleted"] += 1
 
 
@@ -124,7 +123,7 @@ async def _patiently(call: Callable[[], Any]) -> Any:
     for _ in range(60):
         try:
             return await asyncio.to_thread(call)
-        except Exception:  # kubectl's message says what is known
+        except Exception:
             await asyncio.sleep(0.5)
     return await asyncio.to_thread(call)
 

@@ -142,13 +142,15 @@ class Pool:
         return dict(self.stage.admin.get("sandboxpool", self.name).get("status", {}))
 
     def ready(self, count: int) -> None:
-        wait_for(f"{count} pods of {self.name} to be ready", lambda: self.status().get("readyReplicas", 0) == count)
+        what = f"{count} pods of {self.name} to be ready"
+        ready = lambda pool: pool.get("status", {}).get("readyReplicas", 0) == count  # noqa: E731
+        self.stage.admin.wait_until(what, "sandboxpool", self.name, ready)
 
     def pods(self) -> set[str]:
         return {one for one in self.stage.pods() if one.startswith(f"{self.name}-")}
 
     def scale(self, replicas: int) -> None:
-        self.stage.admin.kubectl("-n", SANDBOX, "scale", "sandboxpool", self.name, "--replicas", str(replicas))
+        self.stage.admin.patch("sandboxpool", self.name, {"spec": {"replicas": replicas}}, subresource="scale")
 
 
 @pytest.fixture
@@ -164,7 +166,7 @@ async def make_pool(stage: Stage, admin: Admin) -> AsyncIterator[Callable[..., A
 
     yield make
     for pool in made:
-        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", pool.name)
+        await in_thread(admin.delete, "sandboxpool", pool.name, wait=True)
         await in_thread(wait_for, f"the pods of {pool.name} to go", lambda pool=pool: not pool.pods())
 
 

@@ -31,7 +31,7 @@ async def test_code_that_ends_soon_costs_no_change_of_its_pod(operator, stage, c
     await make_pool(1)
     await client.execute(HELLO, asking())
     pod = stage.record(agent)["status"]["podName"]
-    await in_thread(wait_for, "its pod to go", lambda: pod not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", pod)
     assert [one.call.verb for one in stage.proxy.seen(CHANGES_OF_PODS) if one.call.name == pod] == ["delete"]
 
 
@@ -57,7 +57,7 @@ async def test_an_execution_that_is_deleted_before_that_leaves_no_pod(
     record = stage.record(agent)
     pod = record["status"]["podName"]
     stage.admin.delete("codeexecution", record["metadata"]["name"])
-    await in_thread(wait_for, "its pod to go", lambda: pod not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", pod)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -74,7 +74,7 @@ async def test_a_new_operator_deletes_what_is_left_and_the_pool_is_well(
     await in_thread(operator.kill)
     await in_thread(stage.free_lease)
     await in_thread(operator.start)
-    await in_thread(wait_for, "it to go", lambda: used not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", used)
     await in_thread(pool.ready, 1)
     assert "gave up" not in operator.tail()
     [condition] = [one for one in pool.status()["conditions"] if one["type"] == "Ready"]

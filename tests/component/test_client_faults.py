@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from api_calls import Match
-from cluster_tools import SANDBOX, wait_for
+from cluster_tools import wait_for
 from faults import Answer, Cut, Delay, Empty, Lose, Stall, WatchError
 
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
@@ -208,7 +208,7 @@ async def test_an_execution_that_is_deleted_while_its_watch_is_too_old_is_lost(
         stage.client_proxy.cut_open(WATCH)
         await rule.hit()
         name = stage.record(agent)["metadata"]["name"]
-        await asyncio.to_thread(admin.kubectl, "-n", SANDBOX, "delete", EXECUTION_PLURAL, name)
+        await asyncio.to_thread(admin.delete, EXECUTION_PLURAL, name, wait=True)
         with stage.client_proxy.fault(WATCH, WatchError(410), times=1) as old:
             await old.hit()
     try:

@@ -80,7 +80,7 @@ async def test_after_a_restore_the_operator_begins_anew_and_the_audit_log_tells_
     assert (await client.execute((hello,), asking("new"))).output == "hello\n"
     # Its pod is back, and no node has it any more.
     pod = (await in_thread(stage.record, "running"))["status"]["podName"]
-    await in_thread(stage.admin.kubectl, "-n", SANDBOX, "delete", "pod", pod, "--wait=false")
+    await in_thread(stage.admin.delete, "pod", pod)
     record = await in_thread(stage.ended, "running")
     assert (record["status"]["phase"], record["status"]["reason"]) == ("Lost", "PodLost")
     records = await in_thread(stage.records)

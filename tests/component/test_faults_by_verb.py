@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from api_calls import Match
-from cluster_tools import SANDBOX
 from component_stage import in_thread
 from faults import Answer, Cut, Delay, Fault, Lose, Stall
 
@@ -76,7 +75,7 @@ def way_out(stage, admin, operator):
     """A policy that lets code out to where the rows ask for."""
     admin.apply(stage.a_policy(egress=[PERMIT]))
     yield
-    admin.kubectl("-n", SANDBOX, "delete", "executionpolicy", "default")
+    admin.delete("executionpolicy", "default", wait=True)
 
 
 def endings(stage, agent) -> Counter:

@@ -23,7 +23,7 @@ def policy(stage, admin, operator):
         admin.apply(stage.a_policy(images=[UNSIGNED], imageSignatures=list(signatures)))
 
     yield put
-    admin.kubectl("-n", SANDBOX, "delete", "executionpolicy", "default", "--ignore-not-found")
+    admin.delete("executionpolicy", "default", wait=True)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ async def test_a_pool_says_why_it_stays_empty(policy, stage, admin):
         assert found["status"] == "False"
         assert UNSIGNED in found["message"]
     finally:
-        admin.kubectl("-n", SANDBOX, "delete", "sandboxpool", "unsigned")
+        admin.delete("sandboxpool", "unsigned", wait=True)
 
 
 async def test_another_key_counts_without_a_restart(operator, stage, admin, client, asking, stack):

@@ -31,5 +31,5 @@ async def test_a_policy_that_names_no_class_has_the_default_policys(operator, st
     try:
         await client.execute(HELLO, asking())
     finally:
-        admin.kubectl("-n", policy["metadata"]["namespace"], "delete", "executionpolicy", "default")
+        admin.delete("executionpolicy", "default", wait=True)
     assert stage.record(agent)["status"]["runtimeClassName"] == RUNTIME_CLASS

@@ -1,7 +1,6 @@
 """Many executions on few pods, and much that is there already: each gets its own answer, nothing is left, it starts."""
 
 import asyncio
-import json
 import os
 import time
 
@@ -41,7 +40,7 @@ async def pool(stage, by_itself, admin):
 
     await in_thread(wait_for, "the pool to be full", ready)
     yield name
-    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", name)
+    await in_thread(admin.delete, "sandboxpool", name, wait=True)
     await in_thread(wait_for, "its pods to go", lambda: not [one for one in stage.pods() if one.startswith(name)])
 
 
@@ -74,8 +73,8 @@ async def test_each_of_many_gets_its_own_answer_and_its_own_pod(by_itself, stage
     await in_thread(wait_for, "the pods that were used to go", lambda: not used & left())
     await in_thread(wait_for, "the pool to be as it was", lambda: len(left()) == REPLICAS)
     selector = f"type={PAYLOAD_SECRET_TYPE}"
-    listed = await in_thread(admin.kubectl, "-n", SANDBOX, "get", "secrets", "--field-selector", selector, "-o", "json")
-    payloads = [one["metadata"]["labels"][EXECUTION_LABEL] for one in json.loads(listed)["items"]]
+    listed = await in_thread(admin.list, "secret", fields=selector)
+    payloads = [one["metadata"]["labels"][EXECUTION_LABEL] for one in listed]
     assert not set(payloads) & {one["metadata"]["name"] for one in records}
     print(f"{EXECUTIONS} executions in {seconds:.0f} s; the operator holds {by_itself.memory_mib()} MiB")
 

@@ -73,7 +73,7 @@ class Hands:
         return str(self.stage.admin.pod(SANDBOX, pod)["spec"]["nodeName"])
 
     def delete(self, pod: str) -> None:
-        self.stage.admin.kubectl("-n", SANDBOX, "delete", "pod", pod, "--wait=false")
+        self.stage.admin.delete("pod", pod)
 
     def drain(self, pod: str) -> None:
         self.cordoned.append(self.node_of(pod))
@@ -133,7 +133,7 @@ async def test_code_whose_pod_the_kubelet_ends(operator, stage, client, asking, 
     assert record["status"]["stdout"]["text"] == "so far\n"
     stage.ran_once(record)
     await _over(task, ended.running)
-    await in_thread(wait_for, "its pod to be deleted", lambda: pod not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", pod)
 
 
 @pytest.mark.parametrize("how", BY_HAND)
@@ -173,14 +173,14 @@ async def test_code_whose_node_is_lost(hurried, stage, client, asking, agent, ad
     node = await in_thread(hands.node_of, pod)
     with stage.nodes.lost(node):
         if deleted:
-            await in_thread(admin.kubectl, "delete", "node", node)
+            await in_thread(admin.delete, "node", node, wait=True)
         record = await in_thread(stage.ended, agent)
         assert outcome(record) == LOST
         told = "no connection to the pod could be made for 60 s; its node may be lost"
         assert record["status"]["message"] == told
         stage.ran_once(record)
         await _over(task, LOST)
-        await in_thread(wait_for, "its pod to be deleted", lambda: pod not in stage.pods())
+        await in_thread(stage.admin.wait_until_gone, "pod", pod)
 
 
 async def _over(task: asyncio.Task, expected: tuple[str, str]) -> None:
@@ -230,7 +230,7 @@ async def test_an_image_that_cant_be_pulled(operator, stage, client, asking, age
     record = stage.record(agent)
     assert outcome(record) == ("Failed", "ImagePullFailed")
     stage.never_ran(record)
-    await in_thread(wait_for, "its pod to be deleted", lambda: record["status"]["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
 
 
 async def test_an_image_whose_pull_hangs(hurried, stage, client, asking, agent):
@@ -243,7 +243,7 @@ async def test_an_image_whose_pull_hangs(hurried, stage, client, asking, agent):
     assert outcome(record) == ("Failed", "StartTimeout")
     assert "its container is waiting (ContainerCreating); the pod's events may say why" in record["status"]["message"]
     stage.never_ran(record)
-    await in_thread(wait_for, "its pod to be deleted", lambda: record["status"]["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
 
 
 async def starting(stage, client, asking, agent) -> tuple[asyncio.Task, str]:

@@ -124,7 +124,7 @@ async def test_a_pod_that_goes_behind_a_silent_connection_is_noticed(operator, s
     await stage.script.reached(agent, waiting)
     assert stage.proxy.silence_open(ATTACH) >= 1
     status = stage.record(agent)["status"]
-    admin.kubectl("-n", SANDBOX, "delete", "pod", status["podName"], "--grace-period=0", "--force")
+    admin.delete("pod", status["podName"], gracePeriodSeconds=0)
     with pytest.raises(ExecutionLost):
         await waiting
 

@@ -1,7 +1,5 @@
 """100 MB of output go to a store of the owner's, and not through etcd; the operator holds a part of them at a time."""
 
-import json
-
 import pytest
 from cluster_tools import SANDBOX
 from component_stage import LIMITS, in_thread
@@ -40,14 +38,13 @@ async def run(stage, operator, admin, client, asking):
             await in_thread(stage.free_lease)
 
     yield with_operator
-    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "executionpolicy", "default")
+    await in_thread(admin.delete, "executionpolicy", "default", wait=True)
     for other in started:
         await in_thread(other.end)
 
 
 def outputs(admin) -> list[str]:
-    listed = json.loads(admin.kubectl("-n", SANDBOX, "get", "configmaps", "-o", "json"))["items"]
-    return [one["metadata"]["name"] for one in listed if "binaryData" in one]
+    return [one["metadata"]["name"] for one in admin.list("configmap") if "binaryData" in one]
 
 
 @pytest.mark.timeout(400, func_only=True)

@@ -56,7 +56,7 @@ async def test_a_pod_runs_three_executions_of_one_agent_and_goes(
         "checked": ["Processes", "Volumes"],
         "milliseconds": 2,
     }
-    await in_thread(wait_for, "the pod that is used up to go", lambda: found[0]["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", found[0]["podName"])
     await in_thread(pool.ready, 1)
     assert stage.script.pods_used_twice == 0
 
@@ -89,7 +89,7 @@ async def test_a_pod_that_is_not_clean_goes(operator, stage, client, asking, age
     first, second = statuses(stage, agent)
     assert first["podName"] != second["podName"]
     assert uses(stage, agent) == [1, 1]
-    await in_thread(wait_for, "it to be deleted", lambda: first["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", first["podName"])
 
 
 async def test_a_pod_whose_runner_says_nothing_goes(operator, stage, client, asking, agent, make_pool, reuse):
@@ -99,7 +99,7 @@ async def test_a_pod_whose_runner_says_nothing_goes(operator, stage, client, ask
         await client.execute(HELLO, asking())
     first, second = statuses(stage, agent)
     assert first["podName"] != second["podName"]
-    await in_thread(wait_for, "it to be deleted", lambda: first["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", first["podName"])
 
 
 @pytest.mark.parametrize(("code", "phase"), [("exit(3)", "Failed"), ("wait(30)", "TimedOut")])
@@ -141,7 +141,7 @@ async def test_it_is_given_up_when_the_policy_changes(operator, stage, client, a
     await client.execute(HELLO, asking())
     [first] = statuses(stage, agent)
     stage.admin.apply(stage.a_policy())
-    await in_thread(wait_for, "it to go", lambda: first["podName"] not in stage.pods(), 9)
+    await in_thread(stage.admin.wait_until_gone, "pod", first["podName"], 9)
 
 
 async def test_nobody_keeps_a_pod_for_long(operator, stage, client, asking, agent, make_pool, reuse):
@@ -150,7 +150,7 @@ async def test_nobody_keeps_a_pod_for_long(operator, stage, client, asking, agen
     [first] = statuses(stage, agent)
     assert first["podName"] in stage.pods()
     assert POOL_LABEL in stage.admin.pod(SANDBOX, first["podName"])["metadata"]["labels"], "it is still the pool's"
-    await in_thread(wait_for, "it to go after ten seconds", lambda: first["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", first["podName"])
 
 
 async def test_code_that_takes_long_gets_its_pod_for_good(operator, stage, client, asking, agent, make_pool, reuse):
@@ -178,5 +178,5 @@ async def test_a_new_operator_takes_no_pod_that_was_used(stage, operator, client
     await in_thread(operator.start)
     await client.execute(HELLO, asking())
     assert statuses(stage, agent)[1]["podName"] != first["podName"]
-    await in_thread(wait_for, "it to go", lambda: first["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", first["podName"])
     await in_thread(pool.ready, 1)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 from api_calls import Match
-from cluster_tools import SANDBOX, TERMINAL, wait_for
+from cluster_tools import TERMINAL, wait_for
 from component_stage import RUNNING, in_thread
 from faults import Answer, Cut, Stall
 
@@ -41,7 +41,7 @@ async def test_code_that_ran_when_the_operator_went_ends_with_its_true_result(
     record = stage.record(agent)
     assert (record["status"]["phase"], record["status"]["podName"]) == ("Succeeded", pod)
     stage.ran_once(record)
-    await in_thread(wait_for, "its pod to be deleted", lambda: pod not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", pod)
 
 
 async def test_a_cancellation_while_there_is_no_operator_is_heeded_by_the_next(operator, stage, client, asking, agent):
@@ -62,7 +62,7 @@ async def test_a_pod_that_goes_while_there_is_no_operator_is_told_of(operator, s
     pod = stage.record(agent)["status"]["podName"]
     await in_thread(operator.kill)
     await in_thread(stage.free_lease)
-    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "pod", pod, "--grace-period=0", "--force")
+    await in_thread(admin.delete, "pod", pod, gracePeriodSeconds=0)
     await in_thread(operator.start)
     with pytest.raises(ExecutionLost, match="the pod was deleted while the code ran"):
         await running
@@ -257,9 +257,9 @@ async def test_an_execution_that_is_deleted_while_the_operator_is_away_leaves_no
     await stage.script.reached(agent)
     pod = stage.record(agent)["status"]["podName"]
     await in_thread(operator.stop)
-    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", EXECUTION_PLURAL, execution.name)
+    await in_thread(admin.delete, EXECUTION_PLURAL, execution.name, wait=True)
     await in_thread(operator.start)
-    await in_thread(wait_for, "its pod to be gone", lambda: pod not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", pod)
 
 
 async def test_a_deletion_that_was_missed_leaves_nothing_that_waits_for_ever(
@@ -271,7 +271,7 @@ async def test_a_deletion_that_was_missed_leaves_nothing_that_waits_for_ever(
     with stage.proxy.fault(Match("list,watch", EXECUTION_PLURAL), Answer(503)) as rule:
         stage.proxy.cut_open(Match("watch", EXECUTION_PLURAL))
         await rule.hit()
-        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", EXECUTION_PLURAL, execution.name)
+        await in_thread(admin.delete, EXECUTION_PLURAL, execution.name, wait=True)
     stage.script.open(agent)
     assert (await client.execute(HELLO, asking())).output == "hello\n"
     left = Match("patch", EXECUTION_PLURAL, name=execution.name)
@@ -285,7 +285,7 @@ async def test_a_pod_that_is_taken_away_before_the_code_starts_is_an_end_with_a_
         execution = await client.submit(HELLO, asking())
         await rule.hit()
         pod = stage.record(agent)["status"]["podName"]
-        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "pod", pod, "--grace-period=0", "--force")
+        await in_thread(admin.delete, "pod", pod, gracePeriodSeconds=0)
         with pytest.raises((ExecutionNotStarted, ExecutionLost), match="pod was deleted before"):
             await execution.result()
     stage.never_ran(stage.record(agent))

@@ -62,7 +62,7 @@ async def test_a_session_gets_a_ready_pod_makes_it_its_own_and_the_pool_fills_up
     await in_thread(pool.ready, 1)
     await in_thread(wait_for, "one pod in use", lambda: pool.status()["claimedReplicas"] == 1)
     await session.end()
-    await in_thread(wait_for, "the pod that was used to go", lambda: ready not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", ready)
     await in_thread(wait_for, "no pod in use", lambda: pool.status()["claimedReplicas"] == 0)
     assert (await client.execute(HELLO, asking(agent=f"{agent}-2"))).output == "hello\n"
     assert stage.record(f"{agent}-2")["status"]["podName"] != ready
@@ -264,7 +264,7 @@ async def test_a_session_goes_on_when_the_operator_went_before_its_pod_was_adopt
     await in_thread(wait_for, "the pod to be the session's own", lambda: adopted(stage, session, pod))
     assert (await session.execute(HELLO)).output == "hello\n"
     await session.end()
-    await in_thread(wait_for, "the pod that was used to go", lambda: pod not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", pod)
 
 
 async def test_an_adoption_that_fails_is_made_again(operator, stage, client, asking, make_pool):
@@ -286,8 +286,8 @@ async def test_a_session_that_is_deleted_while_it_takes_a_pod_leaves_no_pod(
     with stage.proxy.fault(call, Answer(503)) as rule:
         session = await client.open_session(asking())
         await rule.hit()
-        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "codesession", session.name)
-        await in_thread(wait_for, "its pod to go", lambda: ready not in stage.pods())
+        await in_thread(admin.delete, "codesession", session.name, wait=True)
+        await in_thread(stage.admin.wait_until_gone, "pod", ready)
     await in_thread(pool.ready, 1)
     assert ready not in pool.pods()
 
@@ -303,7 +303,7 @@ async def test_a_pod_of_a_session_is_the_same_after_a_restart_and_ends_with_it(
     assert (await session.execute(HELLO)).output == "hello\n"
     assert origin(stage, session)[1] == pod
     await session.end()
-    await in_thread(wait_for, "the pod to go", lambda: pod not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", pod)
 
 
 async def test_an_idle_session_in_a_pod_of_a_pool_ends_with_its_pod(operator, stage, client, asking, make_pool):
@@ -311,7 +311,7 @@ async def test_an_idle_session_in_a_pod_of_a_pool_ends_with_its_pod(operator, st
     session = await client.open_session(asking(), wait=True, idle_timeout_seconds=1)
     pod = origin(stage, session)[1]
     await in_thread(wait_for, "it to end", lambda: record_of(stage, session)["reason"] == "IdleTimeout")
-    await in_thread(wait_for, "the pod to go", lambda: pod not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", pod)
 
 
 async def test_a_session_outlives_the_pool_that_its_pod_is_from(operator, stage, client, asking, admin, make_pool):

@@ -117,8 +117,8 @@ async def test_a_shard_has_a_higher_epoch_than_all_that_served_its_namespaces_be
     first, _ = await in_thread(begin, 0, 1)
     before = stage.lease()["leaseTransitions"]
     await in_thread(first.stop)
-    ahead = f'{{"spec": {{"leaseTransitions": {before + 10_000_000}}}}}'
-    await in_thread(admin.kubectl, "patch", "lease", OPERATOR, "-n", SYSTEM, "--type=merge", "-p", ahead)
+    ahead = {"spec": {"leaseTransitions": before + 10_000_000}}
+    await in_thread(admin.patch, "lease", OPERATOR, ahead, SYSTEM)
     await in_thread(begin, 1, 2)
     other = admin.get("lease", f"{OPERATOR}-1", SYSTEM)
     assert other["spec"]["leaseTransitions"] > before + 10_000_000

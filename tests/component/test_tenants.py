@@ -64,7 +64,7 @@ async def test_a_namespace_whose_rights_are_gone_is_reported_and_no_other_notice
     running = asyncio.create_task(client.execute(waiting_block(agent), asking()))
     await stage.script.reached(agent, running)
     binding = stage._objects["RoleBinding", team, OPERATOR]
-    await in_thread(admin.kubectl, "-n", team, "delete", "rolebinding", OPERATOR)
+    await in_thread(admin.delete, "rolebinding", OPERATOR, team)
     assert stage.proxy.cut_open(Match("watch", EXECUTION_PLURAL, namespace=team)) >= 1  # else it lasts some minutes
     await served(same_process, team, 0)
     assert await in_thread(same_process.answers, "readyz")
@@ -83,7 +83,7 @@ async def test_a_namespace_that_is_deleted_is_reported_and_no_other_notices(
     running = asyncio.create_task(client.execute(waiting_block(agent), asking()))
     await stage.script.reached(agent, running)
     await in_thread(admin.kubectl, "-n", team, "delete", "role,rolebinding,networkpolicy,limitrange", "--all")
-    await in_thread(admin.kubectl, "delete", "namespace", team, "--wait=false")
+    await in_thread(admin.delete, "namespace", team)
     stage.proxy.cut_open(Match("watch", namespace=team))
     await served(same_process, team, 0)
     stage.script.open(agent)
@@ -153,7 +153,7 @@ async def test_a_default_pool_that_is_switched_on_is_made_in_the_same_process(te
     finally:
         await in_thread(lambda: stage.upgrade(defaultPool={"enabled": False}))
         for namespace in (SANDBOX, team):
-            await in_thread(admin.kubectl, "-n", namespace, "delete", "sandboxpool", "default")
+            await in_thread(admin.delete, "sandboxpool", "default", namespace, wait=True)
             gone = lambda namespace=namespace: not any(one.startswith("default-") for one in stage.pods(namespace))  # noqa: E731
             await in_thread(wait_for, "its pods to be deleted", gone)
 

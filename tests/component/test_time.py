@@ -3,10 +3,11 @@
 import asyncio
 import base64
 import json
+from datetime import timedelta
 
 import pytest
 from api_calls import Match
-from cluster_tools import OPERATOR, SANDBOX, SYSTEM, a_secret, wait_for
+from cluster_tools import SANDBOX, SYSTEM, a_secret, age_the_sealing_key, wait_for
 from component_stage import LIMITS, in_thread
 from faults import Answer, Cut, Stall, WatchError
 
@@ -69,7 +70,7 @@ async def test_a_pool_doesnt_wait_for_ever_for_a_pod_of_which_nobody_knows(hurri
         await in_thread(lambda: admin.apply({**kind, "spec": {"replicas": 2, "limits": LIMITS}}))
         await in_thread(wait_for, "2 pods to be ready", ready)
     assert rule.met == 1
-    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", agent)
+    await in_thread(admin.delete, "sandboxpool", agent, wait=True)
 
 
 async def test_a_policy_that_changed_behind_a_silent_watch_counts_after_a_while(hurried, stage, client, asking, admin):
@@ -86,14 +87,11 @@ async def test_a_policy_that_changed_behind_a_silent_watch_counts_after_a_while(
 
 async def test_the_sealing_key_is_replaced_when_it_is_a_day_old(hurried, stage, admin, client, asking):
     def keys() -> list[dict]:
-        held = json.loads(admin.kubectl("-n", SYSTEM, "get", "secret", "codeexec-sealing", "-o", "json"))
+        held = admin.get("secret", "codeexec-sealing", SYSTEM)
         return json.loads(base64.b64decode(held["data"]["keys.json"]))
 
     before = await in_thread(keys)
-    aged = [{**one, "createdAt": "2020-01-01T00:00:00+00:00"} for one in before]
-    patch = json.dumps({"stringData": {"keys.json": json.dumps(aged)}})
-    command = ("--as", OPERATOR, "-n", SYSTEM, "patch", "secret", "codeexec-sealing", "--type=merge", "-p", patch)
-    await in_thread(admin.kubectl, *command)
+    await in_thread(age_the_sealing_key, admin, timedelta(days=2))
     await in_thread(hurried.restart)
     newest = (await in_thread(keys))[-1]["name"]
     assert newest not in {one["name"] for one in before}
@@ -133,7 +131,7 @@ async def test_a_request_whose_deletion_was_missed_is_forgotten(hurried, stage, 
     try:
         await in_thread(wait_for, "it to wait for approval", lambda: gauge(hurried, waits) == 1)
         name = stage.record(agent)["metadata"]["name"]
-        await missing(EXECUTION_PLURAL, admin.kubectl, "-n", SANDBOX, "delete", "codeexecution", name)
+        await missing(EXECUTION_PLURAL, admin.delete, EXECUTION_PLURAL, name)
         await in_thread(wait_for, "it to be forgotten", lambda: gauge(hurried, waits) == 0)
     finally:
         await in_thread(drop_policy, admin)
@@ -147,7 +145,7 @@ async def test_a_pool_whose_deletion_was_missed_is_forgotten(hurried, agent, adm
     pool = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "SandboxPool", "metadata": meta}
     await in_thread(lambda: admin.apply({**pool, "spec": {"replicas": 1, "limits": LIMITS}}))
     await in_thread(wait_for, "it to be heard of", lambda: gauge(hurried, wanted) == 1)
-    await missing(POOL_PLURAL, admin.kubectl, "-n", SANDBOX, "delete", "sandboxpool", agent)
+    await missing(POOL_PLURAL, admin.delete, POOL_PLURAL, agent)
     await in_thread(wait_for, "it to be forgotten", lambda: gauge(hurried, wanted) == 0)
 
 
@@ -176,4 +174,4 @@ def put_policy(admin, stage, **spec):
 
 
 def drop_policy(admin):
-    admin.kubectl("-n", SANDBOX, "delete", "executionpolicy", "default", "--ignore-not-found")
+    admin.delete("executionpolicy", "default", wait=True)

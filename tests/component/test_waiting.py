@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
-from cluster_tools import SANDBOX, a_name, wait_for
+from cluster_tools import a_name, wait_for
 from component_stage import in_thread
 
 from executor_client import ExecutionNotStarted, Limits, PreparedBlock, WaitNotice
@@ -40,7 +40,7 @@ async def cancelled(call: asyncio.Task) -> None:
 @pytest.fixture
 async def one_place(stage, admin) -> AsyncIterator[None]:
     """There is room for one pod: on a node of its own, since pods of other tests may still be on the others."""
-    others = (await in_thread(admin.kubectl, "get", "nodes", "-o", "name")).split()
+    others = [one["metadata"]["name"] for one in await in_thread(admin.list, "node")]
     await in_thread(admin.kubectl, "cordon", *others)
     with stage.nodes.one_more(a_name("one-place"), **ROOM):
         yield
@@ -71,18 +71,16 @@ async def test_who_finds_no_room_hears_who_has_it_and_starts_once_there_is_some(
     assert delayed(record) == ("True", "Unschedulable")
     assert not stage.script.jobs[record["metadata"]["uid"]]
 
-    def told() -> str:
-        return admin.kubectl("-n", SANDBOX, "get", "events.events.k8s.io", "-o", f"jsonpath={EVENT % notice.execution}")
+    def told(events: list[dict]) -> bool:
+        ours = [one["note"] for one in events if one["regarding"].get("name") == notice.execution]
+        return any("Insufficient cpu" in note for note in ours)
 
-    assert "Insufficient cpu" in await in_thread(wait_for, "an Event", told)
+    await in_thread(admin.wait_until_all, "an Event that says so", "events.events.k8s.io", told)
     await holder.end()
     assert (await call).output == "hello\n"
     assert delayed(stage.record(agent)) == ("False", "SandboxReady")
     if session:
         await session.end()
-
-
-EVENT = '{.items[?(@.regarding.name=="%s")].note}'
 
 
 async def test_who_waits_for_an_image_hears_so(operator, stage, client, asking, agent):

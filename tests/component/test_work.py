@@ -5,7 +5,7 @@ import json
 
 import pytest
 from api_calls import Match
-from cluster_tools import SANDBOX, an_approval, wait_for
+from cluster_tools import an_approval, wait_for
 from component_stage import in_thread
 from faults import Answer, Cut, Delay, Lose, Stall
 
@@ -29,7 +29,7 @@ def policy(stage, admin, operator):
         admin.apply(stage.a_policy(**spec))
 
     yield put
-    admin.kubectl("-n", SANDBOX, "delete", "executionpolicy", "default", "--ignore-not-found")
+    admin.delete("executionpolicy", "default", wait=True)
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ async def test_a_session_whose_pod_goes_is_lost_and_so_is_what_ran_in_it(operato
     running = asyncio.create_task(session.execute(python(f'wait("{agent}")')))
     await stage.script.reached(agent, running)
     pod = stage.record(agent)["status"]["podName"]
-    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "pod", pod, "--grace-period=0", "--force")
+    await in_thread(admin.delete, "pod", pod, gracePeriodSeconds=0)
     with pytest.raises(ExecutionLost):
         await running
     with pytest.raises(SessionEnded):
@@ -123,7 +123,7 @@ async def test_an_execution_of_a_session_that_is_deleted_leaves_the_session_free
     async with await client.open_session(asking(), wait=True) as session:
         running = await client.submit(python(f'wait("{agent}")'), asking(), session=session.name)
         await stage.script.reached(agent)
-        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", EXECUTION_PLURAL, running.name)
+        await in_thread(admin.delete, EXECUTION_PLURAL, running.name, wait=True)
         assert (await session.execute(HELLO)).output == "hello\n"
 
 
@@ -136,7 +136,7 @@ async def test_a_pool_gives_its_pods_out_and_fills_up_again(operator, stage, cli
     assert (await client.execute(HELLO, asking())).output == "hello\n"
     record = stage.record(agent)
     assert (record["status"]["poolName"], record["status"]["podName"] in before) == (pool.name, True)
-    await in_thread(wait_for, "the pod that was used to go", lambda: record["status"]["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
     await in_thread(pool.ready, 2)
     stage.ran_once(record)
 
@@ -220,13 +220,13 @@ async def test_code_in_a_pod_of_a_pool_goes_on_when_the_operator_went_before_it_
     assert (await running).output == "done\n"
     record = stage.record(agent)
     stage.ran_once(record)
-    await in_thread(wait_for, "the pod that was used to go", lambda: record["status"]["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
 
 
 async def test_a_pod_of_a_pool_that_goes_is_replaced(operator, stage, admin, make_pool):
     pool = await make_pool(1)
     [gone] = pool.pods()
-    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "pod", gone, "--grace-period=0", "--force")
+    await in_thread(admin.delete, "pod", gone, gracePeriodSeconds=0)
     await in_thread(wait_for, "another pod", lambda: pool.pods() - {gone})
     await in_thread(pool.ready, 1)
 
@@ -357,7 +357,7 @@ async def test_code_that_does_not_hear_of_its_cancellation_ends_with_its_pod(ope
     await execution.cancel()
     record = await in_thread(stage.ended, agent)
     assert record["status"]["phase"] == "Cancelled"
-    await in_thread(wait_for, "its pod to go", lambda: record["status"]["podName"] not in stage.pods())
+    await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
 
 
 async def test_what_the_operator_does_is_measured_and_told(operator, stage, client, asking, agent, admin):
@@ -378,8 +378,8 @@ async def test_a_request_for_a_way_out_opens_it_and_closes_it_again(
         result = await client.execute(HELLO, asking(egress=("203.0.113.7/32:443",)))
         await closing.hit()
     assert (result.output, rule.met) == ("hello\n", 1)
-    left = ("-n", SANDBOX, "get", "networkpolicies", "-o", "name")
-    await in_thread(wait_for, "it to be closed", lambda: "run-" not in admin.kubectl(*left))
+    opened = lambda policy: policy["metadata"]["name"].startswith("run-")  # noqa: E731
+    await in_thread(admin.wait_until_all, "it to be closed", "networkpolicy", lambda there: not any(map(opened, there)))
 
 
 async def test_an_execution_that_waits_for_a_silent_runner_can_be_cancelled(operator, stage, client, asking, agent):

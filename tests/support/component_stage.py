@@ -5,7 +5,6 @@ One for each worker of pytest.
 
 import asyncio
 import functools
-import json
 import os
 import socketserver
 import threading
@@ -48,19 +47,18 @@ RUNTIME_CLASS: Final = "simulated"
 PRETENDED: Final = "pretended"
 """A RuntimeClass that promises gVisor's kernel."""
 _SIMULATED: Final = "codeexec.dev/simulated"
-_TOKEN_SECONDS: Final = 3 * 3600
 _QUOTA: Final = {"pods": 2000, "cpu": "2000", "memory": "2000Gi", "ephemeralStorage": "2000Gi", "secrets": 20000}
 
 
 _THREAD: Final = ThreadPoolExecutor(1, "component stage")
 
 
-async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
+async def in_thread(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """What a call that blocks returns; meanwhile the event loop goes on.
 
     It is always the same thread, which outlives the test: a process that is started here ends with it.
     """
-    return await asyncio.get_running_loop().run_in_executor(_THREAD, functools.partial(call, *arguments))
+    return await asyncio.get_running_loop().run_in_executor(_THREAD, functools.partial(call, *arguments, **options))
 
 
 class Stage:
@@ -152,8 +150,7 @@ class Stage:
 
     def token(self, namespace: str, account: str) -> str:
         """Of a service account."""
-        duration = f"{_TOKEN_SECONDS}s"
-        return self.admin.kubectl("create", "token", account, "--namespace", namespace, "--duration", duration).strip()
+        return self.admin.token(account, namespace)
 
     def agent_kubeconfig(self, namespace: str = SANDBOX, *, through: FaultProxy | None = None) -> str:
         """With the rights of an agent of this namespace, straight to the API server unless a proxy is named."""
@@ -164,9 +161,7 @@ class Stage:
 
     def records(self, namespace: str = SANDBOX, *, agent: str = "") -> list[dict[str, Any]]:
         """The executions of a namespace, of this agent if one is named."""
-        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{EXECUTION_PLURAL}"
-        items = json.loads(self.admin.kubectl("get", "--raw", path))["items"]
-        return [one for one in items if agent in ("", one["spec"]["source"]["agent"])]
+        return _of(agent, self.admin.list("cex", namespace))
 
     def record(self, agent: str) -> dict[str, Any]:
         """The only execution of this agent."""
@@ -175,8 +170,10 @@ class Stage:
 
     def ended(self, agent: str) -> dict[str, Any]:
         """The only execution of this agent, once it is over."""
-        phase = f"the execution of {agent} to be over"
-        return wait_for(phase, lambda: next((one for one in [self.record(agent)] if _over(one)), None))
+        over = f"the execution of {agent} to be over"
+        there = self.admin.wait_until_all(over, "cex", lambda records: any(map(_over, _of(agent, records))))
+        [record] = _of(agent, there)
+        return record
 
     def ran_once(self, record: Mapping[str, Any]) -> None:
         """Its code was handed to a runner, and to no other."""
@@ -195,8 +192,7 @@ class Stage:
 
     def pods(self, namespace: str = SANDBOX) -> set[str]:
         """Names of the pods that there are."""
-        rows = self.admin.kubectl("-n", namespace, "get", "pods", "-o", "name").split()
-        return {row.removeprefix("pod/") for row in rows}
+        return {pod["metadata"]["name"] for pod in self.admin.list("pod", namespace)}
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -212,7 +208,7 @@ class Stage:
         for kind, namespace, name in before.keys() - after.keys():
             annotations = before[kind, namespace, name]["metadata"].get("annotations", {})
             if annotations.get("helm.sh/resource-policy") != "keep":
-                self.admin.kubectl("-n", namespace, "delete", kind.lower(), name, "--ignore-not-found")
+                self.admin.delete(kind, name, namespace, wait=True)
         self._objects = after
 
     def _install(self) -> None:
@@ -270,6 +266,10 @@ class _Canary(socketserver.TCPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
+
+
+def _of(agent: str, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in records if agent in ("", one["spec"]["source"]["agent"])]
 
 
 def _over(record: Mapping[str, Any]) -> bool:
