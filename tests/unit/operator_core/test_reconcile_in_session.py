@@ -117,6 +117,10 @@ class TestPending:
         ("view", "told"),
         [
             (a_view(ended=True), "EndRequested: ended on request (spec.ended)"),
+            (
+                a_view(ended=True, status={"reason": "SandboxReady", "message": "executions can run"}),
+                "EndRequested: ended on request (spec.ended)",
+            ),
             (a_view(SessionPhase.FAILED, status={"reason": "OutOfMemory", "message": "all"}), "OutOfMemory: all"),
         ],
     )
