@@ -18,7 +18,9 @@ class WaitNotice:
     """Name of the CodeExecution."""
     namespace: str
     reason: str
-    """`WaitingForPool`, `WaitingForSession`, `Unschedulable` or `PodStarting`; see docs/troubleshooting.md."""
+    """`WaitingForOperator`, `WaitingForPool`, `WaitingForSession`, `Unschedulable` or `PodStarting`; see
+    docs/troubleshooting.md.
+    """
     message: str
     """For people: the place in the queue, or why the pod doesn't start, and what to do."""
 
@@ -44,8 +46,16 @@ class Waiting:
 
     async def see(self, current: CodeExecution) -> None:
         """Take a version of the record. `tell` runs in a worker thread; what it raises is raised here."""
-        notice = notice_of(current)
-        if notice is None or notice == self._last:
+        if notice := notice_of(current):
+            await self._say(notice)
+
+    async def no_operator(self, name: str, namespace: str, seconds: float) -> None:
+        """No operator has taken the execution up so far, and the call waits so many seconds for one; as `see`."""
+        message = f"no operator has taken it up yet; one may be starting. The call waits {seconds:g} s for an operator"
+        await self._say(WaitNotice(name, namespace, "WaitingForOperator", message))
+
+    async def _say(self, notice: WaitNotice) -> None:
+        if notice == self._last:
             return
         self._last = notice
         if self._tell:

@@ -54,6 +54,7 @@ def begin(stage, stack):
         one.end()
 
 
+@pytest.mark.suspect
 async def test_each_serves_its_namespaces_and_goes_on_without_the_other(
     team, begin, stage, make_client, client, asking, agent
 ):
@@ -65,11 +66,13 @@ async def test_each_serves_its_namespaces_and_goes_on_without_the_other(
     assert {one.call.namespace for one in mine.seen(WRITES)} - {SYSTEM} == {SANDBOX}
     assert team in {one.call.namespace for one in theirs.seen(WRITES)}
     await in_thread(ours.kill)
-    waits = asyncio.create_task(client.execute(HELLO, asking()))
+    heard = []
+    waits = asyncio.create_task(client.execute(HELLO, asking(on_wait=heard.append)))
     assert (await elsewhere.execute(HELLO, asking())).output == "hello\n"
     assert not waits.done()
     await in_thread(begin, HERE, 2)
     assert (await waits).output == "hello\n"
+    assert heard[0].reason == "WaitingForOperator"
     for namespace in (SANDBOX, team):
         for record in stage.records(namespace, agent=agent):
             stage.ran_once(record)

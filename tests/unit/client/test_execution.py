@@ -1,6 +1,7 @@
 """Handles on executions, with logs that break off, are not there, or lie. On the cluster in memory."""
 
 import asyncio
+import dataclasses
 import json
 import threading
 from collections.abc import AsyncGenerator, Callable
@@ -287,10 +288,14 @@ async def test_what_is_not_there(client: CodeExecutionClient) -> None:
 async def test_an_operator_that_is_not_there(
     client: CodeExecutionClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(execution, "WORD_SECONDS", 0.05)
     monkeypatch.setattr(execution, "OPERATOR_SECONDS", 0.1)
     fake.stop_operator()
+    heard: list[WaitNotice] = []
     with pytest.raises(NotInstalled, match=r"no operator took up execution run-.*serves namespace"):
-        await client.execute(block("both"), ME)
+        await client.execute(block("both"), dataclasses.replace(ME, on_wait=heard.append))
+    assert [(one.reason, one.execution) for one in heard] == [("WaitingForOperator", fake.executions[0].metadata.name)]
+    assert "The call waits 0.1 s" in heard[0].message
     assert fake.executions[0].spec.cancelled
 
 

@@ -28,6 +28,7 @@ from codeexec_api.v1alpha1.limits import SomeLimits
 from codeexec_api.v1alpha1.policy import Approvable
 from codeexec_operator.core.output_parts import PART_BYTES, SHORT_PARTS
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
+from executor_client.client.execution import OPERATOR_SECONDS
 
 NESTED = {"limits", "maxLimits", "requests", "withApproval", "artifacts", "source", "payloadRef", "executionRef"}
 
@@ -154,3 +155,9 @@ def test_every_grant_that_an_execution_can_need_fits_into_its_record_and_into_an
     status = schema_of("codeexecutions.yaml")["properties"]["status"]["properties"]["approval"]["properties"]
     approval = schema_of("executionapprovals.yaml")["properties"]["spec"]["properties"]
     assert status["grants"]["maxItems"] == approval["grants"]["maxItems"] == most
+
+
+def test_a_client_waits_for_longer_than_a_takeover_lasts() -> None:
+    """After a crash of the leader the Lease has to run out, and the next one has to look at all that came meanwhile."""
+    lease = yaml.safe_load((ROOT / "charts/codeexec/values.yaml").read_text())["operator"]["leaseSeconds"]
+    assert OPERATOR_SECONDS >= 3 * 2 * lease
