@@ -60,7 +60,7 @@ def fast(stage: Stage, _one_operator: OperatorProcess) -> Iterator[OperatorProce
 
 
 def _end(stage: Stage, fast: OperatorProcess) -> None:
-    """End an operator whose clock runs fast. If it can't give its Lease back, no other leads for 300 s."""
+    """End an operator whose clock runs fast. If it can't give its Lease back, no other leads for that long."""
     fast.end()
     stage.free_lease()
 

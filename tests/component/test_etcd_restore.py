@@ -7,7 +7,6 @@ import pytest
 from audit_command import AuditCommand
 from cluster_tools import SANDBOX, wait_for
 from component_stage import Stage, in_thread
-from operator_process import LEASE_SECONDS
 
 from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlock, Request
 
@@ -55,7 +54,7 @@ async def test_after_a_restore_the_operator_begins_anew_and_the_audit_log_tells_
 ):
     stage, place = restored, tmp_path / "backup"
     hello, waits = (PreparedBlock("python", one) for one in (b'print("hello")', b'wait("gate")\nprint("done")'))
-    operator = stage.operator(lease_seconds=2 * LEASE_SECONDS)
+    operator = stage.operator()
     await in_thread(operator.start)
     await client.execute((hello,), asking("before"))
     running = await client.submit((waits,), asking("running"))
