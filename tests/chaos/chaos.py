@@ -77,7 +77,7 @@ class Trouble:
     async def _kill_leader(self) -> None:
         async with self._changing:
             leader = await asyncio.to_thread(self._leader)
-            await asyncio.to_thread(leader.kill)
+            await asyncio.to_thread(leader.kill, keeps_lease=True)
             self.counts["leaders killed"] += 1
             await asyncio.to_thread(leader.start, ready=False)
 

@@ -72,7 +72,6 @@ async def test_a_new_operator_deletes_what_is_left_and_the_pool_is_well(
     await in_thread(wait_for, "the runner to end", ended)
     assert POOL_LABEL in labels(stage, used)
     await in_thread(operator.kill)
-    await in_thread(stage.free_lease)
     await in_thread(operator.start)
     await in_thread(stage.admin.wait_until_gone, "pod", used)
     await in_thread(pool.ready, 1)

@@ -89,7 +89,6 @@ def test_the_newest_stay_though_requests_fail_and_the_operator_is_killed(keeping
     assert set(made[-4:]) < begun < set(made), "it was killed in the middle"
     assert [rule.met for rule in rules] == [1] * 4
 
-    keeping.free_lease()
     keeper.start()
     left(keeping, set(made[-4:]))
     assert audit() == []

@@ -34,7 +34,6 @@ async def test_code_that_ran_when_the_operator_went_ends_with_its_true_result(
     await in_thread(getattr(operator, how))
     if meanwhile:
         stage.script.open(agent)
-    await in_thread(stage.free_lease)
     await in_thread(operator.start)
     stage.script.open(agent)
     assert (await running).output == "done\n"
@@ -48,7 +47,6 @@ async def test_a_cancellation_while_there_is_no_operator_is_heeded_by_the_next(o
     execution = await client.submit(waiting_at(agent), asking())
     await stage.script.reached(agent)
     await in_thread(operator.kill)
-    await in_thread(stage.free_lease)
     await execution.cancel()
     await in_thread(operator.start)
     record = await in_thread(stage.ended, agent)
@@ -61,7 +59,6 @@ async def test_a_pod_that_goes_while_there_is_no_operator_is_told_of(operator, s
     await stage.script.reached(agent, running)
     pod = stage.record(agent)["status"]["podName"]
     await in_thread(operator.kill)
-    await in_thread(stage.free_lease)
     await in_thread(admin.delete, "pod", pod, gracePeriodSeconds=0)
     await in_thread(operator.start)
     with pytest.raises(ExecutionLost, match="the pod was deleted while the code ran"):
@@ -76,7 +73,6 @@ async def test_a_session_goes_on_when_the_operator_went(operator, stage, client,
         queued = asyncio.create_task(session.execute(HELLO))
         await in_thread(wait_for, "both records", lambda: len(stage.records(agent=agent)) == 2)
         await in_thread(getattr(operator, how))
-        await in_thread(stage.free_lease)
         await in_thread(operator.start)
         stage.script.open(agent)
         assert (await running).output == "done\n"
@@ -127,7 +123,6 @@ async def test_an_operator_that_is_killed_before_the_hand_over_runs_nothing_twic
 ):
     """If it was killed before the hand-over, the one after it can't know that nothing was handed over."""
     execution = await _stuck_at(match, operator, stage, client, asking)
-    await in_thread(stage.free_lease)
     await in_thread(operator.start)
     record = await in_thread(stage.ended, agent)
     assert record["status"]["reason"]

@@ -234,7 +234,6 @@ async def test_a_session_goes_on_when_the_operator_went_before_its_record_named_
         session = await client.open_session(asking())
         await rule.hit()
         await in_thread(operator.kill)
-        await in_thread(stage.free_lease)
     await in_thread(operator.start)
     assert (await session.execute(HELLO)).output == "hello\n"
     await in_thread(pool.ready, 1)
@@ -254,7 +253,6 @@ async def test_a_session_goes_on_when_the_operator_went_before_its_pod_was_adopt
         await stage.script.reached(agent, running)
         await rule.hit()
         await in_thread(operator.kill)
-        await in_thread(stage.free_lease)
     await in_thread(operator.start)
     await in_thread(pool.ready, 1)
     name, pod = origin(stage, session)

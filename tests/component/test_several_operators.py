@@ -68,7 +68,7 @@ async def test_the_standby_takes_over_when_the_leader_is_killed(another, stage, 
     first = await in_thread(another)
     second = await in_thread(lambda: another(leads=False))
     epoch = stage.lease()["leaseTransitions"]
-    await in_thread(first.kill)
+    await in_thread(first.kill, keeps_lease=True)
     await taken_over("killed", second, time.monotonic(), client, asking)
     assert stage.lease()["leaseTransitions"] > epoch
 

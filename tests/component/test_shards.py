@@ -65,7 +65,7 @@ async def test_each_serves_its_namespaces_and_goes_on_without_the_other(
     assert (await elsewhere.execute(HELLO, asking())).output == "hello\n"
     assert {one.call.namespace for one in mine.seen(WRITES)} - {SYSTEM} == {SANDBOX}
     assert team in {one.call.namespace for one in theirs.seen(WRITES)}
-    await in_thread(ours.kill)
+    await in_thread(ours.kill, keeps_lease=True)
     heard = []
     waits = asyncio.create_task(client.execute(HELLO, asking(on_wait=heard.append)))
     assert (await elsewhere.execute(HELLO, asking())).output == "hello\n"

@@ -133,6 +133,7 @@ class Stage:
             environment=self._environment,
             kubeconfig=path,
             api_server=self.plane.url,
+            free_lease=self.free_lease,
             **options,
         )
 
@@ -141,7 +142,7 @@ class Stage:
         return dict(self.admin.get("lease", OPERATOR, SYSTEM)["spec"])
 
     def free_lease(self) -> None:
-        """After the leader was killed: the next one need not wait until its Lease has run out.
+        """When the leader has gone and has not said so: the next one need not wait until its Lease has run out.
 
         The Lease stays. Without it, an operator whose clock was ahead would have a higher epoch than the next one.
         """

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
@@ -23,8 +23,7 @@ from cluster_tools import wait_for
 
 LEASE_SECONDS: Final = 120
 """More than the chart says: nobody restarts an operator here that has ended because its API server was away, which may
-take half a minute on a busy machine. Who kills an operator frees its Lease (`Stage.free_lease`). Tests of the time that
-a takeover takes have operators with a shorter one.
+take half a minute on a busy machine. Tests of the time that a takeover takes have operators with a shorter one.
 """
 _START_SECONDS = 60
 _STOP_SECONDS = 15
@@ -45,6 +44,7 @@ class OperatorProcess:
         clock: see `_shifted`.
         shard: which of how many shards it is.
         lease_seconds: how long others wait for it when it has gone silent, by a clock that runs as it should.
+        free_lease: lets another one lead without that wait.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class OperatorProcess:
         clock: str | None = None,
         shard: tuple[int, int] = (0, 1),
         lease_seconds: int = LEASE_SECONDS,
+        free_lease: Callable[[], None],
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "operator.log"
@@ -80,6 +81,7 @@ class OperatorProcess:
             **_shifted(clock),
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._free_lease = free_lease
 
     def __enter__(self) -> Self:
         self.start()
@@ -189,11 +191,13 @@ class OperatorProcess:
         assert self._process, "the operator was not started"
         return self._process.wait(_START_SECONDS)
 
-    def kill(self) -> None:
-        """Without a warning, as when its node is gone."""
+    def kill(self, *, keeps_lease: bool = False) -> None:
+        """Without a warning, as when its node is gone. Another one can lead at once, unless it keeps its Lease."""
         assert self._process, "the operator was not started"
         self._process.kill()
         self._process.wait(_STOP_SECONDS)
+        if not keeps_lease:
+            self._free_lease()
 
     def pause(self) -> None:
         """It does nothing, and its connections stay open, until `resume`."""
