@@ -195,6 +195,7 @@ def result_of(
     if error := failure(execution, caller):
         raise error
     status, message = execution.status, message_of(execution, caller)
+    chunks = interleaved(status, contents)
     exit_code = 1 if status.exit_code is None or status.phase is Phase.DENIED else status.exit_code
     return ExecutionResult(
         name=execution.metadata.name,
@@ -202,9 +203,9 @@ def result_of(
         reason=status.reason,
         message=message,
         exit_code=exit_code,
-        output=output_text(status, contents, message),
-        stdout=_kept(status, contents, "stdout").decode(errors="replace"),
-        stderr=_kept(status, contents, "stderr").decode(errors="replace"),
+        output=output_text(status, chunks, message),
+        stdout=_joined(one for one in chunks if one.stream == "stdout"),
+        stderr=_joined(one for one in chunks if one.stream == "stderr"),
         truncated=any(stream.truncated for _, stream in _streams(status)),
         blocks=status.blocks,
         pod_name=status.pod_name,
@@ -235,14 +236,9 @@ def artifact_content(execution: CodeExecution, path: str, contents: Contents) ->
     )
 
 
-def output_text(status: CodeExecutionStatus, contents: Contents = NOTHING, message: str | None = None) -> str:
-    """The output as a person would have seen it, and how it ended; with this message in place of the record's.
-
-    Raises:
-        OutputUnavailable: the contents are not what the record says.
-    """
-    message = status.message if message is None else message
-    text = "".join(chunk.text for chunk in interleaved(status, contents))
+def output_text(status: CodeExecutionStatus, chunks: Iterable[OutputChunk], message: str) -> str:
+    """The output as a person would have seen it, and how it ended: with this message, where one tells that."""
+    text = _joined(chunks)
     for name, stream in _streams(status):
         if stream.truncated:
             kept = stream.kept_bytes or len(stream.text.encode())
@@ -272,6 +268,10 @@ NOTES: Final = {
 }
 """What is said of an end that the output doesn't tell, by its phase; `{message}` is that of the record, in the words
 of the caller."""
+
+
+def _joined(chunks: Iterable[OutputChunk]) -> str:
+    return "".join(chunk.text for chunk in chunks)
 
 
 def interleaved(status: CodeExecutionStatus, contents: Contents = NOTHING) -> list[OutputChunk]:

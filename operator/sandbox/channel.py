@@ -18,13 +18,14 @@ class Loop:
     """Calls whoever has something to read, until what is waited for has come."""
 
     def __init__(self):
-        self._selector = selectors.DefaultSelector()
+        # Unlike epoll, poll costs code nothing when it writes while nobody waits.
+        self._selector = selectors.PollSelector()
         self._urgent = []
 
     def add(self, descriptor, react, *, urgent=False):
         """Call `react` when the descriptor is readable. It returns True if it pays to wait a little for more.
 
-        An urgent one ends that wait.
+        False: there is more already, so nobody waits. An urgent one ends that wait.
         """
         self._selector.register(descriptor, selectors.EVENT_READ, react)
         if urgent:
@@ -43,7 +44,8 @@ class Loop:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            if any([key.data() for key, _ in self._selector.select(left)]) and collect:
+            said = [key.data() for key, _ in self._selector.select(left)]
+            if collect and True in said and False not in said:
                 select.select(self._urgent, (), (), collect)
         return True
 

@@ -2,12 +2,15 @@
 
 import array
 import codecs
+import contextlib
 import fcntl
 import hashlib
 import os
 import termios
 
 from channel import CHUNK
+
+PIPE_BYTES = 1024 * 1024
 
 
 class Stream:
@@ -47,6 +50,8 @@ class Pipe:
         self.sink = sink
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
+        with contextlib.suppress(OSError):  # its user has pipes enough; then code waits for the runner sooner
+            fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self):
@@ -54,7 +59,7 @@ class Pipe:
         try:
             data = os.read(self.reader, CHUNK)
         except BlockingIOError:
-            return False
+            return None
         self.sink(len(data), self._decoder.decode(data))
         return len(data) < CHUNK
 

@@ -71,6 +71,16 @@ class CodeRun:
         else:
             self.cut_off()
 
+    @property
+    def kept(self) -> bool:
+        """True if nothing more comes, and all that can't stand in the record is stored, or given up."""
+        return self.transcript.finished and not (self._storing.locked() or self.transcript.parts.waits)
+
+    async def keep(self) -> None:
+        """Nothing more comes: see to that."""
+        self.transcript.finish()
+        await self.store_parts()
+
     def over(self) -> None:
         """What came of it is on record, or nobody looks after it any more."""
         self.transcript = self._new_transcript()

@@ -121,6 +121,8 @@ class ExecutionWorker(PodWorker):
         self.place.step()
 
     def _decide(self) -> Plan:
+        if self._code.transcript.over:  # before its output is looked at as if all of it could stand in the record
+            self._code.transcript.finish()
         facts = self._code.facts
         if self._code.told:
             facts["payload"] = None
@@ -151,9 +153,8 @@ class ExecutionWorker(PodWorker):
         read before the record says so.
         """
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
-        if status and status.phase.terminal and not self._code.transcript.finished:
-            self._code.transcript.finish()
-            await self._code.store_parts()
+        if status and status.phase.terminal and not self._code.kept:
+            await self._code.keep()
             await self._apply(self._decide_again())
             return
         if any(isinstance(action, actions.StartCode) for action in plan.actions):

@@ -191,6 +191,11 @@ class OutputParts:
         whole = bytes(self.held.get(name, _Held(True)).start)[:MAX_INLINE_BYTES]
         return fit(whole.decode(errors="ignore"), _ESCAPED_BUDGET)
 
+    @property
+    def waits(self) -> bool:
+        """True if there is a part that has to be stored."""
+        return bool(self._waiting)
+
     def take(self) -> OutputPart | None:
         """The next part that has to be stored, in order."""
         return self._waiting.pop(0) if self._waiting else None

@@ -251,8 +251,9 @@ class Transcript:
 
     def finish(self) -> None:
         """Nothing more comes: what can't stand in the record becomes the last part."""
-        self.finished = True
-        self.parts.finish(self._now_kept())
+        if not self.finished:
+            self.finished = True
+            self.parts.finish(self._now_kept())
 
     # --- for the record ---
 

@@ -25,7 +25,6 @@ from executor_client.model.results import (
     failure,
     interleaved,
     not_approved_in_time,
-    output_text,
     result_of,
     session_failure,
 )
@@ -63,8 +62,9 @@ def ended(phase: Phase = Phase.SUCCEEDED, **status: Any) -> Any:
     ids=["interleaved", "stderr first", "unknown", "known in part", "cut", "known in small pieces"],
 )
 def test_output_as_it_was_interleaved(order: tuple[OutputRun, ...], expected: str) -> None:
-    status = ended(stdout=a_stream("a\nb\n"), stderr=a_stream("X\n"), output_order=order).status
-    assert output_text(status) == expected
+    result = result_of(ended(stdout=a_stream("a\nb\n"), stderr=a_stream("X\n"), output_order=order))
+    assert result.output == expected
+    assert (result.stdout, result.stderr) == ("a\nb\n", "X\n")
 
 
 def test_what_is_missing_is_marked() -> None:
@@ -76,7 +76,7 @@ def test_what_is_missing_is_marked() -> None:
 
 def test_what_may_be_missing_is_marked() -> None:
     """All that anybody knows of was kept, but the runner did not say that it was all."""
-    assert output_text(ended(stdout=a_stream("é", total=2)).status) == "é\n[codeexec: stdout may lack its end]"
+    assert result_of(ended(stdout=a_stream("é", total=2))).output == "é\n[codeexec: stdout may lack its end]"
 
 
 def test_the_result_names_the_session() -> None:
@@ -96,8 +96,8 @@ def test_the_result_names_the_session() -> None:
 )
 @pytest.mark.parametrize(("text", "join"), [("so far", "\n"), ("so far\n", ""), ("", "")])
 def test_the_end_is_noted_behind_the_output(phase: Phase, note: str, text: str, join: str) -> None:
-    status = ended(phase, message="why {not}", stdout=a_stream(text)).status
-    assert output_text(status) == (text + join + note if note else text)
+    result = result_of(ended(phase, message="why {not}", stdout=a_stream(text)))
+    assert result.output == (text + join + note if note else text)
 
 
 MEMORY = "the code needed more memory than spec.limits.memory"
@@ -258,9 +258,9 @@ def test_one_stream_in_parts_and_the_other_in_the_record() -> None:
 
 
 def test_a_referenced_stream_that_is_truncated_says_how_much_there_is() -> None:
-    status = ended(stdout=referenced(b"12", total_bytes=50, truncated=True)).status
-    contents = Contents.join([{"stdout": b"12"}])
-    assert output_text(status, contents) == "12\n[codeexec: stdout truncated: 2 of 50 bytes kept]"
+    execution = ended(stdout=referenced(b"12", total_bytes=50, truncated=True))
+    result = result_of(execution, Contents.join([{"stdout": b"12"}]))
+    assert result.output == "12\n[codeexec: stdout truncated: 2 of 50 bytes kept]"
 
 
 def test_parts_may_be_compressed() -> None:

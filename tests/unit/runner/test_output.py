@@ -1,12 +1,16 @@
 """Output: complete, or visibly not."""
 
 import hashlib
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from codeexec_operator.core.transcript import Transcript
 
+SOURCES = Path(__file__).parents[3] / "operator" / "sandbox"
 WRITE = "import sys; sys.stdout.buffer.write({data!r})"
 
 
@@ -126,6 +130,71 @@ def test_a_megabyte_without_an_end_of_line_survives_the_limit(run: Any) -> None:
     report = run(code, outputBytes=2**21, timeoutSeconds=10)
     assert report.endings == [(124, "DeadlineExceeded")]
     assert report.text() == "x" * 1_000_000
+
+
+UNTIL_WRITTEN = """
+import channel
+gave_up = time.monotonic() + 10
+def meanwhile(*_):
+    while not glob.glob(f"{workspace.WORKSPACE}/written"):
+        if time.monotonic() > gave_up:
+            return open(f"{workspace.WORKSPACE}/blocked", "w").close()
+        time.sleep(0.01)
+channel.select.select = meanwhile
+"""
+"""The runner waits for more output, after little has come, until the code has made the file `written`."""
+
+
+def test_code_goes_on_while_the_runner_waits_for_more(run: Any) -> None:
+    code = """
+import os
+for stream in 1, 2: os.write(stream, b"little"), os.write(stream, b"x" * 900_000)
+open("written", "w")
+print(os.path.exists("blocked"))
+"""
+    report = run(code, before=UNTIL_WRITTEN, outputBytes=2**21)
+    assert report.text() == "little" + "x" * 900_000 + "False\n"
+    assert report.text("stderr") == "little" + "x" * 900_000
+
+
+def test_a_user_with_many_pipes_prints_as_much(run: Any) -> None:
+    """The kernel gives an unprivileged user 64 MiB of pipes, then smaller ones. The sandbox has a user of its own."""
+    before = """
+import fcntl
+held = [os.pipe() for _ in range(100)]
+try:
+    for _, writer in held: fcntl.fcntl(writer, 1031, 1 << 20)
+except PermissionError:
+    os.write(2, b"no more")
+"""
+    report = run("print('x' * 1_000_000)", before=before, outputBytes=2**21)
+    assert report.errors == "no more"
+    assert report.text() == "x" * 1_000_000 + "\n"
+
+
+def test_the_runner_waits_for_no_more_while_a_stream_has_more() -> None:
+    code = """
+import os, select, channel
+loop, waits, rounds = channel.Loop(), [], []
+for says in (True, True), (True, False), (False, False), (None, True), (None, None):
+    loop = channel.Loop()
+    for said in says:
+        reader, writer = os.pipe()
+        os.write(writer, b"x")
+        loop.add(reader, lambda said=said: said)
+    rounds, waits = [], []
+    select.select = lambda *arguments: waits.append(arguments)
+    loop.serve(lambda: rounds.append(1) or len(rounds) > 1, collect=1)
+    print(says, len(waits))
+"""
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=SOURCES, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "(True, True) 1",
+        "(True, False) 0",
+        "(False, False) 0",
+        "(None, True) 1",
+        "(None, None) 0",
+    ]
 
 
 def test_what_is_in_the_pipe_at_the_end_is_read_however_it_got_there(run: Any) -> None:

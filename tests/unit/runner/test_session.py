@@ -101,7 +101,7 @@ def test_what_code_has_done_to_its_pipes_is_not_there_for_the_next(session: Any)
     look = "import fcntl, os; print(fcntl.fcntl(1, 1032), os.get_blocking(1))"
     report = session.run(change, look)
     assert report.text() == "False\n4096 False\n"  # the control: within a job they stay
-    assert session.run(look).text() == "65536 True\n"
+    assert session.run(look).text() == "1048576 True\n"
 
 
 def test_half_a_character_does_not_get_into_the_next(session: Any) -> None:
