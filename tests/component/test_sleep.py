@@ -1,6 +1,7 @@
 """Sessions that sleep: their files are stored, their pod goes, and the next call finds the files, whatever happens."""
 
 import asyncio
+import queue
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,26 @@ async def test_calls_that_wait_are_run_one_after_the_other(stage, a_session, sle
     await sleeps(a_session)
     results = await asyncio.gather(*(a_session.execute(python(SHOW)) for _ in range(4)))
     assert [one.stdout for one in results] == [SHOWN] * 4
+
+
+async def test_a_call_that_waits_for_a_session_to_wake_is_told_why_and_runs_in_the_next_pod(
+    stage, keeper, client, asking, sleeps, status
+):
+    heard = queue.SimpleQueue()
+    session = await client.open_session(asking(on_wait=heard.put), sleep_after_seconds=1, wait=True)
+    await session.execute(python(WRITE))
+    await sleeps(session)
+    while not heard.empty():
+        heard.get_nowait()
+    with stage.nodes.waiting("ContainerCreating", "the image is being pulled"):
+        running = asyncio.create_task(session.execute(python(SHOW)))
+        notice = await in_thread(heard.get, True, 30)
+        assert (notice.reason, session.name in notice.message) == ("PodStarting", True)
+        assert "the image is being pulled" in notice.message
+        await in_thread(stage.admin.kubectl, "-n", SANDBOX, "delete", "pod", status(session)["podName"])
+        await in_thread(wait_for, "it to sleep on", lambda: status(session)["reason"] == "PodLost")
+    assert (await running).stdout == SHOWN
+    await session.end()
 
 
 @pytest.mark.parametrize("fault", [Answer(409), Answer(503), Lose("504")], ids=str)
