@@ -146,12 +146,12 @@ class Upload:
     def put(self, path, data, append, mode=None):
         """Take a piece, in base64: the next one of the file that was begun last, or the first of another.
 
-        A path that ends with a slash is that of a folder. Without a mode a file has that of a new one.
+        A path with a mode that ends with a slash is that of a folder. Without a mode a file has that of a new one.
         """
         if self.problem:
             return
         try:
-            if path.endswith("/"):
+            if path.endswith("/") and mode is not None:
                 self._make_folder(path, mode)
                 return
             if not append:
