@@ -85,7 +85,7 @@ def _unkept(path, entry):
         return "is a link, a pipe, a socket or a device"
     if entry.st_nlink != 1:
         return "has another hard link"
-    return "has a mode with setuid, setgid or sticky bit" if stat.S_IMODE(entry.st_mode) & ~workspace.MODE else ""
+    return "has a mode with the setuid, setgid or sticky bit" if stat.S_IMODE(entry.st_mode) & ~workspace.MODE else ""
 
 
 def _report(index, path, mode, size, send, fetch):
