@@ -217,8 +217,10 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return connected
     if (stray := connected[1].job) and stray not in seen.claimants:
         return _end_stray(stray, seen, now, timing)
-    if plan := sleep.fall_asleep(seen, idle_since, now, timing, end_at):
-        return plan
+    sleep_at = sleep.fall_asleep(seen, idle_since, now, timing, end_at)
+    if isinstance(sleep_at, Plan):
+        return sleep_at
+    end_at = sleep_at
     if used_at > (status.last_used_at or used_at):
         return _record_use(seen, now, timing, end_at)
     return Plan(wake_at=end_at)

@@ -39,16 +39,16 @@ def stay_awake(seen: ObservedSession, now: datetime) -> Plan | None:
 
 def fall_asleep(
     seen: ObservedSession, idle_since: datetime, now: datetime, timing: Timing, end_at: datetime
-) -> Plan | None:
-    """What to do about a session in which nothing runs; None if that has nothing to do with sleep."""
+) -> Plan | datetime:
+    """What to do about a session in which nothing runs, or when to look again: not later than `end_at`."""
     after, storing, pod = seen.session.spec.sleep_after_seconds, seen.storing, seen.sandbox.pod
     if after is None or seen.claimants or not seen.store_url or pod is None or pod.owner != seen.session.metadata.uid:
-        return None
-    sleep_at = idle_since + timedelta(seconds=after)
+        return end_at
     if storing and storing.running:
-        return Plan(wake_at=end_at)
+        return end_at
     if storing and storing.stored:
         return Plan(status=_asleep(seen, storing.stored, now), actions=(LeavePod(),))
+    sleep_at = idle_since + timedelta(seconds=after)
     if storing and storing.ended_at:
         message = f"the session stays awake, because its files could not be stored: {storing.problem}"
         told = find_condition(seen.session.status.conditions, ConditionType.ASLEEP)
@@ -56,9 +56,7 @@ def fall_asleep(
             return Plan(status=_awake(seen, storing.reason, message, now))
         if storing.ended_at >= idle_since:
             sleep_at = storing.ended_at + timedelta(seconds=timing.sleep_retry)
-    if now < sleep_at:
-        return Plan(wake_at=min(end_at, sleep_at))
-    return Plan(actions=(StoreFiles(),), wake_at=end_at)
+    return min(sleep_at, end_at) if now < sleep_at else Plan(actions=(StoreFiles(),), wake_at=end_at)
 
 
 def _asleep(seen: ObservedSession, stored: StoredFiles, now: datetime) -> CodeSessionStatus:

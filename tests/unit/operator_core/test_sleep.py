@@ -116,6 +116,12 @@ def test_nothing_else_is_done_meanwhile() -> None:
     assert plan(ready(storing=Transfer(NOW + seconds(AFTER))), 30) == Plan(wake_at=NOW + seconds(IDLE))
 
 
+def test_its_use_is_recorded_now_and_then_while_it_is_awake() -> None:
+    used = {"used_at": NOW + seconds(1), "executions": 3, "spec": {"sleepAfterSeconds": 90}}
+    assert plan(ready(**used), 2) == Plan(wake_at=NOW + seconds(30))
+    assert (written(plan(ready(**used), 31)).executions, plan(ready(**used), 31).actions) == (3, ())
+
+
 def test_when_all_is_stored_it_is_recorded_and_only_then_the_pod_goes() -> None:
     used = {"used_at": NOW + seconds(2), "executions": 7}
     result = plan(ready(storing=Transfer(NOW, NOW, STORED), status={"pool_name": "default"}, **used), 30)
