@@ -89,6 +89,22 @@ async def test_an_object_of_a_session_is_named_by_its_digest_and_read_back(url: 
     assert files.cat_file(below(root, f"{FOLDER}/{sha256_hex(data)}")) == data
 
 
+class Forgetful:
+    """A store that takes each object and keeps none."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite") -> None:
+        pass
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        raise FileNotFoundError(path)
+
+
+async def test_an_object_of_a_session_that_was_taken_and_is_not_there_is_a_damage() -> None:
+    store = OutputStore(Forgetful(), "root", stored_at("s3://bucket"))
+    with pytest.raises(StoreDamage, match="no longer holds"):
+        await store.keep(RUN.metadata.namespace, UID, sha256_hex(b"content"), b"content")
+
+
 async def test_an_object_of_a_session_that_is_another_one_or_gone_is_a_damage(url: str) -> None:
     store, name = OutputStore.open(url), sha256_hex(b"content")
     with pytest.raises(StoreDamage, match=f"{url} no longer holds .*{name}"):
