@@ -17,6 +17,7 @@ class Backend(Executes, Protocol):
         max_lifetime_seconds: int = 28_800,
         stateful: bool = False,
         outlives_client: bool = False,
+        sleep_after_seconds: int | None = None,
     ) -> SessionHandle:
         """A handle on a session that is not asked for yet; see `CodeExecutionClient.new_session`."""
 

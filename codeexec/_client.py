@@ -154,6 +154,7 @@ class Client:
         idle_timeout: int = 1800,
         max_lifetime: int = 28_800,
         outlives_client: bool = False,
+        sleep_after: int | None = None,
     ) -> Session:
         """A workspace that several calls share, one after the other. Use it as `async with`, or call `start` and `end`.
 
@@ -169,9 +170,12 @@ class Client:
             max_lifetime: the session ends this long after it became ready, in whole seconds.
             outlives_client: the session stays when this client is closed or its process ends. Otherwise it ends within
                 a minute of that, unless code is running in it.
+            sleep_after: when nothing has run in it for this long, in whole seconds, the session sleeps: its files are
+                kept in the operator's output store, and its pod goes. The next call wakes it, with its files. Needs
+                `stateful=False` and a policy that allows it; see docs/sleep.md. None: it never sleeps.
 
         Raises:
-            ValueError: a number is out of range.
+            ValueError: a number is out of range, or a stateful session was to sleep.
             NotSupported: what runs the code has no such sessions.
         """
         request = asking(self._request, timeout, start_timeout, limits)
@@ -181,6 +185,7 @@ class Client:
             max_lifetime_seconds=max_lifetime,
             stateful=stateful,
             outlives_client=outlives_client,
+            sleep_after_seconds=sleep_after,
         )
         return Session(self._backend, handle, request)
 

@@ -145,6 +145,7 @@ class Sandbox:
         max_lifetime_seconds: int = 28_800,  # noqa: ARG002
         stateful: bool = False,
         outlives_client: bool = False,
+        sleep_after_seconds: int | None = None,
     ) -> SessionHandle:
         """A session that is not there yet; see `Client.session`. It lives until it is ended, or with this object.
 
@@ -159,6 +160,10 @@ class Sandbox:
             )
         if outlives_client:
             raise NotSupported("outlives_client is True, but a session of the local sandbox ends with its process")
+        if sleep_after_seconds is not None:
+            raise NotSupported(
+                f"sleep_after is {sleep_after_seconds}, but a session of the local sandbox holds no pod: leave it out"
+            )
         return _Session(self, f"local-session-{secrets.token_hex(6)}", request)
 
     def begin(self, name: str) -> None:

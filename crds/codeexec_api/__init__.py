@@ -46,7 +46,7 @@ from codeexec_api.v1alpha1.sandbox import (
     EgressVerdict,
     Source,
 )
-from codeexec_api.v1alpha1.session import CodeSession, CodeSessionSpec, CodeSessionStatus
+from codeexec_api.v1alpha1.session import CodeSession, CodeSessionSpec, CodeSessionStatus, StoredFiles
 
 __all__ = [
     "ApprovalStatus",
@@ -110,6 +110,7 @@ __all__ = [
     "SessionPhase",
     "SessionRef",
     "Source",
+    "StoredFiles",
     "StreamStatus",
     "Summary",
     "Verdict",

@@ -22,6 +22,9 @@ class ConditionType(StrEnum):
 
     Of a pool. True: as many pods as asked for stand ready. False: not yet; reason and message say why.
     """
+    ASLEEP = "Asleep"
+    """Of a session. True: its files are stored, and it has no pod. False: it has one, or is to get one; the
+    message says why if its files could not be stored."""
     QUEUED = "Queued"
     """True: waits for a pod of a pool, or for its turn in a session; the message says at which place. False: it waits
     no more."""

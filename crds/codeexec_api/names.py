@@ -5,6 +5,8 @@ Group, kinds, labels and annotations are written here and nowhere else; a test l
 
 from typing import Final
 
+from codeexec_api.digests import sha256_hex
+
 GROUP: Final = "codeexec.dev"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
@@ -76,9 +78,13 @@ POOL_SUFFIX_LENGTH: Final = 12
 MAX_POOL_NAME: Final = 63 - POOL_SUFFIX_LENGTH - 1
 
 
-def pod_name(owner_name: str, uid: str) -> str:
-    """Name of the sandbox pod: that of its execution or session and the start of its UID, so it is never used twice."""
-    return f"{owner_name}-{uid.replace('-', '')[:POD_SUFFIX_LENGTH]}"
+def pod_name(owner_name: str, uid: str, sleeps: int = 0) -> str:
+    """Name of the sandbox pod: that of its execution or session and the start of its UID, so it is never used twice.
+
+    Each pod of a session that sleeps has another suffix, by how often the session has slept.
+    """
+    suffix = sha256_hex(f"{uid} {sleeps}".encode()) if sleeps else uid.replace("-", "")
+    return f"{owner_name}-{suffix[:POD_SUFFIX_LENGTH]}"
 
 
 def payload_name(name: str, part: int) -> str:

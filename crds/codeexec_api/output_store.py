@@ -17,6 +17,7 @@ STORE_VARIABLE: Final = "CODEEXEC_OUTPUT_STORE"
 _URL: Final = re.compile(STORE_URL_PATTERN)
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 _PART: Final = re.compile(PART_PATTERN)
 _KEY: Final = re.compile(r"[a-z0-9.-]{1,64}")
 
@@ -48,6 +49,17 @@ def object_path(namespace: str, uid: str, part: str) -> str:
     if not (_NAMESPACE.fullmatch(namespace) and _UID.fullmatch(uid) and _PART.fullmatch(part)):
         raise ValueError(f"no object of an output store has the name {namespace!r}/{uid!r}/{part!r}")
     return f"{namespace}/{uid}/{part}"
+
+
+def content_path(namespace: str, uid: str, sha256: str) -> str:
+    """The same for an object of a session that sleeps, which is named by the digest of what it holds.
+
+    Raises:
+        ValueError: the namespace or the UID isn't what the API server makes, or that is no digest.
+    """
+    if not (_NAMESPACE.fullmatch(namespace) and _UID.fullmatch(uid) and _SHA256.fullmatch(sha256)):
+        raise ValueError(f"no object of an output store has the name {namespace!r}/{uid!r}/{sha256!r}")
+    return f"{namespace}/{uid}/{sha256}"
 
 
 def below(root: str, path: str) -> str:

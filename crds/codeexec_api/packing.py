@@ -1,6 +1,7 @@
 """Output that is compressed on its way: by the runner in its frames, by the operator in ConfigMaps."""
 
 import zlib
+from collections.abc import Iterator
 from typing import Final
 
 GZIP_SUFFIX: Final = ".gz"
@@ -28,7 +29,15 @@ def unpack(packed: bytes, most_bytes: int, *, alone: bool = False) -> bytes:
     Raises:
         ValueError: it is not gzip, ends too early, or holds more.
     """
-    pieces: list[bytes] = []
+    return b"".join(pieces_of(packed, most_bytes, alone=alone))
+
+
+def pieces_of(packed: bytes, most_bytes: int, *, alone: bool = False) -> Iterator[bytes]:
+    """The same, piece by piece, so that what compresses very well is never in memory as a whole.
+
+    Raises:
+        ValueError: see `unpack`; not before the pieces ahead of the fault were given out.
+    """
     left, start, members = most_bytes, 0, 0
     member = None
     while start < len(packed):
@@ -43,11 +52,10 @@ def unpack(packed: bytes, most_bytes: int, *, alone: bool = False) -> bytes:
             raise ValueError(f"not gzip: {error}") from error
         if len(piece) > left:
             raise ValueError(f"more than {most_bytes} bytes")
-        pieces.append(piece)
+        yield piece
         left -= len(piece)
         start += len(window) - len(member.unused_data)
         if member.eof:
             member = None
     if member:
         raise ValueError("gzip that ends too early")
-    return b"".join(pieces)

@@ -41,6 +41,7 @@ class SessionPhase(StrEnum):
     DENIED = "Denied"
     STARTING = "Starting"
     READY = "Ready"
+    ASLEEP = "Asleep"
     ENDED = "Ended"
     FAILED = "Failed"
     LOST = "Lost"
@@ -60,6 +61,8 @@ class Event(StrEnum):
     APPROVED = "Approved"
     EXPIRED = "Expired"
     READY = "Ready"
+    SLEPT = "Slept"
+    WOKEN = "Woken"
     ENDED = "Ended"
     STARTED = "Started"
     FAULT = "Fault"
@@ -99,6 +102,11 @@ class Reason(StrEnum):
     POD_STARTING = "PodStarting"
     SANDBOX_READY = "SandboxReady"
     FILE_REFUSED = "FileRefused"
+    FILES_STORED = "FilesStored"
+    FILES_NOT_STORED = "FilesNotStored"
+    STORE_UNAVAILABLE = "StoreUnavailable"
+    WAKING = "Waking"
+    FILES_DIFFER = "FilesDiffer"
     CODE_STARTED = "CodeStarted"
     COMPLETED = "Completed"
     NON_ZERO_EXIT = "NonZeroExit"
@@ -186,10 +194,16 @@ SESSION_TRANSITIONS: Final = MappingProxyType(
         (SessionPhase.STARTING, Event.DEADLINE): SessionMove(SessionPhase.FAILED, Reason.START_TIMEOUT),
         (SessionPhase.STARTING, Event.ENDED): SessionMove(SessionPhase.ENDED, Reason.END_REQUESTED),
         (SessionPhase.STARTING, Event.VANISHED): SessionMove(SessionPhase.LOST, Reason.POD_LOST),
+        (SessionPhase.STARTING, Event.SLEPT): SessionMove(SessionPhase.ASLEEP, Reason.START_TIMEOUT),
+        (SessionPhase.READY, Event.SLEPT): SessionMove(SessionPhase.ASLEEP, Reason.FILES_STORED),
         (SessionPhase.READY, Event.ENDED): SessionMove(SessionPhase.ENDED, Reason.END_REQUESTED),
         (SessionPhase.READY, Event.DEADLINE): SessionMove(SessionPhase.ENDED, Reason.LIFETIME_EXCEEDED),
         (SessionPhase.READY, Event.FAULT): SessionMove(SessionPhase.FAILED, Reason.RUNNER_FAILED),
         (SessionPhase.READY, Event.VANISHED): SessionMove(SessionPhase.LOST, Reason.POD_LOST),
+        (SessionPhase.ASLEEP, Event.WOKEN): SessionMove(SessionPhase.STARTING, Reason.WAKING),
+        (SessionPhase.ASLEEP, Event.REFUSED): SessionMove(SessionPhase.DENIED, Reason.POLICY_VIOLATION),
+        (SessionPhase.ASLEEP, Event.ENDED): SessionMove(SessionPhase.ENDED, Reason.END_REQUESTED),
+        (SessionPhase.ASLEEP, Event.DEADLINE): SessionMove(SessionPhase.ENDED, Reason.LIFETIME_EXCEEDED),
     }
 )
 

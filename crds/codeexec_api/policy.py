@@ -14,7 +14,7 @@ from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES
 from codeexec_api.v1alpha1.code_rules import CodeAction
 from codeexec_api.v1alpha1.execution import CodeExecutionSpec
 from codeexec_api.v1alpha1.limits import Limits
-from codeexec_api.v1alpha1.policy import AgentRule, Approvable, ExecutionPolicySpec
+from codeexec_api.v1alpha1.policy import AgentRule, Approvable, ExecutionPolicySpec, SessionSleep
 from codeexec_api.v1alpha1.pool import SandboxPoolSpec
 from codeexec_api.v1alpha1.session import CodeSessionSpec
 
@@ -22,6 +22,9 @@ Request = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
 _STORE: Final = (
     f"; more than {MAX_OUTPUT_BYTES} needs an output store (Helm value outputStore.url) and a policy whose "
     "maxLimits.outputBytes allows that"
+)
+_SLEEP: Final = (
+    "sleeping needs an output store (Helm value outputStore.url) and a policy with sessionSleep.minAfterSeconds"
 )
 _OVERRIDES: Final = frozenset(AgentRule.model_fields) & frozenset(ExecutionPolicySpec.model_fields)
 
@@ -142,6 +145,11 @@ def inheriting(policy: ExecutionPolicySpec, default: ExecutionPolicySpec) -> Exe
     )
 
 
+def without_store(policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
+    """The policy where no output store is: sessions have no place to sleep in."""
+    return policy.model_copy(update={"session_sleep": SessionSleep()})
+
+
 def capped(policy: ExecutionPolicySpec, output_bytes: int) -> ExecutionPolicySpec:
     """The policy where there is place for this much of each output stream."""
     if policy.max_limits.output_bytes <= output_bytes:
@@ -256,6 +264,10 @@ def _access(spec: CodeExecutionSpec, policy: ExecutionPolicySpec) -> Iterator[_F
 def _session(spec: CodeSessionSpec, policy: ExecutionPolicySpec) -> Iterator[_Found]:
     yield from _above("spec.idleTimeoutSeconds", spec.idle_timeout_seconds, policy.max_session_idle_seconds, None)
     yield from _above("spec.maxLifetimeSeconds", spec.max_lifetime_seconds, policy.max_session_lifetime_seconds, None)
+    asked, lowest = spec.sleep_after_seconds, policy.session_sleep.min_after_seconds
+    if asked is not None and (lowest is None or asked < lowest):
+        allowed = f"none; {_SLEEP}" if lowest is None else f"at least {lowest}"
+        yield Violation("spec.sleepAfterSeconds", str(asked), allowed), False
 
 
 def _among(field: str, found: str, allowed: Collection[str], approvable: Collection[str]) -> Iterator[_Found]:

@@ -95,6 +95,13 @@ def session_missing(name: str, namespace: str) -> str:
     )
 
 
+def wait_for_session(phase: SessionPhase) -> str:
+    """The message of an execution that was accepted, by the phase of its session."""
+    if phase is SessionPhase.READY:
+        return "waits for its turn in the session"
+    return f"waits for the session to {'wake up' if phase is SessionPhase.ASLEEP else 'start'}"
+
+
 def session_over(session: CodeSession) -> tuple[Event, Reason, str]:
     """What becomes of an execution whose session takes nothing more: the session's own failure, else a refusal."""
     name, status = session.metadata.name, session.status

@@ -79,7 +79,10 @@ class _ObjectStore:
             raise FileExistsError(path) from error
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        found = self._obstore.get(self._store, path)
+        try:
+            found = self._obstore.get(self._store, path)
+        except self._obstore.exceptions.NotFoundError as error:
+            raise FileNotFoundError(path) from error
         if found.meta["size"] > MAX_OBJECT_BYTES:
             raise ValueError(f"it has {found.meta['size']} bytes; no part has more than {MAX_OBJECT_BYTES}")
         return bytes(found.bytes())[start:end]

@@ -25,7 +25,7 @@ from executor_client.autogen.files import FileTransfers
 from executor_client.autogen.functions import UserFunction
 from executor_client.client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
 from executor_client.client.client import CodeExecutionClient
-from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request
+from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request, check_sleep
 from executor_client.client.waiting import OnWait
 from executor_client.exceptions import CodeExecError, SessionDenied
 from executor_client.model.blocks import Prepared
@@ -60,6 +60,7 @@ class KubernetesCodeExecutorConfig(Settings):
     stateful: bool = False
     idle_timeout: int = 1800
     max_lifetime: int = 28_800
+    sleep_after: int | None = None
     approval: ApprovalMode = "wait"
     approval_timeout: int = 600
 
@@ -95,6 +96,8 @@ class KubernetesCodeExecutor(
         stateful: Python blocks share one interpreter, so that variables live on between calls.
         idle_timeout: seconds without a call after which the workspace is deleted.
         max_lifetime: seconds after which it is deleted in any case.
+        sleep_after: seconds without a call after which the workspace sleeps: its files are kept in the operator's
+            output store, its pod goes, and the next call wakes it. The policy has to allow it. None: it never sleeps.
         approval: what a call does when a human has to approve it. `wait`: wait for that. `return`: return at once, with
             exit code 1 and what is waited for; the code runs when it is approved, and `result_of` gets its result.
         approval_timeout: how long to wait for approval, in seconds; then the execution is cancelled.
@@ -135,6 +138,7 @@ class KubernetesCodeExecutor(
         stateful: bool = False,
         idle_timeout: int = 1800,
         max_lifetime: int = 28_800,
+        sleep_after: int | None = None,
         approval: ApprovalMode = "wait",
         approval_timeout: int = 600,
         on_approval_request: Callable[[ApprovalRequest], None] | None = None,
@@ -164,6 +168,7 @@ class KubernetesCodeExecutor(
             stateful=stateful,
             idle_timeout=idle_timeout,
             max_lifetime=max_lifetime,
+            sleep_after=sleep_after,
             approval=approval,
             approval_timeout=approval_timeout,
         )
@@ -198,6 +203,7 @@ class KubernetesCodeExecutor(
             idle_timeout_seconds=self._config.idle_timeout,
             max_lifetime_seconds=self._config.max_lifetime,
             stateful=self._config.stateful,
+            sleep_after_seconds=self._config.sleep_after,
         )
         shared = SharedSession(new)
         if self._client.cluster:
@@ -282,6 +288,7 @@ def _check(config: KubernetesCodeExecutorConfig, *, functions: bool) -> None:
     """
     check_range("idle_timeout", config.idle_timeout, MAX_SESSION_SECONDS)
     check_range("max_lifetime", config.max_lifetime, MAX_SESSION_SECONDS)
+    check_sleep(config.sleep_after, config.idle_timeout, stateful=config.stateful)
     check_range("approval_timeout", config.approval_timeout, MAX_TIMEOUT_SECONDS)
     if functions and config.approval == "return":
         raise ValueError(
@@ -289,5 +296,7 @@ def _check(config: KubernetesCodeExecutorConfig, *, functions: bool) -> None:
         )
     if config.stateful and config.session == "per-call":
         raise ValueError("stateful=True needs session='per-executor': variables live as long as a session")
+    if config.sleep_after is not None and config.session == "per-call":
+        raise ValueError("sleep_after needs session='per-executor': only sessions sleep")
     if (config.egress or config.mounts) and config.session != "per-call":
         raise ValueError("egress and mounts need session='per-call': a call with them needs its own pod")

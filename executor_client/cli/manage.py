@@ -76,6 +76,13 @@ def _row(session: CodeSession, at: datetime) -> tuple[str, ...]:
     )
 
 
+def _stored(session: CodeSession) -> str:
+    stored = session.status.stored_files
+    if stored is None:
+        return ""
+    return f"{stored.entries} in {stored.url}, {stored.size_bytes} bytes, {show_time(stored.stored_at)}"
+
+
 def _show(session: CodeSession) -> None:
     spec, status = session.spec, session.status
     echo_fields(
@@ -89,6 +96,8 @@ def _show(session: CodeSession) -> None:
             "Executions": str(status.executions),
             "Stateful": "yes" if spec.stateful else "no",
             "Ends": f"after {spec.idle_timeout_seconds} s without use, {spec.max_lifetime_seconds} s at most",
+            "Sleeps": f"after {spec.sleep_after_seconds} s without use" if spec.sleep_after_seconds else "",
+            "Stored files": _stored(session),
             "Created": show_time(session.metadata.creation_timestamp),
             "Ready": show_time(status.started_at),
             "Last used": show_time(status.last_used_at),

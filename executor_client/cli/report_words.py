@@ -62,6 +62,7 @@ _RESULTS: Final[Mapping[str, Label]] = MappingProxyType(
         Phase.OUT_OF_MEMORY: Label("Out of memory", Tone.BAD),
         Phase.LOST: Label("Lost", Tone.BAD),
         SessionPhase.READY: Label("Ready"),
+        SessionPhase.ASLEEP: Label("Asleep"),
         SessionPhase.ENDED: ENDED,
     }
 )
@@ -120,6 +121,11 @@ WHY: Final[Mapping[str, str]] = MappingProxyType(
         Reason.POD_STARTING: "Waiting for its pod to start",
         Reason.SANDBOX_READY: "",
         Reason.FILE_REFUSED: "A file could not be written to the workspace",
+        Reason.FILES_STORED: "Its files are stored",
+        Reason.FILES_NOT_STORED: "Its files could not be stored",
+        Reason.STORE_UNAVAILABLE: "The output store could not be used",
+        Reason.WAKING: "Waking up",
+        Reason.FILES_DIFFER: "Its files did not come back as they were stored",
         Reason.CODE_STARTED: "",
         Reason.COMPLETED: "",
         Reason.NON_ZERO_EXIT: "The exit code is not 0",

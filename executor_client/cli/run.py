@@ -83,6 +83,7 @@ class _Job:
     session_name: str | None
     new_session: bool
     stateful: bool
+    sleep_after: int | None
     overwrite: bool
 
     async def run(self, client: CodeExecutionClient, on_output: OnOutput | None) -> tuple[ExecutionResult, int | None]:
@@ -118,7 +119,9 @@ class _Job:
             return await client.join_session(self.session_name, self.request)
         if not self.new_session:
             return None
-        session = await client.open_session(self.request, stateful=self.stateful, outlives_client=True)
+        session = await client.open_session(
+            self.request, stateful=self.stateful, outlives_client=True, sleep_after_seconds=self.sleep_after
+        )
         click.echo(
             f"codeexec: started session {session.name}; end it with `codeexec sessions end {session.name}`", err=True
         )
@@ -196,6 +199,12 @@ class _Job:
 @click.option("--new-session", is_flag=True, help="Start a session, run in it, and keep it for later calls.")
 @click.option("--stateful", is_flag=True, help="With --new-session: Python blocks of the session share variables.")
 @click.option(
+    "--sleep-after",
+    type=click.IntRange(1, 1799),
+    metavar="SECONDS",
+    help="With --new-session: the session gives up its pod and keeps its files after so many seconds without a call.",
+)
+@click.option(
     "-f",
     "--file",
     "files",
@@ -225,6 +234,7 @@ def run(
     session_name: str | None,
     new_session: bool,
     stateful: bool,
+    sleep_after: int | None,
     image: str | None,
     runtime_class: str | None,
     cpu: str | None,
@@ -242,8 +252,11 @@ def run(
     """
     if session_name and new_session:
         raise click.UsageError("give either --session or --new-session")
-    if stateful and not new_session:
-        raise click.UsageError("--stateful goes with --new-session: an existing session can't become stateful")
+    if (stateful or sleep_after) and not new_session:
+        option = "--stateful" if stateful else "--sleep-after"
+        raise click.UsageError(f"{option} goes with --new-session: an existing session can't be changed")
+    if stateful and sleep_after:
+        raise click.UsageError("--stateful and --sleep-after can't be combined: variables would be lost")
     if overwrite and not artifacts:
         raise click.UsageError("--overwrite goes with --artifacts")
     asked = {name: value for name, value in (("cpu", cpu), ("memory", memory)) if value}
@@ -265,7 +278,8 @@ def run(
         approval=ApprovalWait(notify=_tell),
         on_wait=_tell_wait,
     )
-    job = _Job(_blocks(file, code, language), request, files, artifacts, session_name, new_session, stateful, overwrite)
+    blocks = _blocks(file, code, language)
+    job = _Job(blocks, request, files, artifacts, session_name, new_session, stateful, sleep_after, overwrite)
     printer = None if as_json else Printer()
     result, stopped_by = cluster.run(lambda client: job.run(client, printer))
     if printer is None:

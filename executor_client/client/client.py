@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from codeexec_api import CodeExecution, CodeSession, CodeSessionSpec, ExecutionPolicySpec, Phase
 from codeexec_api.audit_records import Evidence
 from executor_client.client.execution import read_contents
-from executor_client.client.request import Request
+from executor_client.client.request import Request, check_sleep
 from executor_client.client.reviewing import Reviewing
 from executor_client.client.running import Running
 from executor_client.client.session import Session
@@ -119,6 +119,7 @@ class CodeExecutionClient(Running, Reviewing):
         max_lifetime_seconds: int = 28_800,
         stateful: bool = False,
         outlives_client: bool = False,
+        sleep_after_seconds: int | None = None,
         wait: bool = False,
     ) -> Session:
         """Ask for a new workspace that several executions share.
@@ -132,10 +133,12 @@ class CodeExecutionClient(Running, Reviewing):
             stateful: Python blocks share one interpreter, so that variables live as long as the session.
             outlives_client: the session stays when this client is closed or its process ends. Otherwise it ends within
                 a minute of that, unless an execution is running in it.
+            sleep_after_seconds: when nothing has run in it for this long, the session sleeps: its files are kept in the
+                operator's output store, and its pod goes until the next execution. The policy has to allow it.
             wait: return when the session is ready.
 
         Raises:
-            ValueError: the request has egress or mounts.
+            ValueError: the request has egress or mounts, or such a session can't sleep.
             CodeExecError: see `executor_client.exceptions`; with `wait` also if the session can't start.
         """
         session = self.new_session(
@@ -144,6 +147,7 @@ class CodeExecutionClient(Running, Reviewing):
             max_lifetime_seconds=max_lifetime_seconds,
             stateful=stateful,
             outlives_client=outlives_client,
+            sleep_after_seconds=sleep_after_seconds,
         )
         await session.create()
         if wait:
@@ -158,13 +162,15 @@ class CodeExecutionClient(Running, Reviewing):
         max_lifetime_seconds: int = 28_800,
         stateful: bool = False,
         outlives_client: bool = False,
+        sleep_after_seconds: int | None = None,
     ) -> Session:
         """A session that has its name but is not asked for yet: `Session.create` does that. Does no I/O.
 
         Raises:
-            ValueError: the request has egress or mounts.
+            ValueError: the request has egress or mounts, or such a session can't sleep.
         """
         request.check_alone("")
+        check_sleep(sleep_after_seconds, idle_timeout_seconds, stateful=stateful)
         spec = CodeSessionSpec(
             source=request.source,
             limits=request.limits,
@@ -173,6 +179,7 @@ class CodeExecutionClient(Running, Reviewing):
             stateful=stateful,
             idle_timeout_seconds=idle_timeout_seconds,
             max_lifetime_seconds=max_lifetime_seconds,
+            sleep_after_seconds=sleep_after_seconds,
         )
         keep_alive = self._lease.hold if self._lease and not outlives_client else None
         return Session(self, f"session-{secrets.token_hex(6)}", request, spec, keep_alive)

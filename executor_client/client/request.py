@@ -85,3 +85,23 @@ _Parsed = TypeVar("_Parsed", Permit, Mount)
 
 def _read(given: Sequence[_Parsed | str], parse: Callable[[str], _Parsed]) -> Iterator[_Parsed]:
     yield from (parse(one) if isinstance(one, str) else one for one in given)
+
+
+def check_sleep(sleep_after: int | None, idle_timeout: int, *, stateful: bool) -> None:
+    """Refuse a session that was to sleep and can't.
+
+    Raises:
+        ValueError: it names the argument, its value and what is allowed.
+    """
+    if sleep_after is None:
+        return
+    if stateful:
+        raise ValueError(
+            f"sleep_after is {sleep_after}, but a stateful session can't sleep, because its variables would be lost: "
+            "pass stateful=False, and keep data in files"
+        )
+    if not 1 <= sleep_after < idle_timeout:
+        raise ValueError(
+            f"sleep_after is {sleep_after}, but must be at least 1 and lower than idle_timeout ({idle_timeout}), which "
+            "ends the session"
+        )

@@ -20,6 +20,9 @@ from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
 
+_TAKES_CALLS = (SessionPhase.READY, SessionPhase.ASLEEP)
+"""An execution wakes a session that sleeps."""
+
 
 class Session(SessionHandle):
     """A handle on one session; `end` ends the session, and so does `async with`.
@@ -72,7 +75,7 @@ class Session(SessionHandle):
         """
         transport = await self._client.connect()
         current = await transport.get_session(self.name)
-        while current.status.phase is not SessionPhase.READY:
+        while current.status.phase not in _TAKES_CALLS:
             version = current.metadata.resource_version
             try:
                 current = await self._watch_until_ready(transport, current)
@@ -97,7 +100,7 @@ class Session(SessionHandle):
                 asyncio.timeout(None if current.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
                 aclosing(transport.session_changes(current)) as changes,
             ):
-                while current.status.phase is not SessionPhase.READY:
+                while current.status.phase not in _TAKES_CALLS:
                     if error := session_failure(current, caller()):
                         raise error
                     if current.status.observed_generation:

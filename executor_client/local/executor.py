@@ -40,7 +40,9 @@ _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
 _CLUSTER_ONLY: Final = {
     **dict.fromkeys(("namespace", "kubeconfig", "context", "client"), "it connects to no cluster: leave it out"),
     **dict.fromkeys(("image", "runtime_class_name"), "code runs on this machine: leave it out"),
-    **dict.fromkeys(("session", "idle_timeout", "max_lifetime"), "its workspace lasts until stop(): leave it out"),
+    **dict.fromkeys(
+        ("session", "idle_timeout", "max_lifetime", "sleep_after"), "its workspace lasts until stop(): leave it out"
+    ),
     "stateful": "it keeps no Python variables: keep data in files",
     "egress": "name what code may connect to in endpoints",
     "mounts": "put the files into work_dir",

@@ -40,6 +40,7 @@ _NAMES: Final = {
     "spec.image": _Name('image="{}"', "--image {}", "image"),
     "spec.runtimeClassName": _Name('runtime_class_name="{}"', "--runtime-class {}", "runtime_class_name"),
     "spec.idleTimeoutSeconds": _Name("idle_timeout={}", "", "idle_timeout_seconds"),
+    "spec.sleepAfterSeconds": _Name("sleep_after={}", "--sleep-after {}", "sleep_after_seconds"),
     "spec.maxLifetimeSeconds": _Name("max_lifetime={}", "", "max_lifetime_seconds"),
 }
 _OPTIONS: Final = {

@@ -124,8 +124,7 @@ class Operator:
         self.finish(run, event, message, reason)
 
     def _await_session(self, run: Run, session: CodeSession) -> None:
-        ready = session.status.phase is SessionPhase.READY
-        message = "waits for its turn in the session" if ready else "waits for the session to start"
+        message = said.wait_for_session(session.status.phase)
         self._state.transition(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, reason=Reason.WAITING_FOR_SESSION)
 
     def lose_pod(self, name: str) -> None:

@@ -29,7 +29,7 @@ from codeexec_api import (
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.code_rules import Reading
 from codeexec_api.names import APPROVAL_PLURAL, EXECUTION_PLURAL, POLICY_NAME, SESSION_PLURAL
-from codeexec_api.policy import capped, namespace_policy
+from codeexec_api.policy import capped, namespace_policy, without_store
 from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES
 from executor_client.testing import records
@@ -119,8 +119,8 @@ class State:
     ) -> Verdict:
         """What the policy says, or another one that stands for it. This cluster has no output store."""
         source = namespace_policy(self.namespace) if self._own_policy else records.DEFAULT_POLICY
-        without_store = capped(policy or self.policy, MAX_OUTPUT_BYTES)
-        return evaluate(spec, without_store, reading, source=source)
+        limited = without_store(capped(policy or self.policy, MAX_OUTPUT_BYTES))
+        return evaluate(spec, limited, reading, source=source)
 
     def start_refusal(self) -> tuple[Event, Reason, str] | None:
         """Why no pod becomes ready, if so."""

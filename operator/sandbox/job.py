@@ -13,6 +13,7 @@ import contextlib
 import time
 
 import interpreter
+import keeping
 import workspace
 from channel import send, text_fields
 from kernel import START_SECONDS
@@ -64,12 +65,17 @@ class Job:
             pipe.finish()
         try:
             send, most = self.pod.frames.send, self.job["fetchBytes"]
-            omitted = workspace.report_artifacts(wanted["list"], wanted["fetch"], before, send, most)
+            if wanted["list"] == "Whole":
+                keeping.report_whole(wanted["fetch"], wanted["most"], most, send)
+                told = {"whole": True}
+            else:
+                omitted = workspace.report_artifacts(wanted["list"], wanted["fetch"], before, send, most)
+                told = {"artifactsOmitted": omitted}
         except OSError as error:
             self.refuse(f"{error.filename}: {error.strerror}")
             return
         totals = {stream.name: stream.totals() for stream in self.streams}
-        self.pod.frames.send(done=True, **totals, artifactsOmitted=omitted)
+        self.pod.frames.send(done=True, **totals, **told)
 
     def refuse(self, message):
         """End the job because of a file."""

@@ -9,10 +9,12 @@ In:   each message has "epoch": [leader, connection]; after one of a higher epoc
       {"report": true, "kernel": bool, "pids", "memoryBytes", "egress"?}
           asks for the first line below; kernel: start the IPython kernel first, within these limits (it starts with
           the first cell otherwise). While a job runs, it is answered at once, and nothing is started
-      {"put": path, "data": base64, "append": bool}   a piece of a file, ahead of the job; append: of the one begun last
+      {"put": path, "data": base64, "append": bool, "mode"?}   a piece of a file, ahead of the job; append: of the one
+          begun last. A path that ends with a slash is that of a folder
       {"id", "session": bool, "stateful": bool, "blocks": [{"path", "command": [...], "language", "code", "sha256"}],
        "timeoutSeconds", "outputBytes", "fetchBytes", "memoryBytes", "pids",
        "artifacts": {"list": "None"|"Changed"|"All", "fetch": [pattern...]}, "egress"?}   the job
+          artifacts may be {"list": "Whole", "fetch": bool, "most": n}: all files and folders, at most n, or a fault
           egress: {"tcp": [port...], "udp": [port...]}, what is permitted; absent: no sockets, see `confinement.py`
           fetchBytes: how many bytes of files are sent, at most
       {"resume": id, "from": n}   asks for the frames of a job again, from number n on, and for those that follow
@@ -34,10 +36,11 @@ Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "p
       {"id", "seq", "stream": "stdout"|"stderr", "data" | "data64" | "gzip64"}    output as it comes;
           data64: base64 of the UTF-8; gzip64: base64 of that in one gzip member
       {"id", "seq", "block", "exitCode", "reason", "startedAt", "durationMs", "stdoutBytes", "stderrBytes"}
-      {"id", "seq", "artifact": index, "path", "size", "sha256"}               in order of path; sha256 may be null
+      {"id", "seq", "artifact": index, "path", "size", "sha256", "mode"?}      in order of path; sha256 may be null;
+          mode: where the list is Whole. Then the path of a folder ends with a slash
       {"id", "seq", "file": index, "data64" | "gzip64"}                        a piece of the artifact before it
       {"id", "seq", "done": true, "stdout": {"bytes", "sha256", "truncated"}, "stderr": {...}, "artifactsOmitted"}
-          sha256 is of the text sent
+          sha256 is of the text sent; after a list that is Whole, "whole": true stands instead of artifactsOmitted
       {"id", "seq", "fault": {"reason": "FileRefused", "message"}}             instead of done: a file stood in the way
       {"id", "seq": -1, "error"}                                               the job could not be run
 
@@ -142,7 +145,7 @@ def serve(pod):
             upload = workspace.Upload()  # whoever asks begins anew
             pod.get_ready(message)
         elif "put" in message:
-            upload.put(message["put"], message["data"], message["append"])
+            upload.put(message["put"], message["data"], message["append"], message.get("mode"))
         elif "blocks" in message:
             upload.finish()
             if run_job(message, upload.problem, pod) and not message["session"] and not _goes_on(message, pod):

@@ -20,18 +20,20 @@ WORKSPACE = "/workspace"
 MAX_ARTIFACTS = 256
 MAX_FETCH_BYTES = 16 * 2**20
 MAX_HASHED_BYTES = 64 * 2**20
+MODE = 0o777
+"""The bits of a mode that a session keeps that sleeps."""
 
 # Without O_DIRECTORY, with which gVisor follows links all the same (google/gvisor#14786). A link or a file that is
 # opened like this instead of a folder is of no use: nothing can be opened below it.
 _HOLD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO, or a file that is leased, must not hang.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def _folder(parts, make=False):
+def hold_folder(parts, make=False):
     """Hold the folder below the workspace that these parts lead to; what is missing is made if `make` says so."""
     folder = os.open(WORKSPACE, _HOLD)
     try:
@@ -47,6 +49,17 @@ def _folder(parts, make=False):
         os.close(folder)
 
 
+def open_file(path):
+    """Open a file for reading, which may be no plain file.
+
+    Raises:
+        OSError: it can't be opened, or a part of the path is a link.
+    """
+    *folders, name = path.split("/")
+    with hold_folder(folders) as folder:
+        return os.fdopen(os.open(name, READ, dir_fd=folder), "rb", buffering=0)
+
+
 def create_file(path):
     """Open an empty file for writing, whatever earlier code has planted there.
 
@@ -58,7 +71,7 @@ def create_file(path):
             written.
     """
     *folders, name = _parts(path)
-    with _naming(path), _folder(folders, make=True) as folder:
+    with _naming(path), hold_folder(folders, make=True) as folder:
         out = os.fdopen(os.open(name, _WRITE, 0o644, dir_fd=folder), "wb", buffering=0)
         try:
             found = os.fstat(out.fileno())
@@ -83,7 +96,7 @@ def replace_file(path, block):
     """
     *folders, name = _parts(path)
     try:
-        with _naming(path), _folder(folders, make=True) as folder:
+        with _naming(path), hold_folder(folders, make=True) as folder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
             with os.fdopen(os.open(name, _NEW, 0o644, dir_fd=folder), "r+b", buffering=0) as out:
@@ -128,14 +141,21 @@ class Upload:
         self.problem = None
         self._path = None
         self._file = None
+        self._folders = {}
 
-    def put(self, path, data, append):
-        """Take a piece, in base64: the next one of the file that was begun last, or the first of another."""
+    def put(self, path, data, append, mode=None):
+        """Take a piece, in base64: the next one of the file that was begun last, or the first of another.
+
+        A path with a mode that ends with a slash is that of a folder. Without a mode a file has that of a new one.
+        """
         if self.problem:
             return
         try:
+            if path.endswith("/") and mode is not None:
+                self._make_folder(path, mode)
+                return
             if not append:
-                self._begin(path)
+                self._begin(path, mode)
             elif path != self._path:
                 raise OSError(errno.EINVAL, "is a piece of a file whose first piece is missing", path)
             with _naming(path):
@@ -143,16 +163,35 @@ class Upload:
         except (OSError, ValueError) as error:
             self.problem = f"{path}: {getattr(error, 'strerror', None) or error}"
 
-    def _begin(self, path):
-        self.finish()
+    def _begin(self, path, mode):
+        self._close()
         self._file = create_file(path)
         self._path = path
+        if mode is not None:
+            os.fchmod(self._file.fileno(), mode & MODE)
 
-    def finish(self):
-        """Close what is open."""
+    def _make_folder(self, path, mode):
+        """Its mode comes last, so that files can be put into the folder until then."""
+        with _naming(path), hold_folder(_parts(path[:-1]), make=True) as held:
+            if not stat.S_ISDIR(os.fstat(held).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        self._folders[path] = mode & MODE
+
+    def _close(self):
         if self._file is not None:
             self._file.close()
             self._path = self._file = None
+
+    def finish(self):
+        """Close what is open, and give folders their modes, the innermost first."""
+        self._close()
+        for path in sorted(self._folders, reverse=True):
+            try:
+                with _naming(path), hold_folder(_parts(path[:-1])) as held:
+                    os.chmod(f"/proc/self/fd/{held}", self._folders[path])
+            except OSError as error:
+                self.problem = self.problem or f"{path}: {error.strerror}"
+        self._folders.clear()
 
 
 class Snapshot:
@@ -165,7 +204,7 @@ class Snapshot:
     def add(self, path):
         """Include a file as it looks now."""
         *folders, name = path.split("/")
-        with contextlib.suppress(OSError), _folder(folders) as folder:
+        with contextlib.suppress(OSError), hold_folder(folders) as folder:
             self._marks.add(hash((path, *_look(os.stat(name, dir_fd=folder, follow_symlinks=False)))))
 
     def holds(self, path, found):
@@ -186,7 +225,7 @@ class Survey:
     def files(self):
         """Each file with a telling name, as (path, stat result), in no order."""
         try:
-            top = os.open(WORKSPACE, _READ)
+            top = os.open(WORKSPACE, READ)
         except OSError:  # code has taken the permission away
             self.omitted += 1
             return
@@ -215,7 +254,7 @@ class Survey:
             self.omitted += 1
             return
         try:
-            inner = os.open(name, _READ, dir_fd=folder)
+            inner = os.open(name, READ, dir_fd=folder)
         except OSError:  # code has taken the permission away
             self.omitted += 1
             return
@@ -271,10 +310,8 @@ class _Budget:
 
 
 def _report(index, path, size, fetch, budget, send):
-    *folders, name = path.split("/")
     try:
-        with _folder(folders) as folder:
-            file = os.fdopen(os.open(name, _READ, dir_fd=folder), "rb", buffering=0)
+        file = open_file(path)
     except OSError:  # not readable any more, or gone
         send(artifact=index, path=path, size=size, sha256=None)
         return
@@ -286,14 +323,14 @@ def _report(index, path, size, fetch, budget, send):
             return
         if not sending:
             budget.hash -= size
-        size, digest = _digest(file, budget.most if sending else MAX_FETCH_BYTES)
+        size, digest = digest_of(file, budget.most if sending else MAX_FETCH_BYTES)
         send(artifact=index, path=path, size=size, sha256=digest)
         if sending and size <= budget.send:
             budget.send -= size
-            _send_content(index, path, file, digest, send, budget.most)
+            send_content(index, path, file, digest, send, budget.most)
 
 
-def _digest(file, most):
+def digest_of(file, most):
     """Size and SHA-256 of a file as it is read; without the digest if it has grown too large meanwhile."""
     digest, size = hashlib.sha256(), 0
     while piece := os.pread(file.fileno(), PIECE, size):
@@ -304,7 +341,8 @@ def _digest(file, most):
     return size, digest.hexdigest()
 
 
-def _send_content(index, path, file, expected, send, most):
+def send_content(index, path, file, expected, send, most):
+    """Send the frames of the content of a file, which has to be what it was when its digest was taken."""
     digest, size = hashlib.sha256(), 0
     while (piece := os.pread(file.fileno(), PIECE, size)) or size == 0:  # an empty file has a piece, too
         send(file=index, **data_fields(piece))

@@ -201,6 +201,7 @@ GOOD_SESSIONS: dict[str, Thing] = {
         "maxLifetimeSeconds": 604_800,
         "traceparent": TRACEPARENT,
     },
+    "one that sleeps": {"idleTimeoutSeconds": 2, "sleepAfterSeconds": 1},
     "the shortest": {"idleTimeoutSeconds": 1, "maxLifetimeSeconds": 1},
 }
 BAD_SESSIONS = {
@@ -214,6 +215,15 @@ BAD_SESSIONS = {
     "empty runtime class": (_set("spec.runtimeClassName", ""), "spec.runtimeClassName"),
     "no CPU": (_set("spec.limits", {"cpu": "0"}), "spec.limits.cpu"),
     "too much output": (_set("spec.limits", {"outputBytes": 1 << 30}), "spec.limits.outputBytes"),
+    "a sleep that comes at once": (_set("spec.sleepAfterSeconds", 0), "spec.sleepAfterSeconds"),
+    "a sleep after the end": (
+        _set("spec.sleepAfterSeconds", 1800),
+        "spec.sleepAfterSeconds must be lower than spec.idleTimeoutSeconds",
+    ),
+    "a sleep that loses variables": (
+        _set("spec", {"source": {"agent": "x"}, "stateful": True, "sleepAfterSeconds": 60}),
+        "spec.sleepAfterSeconds: a stateful session can't sleep",
+    ),
     "state that is text": (_set("spec.stateful", "yes"), "spec.stateful"),
     "trace context that is none": (_set("spec.traceparent", "00-xyz"), "spec.traceparent"),
     "blocks of its own": (_set("spec.blocks", [BLOCK]), 'unknown field "spec.blocks"'),
@@ -273,6 +283,7 @@ BAD_POLICIES = {
     "records for a moment": ({"spec": {"records": {"maxAgeSeconds": 299}}}, "spec.records.maxAgeSeconds"),
     "no use of a pod": ({"spec": {"podReuse": {"maxExecutions": 0}}}, "spec.podReuse.maxExecutions"),
     "a pod for ever": ({"spec": {"podReuse": {"maxExecutions": 101}}}, "spec.podReuse.maxExecutions"),
+    "sleep at once": ({"spec": {"sessionSleep": {"minAfterSeconds": 0}}}, "spec.sessionSleep.minAfterSeconds"),
     "no records": ({"spec": {"records": {"maxCount": 0}}}, "spec.records.maxCount"),
 }
 

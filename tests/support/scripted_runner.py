@@ -9,6 +9,10 @@ No code is run. It is a list of these calls, with literals:
     wait(3)            the same, but for so many seconds
     exit(3)            ends with this code
     stuck()            never ends, and doesn't hear of a cancellation
+    write("path")      makes a file in the workspace, whose content is its path; mode 0o640
+    show("path")       prints the content and the mode of a file
+
+A session that sleeps takes its files along, as the real runner's does: in one piece each, so they have to be small.
 
 What it says goes to whoever is attached, and into the log of its pod. A job goes on when its connection ends, as the
 real one does.
@@ -32,6 +36,8 @@ from codeexec_operator.core.readiness import LAYERS
 from codeexec_operator.core.transcript import Lines
 
 Frame = dict[str, Any]
+Files = dict[str, tuple[int, bytes]]
+"""Mode and content by path."""
 _PIECE: Final = 64 * 1024
 _MOST_LINES: Final = 1_000
 """The script of a test is a few lines. To parse what takes long would hold up the runners of all other pods."""
@@ -55,6 +61,10 @@ class Script:
     """How often one was asked for."""
     boot_id: str = ""
     """Of the kernel that runners see."""
+    unkept: str = ""
+    """What runners say of a workspace that can't be told as a whole; empty if each can."""
+    spoiled: bool = False
+    """True: a file that is put into a workspace becomes another one."""
     refused: int = 0
     """Messages of an older epoch than the one that counted."""
     _gates: dict[str, threading.Event] = field(default_factory=dict)
@@ -146,6 +156,7 @@ class ScriptedRunner:
         self._frames: dict[str, list[Frame]] = {}
         """What was said of each job that was begun."""
         self._epoch: list[int] = []
+        self._files: Files = {}
 
     def take(self, data: bytes) -> None:
         """What comes on its stdin, in pieces of any size."""
@@ -165,7 +176,10 @@ class ScriptedRunner:
             self._send({"refused": message["epoch"]})
             return
         self._epoch = message["epoch"]
-        self._answer(message)
+        if "put" in message:
+            self._put(message)
+        else:
+            self._answer(message)
 
     def _answer(self, message: Mapping[str, Any]) -> None:
         if "report" in message:
@@ -190,6 +204,11 @@ class ScriptedRunner:
         elif "ack" in message and self.jobs:
             self.exited = True
             self.log.end()
+
+    def _put(self, message: Mapping[str, Any]) -> None:
+        mode, content = self._files.get(message["put"], (0, b"")) if message["append"] else (message.get("mode"), b"")
+        data = base64.b64decode(message["data"]) + (b"!" if self._script.spoiled else b"")
+        self._files[message["put"]] = (0o644 if mode is None else mode), content + data
 
     def _reset(self, uid: str) -> None:
         self._script.resets += 1
@@ -224,7 +243,7 @@ class ScriptedRunner:
         if self._dirty_jobs == 2 and self._alone:
             self._script.pods_used_twice += 1
         cancelled = asyncio.Event()
-        task = asyncio.create_task(_Job(job, self._script, tell, cancelled).run())
+        task = asyncio.create_task(_Job(job, self._script, tell, cancelled, self._files).run())
         self._running[job["id"]] = task, cancelled
         task.add_done_callback(lambda _: self._running.pop(job["id"], None))
 
@@ -236,8 +255,14 @@ class _Job:
     """One job, from its first block to its totals."""
 
     def __init__(
-        self, job: Mapping[str, Any], script: Script, send: Callable[[Frame], None], cancelled: asyncio.Event
+        self,
+        job: Mapping[str, Any],
+        script: Script,
+        send: Callable[[Frame], None],
+        cancelled: asyncio.Event,
+        files: Files,
     ) -> None:
+        self._files = files
         self._job, self._script, self._send, self._cancelled = job, script, send, cancelled
         self._said = {"stdout": bytearray(), "stderr": bytearray()}
         self._number = 0
@@ -251,19 +276,33 @@ class _Job:
             self._tell(block=index, exitCode=code, reason=reason, startedAt=begun, durationMs=took, **written)
             if code:
                 break
+        told: Frame = {"artifactsOmitted": 0}
+        if self._job["artifacts"]["list"] == "Whole":
+            if self._script.unkept:
+                self._tell(fault={"reason": "FileRefused", "message": self._script.unkept})
+                return
+            self._tell_files(self._job["artifacts"]["fetch"])
+            told = {"whole": True}
         totals = {
             name: {"bytes": len(said), "sha256": hashlib.sha256(said).hexdigest(), "truncated": False}
             for name, said in self._said.items()
         }
-        self._tell(done=True, **totals, artifactsOmitted=0)
+        self._tell(done=True, **totals, **told)
+
+    def _tell_files(self, fetch: bool) -> None:
+        for index, (path, (mode, content)) in enumerate(sorted(self._files.items())):
+            digest = hashlib.sha256(content).hexdigest()
+            self._tell(artifact=index, path=path, size=len(content), sha256=digest, mode=mode)
+            if fetch:
+                self._tell(file=index, data64=base64.b64encode(content).decode())
 
     async def _run(self, code: str) -> tuple[int, str]:
         try:
             async with asyncio.timeout(self._job["timeoutSeconds"]):
                 for name, argument in calls_of(code):
                     match name:
-                        case "print":
-                            self._write("stdout", f"{argument}\n")
+                        case "print" | "write" | "show":
+                            self._do(name, argument)
                         case "fill" | "noise":
                             self._fill(int(argument), compressible=name == "fill")
                         case "wait":
@@ -279,6 +318,16 @@ class _Job:
             self._write("stderr", f"{error}\n")
             return 1, "NonZeroExit"
         return 0, "Completed"
+
+    def _do(self, name: str, argument: str) -> None:
+        """What takes no time."""
+        if name == "print":
+            self._write("stdout", f"{argument}\n")
+        elif name == "write":
+            self._files[argument] = (0o640, argument.encode())
+        else:
+            mode, content = self._files.get(argument, (0, b"nothing"))
+            self._write("stdout", f"{content.decode()} {mode:o}\n")
 
     async def _wait(self, gate: str | int) -> bool:
         """False if it is cancelled before."""

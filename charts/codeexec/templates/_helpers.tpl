@@ -166,6 +166,9 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "codeexec.operatorName
 {{- if and (gt (int .Values.policy.maxLimits.outputBytes) 16777216) (not (include "codeexec.outputStore" .)) }}
 {{- fail (printf "policy.maxLimits.outputBytes is %d, but more than 16777216 needs an output store: set outputStore.url or outputStore.claimName, or a lower limit" (int .Values.policy.maxLimits.outputBytes)) }}
 {{- end }}
+{{- if and (.Values.policy.sessionSleep).minAfterSeconds (not (include "codeexec.outputStore" .)) }}
+{{- fail (printf "policy.sessionSleep.minAfterSeconds is %d, but sessions that sleep need an output store for their files: set outputStore.url or outputStore.claimName, or leave it out" (int .Values.policy.sessionSleep.minAfterSeconds)) }}
+{{- end }}
 {{- $policy := omit .Values.policy "extraImages" "imageSignatures" "runtimeClassName" }}
 {{- $policy | merge (dict "images" $images "imageSignatures" $signatures "runtimeClassName" (include "codeexec.runtimeClassName" .)) | toYaml }}
 {{- end }}

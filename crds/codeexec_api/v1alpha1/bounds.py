@@ -25,6 +25,8 @@ MAX_STORED_PARTS: Final = 768
 """Objects in the output store with the output of one execution."""
 PART_PATTERN: Final = "[0-9]{1,10}-[0-9]{1,10}"
 """The frames of the runner that a part of the output is made of: the first, and the one after the last."""
+MAX_KEPT_FILES: Final = 4096
+"""Files and folders of a session that sleeps."""
 STORE_URL_PATTERN: Final = "[a-z][a-z0-9+.-]*://[A-Za-z0-9._~/-]+"
 MAX_STORE_URL: Final = 512
 """Characters in the URL of an output store."""

@@ -182,6 +182,18 @@ class PodReuse(Model):
     )
 
 
+class SessionSleep(Model):
+    """SessionSleep defines whether sessions can sleep: their files are stored, and their pods are deleted."""
+
+    min_after_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SESSION_SECONDS,
+        description="minAfterSeconds is the lowest sleepAfterSeconds of a session, in seconds. Sessions sleep only if "
+        "the operator has an output store, which keeps their files. If unset, sessions can't sleep.",
+    )
+
+
 class ExecutionPolicySpec(Model):
     """ExecutionPolicySpec defines what requests in the namespace can ask for, with and without approval."""
 
@@ -313,6 +325,11 @@ class ExecutionPolicySpec(Model):
         le=MAX_SESSION_SECONDS,
         description="maxSessionLifetimeSeconds is the highest maxLifetimeSeconds of a session, in seconds. Defaults to "
         "28800.",
+    )
+    session_sleep: SessionSleep = Field(
+        default_factory=SessionSleep,
+        description="sessionSleep defines whether sessions can sleep. If unset, they can't.",
+        json_schema_extra={"default": {}},
     )
     pod_reuse: PodReuse = Field(
         default_factory=PodReuse,

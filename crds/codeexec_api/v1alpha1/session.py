@@ -2,12 +2,19 @@
 
 from datetime import datetime
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from codeexec_api.names import NODE_RUNTIME
 from codeexec_api.phases import SessionPhase
-from codeexec_api.v1alpha1.base import Model, Object
-from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS, TRACEPARENT_PATTERN
+from codeexec_api.v1alpha1.base import Model, Object, Status
+from codeexec_api.v1alpha1.bounds import (
+    MAX_KEPT_FILES,
+    MAX_SESSION_SECONDS,
+    MAX_STORE_URL,
+    MAX_STORED_BYTES,
+    STORE_URL_PATTERN,
+    TRACEPARENT_PATTERN,
+)
 from codeexec_api.v1alpha1.fields import (
     Count,
     Generation,
@@ -16,6 +23,7 @@ from codeexec_api.v1alpha1.fields import (
     OptionalName,
     OptionalWord,
     RuntimeClassName,
+    Sha256,
     UserName,
     rule,
     rules,
@@ -34,6 +42,19 @@ from codeexec_api.v1alpha1.sandbox import (
 
 class CodeSessionSpec(Model):
     """CodeSessionSpec is a request for a workspace that executions share. It is immutable, except for ended."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "!has(self.sleepAfterSeconds) || !self.stateful",
+                "spec.sleepAfterSeconds: a stateful session can't sleep, because its variables would be lost",
+            ),
+            rule(
+                "!has(self.sleepAfterSeconds) || self.sleepAfterSeconds < self.idleTimeoutSeconds",
+                "spec.sleepAfterSeconds must be lower than spec.idleTimeoutSeconds, which ends the session",
+            ),
+        )
+    )
 
     source: Source = Field(
         description="source describes the origin of the request, as claimed by the client.",
@@ -70,6 +91,14 @@ class CodeSessionSpec(Model):
         description="idleTimeoutSeconds is the number of seconds without an execution after which the session ends. "
         "Defaults to 1800.",
     )
+    sleep_after_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SESSION_SECONDS,
+        description="sleepAfterSeconds is the number of seconds without an execution after which the session sleeps: "
+        "its files are stored, its pod is deleted, and the next execution wakes it with its files. The policy has to "
+        "allow it. It can't be set for stateful sessions. If unset, the session never sleeps.",
+    )
     client_lease: ObjectName | None = Field(
         None,
         description="clientLease is the name of a Lease in the same namespace, which the client "
@@ -97,6 +126,23 @@ class CodeSessionSpec(Model):
     )
 
 
+class StoredFiles(Status):
+    """StoredFiles describes the workspace of a session as it was when the session last fell asleep."""
+
+    url: str = Field(
+        pattern=f"^{STORE_URL_PATTERN}$",
+        max_length=MAX_STORE_URL,
+        description="url is the URL of the operator's output store. The objects are in NAMESPACE/UID of the session.",
+    )
+    sha256: Sha256 = Field(
+        description="sha256 is the SHA-256 digest of the list of files, as 64 lower-case hexadecimal digits. The list "
+        "has the path, mode, size and digest of each file. The digest is also the name of its object.",
+    )
+    entries: int = Field(ge=0, le=MAX_KEPT_FILES, description="entries is the number of files and folders.")
+    size_bytes: int = Field(ge=0, le=MAX_STORED_BYTES, description="sizeBytes is the size of all files, in bytes.")
+    stored_at: datetime = Field(description="storedAt is the time at which the last object was stored.")
+
+
 class CodeSessionStatus(SandboxStatus):
     """CodeSessionStatus is the record of what happened. Only the operator writes it."""
 
@@ -109,8 +155,8 @@ class CodeSessionStatus(SandboxStatus):
     message: str = Field("", max_length=4096, description=MESSAGE)
     conditions: Conditions = Field(
         (),
-        description="conditions lists the current conditions. Their types are Accepted, Delayed, EgressClosed and "
-        "Ready.",
+        description="conditions lists the current conditions. Their types are Accepted, Asleep, Delayed, EgressClosed "
+        "and Ready.",
     )
     observed_generation: Generation = Field(0, description=OBSERVED_GENERATION)
     operator_version: str = Field("", max_length=64, pattern=r"^[0-9A-Za-z.+-]*$", description=OPERATOR_VERSION)
@@ -131,6 +177,12 @@ class CodeSessionStatus(SandboxStatus):
         0,
         description="executions is the number of executions that ran in the session. It is updated together with "
         "lastUsedAt.",
+    )
+    sleeps: Count = Field(0, description="sleeps is the number of times that the session has fallen asleep.")
+    stored_files: StoredFiles | None = Field(
+        None,
+        description="storedFiles describes the workspace as it was when the session last fell asleep. Unset if it "
+        "never has.",
     )
 
 

@@ -19,7 +19,7 @@ from codeexec_operator.adapters.output_room import FREE_BYTES, Share
 from codeexec_operator.core.observed import PodLink, RunnerView
 from codeexec_operator.core.pod_reset import reset_of
 from codeexec_operator.core.readiness import readiness
-from codeexec_operator.core.transcript import Lines, Transcript
+from codeexec_operator.core.transcript import Lines
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,24 @@ _numbers = itertools.count(1)
 """Each connection of this process has a higher number than those before: what these still send is refused."""
 
 
+class Frames(Protocol):
+    """Accumulates what a runner says of a job: `Transcript` and `WorkspaceCopy`."""
+
+    @property
+    def over(self) -> bool:
+        """True when nothing more is to be expected."""
+
+    @property
+    def next_frame(self) -> int:
+        """Number of the frame that comes next."""
+
+    def take(self, frame: Mapping[str, Any], job: str) -> None:
+        """Take the next frame."""
+
+    def fail(self, problem: str) -> None:
+        """What came was not what a runner sends."""
+
+
 class Job(Protocol):
     """Code that was handed to a runner, and who is told what becomes of it."""
 
@@ -36,7 +54,7 @@ class Job(Protocol):
     """Of the execution."""
 
     @property
-    def transcript(self) -> Transcript:
+    def transcript(self) -> Frames:
         """What the runner has said of it."""
 
     @property
@@ -123,6 +141,10 @@ class Connection:
         self._followed[job.uid] = _Followed(job, tells=True)
         for message in messages:
             await self._send(message)
+
+    async def put(self, message: Mapping[str, Any]) -> None:
+        """Put a piece of a file, ahead of a job. If the connection has ended, the job hears of that."""
+        await self._send(message)
 
     async def resume(self, job: Job) -> None:
         """Have a job told again, from where its transcript ends. `job` hears whether that is so."""

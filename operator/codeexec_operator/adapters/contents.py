@@ -45,6 +45,8 @@ class Contents:
 
     place: Final = CONFIG_MAPS
     """Of output, see `outputs.Outputs`."""
+    files: Final = None
+    """Of sessions that sleep: ConfigMaps are no place for them."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api

@@ -7,16 +7,19 @@ There are few of these threads, and each call has a time limit.
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from codeexec_api import CodeExecution, Reason
+from codeexec_api.digests import sha256_hex
 from codeexec_api.names import part_name
-from codeexec_api.output_store import MAX_OBJECT_BYTES, below, dump_part, object_path
+from codeexec_api.output_store import MAX_OBJECT_BYTES, below, content_path, dump_part, object_path
 from codeexec_api.store_files import StoreFiles, in_thread, open_store
-from codeexec_operator.adapters.outputs import StoreFailure
+from codeexec_operator.adapters.outputs import StoreDamage, StoreFailure
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.output_place import OutputPlace, stored_at
+
+T = TypeVar("T")
 
 CALL_SECONDS: Final = 15
 """How long one try may take, with the wait for a thread. As long as the API server has for an answer."""
@@ -28,6 +31,8 @@ _WORDS: Final = 300
 
 class OutputStore:
     """Writes parts as objects. Their names are made of the namespace and the UID of the execution alone.
+
+    It is a `FileStore`, too, for sessions that sleep.
 
     Args:
         files: what is in the store.
@@ -55,6 +60,11 @@ class OutputStore:
             raise StoreFailure(f"the output store {url} can't be used: {_words(error)}") from error
         return cls(files, root, stored_at(url))
 
+    @property
+    def files(self) -> Self:
+        """See `outputs.Outputs`."""
+        return self
+
     def ask_first(self, may_send: Callable[[], object]) -> None:
         """See `outputs.Outputs`."""
         self._may_send = may_send
@@ -70,13 +80,39 @@ class OutputStore:
         path = below(self._root, object_path(meta.namespace, meta.uid, part_name(part.frames)))
         data = dump_part(part.contents)
         self._may_send()
+        return await self._call("did not accept it", lambda: self._create(path, data))
+
+    async def keep(self, namespace: str, uid: str, sha256: str, data: bytes) -> None:
+        """See `outputs.FileStore`."""
+        path = below(self._root, content_path(namespace, uid, sha256))
+        self._may_send()
+        if fault := await self._call("did not accept it", lambda: self._create(path, data)):
+            raise StoreDamage(fault.message)
+        await self.load(namespace, uid, sha256)
+
+    async def load(self, namespace: str, uid: str, sha256: str) -> bytes:
+        """See `outputs.FileStore`."""
+        path = below(self._root, content_path(namespace, uid, sha256))
+        data = await self._call("could not be read", lambda: self._read(path))
+        if data is None or sha256_hex(data) != sha256:
+            what = "no longer holds" if data is None else "holds another object of this name:"
+            raise StoreDamage(f"the output store {self.place.url} {what} {path}")
+        return data
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self._files.cat_file(path, start=0, end=MAX_OBJECT_BYTES)
+        except FileNotFoundError:
+            return None
+
+    async def _call(self, failed: str, call: Callable[[], T]) -> T:
         limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
-                return await self._in_thread(lambda: self._create(path, data))
+                return await self._in_thread(call)
         except Exception as error:  # of whatever type the backend likes
             late = f"did not answer within {self._seconds:g} s"
-            why = late if limit.expired() else f"did not accept it: {_words(error)}"
+            why = late if limit.expired() else f"{failed}: {_words(error)}"
             raise StoreFailure(f"the output store {self.place.url} {why}") from error
 
     def _create(self, path: str, data: bytes) -> Fault | None:
@@ -91,13 +127,13 @@ class OutputStore:
                 self._files.pipe_file(path, data)
         return None
 
-    async def _in_thread(self, call: Callable[[], Fault | None]) -> Fault | None:
+    async def _in_thread(self, call: Callable[[], T]) -> T:
         await self._free.acquire()
         running = asyncio.wrap_future(in_thread(call))
         running.add_done_callback(self._ended)
         return await asyncio.shield(running)  # a thread goes on, whoever has given up
 
-    def _ended(self, running: "asyncio.Future[Fault | None]") -> None:
+    def _ended(self, running: "asyncio.Future[T]") -> None:
         self._free.release()
         running.exception()  # asyncio would log what nobody waits for
 

@@ -14,12 +14,40 @@ class StoreFailure(OSError):
     """A store did not take a part; another try may help. Says why, in the words of the store."""
 
 
+class StoreDamage(Exception):
+    """An object isn't in the store as it was put there. No other try helps."""
+
+
+class FileStore(Protocol):
+    """Where the files of sessions are that sleep: `OutputStore`."""
+
+    async def keep(self, namespace: str, uid: str, sha256: str, data: bytes) -> None:
+        """Keep an object of a session, which has this digest, and see that it is there.
+
+        Raises:
+            StoreFailure: the store refused for now, or could not be reached.
+            StoreDamage: another object is there.
+        """
+
+    async def load(self, namespace: str, uid: str, sha256: str) -> bytes:
+        """An object of a session, which has this digest.
+
+        Raises:
+            StoreFailure: the store could not be read for now.
+            StoreDamage: it is not there, or has another digest.
+        """
+
+
 class Outputs(Protocol):
     """Where parts of output go: `Cluster` and `OutputStore`."""
 
     @property
     def place(self) -> OutputPlace:
         """How much it takes, and how records name it."""
+
+    @property
+    def files(self) -> FileStore | None:
+        """The store for files of sessions; None if there is none."""
 
     def ask_first(self, may_send: Callable[[], object]) -> None:
         """From now on call this before each write; it must not return if nothing may be written."""

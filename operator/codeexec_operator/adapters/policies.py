@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from codeexec_api import ExecutionPolicySpec
-from codeexec_api.policy import capped, inheriting, namespace_policy
+from codeexec_api.policy import capped, inheriting, namespace_policy, without_store
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.observed import PolicyProblem, parse_policy
 from codeexec_operator.core.output_place import CONFIG_MAPS, OutputPlace
@@ -33,16 +33,16 @@ class Policies:
     ) -> None:
         """`default` is the policy of namespaces that have none of their own. `default_source` says where it is kept.
 
-        No policy allows more output than there is place for.
+        No policy allows more output than there is place for, nor sessions that sleep where there is no store.
         """
-        self._cluster, self._most_output = cluster, place.output_bytes
+        self._cluster, self._place = cluster, place
         self.change(default)
         self._default_source = default_source
         self._known: dict[str, _Known] = {}
 
     def change(self, default: ExecutionPolicySpec) -> None:
         """From now on this is the default."""
-        self.default, self._changed_at = capped(default, self._most_output), time.monotonic()
+        self.default, self._changed_at = self._limited(default), time.monotonic()
 
     @property
     def just_changed(self) -> bool:
@@ -67,7 +67,11 @@ class Policies:
         own = self._known[namespace].policy
         if not isinstance(own, ExecutionPolicySpec):
             return own or self.default
-        return capped(inheriting(own, self.default), self._most_output)
+        return self._limited(inheriting(own, self.default))
+
+    def _limited(self, policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
+        policy = capped(policy, self._place.output_bytes)
+        return policy if self._place.url else without_store(policy)
 
     def source(self, namespace: str) -> str:
         """Where the policy is kept that governs this namespace, as far as is known."""

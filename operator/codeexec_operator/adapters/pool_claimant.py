@@ -132,9 +132,13 @@ class SessionClaimant(PoolClaimant):
     def give_back(self) -> None:
         """The session may ask again."""
         super().give_back()
-        self.leave()
-        self.asked = self._from_pool = False
+        self.begin_anew()
         self.wake()
+
+    def begin_anew(self) -> None:
+        """The session has no pod any more, and gets another one later."""
+        self.leave()
+        self.asked = self.adopting = self._from_pool = False
 
     async def end(self) -> None:
         """The session is over, or gone. Nobody else deletes a pod that is not its own yet."""

@@ -120,13 +120,14 @@ class Records:
         return {payload["keyName"] for payload in sealed if payload}
 
     async def pods_in_use(self, namespace: str) -> set[str]:
-        """codeexecutions, codesessions: list. Names of the pods of running executions and of ready sessions."""
-        users = ((_EXECUTIONS, Phase.RUNNING), (_SESSIONS, SessionPhase.READY))
+        """codeexecutions, codesessions: list. Names of the pods of code that runs, and of sessions that aren't over."""
+        users = ((_EXECUTIONS, f"status.phase={Phase.RUNNING.value}"), (_SESSIONS, UNFINISHED[SESSION_PLURAL]))
         lists = [
-            self._api.list(resource.path(namespace), _AT_A_TIME, query={"fieldSelector": f"status.phase={phase.value}"})
-            for resource, phase in users
+            self._api.list(resource.path(namespace), _AT_A_TIME, query={"fieldSelector": selector})
+            for resource, selector in users
         ]
-        return {record["status"].get("podName", "") for listed in await asyncio.gather(*lists) for record in listed}
+        every = [record for listed in await asyncio.gather(*lists) for record in listed]
+        return {record.get("status", {}).get("podName", "") for record in every}
 
     async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
         """codeexecutions, codesessions, sandboxpools: list. The metadata of all that isn't over."""

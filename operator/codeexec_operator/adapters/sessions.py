@@ -1,7 +1,7 @@
 """Looks after one session: its pod, the connection to it, and whose turn it is."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -12,12 +12,13 @@ from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.pool_claimant import FindPool, SessionClaimant
 from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.adapters.session_files import SessionFiles
 from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, Room, SessionView, is_blocked, lacks_room
+from codeexec_operator.core.observed import ObservedSession, Room, Sandbox, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claimant, has_turn, rank
 from codeexec_operator.core.session import decide_session
@@ -47,7 +48,10 @@ class SessionWorker(PodWorker):
         self._claimants: dict[str, Claimant] = {}
         """Those in line, by UID."""
         self._forget, self._rooms = forget, rooms
+        self._unsure = False
         super().__init__(context, session)
+        self._has_no_pod()
+        self._files = SessionFiles(self, session.spec.limits)
         self._pool = SessionClaimant(self, lambda: self._seen.session, find_pool)
 
     @property
@@ -81,7 +85,8 @@ class SessionWorker(PodWorker):
     def view_for(self, claimant: Claimant, since: datetime) -> SessionView:
         """What an execution sees of the session that has waited since then."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
-        turn = self._queue.first is claimant and has_turn(claimant, self._seen, sandbox)
+        seen = replace(self._seen, storing=self._files.storing)
+        turn = self._queue.first is claimant and has_turn(claimant, seen, sandbox)
         place, length = self._queue.place(claimant), len(self._queue)
         return SessionView(self._seen.session, sandbox, turn, since, place, length)
 
@@ -135,23 +140,39 @@ class SessionWorker(PodWorker):
             adopting=self._pool.adopting,
             room=self._rooms.of(self.meta.namespace) if is_blocked(self.sandbox) else Room(),
             ending=False,
+            unsure=self._unsure and self.phase is SessionPhase.READY,
+            store_url=self.context.outputs.place.url,
+            storing=self._files.storing,
+            restoring=self._files.restoring,
         )
         return decide_session(self._seen, now(), self.context.timing)
 
     async def _apply(self, plan: Plan) -> None:
         writes = []
         if isinstance(plan.status, CodeSessionStatus):
-            if plan.status.phase.terminal:  # before the pod goes: what runs there has to learn why
+            phase = plan.status.phase
+            if phase.terminal or phase is SessionPhase.ASLEEP:  # before the pod goes: what runs there has to learn why
                 self._seen = replace(self._seen, ending=True)  # nothing is handed over while it is written
-                await self._write_status(plan.status)
+                await (self._write_status if phase.terminal else self._write_sleep)(plan.status)
             else:
+                self.pod_name = plan.status.pod_name or self.pod_name
                 writes.append(self._write_status(plan.status))
         await all_of([*map(self._act, plan.actions), *writes])
+
+    async def _write_sleep(self, status: CodeSessionStatus) -> None:
+        """If no answer comes, the record is read before anything else is decided."""
+        try:
+            await self._write_status(status)
+        except Exception as error:
+            self._unsure = not (isinstance(error, ApiException) and error.status in range(400, 500))
+            self.recheck()
+            raise
 
     async def _write_status(self, status: CodeSessionStatus) -> None:
         before = self.phase
         written = await self.context.recorder.write_session(self._seen.session, status)
         self._seen = replace(self._seen, session=newer(written, self._seen.session))
+        self._unsure = False
         if before is SessionPhase.PENDING and self.phase is SessionPhase.READY:
             await self._pool.greet()
         if self.phase.terminal:
@@ -167,16 +188,50 @@ class SessionWorker(PodWorker):
                 self._pool.ask(Verdict(image, runtime_class_name))
             case actions.ReturnPod():
                 self._pool.give_back()
+                self._has_no_pod()
             case actions.AdoptPod(patch):
                 self._pool.adopting = True
                 self.run_in_background(self._pool.adopt(patch))
                 self.wake()
+            case actions.LeavePod():
+                self._leave_pod()
+            case actions.StoreFiles() | actions.KeepAwake() | actions.RestoreFiles():
+                await self._files.act(action, self.connection, needed=bool(self._claimants))
             case actions.CancelStray(uid):
                 await self._end_stray(uid)
             case actions.ReadLease(name):
                 self._know(lease=await self._read_lease(name))
             case _:
                 await self.act_on_pod(action, build_report_request(self._seen.session), reusable=True)
+
+    def _leave_pod(self) -> None:
+        """It is on record that the session sleeps. A pod that is not deleted now is deleted when it is seen."""
+        left = self.pod_name
+        if self.connection:
+            self.connection.close()
+        self.sandbox, self.connection = Sandbox(), None
+        self._has_no_pod()
+        self._files.forget()
+        self._pool.begin_anew()
+        self._know(policy_read=False)
+        self._delete(left)
+
+    def _has_no_pod(self) -> None:
+        if self.phase is SessionPhase.ASLEEP:
+            self.pod_name = ""
+
+    def _delete(self, pod: str) -> None:
+        if pod:
+            delete = self.context.cluster.delete_pod
+            self.run_in_background(self.insist("its pod was not deleted", delete, self.meta.namespace, pod))
+
+    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """The pod was seen, changed or deleted. Of a session that sleeps, or has slept, there may be an older one."""
+        name, slept = raw["metadata"]["name"], self._seen.session.status.sleeps
+        if name == self.pod_name or not slept:
+            super().observe_pod(raw, deleted=deleted)
+        elif not deleted and "deletionTimestamp" not in raw["metadata"]:
+            self._delete(name)
 
     async def _end_stray(self, uid: str) -> None:
         """Unless its execution is there, and only its list takes long."""

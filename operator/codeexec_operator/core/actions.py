@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from codeexec_api import CodeExecutionStatus, CodeSessionStatus, SandboxPoolStatus
+from codeexec_api import CodeExecutionStatus, CodeSessionStatus, SandboxPoolStatus, StoredFiles
 from codeexec_operator.core.outcome import Ending, Proven
 from codeexec_operator.core.payload import Payload
 
@@ -86,6 +86,25 @@ class CancelStray(Action):
     """Tell the runner of a session to end a job that no execution claims."""
 
     uid: str
+
+
+class StoreFiles(Action):
+    """Have the runner of a session that is to sleep tell its files, and store them."""
+
+
+class KeepAwake(Action):
+    """Don't store them any more: somebody needs the session."""
+
+
+class LeavePod(Action):
+    """The session sleeps on record: have its pod deleted, and know it no more."""
+
+
+@dataclass(frozen=True)
+class RestoreFiles(Action):
+    """Put the files of a session that sleeps into its new pod, and see that all of them are there."""
+
+    stored: StoredFiles
 
 
 class CancelCode(Action):

@@ -50,6 +50,7 @@ _LOST: Final = {
     Reason.POD_LOST.value: "its pod was deleted",
     Reason.OPERATOR_RESTARTED.value: "the operator was restarted while the code ran",
 }
+_NOT_STORED: Final = frozenset({Reason.FILES_NOT_STORED.value, Reason.STORE_UNAVAILABLE.value})
 _PERMITTED: Final = "EgressPermitted"
 _SEE: Final = "see status.message"
 
@@ -75,7 +76,7 @@ class KubeEvent:
     reason: str
     note: str
     action: str
-    """What was being done: Approve, Start or Run."""
+    """What was being done: Approve, Start, Run or Sleep."""
     warning: bool = True
 
 
@@ -88,11 +89,22 @@ def event_of(before: Phase | SessionPhase, record: CodeExecution | CodeSession) 
 
 def event_of_wait(before: Sequence[Condition], record: CodeExecution | CodeSession) -> KubeEvent | None:
     """What is to be told of something that has begun to wait, or waits for another reason; `before` is what it had."""
+    if awake := _stays_awake(before, record.status.conditions):
+        return awake
     for kind in (ConditionType.DELAYED, ConditionType.QUEUED):
         known, new = find_condition(before, kind), find_condition(record.status.conditions, kind)
         if new and new.status == "True" and not (known and (known.status, known.reason) == ("True", new.reason)):
             return KubeEvent(new.reason, new.message, "Start", warning=kind is ConditionType.DELAYED)
     return None
+
+
+def _stays_awake(before: Sequence[Condition], after: Sequence[Condition]) -> KubeEvent | None:
+    """A session that was to sleep, and can't. Why may quote names of files."""
+    known, new = find_condition(before, ConditionType.ASLEEP), find_condition(after, ConditionType.ASLEEP)
+    if new is None or new.reason not in _NOT_STORED or new.status == "True" or (known and known.reason == new.reason):
+        return None
+    note = "the session stays awake, because its files could not be stored; see the condition Asleep"
+    return KubeEvent(new.reason, note, "Sleep")
 
 
 def build_event(about: CodeExecution | CodeSession, what: KubeEvent, now: datetime, instance: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.transcript import Transcript
+from codeexec_operator.core.workspace_copy import Transfer
 from codeexec_operator.manifests.hardening import has_user_namespace
 from codeexec_operator.manifests.pod import egress_targets_of
 
@@ -381,4 +382,10 @@ class ObservedSession:
     unresponsive: str = ""
     """Why its runner can't be trusted to do anything more."""
     ending: bool = False
-    """True if its end is decided, and is on its way to its record."""
+    """True if its end, or its sleep, is decided, and is on its way to its record."""
+    unsure: bool = False
+    """True if its sleep may be on record, though no answer has said so: no code may run before that is known."""
+    store_url: str = ""
+    """Of the operator's output store; empty if there is none."""
+    storing: Transfer | None = None
+    restoring: Transfer | None = None

@@ -25,7 +25,7 @@ from codeexec_api.quantities import parse_quantity
 from codeexec_api.sealing import unseal
 from codeexec_operator.core.keyring import Keyring
 
-_PIECE_BYTES: Final = 192 * 1024
+PIECE_BYTES: Final = 192 * 1024
 """Of a file, in one message to the runner."""
 
 _HELD_BYTES: Final = 1_000_000
@@ -189,7 +189,7 @@ def _joined(parts: Sequence[Mapping[str, str]], key: str) -> bytes | None:
 def build_report_request(owner: CodeExecution | CodeSession) -> dict[str, Any]:
     """What makes the runner say what it has found out; in a stateful session it starts a kernel first."""
     stateful = isinstance(owner, CodeSession) and owner.spec.stateful
-    return {"report": True, "kernel": stateful, **_process_limits(owner.spec.limits), **_sockets(owner.spec)}
+    return {"report": True, "kernel": stateful, **process_limits(owner.spec.limits), **_sockets(owner.spec)}
 
 
 def _sockets(spec: CodeExecutionSpec | CodeSessionSpec) -> dict[str, Any]:
@@ -203,10 +203,11 @@ def _sockets(spec: CodeExecutionSpec | CodeSessionSpec) -> dict[str, Any]:
 
 def build_warm_up(pool: SandboxPoolSpec) -> dict[str, Any]:
     """The same for a pod that waits in a pool, with the limits that its first job will most likely have."""
-    return {"report": True, "kernel": pool.stateful, **_process_limits(pool.limits)}
+    return {"report": True, "kernel": pool.stateful, **process_limits(pool.limits)}
 
 
-def _process_limits(limits: PodLimits) -> dict[str, int]:
+def process_limits(limits: PodLimits) -> dict[str, int]:
+    """What a runner is told of the limits of processes."""
     return {"memoryBytes": int(parse_quantity(limits.memory)), "pids": limits.pids}
 
 
@@ -236,7 +237,7 @@ def build_messages(
         "timeoutSeconds": spec.timeout_seconds,
         "outputBytes": spec.limits.output_bytes,
         "fetchBytes": fetch_bytes,
-        **_process_limits(spec.limits),
+        **process_limits(spec.limits),
         **_sockets(spec),
         "artifacts": spec.artifacts.dump(),
     }
@@ -250,5 +251,5 @@ def build_messages(
 
 def _pieces(content: bytes) -> Iterator[tuple[int, bytes]]:
     """At least one, so that an empty file is a file, too."""
-    for start in range(0, max(1, len(content)), _PIECE_BYTES):
-        yield start, content[start : start + _PIECE_BYTES]
+    for start in range(0, max(1, len(content)), PIECE_BYTES):
+        yield start, content[start : start + PIECE_BYTES]

@@ -125,7 +125,8 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
 
 def _in_line(seen: Observed, now: datetime) -> CodeExecutionStatus:
     """The status of an execution that was accepted and waits for its session."""
-    message = "waits for its turn in the session" if _is_ready(seen) else "waits for the session to start"
+    session = seen.session.session if seen.session else None
+    message = records.wait_for_session(session.status.phase if session else SessionPhase.PENDING)
     return moved(seen, now, Ending(Event.ACCEPTED, Reason.WAITING_FOR_SESSION, message), ConditionType.ACCEPTED)
 
 

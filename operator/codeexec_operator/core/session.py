@@ -9,20 +9,19 @@ from codeexec_api import (
     ConditionType,
     Event,
     Reason,
-    advance_session,
     evaluate,
     records,
     set_condition,
 )
 from codeexec_api.phases import SessionPhase
-from codeexec_operator.core import delay, startup
+from codeexec_operator.core import delay, sleep, startup
 from codeexec_operator.core.actions import (
     AdoptPod,
     AskPool,
     CancelStray,
     CreatePod,
-    DeletePod,
     Forget,
+    LeavePod,
     Plan,
     ReadLease,
     ReadPod,
@@ -32,10 +31,13 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import unobtainable
-from codeexec_operator.core.observed import ObservedSession, PolicyProblem
+from codeexec_operator.core.observed import ObservedSession, PodView, PolicyProblem
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, is_usable
-from codeexec_operator.core.outcome import Ending, Proven, transition, waits_no_more
+from codeexec_operator.core.outcome import Ending, Proven
+from codeexec_operator.core.readiness import Readiness
+from codeexec_operator.core.session_record import end, moved, use
 from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.workspace_copy import FILES_JOB
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
 
@@ -46,11 +48,13 @@ def decide_session(seen: ObservedSession, now: datetime, timing: Timing) -> Plan
         running = seen.sandbox.pod is not None and not seen.sandbox.gone
         return startup.delete(seen.sandbox, now, timing) if running else Plan(actions=(Forget(),))
     if seen.session.spec.ended:
-        return _end(seen, now, Ending(Event.ENDED, None, "ended on request (spec.ended)"))
+        return end(seen, now, Ending(Event.ENDED, None, "ended on request (spec.ended)"))
     if phase is SessionPhase.PENDING:
         return _accept(seen, now, timing)
     if phase is SessionPhase.STARTING:
         return _start(seen, now, timing)
+    if phase is SessionPhase.ASLEEP:
+        return _sleep_on(seen, now, timing)
     return _keep(seen, now, timing)
 
 
@@ -58,31 +62,36 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if not seen.policy_read:
         return Plan(actions=(ReadPolicy(),))
     if isinstance(seen.policy, PolicyProblem):
-        return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
-    verdict = evaluate(seen.session.spec, seen.policy, source=seen.policy_source)
+        return end(seen, now, Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message))
+    waking = seen.session.status.phase is SessionPhase.ASLEEP
+    spec = sleep.as_it_was(seen.session) if waking else seen.session.spec
+    verdict = evaluate(spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
-        return _end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
+        return end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
     never = unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name)
     if ending := never or _unverified(seen, verdict.image):
-        return _end(seen, now, ending)
+        return end(seen, now, ending)
     if not seen.pool_asked and _lifetime(seen, timing) <= MAX_RUN_SECONDS:
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
     facts: dict[str, Any] = {"image": verdict.image, "runtime_class_name": verdict.runtime_class_name or ""}
     if seen.claimed:
         if not is_usable(seen.sandbox):
             return Plan(actions=(ReturnPod(),))
-        accepted = Ending(Event.ACCEPTED, Reason.POD_CLAIMED, verdict.message)
         facts |= {"pod_name": seen.claimed.pod_name, "pool_name": seen.claimed.pool}
+        if waking:
+            return Plan(status=sleep.woken(seen, now, facts))
+        accepted = Ending(Event.ACCEPTED, Reason.POD_CLAIMED, verdict.message)
         # The pod has shown already that its network is closed: nothing is left to wait for.
         return _ready(_knowing(seen, _accepted(seen, now, accepted, facts)), seen.claimed.proven, now)
     manifest = _manifest(seen, now, timing, verdict.image, verdict.runtime_class_name)
     facts["pod_name"] = manifest["metadata"]["name"]
-    status = _accepted(seen, now, Ending(Event.ACCEPTED, None, verdict.message), facts)
+    accepted = Ending(Event.ACCEPTED, None, verdict.message)
+    status = sleep.woken(seen, now, facts) if waking else _accepted(seen, now, accepted, facts)
     return Plan(status=status, actions=(CreatePod(manifest),))
 
 
 def _accepted(seen: ObservedSession, now: datetime, ending: Ending, facts: dict[str, Any]) -> CodeSessionStatus:
-    return _moved(seen, now, ending, ConditionType.ACCEPTED).model_copy(update=facts)
+    return moved(seen, now, ending, ConditionType.ACCEPTED).model_copy(update=facts)
 
 
 def _ready(seen: ObservedSession, proven: Proven, now: datetime) -> Plan:
@@ -91,9 +100,10 @@ def _ready(seen: ObservedSession, proven: Proven, now: datetime) -> Plan:
     facts = proven.facts | {"conditions": set_condition(status.conditions, proven.condition)}
     seen = _knowing(seen, status.model_copy(update=facts))
     if ending := startup.refuses(proven, seen.policy):
-        return _end(seen, now, ending)
-    moved = _moved(seen, now, Ending(Event.READY, None, "executions can run"), ConditionType.READY)
-    return Plan(status=moved.model_copy(update={"started_at": now, "last_used_at": now}))
+        return end(seen, now, ending)
+    ready = moved(seen, now, Ending(Event.READY, None, "executions can run"), ConditionType.READY)
+    used_at = status.last_used_at or now
+    return Plan(status=ready.model_copy(update={"started_at": status.started_at or now, "last_used_at": used_at}))
 
 
 def _knowing(seen: ObservedSession, status: CodeSessionStatus) -> ObservedSession:
@@ -119,51 +129,85 @@ def _manifest(
 
 
 def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
-    if ending := startup.failure(seen.sandbox):
-        return _end(seen, now, ending)
     status = seen.session.status
+    fail = sleep.on if status.stored_files else end
+    if ending := startup.failure(seen.sandbox):
+        return fail(seen, now, ending)
     give_up_at = startup.give_up_at(status.conditions, now, timing)
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
-        return _end(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
+        return fail(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
     if not seen.policy_read:
         return Plan(actions=(ReadPolicy(),))
     if ending := _unverified(seen, status.image):  # an operator before this one may have had other keys
-        return _end(seen, now, ending)
+        return end(seen, now, ending)
+    if status.pool_name and (plan := _get_hold_of_pod(seen, now, timing, give_up_at)):
+        return plan
     if seen.sandbox.pod is None and not seen.sandbox.requested:  # after a restart: the pod may or may not exist
         manifest = _manifest(seen, now, timing, status.image, status.runtime_class_name or None)
         return Plan(actions=(CreatePod(manifest),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.cluster_view)
     if isinstance(connected, Plan):
         if late:
-            return _end(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
+            return fail(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
         return delay.tell(seen.session, connected, seen.sandbox, seen.room, now, timing)
-    pod, ready = connected
-    proven = startup.prove(pod, ready, seen.cluster_view, now, seen.session.metadata.generation)
-    if startup.undecided(proven, seen.policy) and not late:
+    return _enter(seen, *connected, now, timing)
+
+
+def _enter(seen: ObservedSession, pod: PodView, ready: Readiness, now: datetime, timing: Timing) -> Plan:
+    """The runner has reported. What it has shown is looked at, and the files of a session that wakes come back."""
+    status = seen.session.status
+    claimed = seen.claimed.proven if seen.claimed else None
+    proven = claimed or startup.prove(pod, ready, seen.cluster_view, now, seen.session.metadata.generation)
+    give_up_at = startup.give_up_at(status.conditions, now, timing)
+    if startup.undecided(proven, seen.policy) and now < give_up_at:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message
         return delay.tell(seen.session, plan, seen.sandbox, seen.room, now, timing, said)
+    if status.stored_files and not startup.refuses(proven, seen.policy):
+        return sleep.restore(seen, status.stored_files, now, timing) or _ready(seen, proven, now)
     return _ready(seen, proven, now)
+
+
+def _sleep_on(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
+    """Look at the clock and at the client, until somebody needs the session."""
+    status = seen.session.status
+    if seen.storing:  # an answer was lost that the session sleeps
+        return Plan(actions=(LeavePod(),))
+    end_at = _end_at(seen, now)
+    if ending := _too_old(seen, now):
+        return end(seen, now, ending)
+    if seen.claimants:
+        wake_at = sleep.wake_at(status, now, timing)
+        return Plan(wake_at=min(wake_at, end_at)) if now < wake_at else _accept(seen, now, timing)
+    idle = _idle(seen, status.last_used_at or now, now)
+    return idle if isinstance(idle, Plan) else Plan(wake_at=min(end_at, idle))
+
+
+def _end_at(seen: ObservedSession, now: datetime) -> datetime:
+    return (seen.session.status.started_at or now) + timedelta(seconds=seen.session.spec.max_lifetime_seconds)
+
+
+def _too_old(seen: ObservedSession, now: datetime) -> Ending | None:
+    seconds = seen.session.spec.max_lifetime_seconds
+    if now < _end_at(seen, now):
+        return None
+    return Ending(Event.DEADLINE, None, f"the session reached spec.maxLifetimeSeconds ({seconds} s)")
 
 
 def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     """Keep the connection, and look at the clock."""
-    if ending := _loss(seen, now, timing):
-        return _end(seen, now, ending)
-    spec, status = seen.session.spec, seen.session.status
-    end_at = (status.started_at or now) + timedelta(seconds=spec.max_lifetime_seconds)
-    if now >= end_at:
-        message = f"the session reached spec.maxLifetimeSeconds ({spec.max_lifetime_seconds} s)"
-        return _end(seen, now, Ending(Event.DEADLINE, None, message))
+    if ending := _loss(seen, now, timing) or _too_old(seen, now):
+        return end(seen, now, ending)
+    status, end_at = seen.session.status, _end_at(seen, now)
+    if plan := sleep.stay_awake(seen, now):
+        return plan
     used_at = seen.used_at or status.last_used_at or now
+    idle_since = max(used_at, seen.since)  # code that ran when the operator was restarted is on record as no use
     if not seen.claimants:
-        # Code that ran when the operator was restarted is not in the record as a use.
-        idle = _idle(seen, max(used_at, seen.since), now)
-        if isinstance(idle, Ending):
-            return _end(seen, now, idle)
-        if isinstance(idle, ReadLease):
-            return Plan(actions=(idle,))
+        idle = _idle(seen, idle_since, now)
+        if isinstance(idle, Plan):
+            return idle
         end_at = min(end_at, idle)
     if plan := _get_hold_of_pod(seen, now, timing, end_at):
         return plan
@@ -173,6 +217,10 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return connected
     if (stray := connected[1].job) and stray not in seen.claimants:
         return _end_stray(stray, seen, now, timing)
+    sleep_at = sleep.fall_asleep(seen, idle_since, now, timing, end_at)
+    if isinstance(sleep_at, Plan):
+        return sleep_at
+    end_at = sleep_at
     if used_at > (status.last_used_at or used_at):
         return _record_use(seen, now, timing, end_at)
     return Plan(wake_at=end_at)
@@ -198,27 +246,30 @@ def _record_use(seen: ObservedSession, now: datetime, timing: Timing, end_at: da
     status = seen.session.status
     record_at = (status.last_used_at or now) + timedelta(seconds=timing.use_recorded)
     if now >= record_at:
-        return Plan(status=status.model_copy(update=_use(seen)))
+        return Plan(status=status.model_copy(update=use(seen)))
     return Plan(wake_at=min(end_at, record_at))
 
 
 def _end_stray(uid: str, seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     """A job that no execution claims, once all executions were heard of."""
     listed_at = seen.since + timedelta(seconds=timing.list_grace)
-    return Plan(wake_at=listed_at) if now < listed_at else Plan(actions=(CancelStray(uid),))
+    waits = now < listed_at and not uid.startswith(FILES_JOB)
+    return Plan(wake_at=listed_at) if waits else Plan(actions=(CancelStray(uid),))
 
 
-def _idle(seen: ObservedSession, since: datetime, now: datetime) -> Ending | ReadLease | datetime:
-    """Why an idle session ends, the Lease to read first, or when to look again."""
+def _idle(seen: ObservedSession, since: datetime, now: datetime) -> Plan | datetime:
+    """The end of an idle session, or a read of the Lease that decides about it; else when to look again."""
     spec = seen.session.spec
     idle_at = since + timedelta(seconds=spec.idle_timeout_seconds)
     if now >= idle_at:
         message = f"nothing ran in the session for spec.idleTimeoutSeconds ({spec.idle_timeout_seconds} s)"
-        return Ending(Event.ENDED, Reason.IDLE_TIMEOUT, message)
+        return end(seen, now, Ending(Event.ENDED, Reason.IDLE_TIMEOUT, message))
     if not spec.client_lease:
         return idle_at
     client = look_after_client(spec.client_lease, seen.lease, since, now)
-    return min(client, idle_at) if isinstance(client, datetime) else client
+    if isinstance(client, Ending):
+        return end(seen, now, client)
+    return Plan(actions=(client,)) if isinstance(client, ReadLease) else min(client, idle_at)
 
 
 def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None:
@@ -243,29 +294,3 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     if pod and pod.terminated:
         return Ending(Event.FAULT, None, f"the pod ended ({pod.terminated}, exit code {pod.exit_code})")
     return None
-
-
-def _use(seen: ObservedSession) -> dict[str, Any]:
-    """What the record says of the session's use."""
-    status = seen.session.status
-    return {"last_used_at": seen.used_at or status.last_used_at, "executions": max(seen.executions, status.executions)}
-
-
-def _end(seen: ObservedSession, now: datetime, ending: Ending) -> Plan:
-    """End the session: nothing runs in it any more, and its pod is deleted."""
-    refused = seen.session.status.phase is SessionPhase.PENDING and ending.event is Event.REFUSED
-    kind = ConditionType.ACCEPTED if refused else ConditionType.READY
-    status = _moved(seen, now, ending, kind, holds=False)
-    status = status.model_copy(update={"ended_at": now, **_use(seen)})
-    pod = seen.sandbox.pod is not None or seen.sandbox.requested
-    return Plan(status=status, actions=(DeletePod(),) * pod)
-
-
-def _moved(
-    seen: ObservedSession, now: datetime, ending: Ending, kind: ConditionType, *, holds: bool = True
-) -> CodeSessionStatus:
-    session = seen.session
-    move = advance_session(session.status.phase, ending.event)
-    facts = transition(session, move, now, ending, kind, holds=holds)
-    conditions = waits_no_more(facts["conditions"], facts["reason"], facts["message"], now, session.metadata)
-    return session.status.model_copy(update={**facts, "conditions": conditions})

@@ -41,6 +41,12 @@ class Timing:
     attach_retry: float = 1
     node_retry: float = 1
     """How often it is looked whether a node is known that has just joined."""
+    sleep_retry: float = 300
+    """How long a session that could not be put to sleep stays awake, unless it is used meanwhile."""
+    wake_retry: float = 10
+    """How long a session sleeps on that could not be woken."""
+    restore: float = 300
+    """How long the files of a session may take to get into its pod."""
     proof_retry: float = 1
     """How often a proof is made again that could not be made for want of an answer to the operator."""
     exit_grace: float = 15
@@ -193,8 +199,9 @@ def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -
 
 
 def requested_at(conditions: Sequence[Condition], now: datetime) -> datetime:
-    """When the pod was requested: after it was accepted, or after it waited for a pool in vain."""
-    found = (find_condition(conditions, kind) for kind in (ConditionType.ACCEPTED, ConditionType.QUEUED))
+    """When the pod was requested: after it was accepted, after it waited for a pool in vain, or when it was woken."""
+    kinds = (ConditionType.ACCEPTED, ConditionType.QUEUED, ConditionType.ASLEEP)
+    found = (find_condition(conditions, kind) for kind in kinds)
     return max((last.last_transition_time for last in found if last), default=now)
 
 

@@ -121,12 +121,12 @@ class Transcript:
         """Number of the frame that comes next."""
         return self._next
 
-    def take(self, frame: Mapping[str, Any], execution_uid: str) -> None:
+    def take(self, frame: Mapping[str, Any], job: str) -> None:
         """Take the next frame."""
         if self.over or self.finished:
             return
         try:
-            self._take(frame, execution_uid)
+            self._take(frame, job)
         except Exception as error:  # whatever a pod sends must not get any further
             self.fail(f"a line that is not a valid frame ({type(error).__name__})")
 
@@ -139,7 +139,7 @@ class Transcript:
             return
         self._next += 1
         if "stream" in frame:
-            self._take_output(frame["stream"], *_content(frame))
+            self._take_output(frame["stream"], *content_of(frame))
         elif "block" in frame:
             self._take_block(frame)
         elif "artifact" in frame:
@@ -193,7 +193,7 @@ class Transcript:
         index = len(self.artifacts) - 1
         if index < 0 or frame["file"] != index:
             raise ValueError("content of a file that was not announced")
-        data, packed = _content(frame)
+        data, packed = content_of(frame)
         self._file = self._file or hashlib.sha256()
         self._file.update(data)
         self._file_bytes += len(data)
@@ -294,7 +294,7 @@ class Transcript:
         )
 
 
-def _content(frame: Mapping[str, Any]) -> tuple[bytes, bytes | None]:
+def content_of(frame: Mapping[str, Any]) -> tuple[bytes, bytes | None]:
     """What a frame brings, and that as one gzip member if it came so."""
     if "gzip64" in frame:
         packed = base64.b64decode(frame["gzip64"], validate=True)

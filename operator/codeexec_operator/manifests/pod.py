@@ -68,7 +68,7 @@ def build_pod(owner: CodeExecution | CodeSession, **parts: Unpack[PodParts]) -> 
     permitted = isinstance(owner, CodeExecution) and owner.spec.egress
     labels = {MANAGED_BY_LABEL: MANAGED_BY, SESSION_LABEL if session else EXECUTION_LABEL: meta.name}
     metadata = {
-        "name": pod_name(meta.name, meta.uid),
+        "name": pod_name(meta.name, meta.uid, owner.status.sleeps if isinstance(owner, CodeSession) else 0),
         "namespace": meta.namespace,
         "labels": labels | ({EGRESS_LABEL: meta.uid} if permitted else {}),
         "ownerReferences": [owner_reference(SESSION_KIND if session else EXECUTION_KIND, meta)],

@@ -115,7 +115,9 @@ def test_terminal_phases_are_those_without_a_row() -> None:
 @both_tables
 def test_nothing_returns_to_an_earlier_phase(phases: Any, table: Any, move_on: Any) -> None:
     order = list(phases)
-    for (phase, _), move in table.items():
+    for (phase, event), move in table.items():
+        if event is Event.WOKEN:  # a session that sleeps gets another pod
+            continue
         assert move.phase.terminal or order.index(move.phase) > order.index(phase)
 
 

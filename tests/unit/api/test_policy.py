@@ -20,7 +20,7 @@ from codeexec_api import (
     evaluate,
 )
 from codeexec_api.code_rules import Inquiry
-from codeexec_api.policy import cluster_policy, inheriting, namespace_policy, policy_for
+from codeexec_api.policy import cluster_policy, inheriting, namespace_policy, policy_for, without_store
 from codeexec_api.v1alpha1.bounds import (
     MAX_BLOCKS,
     MAX_GRANTS,
@@ -238,6 +238,16 @@ def asking(**changes: object) -> CodeExecutionSpec:
 def asking_for_a_session(**changes: object) -> CodeSessionSpec:
     most = {"idleTimeoutSeconds": 300, "maxLifetimeSeconds": 3600, "limits": {"outputBytes": 4096}}
     return a_session_spec(**{**most, **changes})
+
+
+def test_sessions_sleep_only_where_the_policy_and_a_store_let_them() -> None:
+    asked, sleepy = asking_for_a_session(sleepAfterSeconds=60), strict(sessionSleep={"minAfterSeconds": 60})
+    assert evaluate(asked, sleepy).allowed
+    sooner = evaluate(asking_for_a_session(sleepAfterSeconds=59), sleepy)
+    assert "spec.sleepAfterSeconds: 59 is not allowed by the policy (allowed: at least 60)" in sooner.message
+    for policy in (strict(), without_store(sleepy)):
+        refused = evaluate(asked, policy)
+        assert "(allowed: none; sleeping needs an output store (Helm value outputStore.url)" in refused.message
 
 
 @pytest.mark.parametrize("spec", [asking(), asking_for_a_session(stateful=True)], ids=["execution", "session"])
@@ -518,6 +528,7 @@ class TestApprovable:
             ("spec.limits.outputBytes", asking_for_a_session(limits={"outputBytes": 4097})),
             ("spec.idleTimeoutSeconds", asking_for_a_session(idleTimeoutSeconds=301)),
             ("spec.maxLifetimeSeconds", asking_for_a_session(maxLifetimeSeconds=3601)),
+            ("spec.sleepAfterSeconds", asking_for_a_session(sleepAfterSeconds=60)),
         ],
     )
     def test_nobody_can_approve_more_output_or_longer_sessions(self, field: str, spec: Request) -> None:

@@ -46,6 +46,7 @@ IMMUTABLE = {
         "maxLifetimeSeconds",
         "requestedBy",
         "runtimeClassName",
+        "sleepAfterSeconds",
         "source",
         "stateful",
         "traceparent",
@@ -66,7 +67,7 @@ OPTIONAL = {
         "traceparent",
         "ttlSecondsAfterFinished",
     },
-    CodeSession: {"clientLease", "image", "requestedBy", "runtimeClassName", "traceparent"},
+    CodeSession: {"clientLease", "image", "requestedBy", "runtimeClassName", "sleepAfterSeconds", "traceparent"},
     ExecutionApproval: {"expiresAt", "grants", "reason"},
 }
 ONE_WAY = {CodeExecution: "cancelled", CodeSession: "ended", ExecutionApproval: "revoked"}

@@ -220,6 +220,9 @@ def test_ctrl_c_stops_the_code_in_the_cluster(codeexec, fake, monkeypatch) -> No
         (("-c", "1", "--session", "s", "--new-session"), "either --session or --new-session"),
         (("-c", "1", "--session", "s", "--cpu", "1"), "can't be combined with --session"),
         (("-c", "1", "--stateful"), "goes with --new-session"),
+        (("-c", "1", "--sleep-after", "60"), "--sleep-after goes with --new-session"),
+        (("-c", "1", "--new-session", "--sleep-after", "1800"), "1<=x<=1799"),
+        (("-c", "1", "--new-session", "--stateful", "--sleep-after", "60"), "can't be combined: variables would be"),
     ],
 )
 def test_wrong_usage_is_refused_before_anything_runs(codeexec, fake, arguments, complaint) -> None:
@@ -248,6 +251,12 @@ def test_files_go_into_the_workspace_and_what_the_code_makes_comes_back(codeexec
     assert made.exit_code == 0
     found = {str(path.relative_to(tmp_path / "made")): path.read_bytes() for path in (tmp_path / "made").rglob("*.*")}
     assert found == {"plot.png": b"\x89PNG", "out/table.csv": b"a,b\n"}
+
+
+def test_a_new_session_may_be_asked_to_sleep(codeexec, fake) -> None:
+    refused = codeexec("run", "-c", "1", "--new-session", "--sleep-after", "60")
+    assert fake.sessions[0].spec.sleep_after_seconds == 60
+    assert "--sleep-after 60 is not allowed by the policy" in refused.stderr + refused.stdout
 
 
 def test_session_keeps_files_until_it_is_ended(codeexec, fake, tmp_path) -> None:

@@ -84,6 +84,12 @@ async def test_settings_reach_the_session(fake: FakeCluster, make: Make) -> None
     assert fake.executions[0].spec.image is None
 
 
+async def test_a_session_may_be_asked_to_sleep_and_the_fake_has_no_store_for_it(fake: FakeCluster, make: Make) -> None:
+    result = await call(make(sleep_after=60), "x")
+    assert fake.sessions[0].spec.sleep_after_seconds == 60
+    assert "sleep_after=60 is not allowed by the policy (allowed: none; sleeping needs an output store" in result.output
+
+
 async def test_per_call_makes_no_session(fake: FakeCluster, make: Make) -> None:
     executor = make(session="per-call")
     await call(executor, "write a x")

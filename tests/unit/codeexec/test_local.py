@@ -165,6 +165,10 @@ def test_so_are_records_images_and_sessions_that_stay(client: codeexec.Client, s
             getattr(client, name)
     with pytest.raises(codeexec.NotSupported, match="outlives_client"):
         client.session(stateful=False, outlives_client=True)
+    with pytest.raises(
+        codeexec.NotSupported, match="sleep_after is 60, but a session of the local sandbox holds no pod"
+    ):
+        client.session(stateful=False, sleep_after=60)
     other = codeexec.Client(agent="a", backend=sandbox, image=f"x@sha256:{'0' * 64}", runtime_class="kata")
     with pytest.raises(codeexec.NotSupported, match=r"^image is 'x@sha"):
         other.session(stateful=False)

@@ -13,6 +13,7 @@ from polling import until
 from codeexec_api import (
     ApprovalStatus,
     CodeExecution,
+    ConditionType,
     EgressProof,
     EgressVerdict,
     Grant,
@@ -21,10 +22,11 @@ from codeexec_api import (
     Reason,
     SessionPhase,
     StreamStatus,
+    condition,
 )
 from codeexec_operator.adapters.event_recorder import _MOST_WAITING, EventRecorder
 from codeexec_operator.adapters.metrics import Metrics
-from codeexec_operator.core.kube_events import Allowance, KubeEvent, build_event, event_of
+from codeexec_operator.core.kube_events import Allowance, KubeEvent, build_event, event_of, event_of_wait
 
 MARKER = "PLANTED-IN-CODE-AND-OUTPUT"
 ASKED = ApprovalStatus(grants=(Grant(field="spec.limits.memory", value="4Gi"),), approver=APPROVER)
@@ -181,6 +183,22 @@ async def test_events_are_posted_and_what_fails_hurts_nobody(caplog: pytest.LogC
     task.cancel()
     assert [one["reason"] for one in played.posted] == ["PolicyViolation"]
     assert [one.message for one in caplog.records] == ["could not post an Event: 403 (logged at most once a minute)"]
+
+
+@pytest.mark.parametrize("reason", [Reason.FILES_NOT_STORED, Reason.STORE_UNAVAILABLE])
+def test_that_a_session_stays_awake_is_told_once_without_names_of_files(reason: Reason) -> None:
+    shown = condition(ConditionType.ASLEEP, holds=False, reason=reason.value, message=MARKER, now=NOW, generation=1)
+    awake = a_session(phase=SessionPhase.READY, status={"conditions": (shown,)})
+    note = "the session stays awake, because its files could not be stored; see the condition Asleep"
+    assert event_of_wait((), awake) == KubeEvent(reason.value, note, "Sleep")
+    assert event_of_wait((shown,), awake) is None
+
+
+@pytest.mark.parametrize(("holds", "reason"), [(True, "FilesStored"), (False, "Waking"), (True, "StoreUnavailable")])
+def test_that_a_session_sleeps_and_wakes_is_not_told(holds: bool, reason: str) -> None:
+    shown = condition(ConditionType.ASLEEP, holds=holds, reason=reason, message="", now=NOW, generation=1)
+    assert event_of_wait((), a_session(phase=SessionPhase.READY, status={"conditions": (shown,)})) is None
+    assert event_of(SessionPhase.READY, a_session(phase=SessionPhase.ASLEEP)) is None
 
 
 async def test_what_is_too_much_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:

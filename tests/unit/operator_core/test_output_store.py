@@ -11,10 +11,11 @@ import pytest
 from factories import NOW, UID, an_execution
 from object_storage import ObjectStorage
 
+from codeexec_api.digests import sha256_hex
 from codeexec_api.output_store import MAX_OBJECT_BYTES, below, load_part
 from codeexec_api.store_files import open_store
 from codeexec_operator.adapters.output_store import THREADS, OutputStore
-from codeexec_operator.adapters.outputs import StoreFailure
+from codeexec_operator.adapters.outputs import StoreDamage, StoreFailure
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.output_place import stored_at
 
@@ -77,6 +78,49 @@ async def test_a_write_that_was_interrupted_is_finished(url: str) -> None:
     files.pipe_file(below(root, f"{FOLDER}/0-1"), there(url)[:9])
     assert await store.create_output(RUN, a_part(), NOW) is None
     assert load_part(there(url)) == CONTENTS
+
+
+async def test_an_object_of_a_session_is_named_by_its_digest_and_read_back(url: str) -> None:
+    store, data = OutputStore.open(url), b"content"
+    for _ in range(2):
+        await store.keep(RUN.metadata.namespace, UID, sha256_hex(data), data)
+    assert await store.load(RUN.metadata.namespace, UID, sha256_hex(data)) == data
+    files, root = open_store(url)
+    assert files.cat_file(below(root, f"{FOLDER}/{sha256_hex(data)}")) == data
+
+
+class Forgetful:
+    """A store that takes each object and keeps none."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite") -> None:
+        pass
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        raise FileNotFoundError(path)
+
+
+async def test_an_object_of_a_session_that_was_taken_and_is_not_there_is_a_damage() -> None:
+    store = OutputStore(Forgetful(), "root", stored_at("s3://bucket"))
+    with pytest.raises(StoreDamage, match="no longer holds"):
+        await store.keep(RUN.metadata.namespace, UID, sha256_hex(b"content"), b"content")
+
+
+async def test_an_object_of_a_session_that_is_another_one_or_gone_is_a_damage(url: str) -> None:
+    store, name = OutputStore.open(url), sha256_hex(b"content")
+    with pytest.raises(StoreDamage, match=f"{url} no longer holds .*{name}"):
+        await store.load(RUN.metadata.namespace, UID, name)
+    files, root = open_store(url)
+    files.pipe_file(below(root, f"{FOLDER}/{name}"), b"other")
+    with pytest.raises(StoreDamage, match=f"{url} holds another object of this name: .*{name}"):
+        await store.load(RUN.metadata.namespace, UID, name)
+    with pytest.raises(StoreDamage, match="holds another object of this name"):
+        await store.keep(RUN.metadata.namespace, UID, name, b"content")
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("..", "a" * 64), ("a", "../" * 20 + "abcd"), ("a", "A" * 64)])
+async def test_a_session_has_no_object_of_another_name(url: str, namespace: str, name: str) -> None:
+    with pytest.raises(ValueError, match="no object of an output store"):
+        await OutputStore.open(url).load(namespace, UID, name)
 
 
 @pytest.mark.parametrize("namespace", ["..", "a/../b", ""])

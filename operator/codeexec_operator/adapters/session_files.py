@@ -1,0 +1,280 @@
+"""The files of a session that sleeps: on their way into the store, and back into a pod. `core/sleep.py` decides."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from codeexec_api import PodLimits, Reason, StoredFiles
+from codeexec_api.digests import sha256_hex
+from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.output_room import Share
+from codeexec_operator.adapters.outputs import FileStore, StoreDamage, StoreFailure
+from codeexec_operator.adapters.worker import PodWorker, now
+from codeexec_operator.core import actions
+from codeexec_operator.core.workspace_copy import (
+    FILES_JOB,
+    Listing,
+    Transfer,
+    Unpacking,
+    WorkspaceCopy,
+    build_listing,
+    differs,
+)
+
+
+class SessionFiles:
+    """Of one session; `worker` looks after it. `storing` and `restoring` tell how far each has come."""
+
+    def __init__(self, worker: PodWorker, limits: PodLimits) -> None:
+        self.storing: Transfer | None = None
+        self.restoring: Transfer | None = None
+        self._worker, self._limits = worker, limits
+        self._job: _ListingJob | None = None
+
+    def forget(self) -> None:
+        """The session has no pod any more."""
+        self._keep_awake()
+        self.restoring = None
+
+    async def act(
+        self,
+        action: actions.StoreFiles | actions.KeepAwake | actions.RestoreFiles,
+        runner: Connection | None,
+        *,
+        needed: bool,
+    ) -> None:
+        """Carry out an action that concerns them. `needed`: somebody needs the session.
+
+        Without a connection nothing is begun. It is decided anew when there is one.
+        """
+        match action:
+            case actions.StoreFiles() if not needed:  # else they have come since it was decided
+                await self._store(runner)
+            case actions.KeepAwake():
+                self._keep_awake()
+            case actions.RestoreFiles(stored) if runner:
+                self.restoring = Transfer(now())
+                self._worker.run_in_background(self._restore(runner, stored, self.restoring))
+        self._worker.wake()
+
+    def _keep_awake(self) -> None:
+        """Store nothing more, and forget what was stored."""
+        if self._job:
+            self._job.give_up()
+        self._job = self.storing = None
+
+    async def _store(self, runner: Connection | None) -> None:
+        """Have the runner tell all files, and store them meanwhile."""
+        files = self._worker.context.outputs.files
+        if runner is None or files is None:
+            return
+        self.storing = Transfer(now())
+        self._job = job = _ListingJob(self._worker, _Objects(self._worker, files), self._told, self._cut_off)
+        await runner.start(job, [build_listing(job.uid, self._limits, content=True)])
+
+    def _told(self, job: "_ListingJob") -> None:
+        self._worker.run_in_background(self._conclude(job))
+
+    def _cut_off(self) -> None:
+        self._job = self.storing = None  # it is begun anew over the next connection
+        self._worker.wake()
+
+    async def _conclude(self, job: "_ListingJob") -> None:
+        """Store the list, and say what there is now."""
+        transfer = self.storing
+        if transfer is None or self._job is not job:
+            return
+        outcome = await job.stored(self._worker.context.outputs.place.url, transfer)
+        if self._job is job:
+            self.storing = outcome
+            self._worker.wake()
+
+    async def _restore(self, runner: Connection, stored: StoredFiles, transfer: Transfer) -> None:
+        """Put all files into the pod, and have the runner tell what is there then."""
+        problem, reason = "", Reason.STORE_UNAVAILABLE
+        try:
+            listing = await self._put(runner, stored)
+            found = await self._look(runner)
+            if found is None:
+                self._over(transfer, None)
+                return
+            if wrong := found.problem or differs(listing, Listing(tuple(found.entries))):
+                problem = f"the files in the new pod are not those that were stored: {wrong}"
+                reason = Reason.FILES_DIFFER
+        except NETWORK_ERRORS as error:
+            if not isinstance(error, StoreFailure):
+                self._over(transfer, None)
+                return
+            problem = str(error)
+        except Exception as error:  # StoreDamage, or whatever is wrong with an object
+            words = str(error) if isinstance(error, StoreDamage | ValueError) else type(error).__name__
+            problem, reason = f"the stored files are not what the record says: {words}", Reason.FILES_DIFFER
+        self._over(transfer, replace(transfer, ended_at=now(), problem=problem, reason=reason))
+
+    def _over(self, transfer: Transfer, after: Transfer | None) -> None:
+        """Unless nobody wants to know any more. None: the connection has ended; it is begun anew over the next one."""
+        if self.restoring is transfer:
+            self.restoring = after
+            self._worker.wake()
+
+    async def _put(self, runner: Connection, stored: StoredFiles) -> Listing:
+        outputs = self._worker.context.outputs
+        if outputs.files is None or outputs.place.url != stored.url:
+            raise StoreFailure(f"the files are in the output store {stored.url}, which this operator does not have")
+        objects = _Objects(self._worker, outputs.files)
+        listing = Listing.load(await objects.load(stored.sha256))
+        unpacking = Unpacking(listing)
+        for sha256 in listing.parts:
+            for message in unpacking.of_object(await objects.load(sha256)):
+                await runner.put(message)
+                await asyncio.sleep(0)
+        for message in unpacking.rest():
+            await runner.put(message)
+        return listing
+
+    async def _look(self, runner: Connection) -> WorkspaceCopy | None:
+        """What is in the pod; None if the connection ends before that is known."""
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def over(complete: bool) -> None:
+            if not told.done():
+                told.set_result(complete)
+
+        job = _ListingJob(self._worker, None, lambda _: over(True), lambda: over(False))
+        await runner.start(job, [build_listing(job.uid, self._limits, content=False)])
+        return job.transcript if await told else None
+
+
+class _ListingJob:
+    """A runner tells the whole workspace. For its connection it is a `Job`; with `objects`, the content is stored."""
+
+    def __init__(
+        self,
+        worker: PodWorker,
+        objects: "_Objects | None",
+        over: Callable[["_ListingJob"], None],
+        cut_off: Callable[[], None],
+    ) -> None:
+        self.uid = f"{FILES_JOB}{secrets.token_hex(16)}"  # a runner begins no job twice
+        self.transcript = WorkspaceCopy(content=objects is not None)
+        self.share = Share(worker.context.output, worker.meta.namespace, self)
+        self.run_in_background = worker.run_in_background
+        self._objects, self._over, self._cut_off = objects, over, cut_off
+        self._sha256s: list[str] = []
+        self._storing = asyncio.Lock()
+        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reason = Reason.FILES_NOT_STORED
+
+    def give_up(self) -> None:
+        """Nobody wants to know any more. What the runner still tells goes nowhere."""
+        if not self._given_up.done():
+            self._given_up.set_result(None)
+        self.transcript.fail("what nobody wants any more")
+        self.share.close()
+
+    async def stored(self, url: str, transfer: Transfer) -> Transfer:
+        """Store the list, too, and return what came of it."""
+        copy = self.transcript
+        if copy.problem or not self._objects:
+            return replace(transfer, ended_at=now(), problem=copy.problem, reason=self._reason)
+        listing = Listing(tuple(copy.entries), tuple(self._sha256s))
+        try:
+            sha256 = await self._objects.keep(listing.dump())
+        except (StoreFailure, StoreDamage) as error:
+            return replace(transfer, ended_at=now(), problem=str(error))
+        size = listing.size_bytes
+        stored = StoredFiles(url=url, sha256=sha256, entries=len(listing.entries), size_bytes=size, stored_at=now())
+        return replace(transfer, ended_at=now(), stored=stored)
+
+    # --- Job, and Holder of a share of the room for output ---
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of the files is in memory."""
+        return self.transcript.parts.held_bytes
+
+    async def shorten(self) -> bool:
+        """Store what there is, though it is no full part; False if there is nothing."""
+        if not self.transcript.cut():
+            return False
+        await self.store_parts()
+        return True
+
+    async def store_parts(self) -> None:
+        """Store the parts that there are, one by one, until somebody needs the session."""
+        async with self._storing:
+            given_up: asyncio.Future[Any] = self._given_up
+            while self._objects and not self._given_up.done() and (data := self.transcript.take_object()):
+                keeping: asyncio.Future[Any] = asyncio.ensure_future(self._objects.keep(data))
+                await asyncio.wait({keeping, given_up}, return_when=asyncio.FIRST_COMPLETED)
+                if not keeping.done():
+                    keeping.cancel()
+                elif error := keeping.exception():
+                    self.transcript.problem, self._reason = str(error), Reason.STORE_UNAVAILABLE
+                else:
+                    self._sha256s.append(keeping.result())
+
+    def progressed(self) -> None:
+        """All is told, or nothing more comes."""
+        self.share.close()
+        if not self._given_up.done():
+            self._over(self)
+
+    def cut_off(self) -> None:
+        """The connection has ended before that."""
+        self.share.close()
+        if not self._given_up.done():
+            self._cut_off()
+
+    def resumed(self, missing: str) -> None:
+        """Nobody asks a runner to tell it again."""
+
+
+class _Objects:
+    """What a session has in the store. Each call is tried some times."""
+
+    def __init__(self, worker: PodWorker, files: FileStore) -> None:
+        self._worker, self._files = worker, files
+        self._place = (worker.meta.namespace, worker.meta.uid)
+
+    async def keep(self, data: bytes) -> str:
+        """Keep an object, and return its digest.
+
+        Raises:
+            StoreFailure: the store did not take it.
+            StoreDamage: another object is there.
+        """
+        sha256 = sha256_hex(data)
+        await self._insist("files were not stored", lambda: self._files.keep(*self._place, sha256, data))
+        return sha256
+
+    async def load(self, sha256: str) -> bytes:
+        """The object with this digest.
+
+        Raises:
+            StoreFailure: the store did not give it.
+            StoreDamage: it is not as it was put there.
+        """
+        loaded: list[bytes] = []
+
+        async def load() -> None:
+            loaded.append(await self._files.load(*self._place, sha256))
+
+        await self._insist("files were not read", load)
+        return loaded[-1]
+
+    async def _insist(self, failed: str, call: Callable[[], Awaitable[None]]) -> None:
+        why = StoreFailure(failed)
+
+        async def once() -> None:
+            nonlocal why
+            try:
+                await call()
+            except StoreFailure as error:
+                why = error
+                raise
+
+        if not await self._worker.insist(failed, once):
+            raise why
