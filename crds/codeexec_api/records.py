@@ -103,10 +103,10 @@ def session_over(session: CodeSession) -> tuple[Event, Reason, str]:
         words = status.message.removesuffix(".")
         return Event.FAULT, reason, f"session {name!r} could not start: {words}. Nothing was run"
     # The end may have been asked for before the session's own record says so: until then it says that code can run.
-    reason, message = (status.reason, status.message) if status.phase.terminal else ("", "")
+    why, said = (status.reason, status.message) if status.phase.terminal else ("", "")
     message = (
-        f"spec.sessionRef: session {name!r} is over ({reason or 'EndRequested'}: "
-        f"{message or 'ended on request (spec.ended)'}). Start a new session. Nothing was run"
+        f"spec.sessionRef: session {name!r} is over ({why or 'EndRequested'}: "
+        f"{said or 'ended on request (spec.ended)'}). Start a new session. Nothing was run"
     )
     return Event.REFUSED, Reason.SESSION_ENDED, message
 
