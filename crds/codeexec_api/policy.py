@@ -152,10 +152,8 @@ def without_store(policy: ExecutionPolicySpec) -> ExecutionPolicySpec:
 
 def capped(policy: ExecutionPolicySpec, output_bytes: int) -> ExecutionPolicySpec:
     """The policy where there is place for this much of each output stream."""
-    if policy.max_limits.output_bytes <= output_bytes:
-        return policy
-    limits = policy.max_limits.model_copy(update={"output_bytes": output_bytes})
-    return policy.model_copy(update={"max_limits": limits})
+    most = min(policy.max_limits.output_bytes, output_bytes)
+    return policy.model_copy(update={"max_limits": policy.max_limits.model_copy(update={"output_bytes": most})})
 
 
 def policy_for(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpec:

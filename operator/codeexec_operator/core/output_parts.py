@@ -80,19 +80,19 @@ class Kept:
 class _Held:
     """What has come for one key of a part."""
 
-    begins: bool
+    begins: bool = True
     """True if its start can stand in the record: of a stream, not of a file."""
     size: int = 0
     """Bytes, not compressed."""
     start: bytearray = field(default_factory=bytearray)
-    """As much of it as can stand in the record, and what came with the last of that."""
+    """As much of it as can stand in the record."""
     _packed: bytearray = field(default_factory=bytearray)
     _plain: bytearray = field(default_factory=bytearray)
     """What has come since, not compressed yet."""
 
     def add(self, data: bytes, packed: bytes | None) -> None:
-        if self.begins and self.size <= MAX_INLINE_BYTES:
-            self.start += data
+        if self.begins:
+            self.start += data[: MAX_INLINE_BYTES - len(self.start)]
         self.size += len(data)
         if packed is None:
             self._plain += data
@@ -109,6 +109,13 @@ class _Held:
         """All of it."""
         self._pack()
         return bytes(self._packed)
+
+    @property
+    def fits(self) -> bool:
+        """True if all of it can stand in the record."""
+        if not self.begins or self.size > MAX_INLINE_BYTES:
+            return False
+        return _escaped_size(self.start.decode()) <= _ESCAPED_BUDGET
 
     @property
     def held_bytes(self) -> int:
@@ -176,20 +183,12 @@ class OutputParts:
 
     def finish(self, kept: Kept) -> None:
         """Nothing more comes: what can't stand in the record becomes the last part."""
-        fetched = any(key not in STREAMS for key in self.held)
-        if not self.lost and (self.count or fetched or not self._fits()):
+        if not self.lost and (self.count or not all(one.fits for one in self.held.values())):
             self.close(kept)
-
-    def _fits(self) -> bool:
-        return all(
-            one.size <= MAX_INLINE_BYTES and _escaped_size(one.start.decode()) <= _ESCAPED_BUDGET
-            for one in (self.held.get(name, _Held(True)) for name in STREAMS)
-        )
 
     def inline(self, name: StreamName) -> str:
         """As much of a stream as can stand in the record, if nothing of it is in a part."""
-        whole = bytes(self.held.get(name, _Held(True)).start)[:MAX_INLINE_BYTES]
-        return fit(whole.decode(errors="ignore"), _ESCAPED_BUDGET)
+        return fit(self.held.get(name, _Held()).start.decode(errors="ignore"), _ESCAPED_BUDGET)
 
     @property
     def waits(self) -> bool:
@@ -206,7 +205,7 @@ class OutputParts:
         del self.kept[part.index :]
         self._waiting = [one for one in self._waiting if one.index < part.index]
         first = part.starts.items() if part.index == 0 else ()  # its start can stand in the record
-        self.held = {key: _Held(True, len(data), bytearray(data)) for key, data in first}
+        self.held = {key: _Held(start=bytearray(data)) for key, data in first}
         self._order = Order()
 
 

@@ -95,7 +95,7 @@ def is_broken(seen: ObservedPool) -> bool:
     return lasting and not any(one.ready for one in (seen.members or {}).values())
 
 
-def fits(template: Template, verdict: Verdict, limits: PodLimits, *, stateful: bool = False) -> bool:
+def fits(template: Template, verdict: Verdict, limits: PodLimits, *, stateful: bool) -> bool:
     """True if a pod that was made so is one for an execution, or a stateful session, with this verdict and limits.
 
     A kernel that stands by was started under the limits of the pool. So it takes the same number of processes.
@@ -140,16 +140,14 @@ def assign_kept(
     """Who gets which pod again. The checks are those of a pod that was never used, and more."""
     free = {name: one for name, one in kept.items() if _is_free(one, seen, template, now, timing)}
     given: list[tuple[_Claimant, str]] = []
-    for taker in queue if free else ():
-        claim = taker.claim
-        if not claim.tenant or not _is_for(claim, template):
-            continue
-        name = next((name for name, one in free.items() if one.tenant == claim.tenant), None)
-        if name is not None:
-            del free[name]
-            given.append((taker, name))
+    for taker in queue:
         if not free:
             break
+        claim = taker.claim
+        its = (name for name, one in free.items() if one.tenant == claim.tenant and _is_for(claim, template))
+        if name := next(its, None):
+            del free[name]
+            given.append((taker, name))
     return given
 
 

@@ -71,7 +71,6 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
     held = seen.held_until is not None and now < seen.held_until
     if seen.held_until and held:
         wakes.append(min(seen.held_until, now + timedelta(seconds=timing.give_way_again)))
-    if held:
         yielding = [name for name in seen.kept if name not in given_up][: seen.unserved]
         given_up |= {name: DropMember(name, gives_way=True) for name in yielding}
         seen = replace(seen, unserved=seen.unserved - len(yielding))

@@ -1,7 +1,7 @@
 """What the record of a pool says of it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,11 +15,11 @@ from codeexec_operator.core.pod_template import Template
 from codeexec_operator.core.startup import Timing
 
 
+@dataclass
 class Unhurried:
     """Holds a status back for a while after it has changed: what changes it is not to be slowed down by its writes."""
 
-    def __init__(self) -> None:
-        self._changed_at: datetime | None = None
+    _changed_at: datetime | None = None
 
     def plan(self, plan: Plan, now: datetime, timing: Timing) -> Plan:
         """The plan without its status, as long as it isn't time to write it."""

@@ -59,7 +59,7 @@ def give_up(
         made_otherwise = isinstance(template, Ending) or one.member.template != template.digest
         soiled = one.answered and not one.clean
         worn = one.uses >= most_uses(seen)
-        open_now = one.member.proven is None or startup.refuses(one.member.proven, seen.policy) is not None
+        open_now = one.member.proven and startup.refuses(one.member.proven, seen.policy)
         if made_otherwise or soiled or worn or open_now or now >= until or not one.member.ready:
             dropped[name] = DropMember(name)
         else:

@@ -1,14 +1,11 @@
 """Names of objects in an output store come from the API server alone, and what is in them is read with suspicion."""
 
 import pytest
-from factories import UID, a_policy, an_execution
+from factories import UID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api import evaluate
 from codeexec_api.output_store import check_store_url, dump_part, load_part, object_path
-from codeexec_api.policy import capped
-from codeexec_api.v1alpha1.bounds import MAX_OUTPUT_BYTES, MAX_STORED_BYTES
 
 keys = st.from_regex(r"(stdout|stderr|order|artifact-[0-9]{1,3})(\.gz)?", fullmatch=True)
 
@@ -99,23 +96,3 @@ def test_a_store_is_named_by_a_url(url: str) -> None:
 def test_credentials_and_tricks_are_no_url_of_a_store(url: str) -> None:
     with pytest.raises(ValueError, match="is no URL of an output store"):
         check_store_url(url)
-
-
-def test_more_output_than_config_maps_hold_needs_a_store_and_a_policy_and_the_denial_says_both() -> None:
-    asked = an_execution(limits={"outputBytes": 100_000_000}).spec
-    policy = a_policy(maxLimits={"outputBytes": MAX_STORED_BYTES})
-    assert evaluate(asked, policy).allowed
-    denied = evaluate(asked, capped(policy, MAX_OUTPUT_BYTES))
-    assert denied.message == evaluate(asked, a_policy()).message
-    assert denied.message.startswith(
-        "spec.limits.outputBytes: 100000000 is not allowed by the policy (allowed: at most 16777216; more than "
-        "16777216 needs an output store (Helm value outputStore.url) and a policy whose maxLimits.outputBytes allows "
-        "that)"
-    )
-
-
-def test_a_store_is_no_answer_where_the_policy_allows_less_or_has_more() -> None:
-    small, large = a_policy(maxLimits={"outputBytes": 2048}), a_policy(maxLimits={"outputBytes": 2 * MAX_OUTPUT_BYTES})
-    assert "store" not in evaluate(an_execution(limits={"outputBytes": 4096}).spec, small).message
-    assert "store" not in evaluate(an_execution(limits={"outputBytes": MAX_STORED_BYTES}).spec, large).message
-    assert capped(small, MAX_OUTPUT_BYTES) is small

@@ -20,7 +20,7 @@ from codeexec_api import (
     evaluate,
 )
 from codeexec_api.code_rules import Inquiry
-from codeexec_api.policy import cluster_policy, inheriting, namespace_policy, policy_for, without_store
+from codeexec_api.policy import capped, cluster_policy, inheriting, namespace_policy, policy_for, without_store
 from codeexec_api.v1alpha1.bounds import (
     MAX_BLOCKS,
     MAX_GRANTS,
@@ -30,6 +30,7 @@ from codeexec_api.v1alpha1.bounds import (
     MAX_PERMITS,
     MAX_PIDS,
     MAX_SESSION_SECONDS,
+    MAX_STORED_BYTES,
 )
 from codeexec_api.v1alpha1.limits import SomeLimits
 from codeexec_api.v1alpha1.policy import Approvable
@@ -289,6 +290,35 @@ def test_a_denial_says_where_the_policy_is_kept() -> None:
         denied = evaluate(asking(timeoutSeconds=31), strict(), source=kept)
         assert denied.message.endswith(f". Ask for less, or ask the platform owner to change {kept}")
         assert kept not in evaluate(asking(), strict(), source=kept).message
+
+
+def test_more_output_than_config_maps_hold_needs_a_store_and_a_policy_and_the_denial_says_both() -> None:
+    asked = a_spec(limits={"outputBytes": 100_000_000})
+    policy = a_policy(maxLimits={"outputBytes": MAX_STORED_BYTES})
+    assert evaluate(asked, policy).allowed
+    denied = evaluate(asked, capped(policy, MAX_OUTPUT_BYTES))
+    assert denied.message == evaluate(asked, a_policy()).message
+    assert denied.message.startswith(
+        "spec.limits.outputBytes: 100000000 is not allowed by the policy (allowed: at most 16777216; more than "
+        "16777216 needs an output store (Helm value outputStore.url) and a policy whose maxLimits.outputBytes allows "
+        "that)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("allowed", "asked"),
+    [(2048, 4096), (2048, MAX_OUTPUT_BYTES), (2 * MAX_OUTPUT_BYTES, MAX_STORED_BYTES)],
+)
+def test_a_store_is_no_answer_where_the_policy_allows_less_or_has_more(allowed: int, asked: int) -> None:
+    policy = a_policy(maxLimits={"outputBytes": allowed})
+    denied = evaluate(a_spec(limits={"outputBytes": asked}), policy)
+    assert denied.message.startswith("spec.limits.outputBytes")
+    assert "store" not in denied.message
+
+
+@pytest.mark.parametrize(("allowed", "place", "most"), [(2048, 4096, 2048), (4096, 4096, 4096), (4097, 4096, 4096)])
+def test_a_policy_allows_no_more_output_than_there_is_place_for(allowed: int, place: int, most: int) -> None:
+    assert capped(a_policy(maxLimits={"outputBytes": allowed}), place) == a_policy(maxLimits={"outputBytes": most})
 
 
 def test_every_violation_is_listed() -> None:

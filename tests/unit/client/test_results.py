@@ -280,6 +280,10 @@ def test_no_more_is_read_than_an_execution_can_have(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("executor_client.model.results._MOST_BYTES", 10)
     with pytest.raises(OutputUnavailable, match=r"the stored stderr is not readable: more than 4 bytes"):
         Contents.join([{"stdout.gz": pack(b"x" * 6)}, {"stderr.gz": pack(b"x" * 5)}])
+    assert Contents.join([{"stdout.gz": pack(b"x" * 11)}], stored=True).values == {"stdout": b"x" * 11}
+    monkeypatch.setattr("executor_client.model.results._MOST_STORED_BYTES", 10)
+    with pytest.raises(OutputUnavailable, match=r"more than 10 bytes"):
+        Contents.join([{"stdout.gz": pack(b"x" * 11)}], stored=True)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeexec_api.names import artifact_key, output_name
-from codeexec_api.packing import GZIP_SUFFIX, unpack
+from codeexec_api.packing import GZIP_SUFFIX, pack, unpack
 from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_OUTPUT_BYTES, MAX_OUTPUT_PARTS
 from codeexec_operator.core import output_parts as core
 from codeexec_operator.core.output_parts import STREAMS, OutputPart, StreamName
@@ -111,6 +111,7 @@ def frames_of(written: list[tuple[StreamName, str]], sent: list[list[bytes] | No
 
 @given(written=outputs, sent=files, refused=refusals, frames=st.integers(0, 60))
 @example(written=[("stdout", "€" * 20), ("stdout", "a")], sent=[[b""]], refused=frozenset(), frames=60)
+@example(written=[("stdout", text) for text in ("a" * 60, "b", "c" * 60)], sent=[], refused=frozenset(), frames=60)
 @example(written=[("stdout", "x" * 60)] * 5 + [("stderr", "late")] * 80, sent=[], refused=frozenset({1}), frames=99)
 def test_what_the_record_says_of_output_is_true(
     written: list[tuple[StreamName, str]], sent: list[list[bytes] | None], refused: frozenset[int], frames: int
@@ -197,6 +198,17 @@ def test_what_compresses_well_makes_fewer_parts() -> None:
     assert (count(frames), count([compressed(one) for one in frames])) == (10, 1)
 
 
+def test_what_takes_more_when_compressed_is_held_as_it_is() -> None:
+    """A hostile runner could make parts of any size else: a header of gzip may hold a name of any length."""
+    packed = bytearray(pack(b"x" * 40))
+    packed[3] = 8  # a name follows, which ends with a zero byte
+    packed[10:10] = b"n" * 5000 + b"\0"
+    frame = {"stream": "stdout", "gzip64": base64.b64encode(packed).decode()}
+    transcript = a_transcript(frame, frame)
+    assert not transcript.problem
+    assert (transcript.parts.held_bytes, transcript.parts.count) == (60 + 80 + core._RUN_BYTES, 0)
+
+
 def test_each_part_is_closed_as_soon_as_it_is_full() -> None:
     full = SMALL["PART_BYTES"] - core._RUN_BYTES
     transcript, store = Transcript(), Store()
@@ -219,7 +231,7 @@ def test_little_output_stands_in_the_record_alone(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["x" * 61, "\x01" * 16], ids=["more than the record takes", "more when escaped"])
 def test_much_output_is_referenced_and_its_start_stands_in_the_record(text: str) -> None:
-    transcript = a_transcript(output(text), block_end(), the_end(text))
+    transcript = a_transcript(output(text[:1]), output(text[1:]), block_end(), the_end(text))
     transcript.finish()
     part = transcript.parts.take()
     assert part

@@ -26,10 +26,11 @@ from factories import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api import CodeExecution, PodLimits, Reason, SandboxPoolSpec, sealing
-from codeexec_api.names import EXECUTION_LABEL
+from codeexec_api import CodeExecution, Phase, PodLimits, Reason, SandboxPoolSpec, sealing
+from codeexec_api.names import EXECUTION_LABEL, review_name
 from codeexec_operator.core.keyring import Keyring, SealingKey
 from codeexec_operator.core.payload import (
+    Awaited,
     HeldPayload,
     Payload,
     PayloadProblem,
@@ -46,6 +47,8 @@ from codeexec_operator.core.payload import (
 FETCH = 1234
 FIRST = ("run-1", "uid-0")
 SECOND = ("run-1-1", "uid-1")
+SEALED = {"payloadRef": None, "sealedPayload": {"keyName": "key-1", "data": "YQ=="}}
+REVIEW = review_name("run-1", UID)
 
 
 def test_what_was_announced_is_accepted_in_order() -> None:
@@ -300,6 +303,24 @@ def test_a_payload_may_come_a_little_later_than_its_execution(created: datetime 
     execution = an_execution()
     metadata = execution.metadata.model_copy(update={"creation_timestamp": created})
     assert is_new(execution.model_copy(update={"metadata": metadata}), NOW) is new
+
+
+@pytest.mark.parametrize(
+    ("phase", "spec", "handed_over", "awaited"),
+    [
+        (Phase.STARTING, {}, False, Awaited(payload="run-1")),
+        (Phase.STARTING, SEALED, False, Awaited(key="key-1")),
+        (Phase.AWAITING_APPROVAL, SEALED, False, Awaited(review=REVIEW, key="key-1")),
+        (Phase.RUNNING, {}, True, Awaited()),
+        (Phase.RUNNING, SEALED, True, Awaited()),
+        (Phase.RUNNING, {}, False, Awaited(payload="run-1")),
+        (Phase.DENIED, {}, False, Awaited()),
+    ],
+)
+def test_nothing_is_deleted_that_an_execution_may_still_need(
+    phase: Phase, spec: dict[str, Any], handed_over: bool, awaited: Awaited
+) -> None:
+    assert Awaited.by(an_execution(phase=phase, **spec), handed_over=handed_over) == awaited
 
 
 def test_the_job_is_what_the_runner_needs() -> None:

@@ -36,8 +36,8 @@ from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, Observ
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.placement import is_for_use, serves
 from codeexec_operator.core.pod_template import Template, template_label, template_of
-from codeexec_operator.core.pool import can_start, decide_pool
-from codeexec_operator.core.pool_status import trouble_of
+from codeexec_operator.core.pool import can_start, decide_pool, starts_wanted
+from codeexec_operator.core.pool_status import Unhurried, trouble_of
 from codeexec_operator.core.startup import Timing
 
 TIMING = Timing(
@@ -304,6 +304,32 @@ class TestStarts:
         fault = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")
         assert not can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW, TIMING)
         assert can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW + seconds(1), TIMING)
+
+    @pytest.mark.parametrize(
+        ("replicas", "queued", "starting", "others", "wanted"),
+        [(3, 0, 0, 0, 3), (3, 2, 0, 1, 4), (3, 2, 5, 1, 5), (3, 0, 1, 3, 1), (0, 2, 1, 0, 1)],
+    )
+    def test_it_wants_what_it_lacks_and_what_starts(
+        self, replicas: int, queued: int, starting: int, others: int, wanted: int
+    ) -> None:
+        pool = seen(spec={"replicas": replicas}, queued=queued)
+        assert starts_wanted(pool, starting, others, NOW, TIMING) == wanted
+
+
+class TestStatus:
+    def test_changes_are_written_once_in_a_while(self) -> None:
+        """What changes a status is not to be slowed down by its writes."""
+        status = Plan(status=seen().pool.status)
+        unhurried, timing = Unhurried(), replace(TIMING, pool_status=1)
+
+        def told(result: Plan, after: float) -> Plan:
+            return unhurried.plan(result, NOW + seconds(after), timing)
+
+        assert told(Plan(), 0) == Plan(), "nothing has changed"
+        assert told(status, 5) == Plan(wake_at=NOW + seconds(6))
+        assert told(replace(status, wake_at=NOW + seconds(5.5)), 5.4) == Plan(wake_at=NOW + seconds(5.5))
+        assert told(status, 6) == status
+        assert told(status, 6.5) == Plan(wake_at=NOW + seconds(7.5)), "the next change waits as long"
 
 
 class TestEachPod:

@@ -33,6 +33,7 @@ from factories import (
 from plans import Walk, outcome
 
 from codeexec_api import CodeExecution, Phase, Reason
+from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS
 from codeexec_operator.core.actions import (
     Attach,
     CancelCode,
@@ -56,10 +57,11 @@ from codeexec_operator.core.observed import (
     Sandbox,
     is_blocked,
 )
-from codeexec_operator.core.output_place import stored_at
+from codeexec_operator.core.output_place import CONFIG_MAPS, stored_at
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.transcript import Transcript
 from codeexec_operator.manifests.pod import egress_targets_of
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, start_notice=1.5, grace=5)
@@ -126,6 +128,16 @@ class TestPending:
         assert result.status.code_digest == an_execution().spec.code_digest
         assert result.status.summary.digest == result.status.code_digest.removeprefix("sha256:")[:12]
         assert result.status.observed_generation == 1
+
+    @pytest.mark.parametrize(
+        ("policy", "cpu"), [(a_policy(requests={"cpu": "7m"}), "7m"), (PolicyProblem("wrong"), DEFAULT_REQUESTS["cpu"])]
+    )
+    def test_the_pod_requests_what_the_policy_says_or_the_default_if_that_can_not_be_read(
+        self, policy: Any, cpu: str
+    ) -> None:
+        [action] = plan(starting(sandbox=Sandbox(), policy=policy)).actions
+        assert isinstance(action, CreatePod)
+        assert action.manifest["spec"]["containers"][0]["resources"]["requests"]["cpu"] == cpu
 
     def test_the_kubelets_deadline_is_behind_all_others(self) -> None:
         blocks = [a_raw_block(), a_raw_block()]
@@ -220,7 +232,8 @@ class TestStarting:
         assert DeletePod() in result.actions
 
     def test_hands_the_code_over_after_the_record_and_without_the_payload(self) -> None:
-        result = plan(attached(pod=a_pod(image_id="sha256:1", user_namespace=True)), 2)
+        place = replace(CONFIG_MAPS, fetch_bytes=7)
+        result = plan(attached(pod=a_pod(image_id="sha256:1", user_namespace=True), transcript=Transcript.of(place)), 2)
         assert outcome(result) == (Phase.RUNNING, "CodeStarted")
         assert result.status
         assert result.status.started_at == NOW + seconds(2)
@@ -231,7 +244,7 @@ class TestStarting:
         assert delete == DeletePayload(SECRETS)
         assert isinstance(start, StartCode)
         [job] = start.messages
-        assert job["id"] == UID
+        assert (job["id"], job["fetchBytes"]) == (UID, 7)
         assert "print" not in repr(start)
 
     @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])

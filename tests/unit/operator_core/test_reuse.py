@@ -11,6 +11,7 @@ from factories import (
     NOW,
     OTHER_IMAGE,
     a_policy,
+    a_runner,
     a_sandbox,
     an_execution,
     seconds,
@@ -55,6 +56,12 @@ def template(seen: ObservedPool | None = None) -> Template:
     made = template_of(seen or a_pool())
     assert isinstance(made, Template)
     return made
+
+
+def leaky() -> Member:
+    """A pod whose network was shown to be open, which a policy may put up with."""
+    sandbox = a_sandbox(runner=replace(kept().member.sandbox.runner, ready=a_runner(answered=True).ready))
+    return replace(kept().member, sandbox=sandbox, proven=proof_of(sandbox))
 
 
 def a_tenant(requested_by: str = "user", agent: str = "agent", **limits: Any) -> Tenant:
@@ -161,6 +168,7 @@ UNFIT = {
     "gone": (kept(member=replace(kept().member, sandbox=Sandbox(gone=True))), a_pool(), 1),
     "too old": (kept(since=NOW + seconds(3600)), a_pool(), 3600),
     "not shown to be closed": (kept(member=replace(kept().member, proven=None)), a_pool(), 1),
+    "open under a policy that puts up with it no more": (kept(member=leaky()), a_pool(), 1),
 }
 
 
@@ -173,6 +181,10 @@ def test_a_pod_that_is_not_as_it_has_to_be_is_given_up_and_nobody_gets_it(case: 
 
 
 def test_a_pod_that_is_fit_stays_and_counts() -> None:
+    warned = decide_pool(
+        a_pool(policy=REUSE | {"egressProof": "Warn"}, kept={"pod": kept(member=leaky())}), NOW, TIMING
+    )
+    assert not any(isinstance(one, DropMember) for one in warned.actions)
     plan = decide_pool(a_pool(kept={"pod": kept()}), NOW + seconds(1), TIMING)
     assert not any(isinstance(one, DropMember | CreateMember) for one in plan.actions)
     assert plan.wake_at == NOW + seconds(10)
@@ -213,9 +225,34 @@ def test_a_pool_fills_up_when_pods_that_are_used_have_had_time_to_come_back(
 
 
 def test_it_gives_way_first_where_others_find_no_room() -> None:
-    seen = a_pool(kept={"pod": kept()}, held_until=NOW + seconds(20), unserved=1)
-    plan = decide_pool(seen, NOW + seconds(1), TIMING)
-    assert [one for one in plan.actions if isinstance(one, DropMember)] == [DropMember("pod", gives_way=True)]
+    members = {"never used": replace(kept().member, sandbox=a_sandbox())}
+    pods = {"used up": kept(uses=5), "pod": kept()}
+    seen = a_pool(members=members, kept=pods, replicas=2, held_until=NOW + seconds(5), unserved=1)
+
+    def dropped(at: float) -> list[DropMember]:
+        plan = decide_pool(seen, NOW + seconds(at), TIMING)
+        return [one for one in plan.actions if isinstance(one, DropMember)]
+
+    assert dropped(1) == [DropMember("used up"), DropMember("pod", gives_way=True)]
+    assert dropped(5) == [DropMember("used up")], "by then there is room, or nobody needs it"
+
+
+def test_for_one_that_is_given_up_another_is_made() -> None:
+    plan = decide_pool(a_pool(kept={"pod": kept(uses=5)}), NOW + seconds(1), TIMING)
+    assert [one.name for one in plan.actions if isinstance(one, CreateMember)] == [NAMES[0]]
+
+
+def test_nobody_gets_one_of_another_image_whoever_has_used_it() -> None:
+    pod = kept()
+    other = Waiting(Claim("other", NOW, False, Verdict(OTHER_IMAGE, None), Limits(), tenant=pod.tenant))
+    assert assign_kept([other], {"pod": pod}, template(), a_pool(), NOW, TIMING) == []
+
+
+def test_nobody_in_line_is_looked_at_once_no_pod_is_left() -> None:
+    pod = kept()
+    queue = iter([waiting("a", pod.tenant), waiting("b", pod.tenant), waiting("c", pod.tenant)])
+    assert len(assign_kept(queue, {"pod": pod}, template(), a_pool(), NOW, TIMING)) == 1
+    assert "c" in [one.claim.uid for one in queue]
 
 
 def test_a_connection_that_has_ended_ends_it() -> None:

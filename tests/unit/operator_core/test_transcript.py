@@ -160,6 +160,12 @@ FAULTY = {
     "gzip with another content than its sum": (packed(pack(b"a")[:-8] + pack(b"b")[-8:]), block_end(), the_end("a")),
     "gzip of more than a frame may hold": (packed(pack(b"a" * BOMB)), block_end(), the_end("a" * BOMB)),
     "gzip of more than that in two members": (packed(pack(b"a" * (BOMB - 1)) + pack(b"aa")), block_end(), the_end()),
+    "gzip in two members": (packed(pack(b"a") + pack(b"b")), block_end(), the_end("ab")),
+    "gzip in base64 but for a character": (
+        {"stream": "stdout", "gzip64": "?" + gzip64(pack(b"a"))["gzip64"]},
+        block_end(),
+        the_end("a"),
+    ),
     "gzip of what is no text": (packed(pack(b"\xff")), block_end(), the_end()),
     "gzip of nothing": (packed(pack(b"")), block_end(), the_end()),
     "a file of gzip that is too large": (an_artifact(0, "a", b"x"), {"file": 0} | gzip64(pack(b"x" * BOMB)), the_end()),
