@@ -104,7 +104,7 @@ async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def test_all_requests_are_tried_here() -> None:
-    ask_nothing = {"connect", "close", "ask_first", "measure_writes", "place"}
+    ask_nothing = {"connect", "close", "ask_first", "measure_writes", "place", "files"}
     public = {name for name in dir(Cluster) if not name.startswith("_")} - ask_nothing
     assert public == REQUESTS.keys() | ALIKE.keys()
 
@@ -154,6 +154,8 @@ async def test_a_refusal_says_what_the_api_server_said(proxy: FaultProxy, cluste
 
 ELSEWHERE = {"metadata": {"name": "run-1", "namespace": "default"}}
 """Where the operator has no rights."""
+HASTY = {**OBJECT, "spec": {"serviceAccountName": "not-there-yet"}}
+"""As in a namespace that is so new that it has no service account."""
 
 
 async def test_a_watch_that_says_error_fails_with_what_the_server_said(proxy: FaultProxy, cluster: Cluster) -> None:
@@ -162,14 +164,19 @@ async def test_a_watch_that_says_error_fails_with_what_the_server_said(proxy: Fa
     assert refused.value.status == 410
 
 
-async def test_rights_that_come_a_moment_later_are_waited_for(monkeypatch, proxy: FaultProxy, cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("pod", "lacks"), [(ELSEWHERE, "cannot create resource"), (HASTY, "error looking up service account")]
+)
+async def test_what_comes_a_moment_later_is_waited_for(
+    monkeypatch, proxy: FaultProxy, cluster: Cluster, pod: dict[str, Any], lacks: str
+) -> None:
     """An API server that has just started refuses what it will allow when it knows the Roles."""
     with monkeypatch.context() as now:
         now.setattr(api_server, "_STARTING_SECONDS", 0)
-        refused = await cluster.create_pod(ELSEWHERE)
+        refused = await cluster.create_pod(pod)
     assert refused is not None
     words = refused.message.removeprefix("the API server refused the pod: ")
-    assert "cannot create resource" in words
+    assert lacks in words
     with proxy.fault(CREATE_POD, Answer(403, message=words), times=2) as rule:
         answered = await cluster.create_pod(OBJECT)
     assert rule.met == 2

@@ -40,7 +40,7 @@ ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
 _FOR_GOOD: Final = (400, 403, 413, 422)
 """Answers that another try would get again, unless Kubernetes hasn't counted yet what a quota is for."""
 _STARTING_SECONDS: Final = 10
-"""How long missing rights may be due to an API server that has just started, and doesn't know the Roles yet."""
+"""How long a refusal may be due to an API server or a namespace that is new, and lacks what comes a moment later."""
 _STARTING_PAUSE: Final = 0.5
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
@@ -332,7 +332,7 @@ async def create(api: ApiServer, path: str, body: Mapping[str, Any], fault: Call
         try:
             await unless_there(api.request("POST", path, body, accept=ONLY_ITS_METADATA))
         except ApiException as error:
-            if _lacks_rights(error) and time.monotonic() < give_up:
+            if _may_pass(error) and time.monotonic() < give_up:
                 await asyncio.sleep(_STARTING_PAUSE)
                 continue
             if error.status in _FOR_GOOD and "status unknown for quota" not in str(error.body):
@@ -341,9 +341,10 @@ async def create(api: ApiServer, path: str, body: Mapping[str, Any], fault: Call
         return None
 
 
-def _lacks_rights(error: ApiException) -> bool:
-    """Authorization refused, in the words of Kubernetes' authorization filter; admission has words of its own."""
-    return error.status == 403 and "cannot create resource" in message_of(error)
+def _may_pass(error: ApiException) -> bool:
+    """The API server doesn't know the Roles yet, or the namespace has no service account yet; in Kubernetes' words."""
+    missing = ("cannot create resource", "error looking up service account")
+    return error.status == 403 and any(words in message_of(error) for words in missing)
 
 
 def message_of(error: ApiException) -> str:
