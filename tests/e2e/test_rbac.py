@@ -145,13 +145,14 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Call
     """An execution whose pod goes, and one whose pod is still there when the operator starts again: name of the latter.
 
     Besides, a session that ends, an execution that looks for one in vain, output that expires, a payload that is too
-    large to be held when it is seen, an execution that takes a pod of a pool, one with a way out of the network, one
-    that waits for a human, and a sealing key that is a day old.
+    large to be held when it is seen, an execution that makes a pod of a pool its own, one with a way out of the
+    network, one that waits for a human, and a sealing key that is a day old.
     """
     gone, kept, opened, lost = (a_name(what) for what in ("gone", "kept", "opened", "lost"))
     pool.ready(1)
     pooled = a_name("pooled")
-    admin.submit(pooled, "#" * 600_000, limits={"cpu": "100m", "memory": "96Mi"})
+    long = "import time; time.sleep(2)"  # the pod of shorter code stays the pool's
+    admin.submit(pooled, f"{long} #{'#' * 600_000}", limits={"cpu": "100m", "memory": "96Mi"})
     assert admin.wait_for_phase(pooled, "Succeeded")["status"]["poolName"] == pool.name
     admin.create(a_session(opened, limits={"cpu": "100m"}))
     admin.submit(lost, "print(1)", sessionRef={"name": a_name("nowhere")})
