@@ -9,6 +9,7 @@ from codeexec_api import ExecutionPolicySpec
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.output_room import Share
 from codeexec_operator.adapters.outputs import StoreFailure
+from codeexec_operator.adapters.retries import REQUEST_ERRORS
 from codeexec_operator.adapters.worker import PodWorker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.observed import FrameStream, Observed
@@ -115,20 +116,15 @@ class CodeRun:
         seen, context = self._seen(), self._worker.context
         policy = seen.policy if isinstance(seen.policy, ExecutionPolicySpec) else context.policies.default
         expires_at = now() + timedelta(seconds=policy.output_ttl_seconds)
-        why = "the API server did not accept it"
-
-        async def create() -> None:
-            nonlocal why
-            try:
-                fault = await context.outputs.create_output(seen.execution, part, expires_at)
-            except StoreFailure as error:
-                why = str(error)
-                raise
+        failure, create = "a part of the output was not stored", context.outputs.create_output
+        try:
+            fault = await self._worker.attempt(failure, create, seen.execution, part, expires_at)
+        except REQUEST_ERRORS as error:
+            why = str(error) if isinstance(error, StoreFailure) else "the API server did not accept it"
+            transcript.parts.lose(part, why)
+        else:
             if fault:
                 transcript.parts.lose(part, fault.message)
-
-        if not await self._worker.insist("a part of the output was not stored", create):
-            transcript.parts.lose(part, why)
 
     def cut_off(self) -> None:
         """The connection to the runner has ended."""

@@ -5,7 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.utils.retry import retry_after_seconds  # type: ignore[attr-defined]
@@ -16,6 +16,8 @@ from codeexec_operator.adapters.outputs import StoreFailure
 from codeexec_operator.core import backoff
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REQUEST_ERRORS: Final = (ApiException, *NETWORK_ERRORS)
 """What a request may raise that another try may heal."""
@@ -61,18 +63,32 @@ class Retries:
             logger.info("%s: succeeded after %d failed tries in %.1f s", self._name, self._failures, seconds)
         self._failures, self._told = 0, ""
 
-    async def insist(self, what: str, tries: int, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
-        """Try something at most so often; False if it has failed each time. The log says `what` could not be done."""
-        for left in reversed(range(tries)):
+    async def attempt(self, what: str, tries: int, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """What a call gives, which is tried at most so often. The log says `what` could not be done.
+
+        Raises:
+            Exception: the failure of the last try, one of REQUEST_ERRORS; or what no other try heals.
+        """
+        left = tries
+        while True:
+            left -= 1
             try:
-                await call(*arguments)
+                given = await call(*arguments)
             except REQUEST_ERRORS as error:
                 pause = self.failed(error, what)
-                words = message_of(error) if isinstance(error, ApiException) else _words(error)
-                if left:
-                    await asyncio.sleep(pause)
+                if not left:
+                    words = message_of(error) if isinstance(error, ApiException) else _words(error)
+                    logger.warning("%s: %s, also not by %d tries: %s", self._name, what, tries, words)
+                    raise
+                await asyncio.sleep(pause)
             else:
                 self.succeeded()
-                return True
-        logger.warning("%s: %s, also not by %d tries: %s", self._name, what, tries, words)
-        return False
+                return given
+
+    async def insist(self, what: str, tries: int, call: Callable[..., Awaitable[object]], *arguments: Any) -> bool:
+        """The same for what nothing depends on: False if it has failed each time."""
+        try:
+            await self.attempt(what, tries, call, *arguments)
+        except REQUEST_ERRORS:
+            return False
+        return True

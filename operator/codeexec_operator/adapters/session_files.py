@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -247,7 +247,7 @@ class _Objects:
             StoreDamage: another object is there.
         """
         sha256 = sha256_hex(data)
-        await self._insist("files were not stored", lambda: self._files.keep(*self._place, sha256, data))
+        await self._worker.attempt("files were not stored", self._files.keep, *self._place, sha256, data)
         return sha256
 
     async def load(self, sha256: str) -> bytes:
@@ -257,24 +257,4 @@ class _Objects:
             StoreFailure: the store did not give it.
             StoreDamage: it is not as it was put there.
         """
-        loaded: list[bytes] = []
-
-        async def load() -> None:
-            loaded.append(await self._files.load(*self._place, sha256))
-
-        await self._insist("files were not read", load)
-        return loaded[-1]
-
-    async def _insist(self, failed: str, call: Callable[[], Awaitable[None]]) -> None:
-        why = StoreFailure(failed)
-
-        async def once() -> None:
-            nonlocal why
-            try:
-                await call()
-            except StoreFailure as error:
-                why = error
-                raise
-
-        if not await self._worker.insist(failed, once):
-            raise why
+        return await self._worker.attempt("files were not read", self._files.load, *self._place, sha256)

@@ -169,8 +169,16 @@ class Worker(ABC):
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def insist(self, failure: str, call: Callable[..., Awaitable[None]], *arguments: Any) -> bool:
-        """Try some times what nothing depends on. False, and `failure` in the log, if it does not succeed."""
+    async def attempt(self, failure: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """What a call gives, which is tried some times. If it does not succeed, `failure` is in the log.
+
+        Raises:
+            Exception: see `Retries.attempt`.
+        """
+        return await Retries(self.name, self.context.telemetry.metrics).attempt(failure, _TRIES, call, *arguments)
+
+    async def insist(self, failure: str, call: Callable[..., Awaitable[object]], *arguments: Any) -> bool:
+        """The same for what nothing depends on: False if it does not succeed."""
         return await Retries(self.name, self.context.telemetry.metrics).insist(failure, _TRIES, call, *arguments)
 
     async def _run(self) -> None:

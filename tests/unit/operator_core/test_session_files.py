@@ -94,15 +94,15 @@ class Session:
             meta=a_session().metadata,
             run_in_background=self._run_in_background,
             wake=lambda: None,
-            insist=self._insist,
+            attempt=self._attempt,
         )
         self.files = SessionFiles(worker, PodLimits())
 
     def _run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
         self.tasks.append(asyncio.create_task(job))
 
-    async def _insist(self, failure: str, call: Any) -> bool:
-        return await Retries("session", Metrics("0")).insist(failure, TRIES, call)
+    async def _attempt(self, failure: str, call: Any, *arguments: Any) -> Any:
+        return await Retries("session", Metrics("0")).attempt(failure, TRIES, call, *arguments)
 
     async def store(self, pod: Pod) -> Any:
         await self.files.act(actions.StoreFiles(), pod.connection, needed=False)

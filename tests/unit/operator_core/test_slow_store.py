@@ -55,7 +55,7 @@ class Pod(PlayedPod):
             meta=execution.metadata,
             run_in_background=self._run_in_background,
             wake=lambda: None,
-            insist=self._insist,
+            attempt=self._attempt,
         )
         seen: Any = lambda: Observed(execution, a_policy(), NOW)  # noqa: E731
         self.run, self.read, self.ended = CodeRun(worker, seen), 0, asyncio.Event()
@@ -65,8 +65,8 @@ class Pod(PlayedPod):
     def _run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
         self.tasks.append(asyncio.create_task(job))
 
-    async def _insist(self, failure: str, call: Any) -> bool:
-        return await Retries("run", Metrics("0")).insist(failure, TRIES, call)
+    async def _attempt(self, failure: str, call: Any, *arguments: Any) -> Any:
+        return await Retries("run", Metrics("0")).attempt(failure, TRIES, call, *arguments)
 
     async def start(self) -> None:
         self.run._frames = FrameStream.OPEN
