@@ -44,7 +44,7 @@ async def keeper(stage, operator, admin, store):
     yield other
     await in_thread(other.end)
     await in_thread(stage.free_lease)
-    await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "executionpolicy", "default")
+    await in_thread(admin.delete, "executionpolicy", "default", wait=True)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ async def test_a_call_that_waits_for_a_session_to_wake_is_told_why_and_runs_in_t
         notice = await in_thread(heard.get, True, 30)
         assert (notice.reason, session.name in notice.message) == ("PodStarting", True)
         assert "the image is being pulled" in notice.message
-        await in_thread(stage.admin.kubectl, "-n", SANDBOX, "delete", "pod", status(session)["podName"])
+        await in_thread(stage.admin.delete, "pod", status(session)["podName"], wait=True)
         await in_thread(wait_for, "it to sleep on", lambda: status(session)["reason"] == "PodLost")
     assert (await running).stdout == SHOWN
     await session.end()
@@ -284,4 +284,4 @@ async def test_without_a_store_no_session_may_sleep_and_the_denial_says_what_to_
         with pytest.raises(SessionDenied, match=r"sleep_after=60 is not allowed .*outputStore\.url"):
             await client.open_session(asking(), sleep_after_seconds=60, wait=True)
     finally:
-        await in_thread(admin.kubectl, "-n", SANDBOX, "delete", "executionpolicy", "default")
+        await in_thread(admin.delete, "executionpolicy", "default", wait=True)
