@@ -18,10 +18,10 @@ from typing import Any, Final, Self, TypeAlias
 
 from codeexec_api.audit import GENESIS, in_utc
 from codeexec_api.audit_findings import FindingKind, Found, LogLine
+from codeexec_api.digests import SHA256_HEX
 
 FORMAT: Final = 1
 _FILE: Final = re.compile(r"[0-9]{10}\.jsonl")
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 Versions: TypeAlias = Mapping[str, int]
 """A resource version for each kind of record, by its plural."""
@@ -80,7 +80,7 @@ class Header:
                 up_to=None if up_to is None else {str(plural): int(version) for plural, version in up_to.items()},
                 lines={str(chain): int(number) for chain, number in found["lines"].items()},
             )
-            if found["format"] == FORMAT and _SHA256.fullmatch(header.previous):
+            if found["format"] == FORMAT and SHA256_HEX.fullmatch(header.previous):
                 return header
         except (ValueError, KeyError, TypeError, AttributeError):
             pass

@@ -1,7 +1,12 @@
 """SHA-256 digests of code: one way to compute each, for the client, the operator and auditors."""
 
 import hashlib
+import re
 from collections.abc import Iterable
+from typing import Final
+
+SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
+"""What `sha256_hex` gives."""
 
 
 def sha256_hex(data: bytes) -> str:

@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from codeexec_api.digests import SHA256_HEX
+
 BUNDLE_TYPES: Final = (
     "application/vnd.dev.sigstore.bundle.v0.3+json",
     "application/vnd.dev.sigstore.bundle+json;version=0.3",
@@ -150,6 +152,6 @@ def _signed_image(payload: bytes) -> str:
         raise ValueError(f"its predicate is {str(statement['predicateType'])[:200]} (allowed: {SIGN_PREDICATE})")
     (subject,) = statement["subject"]
     digest = str(subject["digest"]["sha256"])
-    if not re.fullmatch("[0-9a-f]{64}", digest):
+    if not SHA256_HEX.fullmatch(digest):
         raise ValueError("it names no digest")
     return digest

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from codeexec_api.digests import SHA256_HEX
 from codeexec_api.v1alpha1.bounds import MAX_STORE_URL, PART_PATTERN, STORE_URL_PATTERN
 
 MAX_OBJECT_BYTES: Final = 2 * 1024 * 1024
@@ -17,7 +18,6 @@ STORE_VARIABLE: Final = "CODEEXEC_OUTPUT_STORE"
 _URL: Final = re.compile(STORE_URL_PATTERN)
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_SHA256: Final = re.compile("[0-9a-f]{64}")
 _PART: Final = re.compile(PART_PATTERN)
 _KEY: Final = re.compile(r"[a-z0-9.-]{1,64}")
 
@@ -46,9 +46,7 @@ def object_path(namespace: str, uid: str, part: str) -> str:
     Raises:
         ValueError: the namespace or the UID isn't what the API server makes, or no part has this name.
     """
-    if not (_NAMESPACE.fullmatch(namespace) and _UID.fullmatch(uid) and _PART.fullmatch(part)):
-        raise ValueError(f"no object of an output store has the name {namespace!r}/{uid!r}/{part!r}")
-    return f"{namespace}/{uid}/{part}"
+    return _path(namespace, uid, part, _PART)
 
 
 def content_path(namespace: str, uid: str, sha256: str) -> str:
@@ -57,9 +55,13 @@ def content_path(namespace: str, uid: str, sha256: str) -> str:
     Raises:
         ValueError: the namespace or the UID isn't what the API server makes, or that is no digest.
     """
-    if not (_NAMESPACE.fullmatch(namespace) and _UID.fullmatch(uid) and _SHA256.fullmatch(sha256)):
-        raise ValueError(f"no object of an output store has the name {namespace!r}/{uid!r}/{sha256!r}")
-    return f"{namespace}/{uid}/{sha256}"
+    return _path(namespace, uid, sha256, SHA256_HEX)
+
+
+def _path(namespace: str, uid: str, name: str, allowed: re.Pattern[str]) -> str:
+    if not (_NAMESPACE.fullmatch(namespace) and _UID.fullmatch(uid) and allowed.fullmatch(name)):
+        raise ValueError(f"no object of an output store has the name {namespace!r}/{uid!r}/{name!r}")
+    return f"{namespace}/{uid}/{name}"
 
 
 def below(root: str, path: str) -> str:

@@ -284,8 +284,6 @@ class ExecutionWorker(PodWorker):
             await self.place.abandon_session()
         self.place.leave()
         if self.deleted and self.place.started and self._seen.execution.status.pool_name:
-            # It may not be adopted yet, so nobody else would.
-            delete = self.context.cluster.delete_pod
-            await self.insist("its pod was not deleted", delete, self.meta.namespace, self.pod_name)
+            await self.discard_pod(self.pod_name)  # it may not be adopted yet, so nobody else would
         self._forget(self)
         await super()._end()

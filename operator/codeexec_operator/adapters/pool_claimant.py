@@ -145,8 +145,7 @@ class SessionClaimant(PoolClaimant):
         worker, pod = self._worker, self._worker.sandbox.pod
         from_pool = self._from_pool or self._session().status.pool_name
         if worker.deleted and from_pool and not (pod and pod.owner == worker.meta.uid):
-            delete = worker.context.cluster.delete_pod
-            await worker.insist("its pod was not deleted", delete, worker.meta.namespace, worker.pod_name)
+            await worker.discard_pod(worker.pod_name)
         self.leave()
 
     def leave(self) -> None:

@@ -222,8 +222,7 @@ class SessionWorker(PodWorker):
 
     def _delete(self, pod: str) -> None:
         if pod:
-            delete = self.context.cluster.delete_pod
-            self.run_in_background(self.insist("its pod was not deleted", delete, self.meta.namespace, pod))
+            self.run_in_background(self.discard_pod(pod))
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """The pod was seen, changed or deleted. Of a session that sleeps, or has slept, there may be an older one."""

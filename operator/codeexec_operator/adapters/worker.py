@@ -302,6 +302,10 @@ class PodWorker(Worker):
             self.sandbox = replace(self.sandbox, gone=True)
             self.wake()
 
+    async def discard_pod(self, name: str) -> None:
+        """Delete a pod that nobody looks after any more."""
+        await self.insist("its pod was not deleted", self.context.cluster.delete_pod, self.meta.namespace, name)
+
     def _look(self) -> None:
         if self.connection:
             self.sandbox = replace(self.sandbox, runner=self.connection.view)

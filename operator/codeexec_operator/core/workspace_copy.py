@@ -7,13 +7,13 @@ awake. The list holds a digest for each file, and the record holds the digest of
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self
 
 from codeexec_api import PodLimits, Reason, StoredFiles
+from codeexec_api.digests import SHA256_HEX
 from codeexec_api.names import artifact_key
 from codeexec_api.output_store import dump_part, load_part
 from codeexec_api.packing import GZIP_SUFFIX, pieces_of
@@ -27,7 +27,6 @@ from codeexec_operator.core.transcript import content_of
 
 FILES_JOB: Final = "files-"
 """What the names of jobs begin with that list the workspace of a session. UIDs of executions don't."""
-_SHA256: Final = re.compile("[0-9a-f]{64}")
 _MODES: Final = 0o777
 
 
@@ -70,7 +69,7 @@ class Entry:
         check_workspace_path(path.removesuffix("/"))
         if not (type(mode) is type(size) is int and 0 <= mode <= _MODES and 0 <= size <= MAX_STORED_BYTES):
             raise ValueError("a mode or a size that no file has")
-        if not (size == 0 and not sha256 if path.endswith("/") else _SHA256.fullmatch(sha256)):
+        if not (size == 0 and not sha256 if path.endswith("/") else SHA256_HEX.fullmatch(sha256)):
             raise ValueError("a folder with content, or a file without a digest")
         return cls(path, mode, size, sha256 or "")
 
