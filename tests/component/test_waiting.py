@@ -52,6 +52,7 @@ def delayed(record: dict) -> tuple[str, str]:
     return found["status"], found["reason"]
 
 
+@pytest.mark.suspect
 @pytest.mark.parametrize("kind", ["pod of its own", "session"])
 async def test_who_finds_no_room_hears_who_has_it_and_starts_once_there_is_some(
     operator, stage, client, asking, agent, one_place, admin, kind

@@ -10,8 +10,9 @@ from codeexec_operator.core.actions import DropMember, Plan
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.startup import Timing
 
-_FRESH_SECONDS: Final = 1
-"""How old an answer may be: many may ask at the same time."""
+_REST: Final = 9
+"""An answer is valid for this many times as long as the look took: looks take a tenth of the time at most."""
+_LONGEST_REST_SECONDS: Final = 1
 
 
 @dataclass
@@ -27,19 +28,26 @@ class Rooms:
     Args:
         look: what has pods in a namespace.
         wake: called with a namespace when its pools have to look again.
+        clock: gives seconds.
     """
 
-    def __init__(self, look: Callable[[str], Room], wake: Callable[[str], None]) -> None:
-        self._look, self._wake = look, wake
+    def __init__(
+        self,
+        look: Callable[[str], Room],
+        wake: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look, self._wake, self._clock = look, wake, clock
         self._rooms: dict[str, tuple[float, Room]] = {}
         self._needs: dict[str, dict[str, _Need]] = {}
 
     def of(self, namespace: str) -> Room:
         """What has pods there."""
-        at, room = self._rooms.get(namespace, (float("-inf"), Room()))
-        if time.monotonic() >= at + _FRESH_SECONDS:
-            room = self._look(namespace)
-            self._rooms[namespace] = time.monotonic(), room
+        began = self._clock()
+        until, room = self._rooms.get(namespace, (began, Room()))
+        if began >= until:
+            room, ended = self._look(namespace), self._clock()
+            self._rooms[namespace] = ended + min(_REST * (ended - began), _LONGEST_REST_SECONDS), room
         return room
 
     def know(self, namespace: str, uid: str, now: datetime, *, needs: bool) -> None:

@@ -16,10 +16,12 @@ class Stage:
     def __init__(self) -> None:
         self.woken: list[str] = []
         self.looked: list[str] = []
-        self.rooms = Rooms(self._look, self.woken.append)
+        self.time, self.look_seconds = 0.0, 0.0
+        self.rooms = Rooms(self._look, self.woken.append, lambda: self.time)
 
     def _look(self, namespace: str) -> Room:
         self.looked.append(namespace)
+        self.time += self.look_seconds
         return Room(ready=len(self.looked))
 
     def unserved(self, after: float, namespace: str = "box") -> int:
@@ -49,8 +51,17 @@ def test_who_needs_room_is_served_once_and_again_after_a_pause_but_not_for_ever(
     assert stage.rooms.held_until("box", NOW, TIMING) == NOW + timedelta(seconds=20)
 
 
-def test_what_has_pods_is_looked_up_once_for_many_who_ask() -> None:
+def test_who_has_pods_is_as_it_is_now_unless_looking_takes_long() -> None:
     stage = Stage()
-    assert [stage.rooms.of("box").ready for _ in range(3)] == [1, 1, 1]
-    assert stage.rooms.of("another").ready == 2
-    assert stage.looked == ["box", "another"]
+    assert [stage.rooms.of("box").ready for _ in range(3)] == [1, 2, 3]
+    stage.look_seconds = 0.01
+    assert [stage.rooms.of("box").ready for _ in range(3)] == [4, 4, 4]
+    assert stage.rooms.of("another").ready == 5
+    stage.time += 0.09
+    assert [stage.rooms.of("box").ready for _ in range(2)] == [6, 6]
+    stage.look_seconds = 10
+    assert stage.rooms.of("third").ready == 7
+    stage.time += 0.9
+    assert stage.rooms.of("third").ready == 7
+    stage.time += 0.11
+    assert stage.rooms.of("third").ready == 8, "an answer rests for a second at most"
