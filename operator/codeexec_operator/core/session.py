@@ -180,6 +180,8 @@ def _sleep_on(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if seen.claimants:
         wake_at = sleep.wake_at(status, now, timing)
         return Plan(wake_at=min(wake_at, end_at)) if now < wake_at else _accept(seen, now, timing)
+    if quiet := sleep.needed_no_more(seen, now):
+        return quiet
     idle = _idle(seen, status.last_used_at or now, now)
     return idle if isinstance(idle, Plan) else Plan(wake_at=min(end_at, idle))
 

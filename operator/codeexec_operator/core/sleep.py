@@ -21,7 +21,7 @@ from codeexec_api import (
 from codeexec_operator.core import delay
 from codeexec_operator.core.actions import KeepAwake, LeavePod, Plan, RestoreFiles, StoreFiles
 from codeexec_operator.core.observed import ObservedSession
-from codeexec_operator.core.outcome import Ending, with_condition
+from codeexec_operator.core.outcome import Ending, waits_no_more, with_condition
 from codeexec_operator.core.session_record import end, moved, use
 from codeexec_operator.core.startup import Timing
 
@@ -93,6 +93,15 @@ def wake_at(status: CodeSessionStatus, now: datetime, timing: Timing) -> datetim
     if asleep is None or asleep.reason == Reason.FILES_STORED.value:
         return now
     return asleep.last_transition_time + timedelta(seconds=timing.wake_retry)
+
+
+def needed_no_more(seen: ObservedSession, now: datetime) -> Plan | None:
+    """The end of a wait for a session that could not be woken; None if the record says of no such wait."""
+    status, message = seen.session.status, "no execution waits for the session any more"
+    conditions = waits_no_more(status.conditions, status.reason, message, now, seen.session.metadata)
+    if conditions == status.conditions:
+        return None
+    return Plan(status=status.model_copy(update={"conditions": conditions}))
 
 
 def woken(seen: ObservedSession, now: datetime, facts: dict[str, Any]) -> CodeSessionStatus:

@@ -20,7 +20,7 @@ from factories import (
 from factories import a_runner as runner
 from plans import Walk, outcome, proof_of
 
-from codeexec_api import CodeSessionStatus, ConditionType, Reason, SessionPhase, StoredFiles, condition
+from codeexec_api import CodeSession, CodeSessionStatus, ConditionType, Reason, SessionPhase, StoredFiles, condition
 from codeexec_operator.core.actions import (
     AskPool,
     CancelStray,
@@ -81,6 +81,10 @@ def plan(observed: ObservedSession, after: float = 0) -> Plan:
 def written(result: Plan) -> CodeSessionStatus:
     assert isinstance(result.status, CodeSessionStatus)
     return result.status
+
+
+def written_to(observed: ObservedSession, result: Plan) -> CodeSession:
+    return observed.session.model_copy(update={"status": written(result)})
 
 
 def shown(result: Plan, kind: str) -> tuple[str, str, str]:
@@ -285,6 +289,17 @@ def test_what_may_pass_costs_no_files_and_is_tried_again(changes: Any, after: fl
     sleeping = asleep(Reason(reason), claimants=BUSY)
     assert plan(sleeping, 9) == Plan(wake_at=NOW + seconds(10))
     assert outcome(plan(sleeping, 10)) == (SessionPhase.STARTING, "Waking")
+
+
+def test_once_nobody_waits_for_it_the_record_of_a_session_that_sleeps_on_says_so() -> None:
+    failed = waking(restoring=Transfer(NOW, NOW, problem="no answer"))
+    left = replace(
+        failed, session=written_to(failed, plan(failed)), claimants=frozenset(), restoring=None, sandbox=Sandbox()
+    )
+    result = plan(left)
+    assert shown(result, "Delayed") == ("False", "StoreUnavailable", "no execution waits for the session any more")
+    assert (written(result).phase, shown(result, "Asleep")[0], result.actions) == (SessionPhase.ASLEEP, "True", ())
+    assert plan(replace(left, session=written_to(left, result)), 1).status is None, "it is said once"
 
 
 def test_a_new_operator_goes_on_with_a_pod_of_a_pool_that_was_taken() -> None:
