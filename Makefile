@@ -153,14 +153,14 @@ with-cluster:
 	$(RUN) $(MAKE) DEPLOYED=yes e2e
 
 without-cluster:
-	@$(RUN) $(MAKE) check
-	$(RUN) $(MAKE) later-component
+	@for part in check component; do $(RUN) $(MAKE) later-$$part; done
 
 # Each line says whose it is.
 beside-%:
 	@$(RUN) $(MAKE) $* 2>&1 | sed -u 's/^/[$*] /'
 
 # When somebody else wants the CPU: a build has dozens of threads and a component test many processes, and both wait well.
+# The tests on the cluster wait for each other, so they go first; the other tiers take what those leave.
 later-%:
 	@$(RUN) nice -n 10 $(MAKE) $*
 

@@ -36,9 +36,9 @@ class Simulator:
     def __init__(self, nodes: int, address: str) -> None:
         script, where = str(_HERE / "simulated_kubelets.py"), ("--address", address, "--namespace", NAMESPACE)
         command = [sys.executable, script, "--nodes", str(nodes), *where]
-        # Not in our session: Ctrl-C is for us, who end it in its turn.
+        # Not in our process group: Ctrl-C is for us, who end it in its turn.
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )
         try:
             self._read()

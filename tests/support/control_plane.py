@@ -89,10 +89,12 @@ class Program:
     def start(self, arguments: Sequence[str]) -> None:
         """Start it, without waiting until it is ready. It ends with the thread that starts it, if not before."""
         assert not self.running, f"{self.name} runs already"
+        # Not in our process group, for Ctrl-C is for us, who end it. But in our session: `nice` counts within one only,
+        # where the kernel groups tasks by session (sched_autogroup).
         command = ["setpriv", "--pdeathsig", "KILL", "--", str(self._binary), *arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0, cwd=self.log.parent
             )
 
     def wait(self, seconds: float = _START_SECONDS) -> None:

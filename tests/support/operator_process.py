@@ -116,7 +116,7 @@ class OperatorProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,
                 cwd=self._folder,
             )
         if ready:
