@@ -129,6 +129,7 @@ def test_a_neighbour_that_has_begun_nothing_of_late_counts_no_more() -> None:
     pacing.begin("neighbour", 0.0)
     pacing.end("neighbour", SLOW, 0.0)
     pacing.begin("busy", 0.0)
+    pacing.begin("busy", RECENT_SECONDS)
     assert pacing.pause("busy", 100, RECENT_SECONDS) == math.inf
     assert pacing.pause("busy", 100, RECENT_SECONDS + 0.1) == 0
 
@@ -145,7 +146,7 @@ def test_what_was_begun_long_ago_is_forgotten() -> None:
     pacing = Pacing()
     for number in range(1000):
         pacing.begin(f"namespace-{number}", number * RECENT_SECONDS)
-        pacing.end(f"namespace-{number}", 0.1, number * RECENT_SECONDS)
+        pacing.end(f"namespace-{number}", number % 2 * 0.1, number * RECENT_SECONDS)
     assert len(pacing._begun) <= 3
     assert not pacing._under_way
     assert not pacing._rest

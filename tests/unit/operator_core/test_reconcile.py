@@ -516,6 +516,12 @@ class TestRunning:
         assert [block.exit_code for block in result.status.blocks] == [exit_code]
         assert result.actions == ()  # the runner ends by itself
 
+    def test_the_record_tells_which_limit_of_time_was_reached(self) -> None:
+        told = a_finished_transcript(124, "DeadlineExceeded")
+        result = plan(running(transcript=told, spec={"timeoutSeconds": 7}))
+        assert result.status
+        assert result.status.message == "the block ran longer than spec.timeoutSeconds (7 s) and was killed"
+
     @pytest.mark.parametrize(
         ("after", "told"), [(0, "0.00s"), (59.99, "59.99s"), (60, "1m0s"), (119.9, "1m59s"), (3661, "61m1s")]
     )

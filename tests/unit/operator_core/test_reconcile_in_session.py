@@ -88,6 +88,7 @@ class TestPending:
         [
             (SessionPhase.READY, "waits for its turn in the session"),
             (SessionPhase.STARTING, "waits for the session to start"),
+            (SessionPhase.ASLEEP, "waits for the session to wake up"),
         ],
     )
     def test_its_record_says_what_it_waits_for(self, phase: SessionPhase, told: str) -> None:

@@ -8,6 +8,7 @@ from factories import (
     CLUSTER_VIEW,
     IMAGE,
     NOW,
+    OTHER_IMAGE,
     TARGET,
     UID,
     a_pod,
@@ -99,6 +100,11 @@ class TestPending:
         [action] = plan(seen()).actions
         assert isinstance(action, CreatePod)
         assert action.manifest["spec"]["activeDeadlineSeconds"] == 60 + LIFETIME + 2 * 5
+
+    def test_it_gets_the_image_that_it_asks_for(self) -> None:
+        result = plan(seen(spec={"image": OTHER_IMAGE}, policy=a_policy(images=[IMAGE, OTHER_IMAGE])))
+        assert isinstance(result.status, CodeSessionStatus)
+        assert result.status.image == OTHER_IMAGE
 
     def test_the_runtime_class_is_recorded_and_used(self) -> None:
         result = plan(seen(policy=a_policy(runtimeClassName="gvisor")))

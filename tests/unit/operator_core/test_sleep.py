@@ -34,6 +34,7 @@ from codeexec_operator.core.actions import (
     RestoreFiles,
     StoreFiles,
 )
+from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.observed import ClaimedView, Fault, ObservedSession, PolicyProblem, Sandbox
 from codeexec_operator.core.placement import has_turn
 from codeexec_operator.core.session import decide_session
@@ -93,6 +94,14 @@ def shown(result: Plan, kind: str) -> tuple[str, str, str]:
 
 
 # --- falling asleep ---
+
+
+def test_only_a_policy_that_lets_sessions_sleep_accepts_one_that_asks_for_it() -> None:
+    result = plan(seen(SessionPhase.PENDING))
+    assert outcome(result) == (SessionPhase.DENIED, "PolicyViolation")
+    assert "spec.sleepAfterSeconds" in written(result).message
+    sleepers = a_policy(sessionSleep={"minAfterSeconds": AFTER})
+    assert outcome(plan(seen(SessionPhase.PENDING, policy=sleepers)))[0] is SessionPhase.STARTING
 
 
 def test_an_idle_session_has_its_files_stored() -> None:
@@ -185,6 +194,7 @@ def test_it_sleeps_until_it_is_idle_for_too_long_or_too_old() -> None:
     assert outcome(plan(asleep(), IDLE)) == (SessionPhase.ENDED, "IdleTimeout")
     old = asleep(status={"last_used_at": NOW + seconds(LIFETIME - 1)})
     assert outcome(plan(old, LIFETIME)) == (SessionPhase.ENDED, "LifetimeExceeded")
+    assert written(plan(old, LIFETIME)).message == "the session reached spec.maxLifetimeSeconds (1000 s)"
     assert outcome(plan(replace(old, claimants=BUSY), LIFETIME)) == (SessionPhase.ENDED, "LifetimeExceeded")
 
 
@@ -256,6 +266,13 @@ def test_files_come_back_before_it_is_ready() -> None:
     assert (written(result).started_at, written(result).last_used_at) == (NOW - seconds(500), NOW - seconds(90))
 
 
+def test_what_a_pod_of_a_pool_has_shown_before_is_not_asked_for_again() -> None:
+    away = {"cluster_view": ClusterView()}
+    assert plan(waking(**away)).actions == ()
+    proven = ClaimedView("default", "default-1", proof_of(a_sandbox(pod=OURS)))
+    assert plan(waking(**away, claimed=proven)) == Plan(actions=(RestoreFiles(STORED),))
+
+
 def test_no_file_gets_into_a_pod_that_has_not_shown_what_it_has_to() -> None:
     open_pod = a_sandbox(pod=OURS, runner=runner(answered=True))
     assert outcome(plan(waking(sandbox=open_pod))) == (SessionPhase.DENIED, "EgressNotEnforced")
@@ -277,7 +294,7 @@ def test_files_that_differ_end_the_session_and_no_code_runs() -> None:
         ({"restoring": Transfer(NOW)}, 120, "StoreUnavailable"),
         ({"sandbox": Sandbox(requested=True)}, 60, "StartTimeout"),
         ({"sandbox": a_sandbox(pod=OURS, gone=True)}, 0, "PodLost"),
-        ({"sandbox": Sandbox(fault=Fault(Reason.QUOTA_EXCEEDED, "used up"))}, 0, "QuotaExceeded"),
+        ({"sandbox": Sandbox(fault=Fault(Reason.QUOTA_EXCEEDED, "used up."))}, 0, "QuotaExceeded"),
     ],
     ids=["store fails", "store takes too long", "no room", "pod lost", "quota"],
 )
@@ -286,6 +303,7 @@ def test_what_may_pass_costs_no_files_and_is_tried_again(changes: Any, after: fl
     assert outcome(result) == (SessionPhase.ASLEEP, reason)
     assert (written(result).stored_files, written(result).sleeps, result.actions) == (STORED, 2, (LeavePod(),))
     assert shown(result, "Delayed")[0] == "True", "executions that wait are told why"
+    assert ".." not in shown(result, "Delayed")[2]
     sleeping = asleep(Reason(reason), claimants=BUSY)
     assert plan(sleeping, 9) == Plan(wake_at=NOW + seconds(10))
     assert outcome(plan(sleeping, 10)) == (SessionPhase.STARTING, "Waking")

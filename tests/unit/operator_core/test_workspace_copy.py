@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import PodLimits
-from codeexec_api.output_store import MAX_OBJECT_BYTES
-from codeexec_api.v1alpha1.bounds import MAX_KEPT_FILES, MAX_STORED_BYTES
+from codeexec_api.names import artifact_key
+from codeexec_api.output_store import MAX_OBJECT_BYTES, dump_part, load_part
+from codeexec_api.packing import GZIP_SUFFIX
+from codeexec_api.v1alpha1.bounds import MAX_KEPT_FILES, MAX_STORED_BYTES, MAX_STORED_PARTS
+from codeexec_operator.core.output_parts import OutputParts
+from codeexec_operator.core.output_place import OutputPlace
 from codeexec_operator.core.workspace_copy import (
     Entry,
     Listing,
@@ -64,6 +69,7 @@ def unpacked(listing: Listing, objects: list[bytes]) -> dict[str, tuple[int, byt
             mode, before = found[message["put"]]
             found[message["put"]] = mode, before + data
         else:
+            assert message["put"] not in found
             found[message["put"]] = message["mode"], data
     return found
 
@@ -113,6 +119,29 @@ def test_a_part_that_is_cut_early_is_an_object_too() -> None:
     assert unpacked(Listing(tuple(copy.entries)), objects) == FILES
 
 
+def test_a_part_is_cut_early_only_if_there_is_something_in_it() -> None:
+    copy = WorkspaceCopy(content=True)
+    copy.take(ANNOUNCED, JOB)
+    assert not copy.cut()
+    copy.take(CONTENT, JOB)
+    assert copy.cut()
+    assert not copy.cut()
+    copy = WorkspaceCopy(content=True)
+    copy.take(ANNOUNCED, JOB)
+    copy.take(CONTENT, JOB)
+    copy.fail("nonsense")
+    assert not copy.cut()
+
+
+def test_a_workspace_of_more_objects_than_a_session_may_keep_makes_no_copy() -> None:
+    copy = WorkspaceCopy(content=True, parts=OutputParts(OutputPlace(fetch_bytes=MAX_STORED_BYTES, parts=1)))
+    for frame in frames(FILES):
+        copy.take(frame, JOB)
+        copy.cut()
+    assert not copy.done
+    assert copy.problem == f"the files make more than {MAX_STORED_PARTS} objects"
+
+
 def test_without_content_it_is_only_a_list() -> None:
     copy, objects = copy_of(FILES, content=False)
     assert (copy.done, objects, len(copy.entries)) == (True, [], 4)
@@ -134,11 +163,14 @@ HOSTILE = {
     "no digest": [ANNOUNCED | {"sha256": None}],
     "a digest that is none": [ANNOUNCED | {"sha256": "../../x"}],
     "a folder with content": [ANNOUNCED | {"path": "a/"}],
+    "a folder with a size": [ANNOUNCED | {"path": "a/", "sha256": None}],
+    "a folder with a digest": [ANNOUNCED | {"path": "a/", "size": 0}],
     "the same path again": [ANNOUNCED, CONTENT, ANNOUNCED | {"artifact": 1, "seq": 2}],
     "a hostile number": [ANNOUNCED | {"artifact": "0"}],
     "other content": [ANNOUNCED, CONTENT | {"data64": "Mg=="}, DONE],
     "more content": [ANNOUNCED, CONTENT | {"data64": "MTE="}],
     "no content": [ANNOUNCED, DONE | {"seq": 1}],
+    "content of another file": [ANNOUNCED, CONTENT | {"file": 1}],
     "content of nothing": [CONTENT | {"seq": 0}],
     "an end that tells not of the whole": [ANNOUNCED, CONTENT, DONE | {"whole": None}],
     "another kind": [{"id": JOB, "seq": 0, "stream": "stdout", "data": "x"}],
@@ -157,6 +189,34 @@ def test_what_does_not_fit_makes_no_copy_and_says_why(told: list[dict[str, Any]]
     assert copy.problem
     copy.take(DONE, JOB)
     assert not copy.done
+
+
+@pytest.mark.parametrize(
+    ("frame", "start"),
+    [
+        ({"id": JOB, "seq": 0, "fault": {"reason": "FileRefused", "message": "x" * 2000}}, ""),
+        ({"id": JOB, "seq": -1, "error": "x" * 2000}, "the runner could not list the files: "),
+    ],
+    ids=["fault", "error"],
+)
+def test_of_what_a_runner_says_of_its_failure_the_start_is_kept(frame: dict[str, Any], start: str) -> None:
+    copy = WorkspaceCopy(content=True)
+    copy.take(frame, JOB)
+    assert copy.problem == start + "x" * 1000
+
+
+def test_all_files_together_are_no_larger_than_a_session_may_keep() -> None:
+    half = ANNOUNCED | {"size": MAX_STORED_BYTES // 2}
+    other = half | {"seq": 1, "artifact": 1, "path": "b"}
+    for told, fits in (
+        ([ANNOUNCED | {"size": MAX_STORED_BYTES}], True),
+        ([half, other], True),
+        ([half, other | {"size": MAX_STORED_BYTES // 2 + 1}], False),
+    ):
+        copy = WorkspaceCopy(content=False)
+        for frame in told:
+            copy.take(frame, JOB)
+        assert bool(copy.problem) is not fits
 
 
 def test_no_more_entries_than_are_kept() -> None:
@@ -199,11 +259,46 @@ def test_objects_that_do_not_hold_what_the_list_says_are_refused() -> None:
             unpacked(listing, objects)
 
 
+def test_a_first_file_that_is_not_the_one_listed_is_refused() -> None:
+    copy, _ = copy_of({"a": (0o644, b"1"), "b": (0o644, b"")})
+    objects = copy_of({"a": (0o644, b"2"), "b": (0o644, b"")})[1]
+    with pytest.raises(ValueError, match="the objects hold another file a"):
+        unpacked(Listing(tuple(copy.entries)), objects)
+
+
+def test_a_file_that_no_object_holds_is_not_put_back_as_an_empty_one() -> None:
+    copy, [data] = copy_of({name: (0o644, name.encode()) for name in ("a", "b", "c")})
+    held = load_part(data)
+    del held[f"{artifact_key(1)}{GZIP_SUFFIX}"]
+    with pytest.raises(ValueError, match="the objects don't hold all files"):
+        unpacked(Listing(tuple(copy.entries)), [dump_part(held)])
+
+
+def test_no_more_of_a_file_is_unpacked_than_the_list_says() -> None:
+    copy, [half] = copy_of({"a": (0o644, b"1")})
+    listing = Listing((replace(copy.entries[0], size=2, sha256=hashlib.sha256(b"11").hexdigest()),))
+    assert unpacked(listing, [half, half]) == {"a": (0o644, b"11")}
+    with pytest.raises(ValueError, match="more than 0 bytes"):
+        unpacked(listing, [half, half, half])
+
+
 def test_the_limit_is_half_of_the_disk() -> None:
     assert most_bytes(PodLimits(ephemeral_storage="10Mi")) == 5 * 2**20
+    assert most_bytes(PodLimits(ephemeral_storage="10000001")) == 5_000_000
     assert most_bytes(PodLimits(ephemeral_storage="1Gi")) == MAX_STORED_BYTES
-    job = build_listing(JOB, PodLimits(ephemeral_storage="10Mi"), content=True)
-    assert (job["fetchBytes"], job["artifacts"]) == (
-        5 * 2**20,
-        {"list": "Whole", "fetch": True, "most": MAX_KEPT_FILES},
-    )
+
+
+def test_the_job_runs_nothing_and_lists_the_whole_workspace_of_the_session() -> None:
+    limits = PodLimits(memory="256Mi", ephemeral_storage="10Mi", pids=64)
+    assert build_listing(JOB, limits, content=True) == {
+        "id": JOB,
+        "session": True,
+        "stateful": False,
+        "blocks": [],
+        "timeoutSeconds": 0,
+        "outputBytes": 0,
+        "fetchBytes": 5 * 2**20,
+        "memoryBytes": 256 * 2**20,
+        "pids": 64,
+        "artifacts": {"list": "Whole", "fetch": True, "most": MAX_KEPT_FILES},
+    }
