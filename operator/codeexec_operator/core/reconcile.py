@@ -95,8 +95,9 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
             read_at = seen.payload_read_at or now
             again_at = read_at + max(timedelta(seconds=timing.payload_retry), (read_at - created) / 2)
             return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadRequest(),))
-        if ending.event is Event.FAULT:  # its session could not start; only what is starting can fail
-            seen = with_status(seen, _in_line(seen, now)) if allowed else knowing(seen, {"phase": Phase.STARTING})
+        if seen.session and ending.event is Event.FAULT:  # its session could not start; only what is starting can fail
+            accepted = _in_line(seen, seen.session, now)
+            seen = with_status(seen, accepted) if allowed else knowing(seen, {"phase": Phase.STARTING})
         return finish(seen, now, ending)
     return _enter(seen, verdict, now, timing) if allowed else ask(seen, verdict, now)
 
@@ -105,8 +106,8 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
     """It may run: get in line where it will."""
     spec, approval = seen.execution.spec, seen.execution.status.approval
     message = f"approved by {approval.approver}" if approval and not verdict.allowed else verdict.message
-    if spec.session_ref:
-        accepted = _in_line(seen, now)
+    if seen.session:
+        accepted = _in_line(seen, seen.session, now)
         at_once = start_in_session(with_status(seen, accepted), now, timing)
         tell_at = seen.since + timedelta(seconds=timing.queue_notice)
         if at_once.status or now >= tell_at or _is_ready(seen):
@@ -123,10 +124,9 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
     return request_pod(with_status(seen, status.model_copy(update=facts)), now, timing)
 
 
-def _in_line(seen: Observed, now: datetime) -> CodeExecutionStatus:
+def _in_line(seen: Observed, view: SessionView, now: datetime) -> CodeExecutionStatus:
     """The status of an execution that was accepted and waits for its session."""
-    session = seen.session.session if seen.session else None
-    message = records.wait_for_session(session.status.phase if session else SessionPhase.PENDING)
+    message = records.wait_for_session(view.session.status.phase)
     return moved(seen, now, Ending(Event.ACCEPTED, Reason.WAITING_FOR_SESSION, message), ConditionType.ACCEPTED)
 
 
