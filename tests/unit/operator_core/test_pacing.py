@@ -113,6 +113,11 @@ def test_what_it_has_under_way_is_bounded() -> None:
     assert pacing.pause("busy", 1, 0.0) == math.inf
     pacing.end("busy", SLOW, 0.0)
     assert pacing.pause("busy", FEW, 0.0) == math.inf, "three are still under way"
+    for _ in range(FEW - 2):
+        pacing.end("busy", SLOW, 0.0)
+    assert pacing.pause("busy", FEW, 0.0) == math.inf, "one is"
+    pacing.end("busy", SLOW, 0.0)
+    assert 0 < pacing.pause("busy", FEW, 0.0) < math.inf, "none is, and it rests"
 
 
 def test_a_namespace_with_little_new_work_is_never_held_up() -> None:
