@@ -157,6 +157,8 @@ class TestPending:
         result = plan(asked(spec={"limits": {limit: found}}))
         assert outcome(result) == (Phase.DENIED, "SessionMismatch")
         assert result.status
+        shown = {one.type: one.status for one in result.status.conditions}
+        assert shown == {"Accepted": "False", "Finished": "True"}, "it was never in line"
         assert f"spec.limits.{limit}: {found} is not the limit of the session" in result.status.message
         assert result.actions == (DeletePayload(SECRETS),)
 
