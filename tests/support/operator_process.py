@@ -116,7 +116,7 @@ class OperatorProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                process_group=0,
+                process_group=0,  # see control_plane.Program.start
                 cwd=self._folder,
             )
         if ready:

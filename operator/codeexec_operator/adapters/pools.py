@@ -22,6 +22,7 @@ from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView
 from codeexec_operator.core.observed_pool import ObservedPool, Tenant, is_usable
 from codeexec_operator.core.outcome import Proven
+from codeexec_operator.core.pacing import rest_after_look
 from codeexec_operator.core.placement import assign, assign_kept, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool, starts_wanted
@@ -33,9 +34,7 @@ logger = logging.getLogger(__name__)
 
 _NAMES: Final = 64
 """Pods that are asked for in one go."""
-_REST: Final = 9
-"""How long a pool does nothing after it was decided about, as a multiple of how long that took."""
-_LONGEST_REST: Final = 0.5
+_LONGEST_REST_SECONDS: Final = 0.5
 
 
 def _names(pool: str) -> tuple[str, ...]:
@@ -210,7 +209,7 @@ class PoolWorker(Worker):
         took = time.perf_counter() - self._looked_at
         await self._carry_out(plan)
         # A pool of a thousand pods takes long to look through, and pods are handed out meanwhile, too.
-        await asyncio.sleep(min(_REST * took, _LONGEST_REST))
+        await asyncio.sleep(rest_after_look(took, _LONGEST_REST_SECONDS))
 
     async def _carry_out(self, plan: Plan) -> None:
         problems = [one.problem for one in plan.actions if isinstance(one, actions.DropMember) and one.problem]

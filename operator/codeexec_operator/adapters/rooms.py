@@ -8,10 +8,9 @@ from typing import Final
 
 from codeexec_operator.core.actions import DropMember, Plan
 from codeexec_operator.core.observed import Room
+from codeexec_operator.core.pacing import rest_after_look
 from codeexec_operator.core.startup import Timing
 
-_REST: Final = 9
-"""An answer is valid for this many times as long as the look took: looks take a tenth of the time at most."""
 _LONGEST_REST_SECONDS: Final = 1
 
 
@@ -47,7 +46,7 @@ class Rooms:
         until, room = self._rooms.get(namespace, (began, Room()))
         if began >= until:
             room, ended = self._look(namespace), self._clock()
-            self._rooms[namespace] = ended + min(_REST * (ended - began), _LONGEST_REST_SECONDS), room
+            self._rooms[namespace] = ended + rest_after_look(ended - began, _LONGEST_REST_SECONDS), room
         return room
 
     def know(self, namespace: str, uid: str, now: datetime, *, needs: bool) -> None:

@@ -29,6 +29,14 @@ _LONGEST_WORK_SECONDS: Final = 1.0
 """What takes longer is waiting for something else than a processor."""
 
 
+def rest_after_look(took: float, longest: float) -> float:
+    """Seconds until many objects are looked at again: nine times as long as the last look took, or `longest` if less.
+
+    So looks take a tenth of the time, unless one takes longer than a ninth of `longest`.
+    """
+    return min(9 * took, longest)
+
+
 class Congestion:
     """How much work of one namespace may be under way, by what requests of the same kind took."""
 

@@ -104,7 +104,7 @@ async def same_work(measure: Callable[[int], Awaitable[int]]) -> None:
 async def test_a_pod_of_one_pool_costs_the_same_however_many_pools_there_are(
     congested: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "_REST", 0)
+    monkeypatch.setattr(pools, "_LONGEST_REST_SECONDS", 0)
     monkeypatch.setattr("codeexec_operator.core.starts.SHARED_SECONDS", 1000)  # by the clock, not for an event
     monkeypatch.setattr(pools, "STARTS_PER_NODE", 4 if congested else 1_000_000)
 
