@@ -1,13 +1,18 @@
 """Measures what a namespace notices when another one floods the operator: `make bench-fairness`.
 
 The cluster is that of the component tier: a real API server, etcd and scheduler, simulated nodes, and the operator as a
-process. A neighbour with ready pods makes CALLS (30) calls without the flood and CALLS beside it, ROUNDS (3) times. The
-flood is FLOOD (10000) executions whose code can't be opened, a tenth as many sessions, LOUD (50) executions with 0.8 MB
-of output and HOSTILE (20) with code that takes long to read. It comes with an agent's rights. The flood and the
-neighbour are processes of their own. VALUES are values of the chart, as JSON. SEATS (600, the API
-server's default) is how many requests the API server takes at a time.
+process. A neighbour with ready pods makes CALLS (100) calls without a flood, CALLS beside a flood in a namespace that
+the operator doesn't serve, and CALLS beside the same flood in a namespace that it serves. There are ROUNDS (3) rounds.
+The flood that is not served is the control: it shows what creating the objects costs the API server, whatever the
+operator does.
 
-Prints p50 and p95 of both, their ratios, the median ratio of the rounds, and how much of a core each process took.
+The flood is FLOOD (10000) executions whose code can't be opened, a tenth as many sessions, LOUD (50) executions with
+0.8 MB of output and HOSTILE (20) with code that takes long to read. It comes with an agent's rights. The flood and the
+neighbour are processes of their own. VALUES are values of the chart, as JSON. SEATS (600, the API server's default) is
+how many requests the API server takes at a time.
+
+Prints p50 and p95 of each, their ratios to the calls without a flood, the median ratios of the rounds, and how much of
+a core each process took.
 """
 
 import asyncio
@@ -18,8 +23,8 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,14 +36,16 @@ from operator_process import OperatorProcess
 from codeexec_api.names import EXECUTION_PLURAL, GROUP, SESSION_PLURAL, VERSION
 from executor_client import ClusterRef, CodeExecutionClient, Limits, PreparedBlock, Request
 
-CALLS: Final = int(os.environ.get("CALLS", "30"))
+CALLS: Final = int(os.environ.get("CALLS", "100"))
 FLOOD: Final = int(os.environ.get("FLOOD", "10000"))
 LOUD: Final = int(os.environ.get("LOUD", "50"))
 HOSTILE: Final = int(os.environ.get("HOSTILE", "20"))
 ROUNDS: Final = int(os.environ.get("ROUNDS", "3"))
 SEATS: Final = int(os.environ.get("SEATS", "600"))
 VALUES: Final = json.loads(os.environ.get("VALUES", "{}"))
-NOISY, QUIET = f"{SANDBOX}-noisy", f"{SANDBOX}-quiet"
+NOISY, QUIET, UNSERVED = f"{SANDBOX}-noisy", f"{SANDBOX}-quiet", f"{SANDBOX}-unserved"
+AGENT: Final = "codeexec-agent"
+FLOODS: Final = {"flood, not served": UNSERVED, "flood": NOISY}
 READY: Final = CALLS + 5
 ASKED: Final = Request(agent="fair", timeout_seconds=300, limits=Limits(**LIMITS))
 FLOODING: Final = Path(__file__).parents[1] / "support" / "flooding.py"
@@ -75,18 +82,27 @@ def fill_pool(stage: Stage) -> None:
     wait_for(f"{READY} pods to be ready", lambda: status().get("readyReplicas") == READY, 180)
 
 
-def has_begun(stage: Stage) -> bool:
+def add_unserved(stage: Stage) -> None:
+    """A namespace that the operator doesn't know, with an agent of the same rights."""
+    stage.admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": UNSERVED}})
+    subject = {"kind": "ServiceAccount", "name": AGENT, "namespace": UNSERVED}
+    for kind, changes in (("serviceaccount", {}), ("role", {}), ("rolebinding", {"subjects": [subject]})):
+        served = stage.admin.get(kind, AGENT, NOISY)
+        stage.admin.apply({**served, "metadata": {"name": AGENT, "namespace": UNSERVED}, **changes})
+
+
+def has_begun(stage: Stage, namespace: str) -> bool:
     """True if there is an execution of the flood."""
-    path = f"/apis/{GROUP}/{VERSION}/namespaces/{NOISY}/{EXECUTION_PLURAL}"
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{EXECUTION_PLURAL}"
     return bool(stage.admin.connection.json("GET", path, limit=1)["items"])
 
 
-def clean_up(stage: Stage) -> None:
+def clean_up(stage: Stage, namespace: str) -> None:
     """What is left of the flood."""
     for plural in (SESSION_PLURAL, EXECUTION_PLURAL):
-        path = f"/apis/{GROUP}/{VERSION}/namespaces/{NOISY}/{plural}"
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}"
         wait_for(f"the {plural} of the flood to be gone", lambda path=path: _is_empty(stage, path), 300)
-    wait_for("the pods of the flood to be gone", lambda: not stage.pods(NOISY), 300)
+    wait_for("the pods of the flood to be gone", lambda: not stage.pods(namespace), 300)
 
 
 def _is_empty(stage: Stage, path: str) -> bool:
@@ -116,50 +132,69 @@ def _cpu_seconds(pid: int) -> float:
 
 
 async def play(stage: Stage, operator: OperatorProcess) -> None:
-    """Both measurements, in turns."""
+    """All measurements, in turns."""
     rules = [{"imports": ["os"], "action": "Note"}]
     stage.admin.apply(stage.a_policy(NOISY, codeRules=rules))
-    kubeconfigs = {name: stage.agent_kubeconfig(name) for name in (NOISY, QUIET)}
+    kubeconfigs = {name: stage.agent_kubeconfig(name) for name in (NOISY, QUIET, UNSERVED)}
     command = (sys.executable, __file__, kubeconfigs[QUIET])
     neighbour = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, start_new_session=True)
     processes = {name: one.pid for name, one in stage.plane.programs.items()}
     processes |= {"operator": operator.pid, "nodes": os.getpid(), "neighbour": neighbour.pid}
-    ratios = []
+    ratios: dict[str, list[tuple[float, ...]]] = {name: [] for name in FLOODS}
     for number in range(ROUNDS + 1):  # the first to warm up
         fill_pool(stage)
         meter = Meter(processes)
-        alone, shares_alone = await calls(neighbour), meter.shares()
+        alone = _percentiles(await calls(neighbour))
         if not number:
             continue
-        fill_pool(stage)
-        flooding = (sys.executable, str(FLOODING), kubeconfigs[NOISY], NOISY)
-        numbers = map(str, (FLOOD, FLOOD // 10, LOUD, HOSTILE))
-        flood = await asyncio.create_subprocess_exec(*flooding, *numbers, start_new_session=True)
-        wait_for("the flood to begin", lambda: has_begun(stage), 180)
-        meter = Meter(processes | {"flood": flood.pid})
-        beside, shares_beside = await calls(neighbour), meter.shares()
-        rows = [_row("alone", alone), _row("beside the flood", beside)]
-        ratios.append((rows[1][1] / rows[0][1], rows[1][2] / rows[0][2]))
-        print(f"round {number:<12}{'p50':>10}{'p95':>10}   CPU, of a core")
-        for (name, p50, p95), shares in zip(rows, (shares_alone, shares_beside), strict=True):
-            print(f"{name:18}{p50:7.0f} ms{p95:7.0f} ms   {shares}")
-        print(f"{'ratio':18}{ratios[-1][0]:10.2f}{ratios[-1][1]:10.2f}", flush=True)
-        if flood.returncode is not None:
-            print("the flood was over before the calls: choose a larger FLOOD")
-        else:
-            flood.terminate()
-        await flood.wait()
-        clean_up(stage)
-    p50, p95 = (statistics.median(one) for one in zip(*ratios, strict=True))
-    print(f"{'median ratio':18}{p50:10.2f}{p95:10.2f}")
+        print(f"round {number:<14}{'p50':>10}{'p95':>10}{'ratios':>14}   CPU, of a core")
+        _print_row("alone", alone, "", meter.shares())
+        for name, namespace in FLOODS.items():
+            fill_pool(stage)
+            async with _flood(stage, kubeconfigs[namespace], namespace) as flood:
+                meter = Meter(processes | {"flood": flood.pid})
+                beside = _percentiles(await calls(neighbour))
+                shares = meter.shares()
+            times_alone = tuple(one / of for one, of in zip(beside, alone, strict=True))
+            ratios[name].append(times_alone)
+            _print_row(name, beside, _both(times_alone), shares)
+    for name, rounds in ratios.items():
+        print(f"{name}: median ratios{_both([statistics.median(one) for one in zip(*rounds, strict=True)])}")
     assert neighbour.stdin
     neighbour.stdin.close()
     await neighbour.wait()
 
 
-def _row(name: str, times: list[float]) -> tuple[str, float, float]:
+@asynccontextmanager
+async def _flood(stage: Stage, kubeconfig: str, namespace: str) -> AsyncIterator[Process]:
+    """A flood that has begun, and that is gone at the end."""
+    numbers = map(str, (FLOOD, FLOOD // 10, LOUD, HOSTILE))
+    command = (sys.executable, str(FLOODING), kubeconfig, namespace, *numbers)
+    flood = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+    try:
+        wait_for("the flood to begin", lambda: has_begun(stage, namespace), 180)
+        yield flood
+    finally:
+        if flood.returncode is not None:
+            print("the flood was over before the calls: choose a larger FLOOD")
+        else:
+            flood.terminate()
+        await flood.wait()
+        clean_up(stage, namespace)
+
+
+def _percentiles(times: Sequence[float]) -> tuple[float, float]:
     twentieths = statistics.quantiles(times, n=20)
-    return name, twentieths[9], twentieths[18]
+    return twentieths[9], twentieths[18]
+
+
+def _both(ratios: Sequence[float]) -> str:
+    return f"{ratios[0]:7.2f}{ratios[1]:7.2f}"
+
+
+def _print_row(name: str, percentiles: tuple[float, float], ratios: str, shares: str) -> None:
+    p50, p95 = percentiles
+    print(f"{name:20}{p50:7.0f} ms{p95:7.0f} ms{ratios:14}   {shares}", flush=True)
 
 
 def main() -> None:
@@ -170,6 +205,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         values = {"resourceQuota": {**quotas, "configMaps": 100_000}, **VALUES}
         with Stage(Path(folder), namespaces=(NOISY, QUIET), values=values, api_server_arguments=seats) as stage:
+            add_unserved(stage)
             operator = stage.operator(direct=True)
             operator.start()
             try:

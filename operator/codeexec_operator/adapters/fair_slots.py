@@ -24,9 +24,13 @@ class FairSlots:
         self._waiting: Final[OrderedDict[str, deque[asyncio.Future[None]]]] = OrderedDict()
         """In the order of the next turns."""
 
+    def free_for(self, namespace: str) -> bool:
+        """Whether this namespace can take a slot without waiting."""
+        return bool(self._free) and self._may_have(namespace) and namespace not in self._waiting
+
     async def take(self, namespace: str) -> None:
         """Wait for a slot, and take it."""
-        if self._free and self._may_have(namespace) and namespace not in self._waiting:
+        if self.free_for(namespace):
             self._hand_to(namespace)  # whoever waits holds all that a namespace may have
             return
         place = asyncio.get_running_loop().create_future()

@@ -7,11 +7,10 @@ writes wait, too. When shares are short, the execution that has had one longest 
 
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any, Final, Protocol
-from weakref import WeakValueDictionary
 
-from codeexec_operator.adapters.byte_budget import ByteBudget
+from codeexec_operator.adapters.fair_slots import FairSlots
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +20,6 @@ SHARE_BYTES: Final = 4 * 1024 * 1024
 """A part of the output with its order, the longest line, and the copies that are made of a part while it is stored."""
 ROOM_BYTES: Final = 128 * 1024 * 1024
 """All shares together, so 32 executions have one."""
-_ALL: Final = ""
 
 
 class Holder(Protocol):
@@ -93,16 +91,16 @@ class Share:
 
 
 class OutputRoom:
-    """All shares. One namespace has at most half of them."""
+    """All shares. One namespace has at most half of them, and namespaces that wait for one take turns."""
 
     def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
-        self._half = max(SHARE_BYTES, room_bytes // 2)
-        self._room = ByteBudget(room_bytes)
-        self._rooms: WeakValueDictionary[str, ByteBudget] = WeakValueDictionary()
-        self._taken: dict[Share, ByteBudget] = {}
+        shares = room_bytes // SHARE_BYTES
+        self._half = max(1, shares // 2)
+        self._slots = FairSlots(shares, self._half)
+        self._taken: dict[Share, None] = {}
         """Who has had a share longest is first."""
         self._waiting: Counter[str] = Counter()
-        """How many wait until another one of their namespace gives its share back; as _ALL, until anybody does."""
+        """How many of each namespace wait."""
 
     @property
     def taken_bytes(self) -> int:
@@ -110,38 +108,37 @@ class OutputRoom:
         return SHARE_BYTES * len(self._taken)
 
     async def take(self, share: Share) -> None:
-        """Wait for a share, behind those that came before."""
-        of_namespace = self._rooms.setdefault(share.namespace, ByteBudget(self._half))
-        await self._wait(of_namespace, share.namespace)
+        """Wait for a share."""
+        waits: Counter[str] = Counter() if self._slots.free_for(share.namespace) else Counter([share.namespace])
+        self._waiting += waits
         try:
-            await self._wait(self._room, _ALL)
-        except BaseException:
-            of_namespace.give(SHARE_BYTES)
-            raise
+            self.press()
+            await self._slots.take(share.namespace)
+        finally:
+            self._waiting -= waits
         share.taken, share.refuses = True, False
-        self._taken[share] = of_namespace
+        self._taken[share] = None
         self.press()
 
     def give(self, share: Share) -> None:
         """Give a share back."""
         share.taken = False
-        self._taken.pop(share).give(SHARE_BYTES)
-        self._room.give(SHARE_BYTES)
-
-    async def _wait(self, budget: ByteBudget, whose: str) -> None:
-        self._waiting[whose] += 1
-        try:
-            self.press()
-            await budget.take(SHARE_BYTES)
-        finally:
-            self._waiting[whose] -= 1
-            if not self._waiting[whose]:
-                del self._waiting[whose]
+        del self._taken[share]
+        self._slots.give(share.namespace)
 
     def press(self) -> None:
         """Have as many shares given back as others wait for, as far as that can be."""
-        for whose, count in list(self._waiting.items()):
-            asked = [one for one in self._taken if whose in (_ALL, one.namespace)]
-            missing = count - sum(one.shortening for one in asked)
-            for one in [one for one in asked if not (one.shortening or one.refuses)][: max(0, missing)]:
-                one.shorten()
+        held = Counter(one.namespace for one in self._taken)
+        of_all = 0
+        for namespace, count in self._waiting.items():
+            may_have = min(count, self._half - held[namespace])
+            of_all += may_have
+            _shorten(count - may_have, [one for one in self._taken if one.namespace == namespace])
+        _shorten(of_all, self._taken)
+
+
+def _shorten(count: int, shares: Collection[Share]) -> None:
+    """So many of these, the first ones first. Those that are being shortened count."""
+    missing = count - sum(one.shortening for one in shares)
+    for one in [one for one in shares if not (one.shortening or one.refuses)][: max(0, missing)]:
+        one.shorten()

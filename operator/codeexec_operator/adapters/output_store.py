@@ -14,6 +14,7 @@ from codeexec_api.digests import sha256_hex
 from codeexec_api.names import part_name
 from codeexec_api.output_store import MAX_OBJECT_BYTES, below, content_path, dump_part, object_path
 from codeexec_api.store_files import StoreFiles, in_thread, open_store
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.outputs import StoreDamage, StoreFailure
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.output_parts import OutputPart
@@ -25,6 +26,8 @@ CALL_SECONDS: Final = 15
 """How long one try may take, with the wait for a thread. As long as the API server has for an answer."""
 THREADS: Final = 8
 """Calls at the same time. A call that hangs keeps its thread."""
+THREADS_OF_ONE: Final = 4
+"""Of these, at most so many for one namespace. Namespaces that wait take turns."""
 _WORDS: Final = 300
 """Characters of the store's own words in a record."""
 
@@ -44,7 +47,7 @@ class OutputStore:
     def __init__(self, files: StoreFiles, root: str, place: OutputPlace, *, seconds: float = CALL_SECONDS) -> None:
         self.place: Final = place
         self._files, self._root, self._seconds = files, root, seconds
-        self._free = asyncio.Semaphore(THREADS)
+        self._threads = FairSlots(THREADS, THREADS_OF_ONE)
         self._may_send: Callable[[], object] = lambda: None
 
     @classmethod
@@ -80,20 +83,20 @@ class OutputStore:
         path = below(self._root, object_path(meta.namespace, meta.uid, part_name(part.frames)))
         data = dump_part(part.contents)
         self._may_send()
-        return await self._call("did not accept it", lambda: self._create(path, data))
+        return await self._call(meta.namespace, "did not accept it", lambda: self._create(path, data))
 
     async def keep(self, namespace: str, uid: str, sha256: str, data: bytes) -> None:
         """See `outputs.FileStore`."""
         path = below(self._root, content_path(namespace, uid, sha256))
         self._may_send()
-        if fault := await self._call("did not accept it", lambda: self._create(path, data)):
+        if fault := await self._call(namespace, "did not accept it", lambda: self._create(path, data)):
             raise StoreDamage(fault.message)
         await self.load(namespace, uid, sha256)
 
     async def load(self, namespace: str, uid: str, sha256: str) -> bytes:
         """See `outputs.FileStore`."""
         path = below(self._root, content_path(namespace, uid, sha256))
-        data = await self._call("could not be read", lambda: self._read(path))
+        data = await self._call(namespace, "could not be read", lambda: self._read(path))
         if data is None or sha256_hex(data) != sha256:
             what = "no longer holds" if data is None else "holds another object of this name:"
             raise StoreDamage(f"the output store {self.place.url} {what} {path}")
@@ -105,11 +108,11 @@ class OutputStore:
         except FileNotFoundError:
             return None
 
-    async def _call(self, failed: str, call: Callable[[], T]) -> T:
+    async def _call(self, namespace: str, failed: str, call: Callable[[], T]) -> T:
         limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
-                return await self._in_thread(call)
+                return await self._in_thread(namespace, call)
         except Exception as error:  # of whatever type the backend likes
             late = f"did not answer within {self._seconds:g} s"
             why = late if limit.expired() else f"{failed}: {_words(error)}"
@@ -127,15 +130,12 @@ class OutputStore:
                 self._files.pipe_file(path, data)
         return None
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        await self._free.acquire()
+    async def _in_thread(self, namespace: str, call: Callable[[], T]) -> T:
+        await self._threads.take(namespace)
         running = asyncio.wrap_future(in_thread(call))
-        running.add_done_callback(self._ended)
+        running.add_done_callback(lambda _: self._threads.give(namespace))
+        running.add_done_callback(asyncio.Future.exception)  # asyncio would log what nobody waits for
         return await asyncio.shield(running)  # a thread goes on, whoever has given up
-
-    def _ended(self, running: "asyncio.Future[T]") -> None:
-        self._free.release()
-        running.exception()  # asyncio would log what nobody waits for
 
 
 def _words(error: Exception) -> str:

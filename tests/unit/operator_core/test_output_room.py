@@ -102,6 +102,7 @@ async def test_who_sits_on_its_share_stores_what_it_has_when_another_one_waits()
     sits, other = Loud(room, namespace="a"), Loud(room, namespace="b")
     await sits.say(PIECE)
     await other.say(PIECE)
+    await settle()
     assert sits.stored == [], "control: nobody waits"
     await asyncio.wait_for(Loud(room, namespace="c").say(PIECE), 5)
     assert (sits.stored, other.stored) == ([PIECE], [])
@@ -148,6 +149,38 @@ async def test_one_namespace_leaves_half_of_the_room_to_others() -> None:
     for task in flood:
         task.cancel()
     await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_a_namespace_whose_shares_are_wanted_by_itself_takes_none_from_others() -> None:
+    room = a_room(4)
+    other = Loud(room, namespace="other")
+    await other.say(PIECE)
+    flood = [Loud(room, namespace="flood") for _ in range(3)]
+    await asyncio.wait_for(asyncio.gather(*(one.say(PIECE) for one in flood)), 5)
+    assert [one.stored for one in flood] == [[PIECE], [], []]
+    assert other.stored == []
+
+
+async def test_a_namespace_that_comes_late_waits_for_one_share_of_each_namespace_and_not_for_its_whole_line() -> None:
+    room, order = a_room(4), []
+    holders = [Loud(room, namespace=name, can_shorten=False) for name in "aabb"]
+    for one in holders:
+        await one.say(PIECE)
+
+    async def wait(namespace: str) -> None:
+        one = Loud(room, namespace=namespace, can_shorten=False)
+        await one.say(PIECE)
+        order.append(namespace)
+        await settle()
+        one.share.close()
+
+    waiting = []
+    for namespace in ("flood", "flood", "flood", "flood", "late"):
+        waiting.append(asyncio.create_task(wait(namespace)))
+        await settle()
+    holders[0].share.close()
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert order[:2] == ["flood", "late"]
 
 
 @pytest.mark.parametrize("takes", ["its namespace's", "all of it"])

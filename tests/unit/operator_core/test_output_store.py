@@ -11,10 +11,11 @@ import pytest
 from factories import NOW, UID, an_execution
 from object_storage import ObjectStorage
 
+from codeexec_api import CodeExecution
 from codeexec_api.digests import sha256_hex
 from codeexec_api.output_store import MAX_OBJECT_BYTES, below, load_part
 from codeexec_api.store_files import open_store
-from codeexec_operator.adapters.output_store import THREADS, OutputStore
+from codeexec_operator.adapters.output_store import THREADS, THREADS_OF_ONE, OutputStore
 from codeexec_operator.adapters.outputs import StoreDamage, StoreFailure
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.output_place import stored_at
@@ -147,6 +148,10 @@ def test_what_is_missing_for_a_protocol_is_named() -> None:
         OutputStore.open("hdfs://x")
 
 
+def a_run_in(namespace: str) -> CodeExecution:
+    return RUN.model_copy(update={"metadata": RUN.metadata.model_copy(update={"namespace": namespace})})
+
+
 class Stubborn:
     """A store that answers when it is let, or with an error."""
 
@@ -199,13 +204,42 @@ async def test_who_does_not_lead_any_more_writes_nothing(url: str) -> None:
         there(url)
 
 
-async def test_calls_that_hang_take_no_more_threads_than_there_are_and_the_rest_goes_on_after_them() -> None:
+async def test_a_call_that_hangs_keeps_its_thread_and_the_rest_goes_on_after_it() -> None:
     files = Stubborn()
     store = stubborn(files, 0.2)
     calls = [store.create_output(RUN, a_part(index), NOW) for index in range(3 * THREADS)]
     failed = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(one) for one in failed} == {StoreFailure}
-    assert files.most == files.inside == THREADS
+    assert files.most == files.inside == THREADS_OF_ONE
     files.gate.set()
     store._seconds = 30
     assert await store.create_output(RUN, a_part(), NOW) is None, "the threads are free again"
+
+
+async def test_a_namespace_that_holds_its_threads_leaves_the_others_to_its_neighbours() -> None:
+    class StubbornToOne(Stubborn):
+        def pipe_file(self, path: str, data: bytes, mode: str) -> None:
+            if FOLDER in path:
+                super().pipe_file(path, data, mode)
+
+    files = StubbornToOne()
+    store = stubborn(files, 30)
+    flood = [asyncio.create_task(store.create_output(RUN, a_part(index), NOW)) for index in range(3 * THREADS)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        assert await store.create_output(a_run_in("neighbour"), a_part(), NOW) is None
+    assert not any(one.done() for one in flood), "control: they still hang, or wait for a thread"
+    files.gate.set()
+    assert await asyncio.gather(*flood) == [None] * len(flood)
+    assert files.most == THREADS_OF_ONE
+
+
+async def test_all_namespaces_together_have_no_more_threads_than_there_are() -> None:
+    files = Stubborn()
+    store = stubborn(files, 0.2)
+    runs = [a_run_in(f"namespace-{number}") for number in range(3)]
+    calls = [store.create_output(one, a_part(index), NOW) for one in runs for index in range(THREADS)]
+    failed = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(one) for one in failed} == {StoreFailure}
+    assert files.most == files.inside == THREADS
+    files.gate.set()
