@@ -13,8 +13,8 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
+from codeexec_operator.core.frames import Lines
 from codeexec_operator.core.readiness import LAYERS
-from codeexec_operator.core.transcript import Lines
 
 Frame = dict[str, Any]
 _REFUSAL: Final = "simulated runner: nothing is run here; all that is understood is one print of a literal string\n"

@@ -32,8 +32,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from codeexec_operator.core.frames import Lines
 from codeexec_operator.core.readiness import LAYERS
-from codeexec_operator.core.transcript import Lines
 
 Frame = dict[str, Any]
 Files = dict[str, tuple[int, bytes]]

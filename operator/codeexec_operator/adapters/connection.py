@@ -16,10 +16,10 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster, RunnerLink
 from codeexec_operator.adapters.output_room import FREE_BYTES, Share
+from codeexec_operator.core.frames import Frames, Lines
 from codeexec_operator.core.observed import PodLink, RunnerView
 from codeexec_operator.core.pod_reset import reset_of
 from codeexec_operator.core.readiness import readiness
-from codeexec_operator.core.transcript import Lines
 
 logger = logging.getLogger(__name__)
 
@@ -27,24 +27,6 @@ _AT_A_TIME: Final = 100
 """Lines that are taken in before something else has its turn."""
 _numbers = itertools.count(1)
 """Each connection of this process has a higher number than those before: what these still send is refused."""
-
-
-class Frames(Protocol):
-    """Accumulates what a runner says of a job: `Transcript` and `WorkspaceCopy`."""
-
-    @property
-    def over(self) -> bool:
-        """True when nothing more is to be expected."""
-
-    @property
-    def next_frame(self) -> int:
-        """Number of the frame that comes next."""
-
-    def take(self, frame: Mapping[str, Any], job: str) -> None:
-        """Take the next frame."""
-
-    def fail(self, problem: str) -> None:
-        """What came was not what a runner sends."""
 
 
 class Job(Protocol):

@@ -1,10 +1,8 @@
-"""What the runner has reported of one execution, frame by frame; `operator/sandbox/runner.py` describes the format.
+"""What the runner has reported of one execution. Pure.
 
-The pod is not trusted: a frame that doesn't fit, or that is missing, makes the transcript faulty, and a faulty
-transcript never counts as a success.
+A transcript with a problem never counts as a success.
 """
 
-import base64
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,56 +11,15 @@ from typing import Any, Final
 
 from codeexec_api import ArtifactStatus, BlockStatus, OutputRun, StreamStatus
 from codeexec_api.names import artifact_key
-from codeexec_api.packing import unpack
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS
+from codeexec_operator.core.frames import MAX_WORDS, Frames, content_of
 from codeexec_operator.core.output_parts import SHORT_PARTS, STREAMS, Kept, Order, OutputParts, StreamName, fit
 from codeexec_operator.core.output_place import OutputPlace
 
 MAX_RUNS: Final = 1024
-MAX_LINE_BYTES: Final = 2 * 1024 * 1024
-MAX_PIECE_BYTES: Final = 256 * 1024
-"""Of output or of a file in a frame. A runner reads 64 KiB at a time, and a broken character becomes three bytes."""
 _HEAD_BYTES: Final = 4096
 """How much of a stream that is kept elsewhere stands in the record itself."""
-
-
-class Lines:
-    """Puts lines together from pieces of any size."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-        self._skipping = False
-
-    @property
-    def pending(self) -> int:
-        """How many bytes have come of a line that isn't complete."""
-        return len(self._rest)
-
-    def feed(self, data: bytes, *, skip_beyond: int | None = None) -> list[bytes]:
-        """The lines that these bytes complete.
-
-        Args:
-            data: what has come.
-            skip_beyond: a line that is longer, and not complete yet, is left out. None: no line is.
-
-        Raises:
-            ValueError: a line is longer than MAX_LINE_BYTES.
-        """
-        if self._skipping:
-            _, end, data = data.partition(b"\n")
-            self._skipping = not end
-        self._rest += data
-        lines: list[bytes] = []
-        if b"\n" in data:
-            *lines, rest = bytes(self._rest).split(b"\n")
-            self._rest = bytearray(rest)
-        if skip_beyond is not None and len(self._rest) > skip_beyond:
-            self._rest.clear()
-            self._skipping = True
-        if len(self._rest) > MAX_LINE_BYTES:
-            raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes")
-        return lines
 
 
 @dataclass(frozen=True)
@@ -82,16 +39,15 @@ class _Stream:
 
 
 @dataclass(repr=False)
-class Transcript:
-    """Accumulates frames. `done` is true once the runner has reported the end and everything had arrived.
+class Transcript(Frames):
+    """Accumulates what an execution has written and made.
 
-    It has no repr, so that output can't slip into a log line.
     What doesn't fit into the record is cut into `parts` while it arrives, so that never more than one of them is held
     here.
     """
 
-    done: bool = False
-    problem: str = ""
+    task = "run the job"
+
     finished: bool = False
     """True once nothing more comes, and what is to be stored has been cut into parts."""
     fault: FileFault | None = None
@@ -101,7 +57,6 @@ class Transcript:
     parts: OutputParts = field(default_factory=OutputParts)
     _streams: dict[StreamName, _Stream] = field(default_factory=lambda: {name: _Stream() for name in STREAMS})
     _order: Order = field(default_factory=lambda: Order(MAX_RUNS))
-    _next: int = 0
     _file: Any = None
     _file_bytes: int = 0
     _fetched_bytes: int = 0
@@ -113,31 +68,15 @@ class Transcript:
 
     @property
     def over(self) -> bool:
-        """True when nothing more is to be expected."""
-        return self.done or bool(self.problem) or self.fault is not None
-
-    @property
-    def next_frame(self) -> int:
-        """Number of the frame that comes next."""
-        return self._next
+        """See `Frames`. A fault ends the job, too."""
+        return super().over or self.fault is not None
 
     def take(self, frame: Mapping[str, Any], job: str) -> None:
-        """Take the next frame."""
-        if self.over or self.finished:
-            return
-        try:
-            self._take(frame, job)
-        except Exception as error:  # whatever a pod sends must not get any further
-            self.fail(f"a line that is not a valid frame ({type(error).__name__})")
+        """See `Frames`. What comes too late changes nothing."""
+        if not self.finished:
+            super().take(frame, job)
 
-    def _take(self, frame: Mapping[str, Any], execution_uid: str) -> None:
-        if "error" in frame:
-            self.problem = f"the runner could not run the job: {str(frame['error'])[:1000]}"
-            return
-        if frame["id"] != execution_uid or frame["seq"] != self._next:
-            self.fail(f"frame {frame['seq']} of {frame['id']!r} instead of frame {self._next}")
-            return
-        self._next += 1
+    def _take(self, frame: Mapping[str, Any]) -> None:
         if "stream" in frame:
             self._take_output(frame["stream"], *content_of(frame))
         elif "block" in frame:
@@ -149,7 +88,7 @@ class Transcript:
         elif frame.get("done") is True:
             self._take_end(frame)
         elif "fault" in frame:
-            self.fault = FileFault(str(frame["fault"]["message"])[:1000])
+            self.fault = FileFault(str(frame["fault"]["message"])[:MAX_WORDS])
         else:
             self.fail("a frame of unknown kind")
 
@@ -232,10 +171,6 @@ class Transcript:
         self.artifacts_omitted = omitted
         self.done = True
 
-    def fail(self, problem: str) -> None:
-        """What came was not what a runner sends."""
-        self.problem = f"the runner sent {problem}"
-
     # --- parts ---
 
     def _now_kept(self) -> Kept:
@@ -292,15 +227,3 @@ class Transcript:
             one if index < complete else one.model_copy(update={"fetched": False})
             for index, one in enumerate(self.artifacts)
         )
-
-
-def content_of(frame: Mapping[str, Any]) -> tuple[bytes, bytes | None]:
-    """What a frame brings, and that as one gzip member if it came so."""
-    if "gzip64" in frame:
-        packed = base64.b64decode(frame["gzip64"], validate=True)
-        data = unpack(packed, MAX_PIECE_BYTES, alone=True)
-        return data, packed if len(packed) < len(data) else None
-    if "data64" in frame:
-        return base64.b64decode(frame["data64"], validate=True), None
-    text: str = frame["data"]
-    return text.encode(), None

@@ -20,10 +20,10 @@ from codeexec_api.packing import GZIP_SUFFIX, pieces_of
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1.bounds import MAX_KEPT_FILES, MAX_STORED_BYTES, MAX_STORED_PARTS
+from codeexec_operator.core.frames import MAX_WORDS, Frames, content_of
 from codeexec_operator.core.output_parts import Kept, OutputParts
 from codeexec_operator.core.output_place import OutputPlace
 from codeexec_operator.core.payload import PIECE_BYTES, process_limits
-from codeexec_operator.core.transcript import content_of
 
 FILES_JOB: Final = "files-"
 """What the names of jobs begin with that list the workspace of a session. UIDs of executions don't."""
@@ -39,19 +39,19 @@ class Transfer:
     stored: StoredFiles | None = None
     """What was stored."""
     problem: str = ""
-    """Why it has failed; empty if it has not."""
+    """Why the transfer has failed; empty if it has not."""
     reason: Reason = Reason.STORE_UNAVAILABLE
-    """The same in one word. FilesDiffer: no other try helps."""
+    """The problem in one word. After FilesDiffer, no other try helps."""
 
     @property
     def running(self) -> bool:
-        """Whether it goes on."""
+        """True until the transfer has ended."""
         return self.ended_at is None
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, or a folder: the path of one ends with a slash."""
+    """A file or a folder. The path of a folder ends with a slash."""
 
     path: str
     mode: int
@@ -61,10 +61,10 @@ class Entry:
 
     @classmethod
     def of(cls, path: Any, mode: Any, size: Any, sha256: Any) -> Self:
-        """From what a runner has said.
+        """Make an entry of what a runner has sent.
 
         Raises:
-            Exception: it can't be so, of whatever type; the caller treats all alike.
+            Exception: of any type: no file or folder can be so.
         """
         check_workspace_path(path.removesuffix("/"))
         if not (type(mode) is type(size) is int and 0 <= mode <= _MODES and 0 <= size <= MAX_STORED_BYTES):
@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def folder(self) -> bool:
-        """Whether it is one."""
+        """True if the entry is a folder."""
         return self.path.endswith("/")
 
 
@@ -88,29 +88,29 @@ class Listing:
     """Digests of the objects, which are their names, in order."""
 
     def dump(self) -> bytes:
-        """The object that holds it."""
+        """The content of the object that holds this list."""
         entries = [[one.path, one.mode, one.size, one.sha256] for one in self.entries]
         value = {"entries": entries, "parts": self.parts}
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        """From the object that holds it.
+        """Read what `dump` has made.
 
         Raises:
-            Exception: it is not what `dump` makes, of whatever type; the caller treats all alike.
+            Exception: of any type: the object holds something else.
         """
         value = json.loads(data)
         return cls(tuple(Entry.of(*one) for one in value["entries"]), tuple(map(str, value["parts"])))
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files together."""
         return sum(one.size for one in self.entries)
 
 
 def differs(stored: Listing, found: Listing) -> str:
-    """What of a workspace is not as it was stored; empty if all is."""
+    """The first difference between a workspace and what was stored; empty if there is none."""
     before, now = ({one.path: one for one in listing.entries} for listing in (stored, found))
     for path in sorted(before.keys() | now.keys()):
         if before.get(path) != now.get(path):
@@ -120,12 +120,12 @@ def differs(stored: Listing, found: Listing) -> str:
 
 
 def most_bytes(limits: PodLimits) -> int:
-    """How large the files of a session may be that sleeps: what its runner says of them counts as disk, too."""
+    """The most bytes that the files of a sleeping session may have. The runner's report of them counts as disk, too."""
     return min(MAX_STORED_BYTES, int(parse_quantity(limits.ephemeral_storage)) // 2)
 
 
 def build_listing(job: str, limits: PodLimits, *, content: bool) -> dict[str, Any]:
-    """The job that makes a runner tell its whole workspace."""
+    """The job that makes a runner list its whole workspace, with the content of its files if asked."""
     return {
         "id": job,
         "session": True,
@@ -144,56 +144,21 @@ def _parts() -> OutputParts:
 
 
 @dataclass(repr=False)
-class WorkspaceCopy:
-    """Accumulates the frames of a job that lists the whole workspace. Has no repr, so no content slips into a log line.
+class WorkspaceCopy(Frames):
+    """Accumulates the list of a whole workspace. With `content`, it cuts the content of files into parts meanwhile."""
 
-    With `content`, it cuts the content of files into parts while that arrives.
-    """
+    task = "list the files"
 
-    content: bool
-    done: bool = False
-    problem: str = ""
-    """Why there is no copy; empty as long as nothing is wrong."""
+    content: bool = field(kw_only=True)
     parts: OutputParts = field(default_factory=_parts)
     entries: list[Entry] = field(default_factory=list)
-    _next: int = 0
     _size: int = 0
     _file: Any = None
     _file_bytes: int = 0
 
-    @property
-    def over(self) -> bool:
-        """True when nothing more is to be expected."""
-        return self.done or bool(self.problem)
-
-    @property
-    def next_frame(self) -> int:
-        """Number of the frame that comes next."""
-        return self._next
-
-    def take(self, frame: Mapping[str, Any], job: str) -> None:
-        """Take the next frame."""
-        if self.over:
-            return
-        try:
-            self._take(frame, job)
-        except Exception as error:  # whatever a pod sends must not get any further
-            self.fail(f"a line that is not a valid frame of a whole workspace ({type(error).__name__})")
-
-    def fail(self, problem: str) -> None:
-        """What came was not what a runner sends."""
-        self.problem = f"the runner sent {problem}"
-
-    def _take(self, frame: Mapping[str, Any], job: str) -> None:
-        if "error" in frame:
-            self.problem = f"the runner could not list the files: {str(frame['error'])[:1000]}"
-            return
-        if frame["id"] != job or frame["seq"] != self._next:
-            self.fail(f"frame {frame['seq']} instead of frame {self._next}")
-            return
-        self._next += 1
+    def _take(self, frame: Mapping[str, Any]) -> None:
         if "fault" in frame:
-            self.problem = str(frame["fault"]["message"])[:1000]
+            self.problem = str(frame["fault"]["message"])[:MAX_WORDS]
         elif "artifact" in frame:
             self._take_entry(frame)
         elif "file" in frame:
@@ -231,7 +196,7 @@ class WorkspaceCopy:
             self._close()
 
     def _end_file(self) -> None:
-        """The file whose pieces came last is complete."""
+        """Check the file whose pieces came last: all of it has come."""
         if self._file is None:
             return
         entry = self.entries[-1]

@@ -29,10 +29,11 @@ from hypothesis import strategies as st
 from codeexec_api.packing import pack
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS, MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import Target
+from codeexec_operator.core.frames import MAX_LINE_BYTES, MAX_PIECE_BYTES, Lines
 from codeexec_operator.core.output_parts import fit
 from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.readiness import Readiness, readiness
-from codeexec_operator.core.transcript import MAX_LINE_BYTES, MAX_PIECE_BYTES, MAX_RUNS, Lines, Transcript
+from codeexec_operator.core.transcript import MAX_RUNS, Transcript
 
 pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(min_size=1, max_size=20)), max_size=12)
 
