@@ -1,4 +1,4 @@
-"""Code that was handed to a runner: what it has told so far, and whether it still tells."""
+"""Code that was handed to a runner: its frames so far, and whether more can arrive."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from codeexec_operator.core.transcript import Transcript
 
 
 class CodeRun:
-    """The code of one execution. For the connection to the runner it is a `Job`. `seen` is what is known of it now."""
+    """The code of one execution, as the `Job` of a connection to a runner. `seen` returns what is observed now."""
 
     def __init__(self, worker: PodWorker, seen: Callable[[], Observed]) -> None:
         self._worker, self._seen = worker, seen
@@ -33,12 +33,12 @@ class CodeRun:
 
     @property
     def told(self) -> bool:
-        """True if the runner has the code, and what it tells arrives here."""
+        """True if the runner has the code, and its frames arrive here."""
         return self._frames is FrameStream.OPEN
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is observed of it."""
+        """What is observed of the code, as fields of `Observed`."""
         return {
             "transcript": self.transcript,
             "frames": self._frames,
@@ -48,19 +48,19 @@ class CodeRun:
         }
 
     def begin(self) -> None:
-        """Its start is on record."""
+        """Begin a new transcript: the start of the execution is on record."""
         self.transcript = self._new_transcript()
         self._frames_are(FrameStream.OPEN)
 
     async def start(self, runner: Connection | None, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Hand it over."""
+        """Hand the code over."""
         if runner:
             await runner.start(self, messages)
         else:
             self.cut_off()
 
     async def act(self, action: actions.CancelCode | actions.ResumeCode, runner: Connection | None) -> None:
-        """Carry out an action that concerns code that runs."""
+        """Carry out an action on code that runs."""
         if isinstance(action, actions.CancelCode):
             if runner and await runner.cancel(self.uid):
                 self._cancel_sent_at = now()
@@ -74,16 +74,16 @@ class CodeRun:
 
     @property
     def kept(self) -> bool:
-        """True if nothing more comes, and all that can't stand in the record is stored, or given up."""
+        """True if no more frames are taken, and each part of the output is stored or given up."""
         return self.transcript.finished and not (self._storing.locked() or self.transcript.parts.waits)
 
     async def keep(self) -> None:
-        """Nothing more comes: see to that."""
+        """Take no more frames, and store what is left of the output."""
         self.transcript.finish()
         await self.store_parts()
 
     def over(self) -> None:
-        """What came of it is on record, or nobody looks after it any more."""
+        """Forget the output: it is on record, or nobody needs it any more."""
         self.transcript = self._new_transcript()
         self.share.close()
 
@@ -94,25 +94,25 @@ class CodeRun:
 
     @property
     def held_bytes(self) -> int:
-        """How much of its output is in memory."""
+        """How many bytes of the output are in memory."""
         return self.transcript.parts.held_bytes
 
     async def shorten(self) -> bool:
-        """Store what there is of the output, though it is no full part; False if that can't be."""
+        """Store the output that is held, as a part that is not full; False if that can't be done."""
         if not self.transcript.cut():
             return False
         await self.store_parts()
         return True
 
     async def store_parts(self) -> None:
-        """Keep the parts of the output that there are, one by one, whoever asks for it."""
+        """Store the parts of the output, one after the other."""
         transcript = self.transcript
         async with self._storing:
             while part := transcript.parts.take():
                 await self._store(transcript, part)
 
     async def _store(self, transcript: Transcript, part: OutputPart) -> None:
-        """Keep a part of the output; what can't be kept is counted, and the record says so."""
+        """Store a part of the output. If the part is lost, the record says why."""
         seen, context = self._seen(), self._worker.context
         policy = seen.policy if isinstance(seen.policy, ExecutionPolicySpec) else context.policies.default
         expires_at = now() + timedelta(seconds=policy.output_ttl_seconds)
@@ -131,7 +131,7 @@ class CodeRun:
         self._frames_are(FrameStream.CLOSED)
 
     def resumed(self, missing: str) -> None:
-        """The runner goes on telling of it; or it can't, for this reason."""
+        """The runner sends frames again, or it can't, for this reason."""
         self._frames_are(FrameStream.CLOSED if missing else FrameStream.OPEN, missing)
 
     def _frames_are(self, frames: FrameStream, missing: str = "") -> None:

@@ -30,30 +30,30 @@ _numbers = itertools.count(1)
 
 
 class Job(Protocol):
-    """Code that was handed to a runner, and who is told what becomes of it."""
+    """A job of a runner, and what has to know how it goes on."""
 
     uid: str
-    """Of the execution."""
+    """UID of the execution, or the name of a list of files."""
 
     @property
     def transcript(self) -> Frames:
-        """What the runner has said of it."""
+        """The frames that have arrived."""
 
     @property
     def share(self) -> Share:
-        """Of the memory for output."""
+        """The share of the memory for output."""
 
     async def store_parts(self) -> None:
-        """Keep the parts of the output that there are. Must not raise."""
+        """Store the parts of the output. Must not raise."""
 
     def progressed(self) -> None:
         """The transcript is over."""
 
     def cut_off(self) -> None:
-        """The connection has ended before that."""
+        """The connection has ended before the job was over."""
 
     def resumed(self, missing: str) -> None:
-        """The runner goes on telling of it; or it can't, for this reason."""
+        """The runner sends frames again, or it can't, for this reason."""
 
 
 class _GarbledError(ConnectionError):

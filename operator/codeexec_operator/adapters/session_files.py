@@ -1,4 +1,4 @@
-"""The files of a session that sleeps: on their way into the store, and back into a pod. `core/sleep.py` decides."""
+"""Moves the files of a session that sleeps into the store, and back into a pod. `core/sleep.py` decides when."""
 
 import asyncio
 import secrets
@@ -25,7 +25,7 @@ from codeexec_operator.core.workspace_copy import (
 
 
 class SessionFiles:
-    """Of one session; `worker` looks after it. `storing` and `restoring` tell how far each has come."""
+    """The files of one session. `storing` and `restoring` are the transfers that go on or have ended."""
 
     def __init__(self, worker: PodWorker, limits: PodLimits) -> None:
         self.storing: Transfer | None = None
@@ -45,12 +45,15 @@ class SessionFiles:
         *,
         needed: bool,
     ) -> None:
-        """Carry out an action that concerns them. `needed`: somebody needs the session.
+        """Carry out an action on the files. Without a connection, nothing begins, and the next decision asks again.
 
-        Without a connection nothing is begun. It is decided anew when there is one.
+        Args:
+            action: what `core/sleep.py` has decided.
+            runner: the connection to the runner, if there is one.
+            needed: True if an execution needs the session.
         """
         match action:
-            case actions.StoreFiles() if not needed:  # else they have come since it was decided
+            case actions.StoreFiles() if not needed:  # else an execution has come since the decision
                 await self._store(runner)
             case actions.KeepAwake():
                 self._keep_awake()
@@ -66,7 +69,7 @@ class SessionFiles:
         self._job = self.storing = None
 
     async def _store(self, runner: Connection | None) -> None:
-        """Have the runner tell all files, and store them meanwhile."""
+        """Have the runner list all files, and store their content while it arrives."""
         files = self._worker.context.outputs.files
         if runner is None or files is None:
             return
@@ -82,7 +85,7 @@ class SessionFiles:
         self._worker.wake()
 
     async def _conclude(self, job: "_ListingJob") -> None:
-        """Store the list, and say what there is now."""
+        """Store the list, and set the outcome of the transfer."""
         transfer = self.storing
         if transfer is None or self._job is not job:
             return
@@ -92,7 +95,7 @@ class SessionFiles:
             self._worker.wake()
 
     async def _restore(self, runner: Connection, stored: StoredFiles, transfer: Transfer) -> None:
-        """Put all files into the pod, and have the runner tell what is there then."""
+        """Put all files into the pod, then compare the pod's files with the list."""
         problem, reason = "", Reason.STORE_UNAVAILABLE
         try:
             listing = await self._put(runner, stored)
@@ -114,7 +117,7 @@ class SessionFiles:
         self._over(transfer, replace(transfer, ended_at=now(), problem=problem, reason=reason))
 
     def _over(self, transfer: Transfer, after: Transfer | None) -> None:
-        """Unless nobody wants to know any more. None: the connection has ended; it is begun anew over the next one."""
+        """Set the outcome of a transfer that was not given up. None: the next connection begins anew."""
         if self.restoring is transfer:
             self.restoring = after
             self._worker.wake()
@@ -135,7 +138,7 @@ class SessionFiles:
         return listing
 
     async def _look(self, runner: Connection) -> WorkspaceCopy | None:
-        """What is in the pod; None if the connection ends before that is known."""
+        """The files in the pod; None if the connection ends before the list is complete."""
         told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def over(complete: bool) -> None:
@@ -148,7 +151,7 @@ class SessionFiles:
 
 
 class _ListingJob:
-    """A runner tells the whole workspace. For its connection it is a `Job`; with `objects`, the content is stored."""
+    """The `Job` of a runner that lists the whole workspace. With `objects`, the content of files is stored there."""
 
     def __init__(
         self,
@@ -168,14 +171,14 @@ class _ListingJob:
         self._reason = Reason.FILES_NOT_STORED
 
     def give_up(self) -> None:
-        """Nobody wants to know any more. What the runner still tells goes nowhere."""
+        """Ignore all further frames."""
         if not self._given_up.done():
             self._given_up.set_result(None)
-        self.transcript.fail("what nobody wants any more")
+        self.transcript.fail("a list that is no longer wanted")
         self.share.close()
 
     async def stored(self, url: str, transfer: Transfer) -> Transfer:
-        """Store the list, too, and return what came of it."""
+        """Store the list, and return the outcome of the transfer."""
         copy = self.transcript
         if copy.problem or not self._objects:
             return replace(transfer, ended_at=now(), problem=copy.problem, reason=self._reason)
@@ -192,18 +195,18 @@ class _ListingJob:
 
     @property
     def held_bytes(self) -> int:
-        """How much of the files is in memory."""
+        """How many bytes of the files are in memory."""
         return self.transcript.parts.held_bytes
 
     async def shorten(self) -> bool:
-        """Store what there is, though it is no full part; False if there is nothing."""
+        """Store the content that is held, as an object that is not full; False if nothing is held."""
         if not self.transcript.cut():
             return False
         await self.store_parts()
         return True
 
     async def store_parts(self) -> None:
-        """Store the parts that there are, one by one, until somebody needs the session."""
+        """Store the objects, one after the other, until an execution needs the session."""
         async with self._storing:
             given_up: asyncio.Future[Any] = self._given_up
             while self._objects and not self._given_up.done() and (data := self.transcript.take_object()):
@@ -217,23 +220,23 @@ class _ListingJob:
                     self._sha256s.append(keeping.result())
 
     def progressed(self) -> None:
-        """All is told, or nothing more comes."""
+        """The list is complete, or faulty."""
         self.share.close()
         if not self._given_up.done():
             self._over(self)
 
     def cut_off(self) -> None:
-        """The connection has ended before that."""
+        """The connection has ended before the list was complete."""
         self.share.close()
         if not self._given_up.done():
             self._cut_off()
 
     def resumed(self, missing: str) -> None:
-        """Nobody asks a runner to tell it again."""
+        """Nobody asks a runner to repeat a list."""
 
 
 class _Objects:
-    """What a session has in the store. Each call is tried some times."""
+    """The objects of a session in the store. A call that fails is repeated."""
 
     def __init__(self, worker: PodWorker, files: FileStore) -> None:
         self._worker, self._files = worker, files
@@ -255,6 +258,6 @@ class _Objects:
 
         Raises:
             StoreFailure: the store did not give it.
-            StoreDamage: it is not as it was put there.
+            StoreDamage: the object is not there, or has another content.
         """
         return await self._worker.attempt("files were not read", self._files.load, *self._place, sha256)
