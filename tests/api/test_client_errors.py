@@ -8,6 +8,7 @@ import pytest
 import yaml
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
+from click.testing import CliRunner
 from cluster_tools import SANDBOX, a_name, an_execution
 
 from executor_client import (
@@ -19,6 +20,7 @@ from executor_client import (
     NotInstalled,
     NotPermitted,
 )
+from executor_client.cli import main
 
 PRINT = [CodeBlock("print('ran')", "python")]
 
@@ -99,13 +101,35 @@ async def test_a_rule_of_the_api_is_told_in_its_own_words(make_user, admin):
     assert not [noise for noise in ("422", "Invalid value", "object", "is invalid") if noise in said], said
 
 
-async def test_namespace_that_no_operator_serves(make_executor, admin, kubeconfig, monkeypatch):
-    """Nobody serves any, here. How long the client waits for an operator is a constant; this is a shorter one."""
+@pytest.fixture
+def unserved(admin, monkeypatch) -> str:
+    """A namespace: no operator serves any here.
+
+    How long a client waits for an operator is a constant, and this is a shorter one. Whether the operator is missing or
+    serves other namespaces, a client sees the same: nobody takes the record up.
+    """
     monkeypatch.setattr("executor_client.client.execution.OPERATOR_SECONDS", 1)
     namespace = a_name("unserved")
     admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    executor = make_executor(kubeconfig=kubeconfig, namespace=namespace)
+    return namespace
+
+
+async def test_namespace_that_no_operator_serves(make_executor, admin, kubeconfig, unserved):
+    executor = make_executor(kubeconfig=kubeconfig, namespace=unserved)
     with pytest.raises(NotInstalled, match="no operator took up execution"):
         await executor.execute_code_blocks(PRINT, CancellationToken())
-    [left] = admin.list("codeexecution", namespace)
+    [left] = admin.list("codeexecution", unserved)
     assert left["spec"]["cancelled"], "so that an operator that comes later doesn't run it"
+
+
+def test_doctor_says_that_no_operator_serves_the_namespace(kubeconfig, unserved):
+    done = CliRunner().invoke(main, ["doctor", "-n", unserved, "--kubeconfig", kubeconfig])
+    assert "failed   execution" in done.stdout
+    assert f"serves namespace {unserved!r}" in done.stdout
+    assert done.exit_code == 1
+
+
+def test_run_says_that_no_operator_serves_the_namespace(kubeconfig, unserved):
+    done = CliRunner().invoke(main, ["run", "-n", unserved, "--kubeconfig", kubeconfig, "-c", "print(1)"])
+    assert (done.stdout, done.exit_code) == ("", 1)
+    assert "no operator took up execution" in done.stderr

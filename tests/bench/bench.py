@@ -234,6 +234,8 @@ async def under_load(stage: Stage) -> list[Table]:
         if stage.docker:
             network = await stack.enter_async_context(closed_network())
             peers[DOCKER_RUN] = docker_run(UNDER_LOAD, network)
+        # What Kubernetes by itself reaches on this machine, with a pod for each call.
+        peers[BARE] = bare_pod(client.CoreV1Api(stage.api), UNDER_LOAD)
         waves = {
             f"codeexec: {BURST} at once, {BURST} pods ready": Burst(pooled, BURST),
             TWICE: Burst(pooled, 2 * BURST),

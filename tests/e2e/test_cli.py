@@ -7,10 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from cluster_tools import SANDBOX, Admin, a_name
+from cluster_tools import SANDBOX, a_name
 
 pytestmark = pytest.mark.e2e
 
@@ -38,28 +37,6 @@ class CommandLine:
             stderr=subprocess.PIPE,
             text=True,
         )
-
-
-class Unserved(NamedTuple):
-    namespace: str
-    doctor: subprocess.Popen[str]
-    run: subprocess.Popen[str]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unserved(kubeconfig: str, admin: Admin) -> Iterator[Unserved]:
-    """A namespace that no operator serves: who waits there begins with the first test, and is looked at by the last.
-
-    Whether the operator is missing or serves other namespaces, a client sees the same: nobody takes the record up.
-    """
-    namespace = a_name("codeexec-unserved")
-    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    start = CommandLine(kubeconfig).start
-    with start("doctor", "-n", namespace) as doctor, start("run", "-n", namespace, "-c", "print(1)") as run:
-        yield Unserved(namespace, doctor, run)
-        doctor.terminate()
-        run.terminate()
-    admin.delete("namespace", namespace)
 
 
 @pytest.fixture
@@ -241,15 +218,3 @@ def test_it_is_a_plugin_of_kubectl(codeexec):
     refused = codeexec("get", "-n", "kube-system", program=plugin)
     assert refused.returncode == 1
     assert "in namespace 'kube-system'" in refused.stderr
-
-
-@pytest.mark.suspect
-def test_a_namespace_that_no_operator_serves_is_noticed(unserved):
-    """Last: it took the time that a client waits."""
-    stdout, _ = unserved.doctor.communicate(timeout=60)
-    assert "failed   execution" in stdout
-    assert f"serves namespace {unserved.namespace!r}" in stdout
-    assert unserved.doctor.returncode == 1
-    stdout, stderr = unserved.run.communicate(timeout=60)
-    assert (stdout, unserved.run.returncode) == ("", 1)
-    assert "no operator took up execution" in stderr
