@@ -39,14 +39,14 @@ class Client:
         timeout: how long code may run, in whole seconds, 1 to 86400. Code that runs longer is stopped by the sandbox,
             and its result says so.
         start_timeout: how long to wait for code to start, in seconds: for room on the nodes, its turn, and an approval.
-            Then the call is cancelled and raises `codeexec.Timeout`. None: as long as the cluster lets it wait.
+            Then the call is cancelled and raises `codeexec.Timeout`. None: the client sets no limit.
         image: image of the sandbox, by digest; default: the policy's first.
         runtime_class: RuntimeClass of the sandbox; default: the policy's.
         limits: CPU, memory, disk, processes and output of the sandbox.
         approval: what to do when a human has to approve a call.
         on_wait: called in a worker thread when code waits for room or its turn, each time that there is something new
-            to say. What it raises stops the code and is raised by the call. None: each reason is logged once, by the
-            logger `executor_client.client.waiting`.
+            to say. If the callback raises, the code is stopped, and the call raises that exception. None: the logger
+            `executor_client.client.waiting` logs each reason once.
         backend: what runs the code instead of the cluster that is named here: `FakeCluster().client()` of
             `codeexec.testing`, `codeexec.local.Sandbox()`, or a `CodeExecutionClient`. `close` doesn't close it.
 
@@ -117,7 +117,7 @@ class Client:
 
         Args:
             code: the source; at most 1,000,000 bytes.
-            language: `python`, `bash` or `sh`, and what else the image has; aliases such as `py` count, too.
+            language: `python`, `bash`, `sh`, or another language of the image. Aliases such as `py` work.
             timeout: how long the code may run, in whole seconds; default: that of the client.
             start_timeout: how long to wait for the start, in seconds; default: that of the client.
             limits: of the sandbox; default: those of the client.

@@ -39,7 +39,7 @@ class Executions:
         """The record of an execution: `Result.execution` is its name.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             Error: see `codeexec`.
         """
         return await self._cluster.get(name)
@@ -48,8 +48,8 @@ class Executions:
         """Wait for the end of an execution, and return what came out.
 
         Raises:
-            NotFound: there is none of this name.
-            OutputUnavailable: large output is gone: the cluster keeps it for a while only.
+            NotFound: the namespace has no object with this name.
+            OutputUnavailable: large output is gone. The cluster keeps it for a limited time.
             Error: see `codeexec`.
         """
         result = await self._cluster.attach(name).result()
@@ -59,7 +59,7 @@ class Executions:
         """Iterate over the output of an execution from its beginning, as it comes, until it ends.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             Error: see `codeexec`.
         """
         async with aclosing(self._cluster.attach(name).output()) as chunks:
@@ -71,8 +71,8 @@ class Executions:
 
         Raises:
             NotFound: there is no execution of this name.
-            FileTransferError: it has not fetched this file; the text says which it has.
-            OutputUnavailable: the content is gone: the cluster keeps it for a while only.
+            FileTransferError: the execution has not fetched this file. The message lists the files that it has.
+            OutputUnavailable: the content is gone. The cluster keeps it for a limited time.
             Error: see `codeexec`.
         """
         return await self._cluster.read_artifact(await self._cluster.get(name), path)
@@ -81,7 +81,7 @@ class Executions:
         """Stop an execution. Nothing happens if it has ended.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             Error: see `codeexec`.
         """
         await self._cluster.cancel(name)
@@ -108,7 +108,7 @@ class Sessions:
         """The record of a session.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             Error: see `codeexec`.
         """
         return await self._cluster.get_session(name)
@@ -117,7 +117,7 @@ class Sessions:
         """A session that exists already, with its limits and image. `async with` does not end it.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             Error: see `codeexec`.
         """
         handle = await self._cluster.join_session(name, self._request)
@@ -127,7 +127,7 @@ class Sessions:
         """End a session: what runs in it is stopped and its workspace deleted. Nothing happens if it has ended.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             Error: see `codeexec`.
         """
         await self._cluster.end_session(name)
@@ -156,7 +156,7 @@ class Approvals:
         """The record of an execution, to decide about.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             Error: see `codeexec`.
         """
         return await self._cluster.get(name)
@@ -165,7 +165,7 @@ class Approvals:
         """The code and files of an execution that waits, checked against the digests of its record.
 
         Raises:
-            NothingToDecide: it does not wait for approval.
+            NothingToDecide: the execution does not wait for approval.
             NotPermitted: the identity in use may not read code.
             OutputUnavailable: the code is gone, or isn't what the record says.
             Error: see `codeexec`.
@@ -178,12 +178,12 @@ class Approvals:
         """Approve exactly what this record asks for.
 
         Args:
-            record: as whoever decides has seen it.
+            record: the record that the approver has seen.
             reason: why, for the record and the agent; at most 1024 characters.
             valid: the code has to start within this time.
 
         Raises:
-            NothingToDecide: it does not wait for approval.
+            NothingToDecide: the execution does not wait for approval.
             NotPermitted: the identity in use may not decide.
             InvalidExecution: it has made the call itself.
             Error: see `codeexec`.
@@ -191,19 +191,19 @@ class Approvals:
         return await self._cluster.approve(record, reason=reason, valid=valid)
 
     async def deny(self, record: CodeExecution, *, reason: str = "") -> ExecutionApproval:
-        """Have this call not run. Can be done as long as the code has not started.
+        """Deny an execution whose code has not started.
 
         Raises:
-            NothingToDecide: it does not wait for approval and was not approved either, or the code has started.
+            NothingToDecide: the execution needs no approval, or its code has started.
             Error: as `approve`.
         """
         return await self._cluster.deny(record, reason=reason)
 
     async def revoke(self, record: CodeExecution) -> None:
-        """Take an approval back. Has no effect on code that has started: cancel that.
+        """Revoke an approval. Code that has started goes on: cancel the execution to stop it.
 
         Raises:
-            NothingToDecide: it was not approved, or the code has started.
+            NothingToDecide: the execution was not approved, or its code has started.
             Error: as `approve`.
         """
         await self._cluster.revoke(record)

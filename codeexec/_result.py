@@ -43,7 +43,7 @@ class Display:
     """`image/png`, `image/jpeg`, `image/svg+xml`, `text/html`, `application/json` or `text/plain`."""
     data: bytes = field(repr=False)
     path: str
-    """Of its file in the workspace."""
+    """Path of the file in the workspace."""
 
     @property
     def png(self) -> bytes | None:

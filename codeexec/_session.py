@@ -78,7 +78,7 @@ class Session:
 
         Args:
             code: the source; at most 1,000,000 bytes.
-            language: `python`, `bash` or `sh`, and what else the image has. Only Python keeps variables.
+            language: `python`, `bash`, `sh`, or another language of the image. Only Python keeps variables.
             timeout: how long the code may run, in whole seconds; default: that of the session.
             start_timeout: how long to wait for the start, in seconds; default: that of the session.
             files: put into the workspace before; content by path. At most 64, and with the code 16,000,000 bytes.

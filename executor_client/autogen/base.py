@@ -83,7 +83,7 @@ class FunctionModule:
 
     @property
     def path(self) -> str:
-        """Of its file in the workspace."""
+        """Path of the file in the workspace."""
         return f"{self.name}.py"
 
     def file(self) -> WorkspaceFile:

@@ -236,7 +236,7 @@ class KubernetesCodeExecutor(
             execution: `execution` of the result that the call returned.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
         result = await self._client.attach(execution).result()

@@ -56,9 +56,9 @@ class ApprovalWait:
     """`wait`: until it is decided. `return`: at once, with a result that says what is waited for; the code runs later,
     when it is approved, and `CodeExecutionClient.attach` gets its result."""
     seconds: float | None = None
-    """How long to wait; then the execution is cancelled. None: as long as the policy lets it wait."""
+    """How long to wait; then the execution is cancelled. None: the client sets no limit."""
     notify: Callable[[ApprovalRequest], None] | None = None
-    """Called once, in a worker thread, when a decision is waited for. What it raises stops the code and is raised."""
+    """Called once, in a worker thread, when a decision is waited for. Its exception is raised."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("wait", "return"):

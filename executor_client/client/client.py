@@ -35,7 +35,7 @@ class CodeExecutionClient(Running, Reviewing):
         """The record of an execution.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             CodeExecError: see `executor_client.exceptions`.
         """
         return await (await self.connect()).get(name)
@@ -79,7 +79,7 @@ class CodeExecutionClient(Running, Reviewing):
         """Stop an execution. Nothing happens if it has ended.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             CodeExecError: see `executor_client.exceptions`.
         """
         await (await self.connect()).cancel(name)
@@ -105,7 +105,7 @@ class CodeExecutionClient(Running, Reviewing):
         """The content of a file that a finished execution has fetched.
 
         Raises:
-            FileTransferError: it has not fetched this file; the text says which it has.
+            FileTransferError: the execution has not fetched this file. The message lists the files that it has.
             OutputUnavailable: the content is gone, or isn't what the record says.
             CodeExecError: see `executor_client.exceptions`.
         """
@@ -189,7 +189,7 @@ class CodeExecutionClient(Running, Reviewing):
 
         Raises:
             ValueError: the request has egress or mounts.
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             CodeExecError: see `executor_client.exceptions`.
         """
         request.check_alone(name)
@@ -202,7 +202,7 @@ class CodeExecutionClient(Running, Reviewing):
         """The record of a session.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             CodeExecError: see `executor_client.exceptions`.
         """
         return await (await self.connect()).get_session(name)
@@ -219,7 +219,7 @@ class CodeExecutionClient(Running, Reviewing):
         """End a session: what runs in it is stopped and its workspace deleted. Nothing happens if it has ended.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             CodeExecError: see `executor_client.exceptions`.
         """
         await (await self.connect()).end_session(name)

@@ -51,10 +51,11 @@ class Request:
     """What code is to read besides its files, such as `pvc:data:/mnt/data`; see `codeexec_api.permits.parse_mount`."""
     on_wait: OnWait | None = None
     """Called in a worker thread when the code waits for room or for its turn, each time that there is something new to
-    say. What it raises stops the code and is raised. None: each reason is logged once."""
+    say. If the callback raises, the code is stopped, and the call raises that exception. None: each reason is logged
+    once."""
     start_seconds: float | None = None
     """How long the caller waits for the code to start: for room, its turn and an approval. Then a call is cancelled and
-    raises Timeout. None: as long as the cluster lets it wait."""
+    raises Timeout. None: the client sets no limit."""
 
     def __post_init__(self) -> None:
         if self.image is not None:

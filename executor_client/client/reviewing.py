@@ -28,12 +28,12 @@ class Reviewing(Connected):
         """Approve exactly what this record asks for. Nothing else: not what another execution of this name asks for.
 
         Args:
-            execution: the record as whoever decides has seen it.
+            execution: the record that the approver has seen.
             reason: why, for the record and the agent; at most 1024 characters.
             valid: the code has to start within this time.
 
         Raises:
-            NothingToDecide: it does not wait for approval.
+            NothingToDecide: the execution does not wait for approval.
             NotPermitted: the identity in use may not decide.
             InvalidExecution: it has requested the execution itself.
             CodeExecError: see `executor_client.exceptions`.
@@ -49,11 +49,11 @@ class Reviewing(Connected):
         """Have this execution not run. Can be called as long as the code has not started.
 
         Args:
-            execution: the record as whoever decides has seen it.
+            execution: the record that the approver has seen.
             reason: why, for the record and the agent; at most 1024 characters.
 
         Raises:
-            NothingToDecide: it does not wait for approval, and was not approved either, or the code has started.
+            NothingToDecide: the execution needs no approval, or its code has started.
             CodeExecError: as `approve`.
         """
         status = execution.status
@@ -65,7 +65,7 @@ class Reviewing(Connected):
         """Take the approval back that counts for this execution. Has no effect on code that has started: cancel that.
 
         Raises:
-            NothingToDecide: it was not approved, or the code has started.
+            NothingToDecide: the execution was not approved, or its code has started.
             CodeExecError: as `approve`.
         """
         status = execution.status
@@ -77,7 +77,7 @@ class Reviewing(Connected):
         """Blocks and files of an execution that waits for approval, checked against the digests in its record.
 
         Raises:
-            NothingToDecide: it does not wait for approval: its code can't be read.
+            NothingToDecide: the execution does not wait for approval, so its code can't be read.
             NotPermitted: the identity in use may decide, but not read code.
             OutputUnavailable: the code is gone, or isn't what the record says.
             CodeExecError: see `executor_client.exceptions`.

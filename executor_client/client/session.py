@@ -59,7 +59,7 @@ class Session(SessionHandle):
         """The session as it stands on record.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
             CodeExecError: see `executor_client.exceptions`.
         """
         return await (await self._client.connect()).get_session(self.name)

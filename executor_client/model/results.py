@@ -223,7 +223,7 @@ def artifact_content(execution: CodeExecution, path: str, contents: Contents) ->
     """The content of one file that a finished execution has fetched.
 
     Raises:
-        FileTransferError: it has not fetched this file.
+        FileTransferError: the execution has not fetched this file.
         OutputUnavailable: the contents are not what the record says.
     """
     for index, artifact in enumerate(execution.status.artifacts):

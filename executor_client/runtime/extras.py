@@ -34,7 +34,7 @@ def load(package: str, name: str, modules: Mapping[str, str]) -> Any:
     """What a package gives out under a name, from the module that this name stands for in `modules`.
 
     Raises:
-        AttributeError: there is none of this name.
+        AttributeError: the package has no such name.
         ModuleNotFoundError: its module needs a package that is not installed; the text says how to install it.
     """
     if name not in modules:

@@ -79,7 +79,7 @@ class Simulation:
         """Set `spec.cancelled`, and end what still runs.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
         """
         with self._lock:
             if self.state.executions[name].spec.cancelled:
@@ -112,7 +112,7 @@ class Simulation:
         """Take a decision back.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
         """
         with self._lock:
             approval = self.state.approvals.patch(name, revoked=True, revoked_by=user)
@@ -144,7 +144,7 @@ class Simulation:
         """Set `spec.ended`, and end the session.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
         """
         with self._lock:
             if self.state.sessions[name].spec.ended:

@@ -98,7 +98,7 @@ class Records(Generic[Record]):
         """All versions of an object.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: the namespace has no object with this name.
         """
         if name not in self._versions:
             raise NotFound(f'404 {self._plural}.{GROUP} "{name}" not found in the fake cluster')

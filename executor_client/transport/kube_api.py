@@ -111,7 +111,7 @@ class KubeApi:
             )
 
     async def get_object(self, kind: str, plural: str, name: str) -> Any:
-        """An object of ours, as it is stored; `NotFound` if there is none of this name."""
+        """An object of ours, as it is stored; `NotFound` if there is no such object."""
         with self.errors(f"get the {kind}"):
             return await self.custom.get_namespaced_custom_object(GROUP, VERSION, self.namespace, plural, name)
 
