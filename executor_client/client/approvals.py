@@ -58,7 +58,8 @@ class ApprovalWait:
     seconds: float | None = None
     """How long to wait; then the execution is cancelled. None: the client sets no limit."""
     notify: Callable[[ApprovalRequest], None] | None = None
-    """Called once, in a worker thread, when a decision is waited for. Its exception is raised."""
+    """Called once, in a worker thread, when a decision is needed. If the callback raises, the execution is cancelled,
+    and the call raises that exception."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("wait", "return"):
