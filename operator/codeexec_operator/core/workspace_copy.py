@@ -28,6 +28,9 @@ from codeexec_operator.core.payload import PIECE_BYTES, process_limits
 FILES_JOB: Final = "files-"
 """What the names of jobs begin with that list the workspace of a session. UIDs of executions don't."""
 _MODES: Final = 0o777
+_OLDER: Final = (
+    "the runner in the sandbox image is older than the operator, and can't list a whole workspace: use a current image"
+)
 
 
 @dataclass(frozen=True)
@@ -159,11 +162,13 @@ class WorkspaceCopy(Frames):
     def _take(self, frame: Mapping[str, Any]) -> None:
         if "fault" in frame:
             self.problem = str(frame["fault"]["message"])[:MAX_WORDS]
+        elif ("artifact" in frame and "mode" not in frame) or ("done" in frame and "whole" not in frame):
+            self.problem = _OLDER
         elif "artifact" in frame:
             self._take_entry(frame)
         elif "file" in frame:
             self._take_content(frame)
-        elif frame.get("done") is True and frame.get("whole") is True:  # an older runner says nothing of the whole
+        elif frame.get("done") is True and frame.get("whole") is True:
             self._end_file()
             self._close()
             self.done = True

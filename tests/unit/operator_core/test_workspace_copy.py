@@ -205,6 +205,15 @@ def test_of_what_a_runner_says_of_its_failure_the_start_is_kept(frame: dict[str,
     assert copy.problem == start + "x" * 1000
 
 
+@pytest.mark.parametrize("missing", ["mode", "whole"])
+def test_a_runner_of_an_older_image_is_named_as_the_cause(missing: str) -> None:
+    copy = WorkspaceCopy(content=False)
+    for number, frame in enumerate((ANNOUNCED, DONE)):
+        copy.take({key: value for key, value in (frame | {"seq": number}).items() if key != missing}, JOB)
+    assert copy.problem.startswith("the runner in the sandbox image is older than the operator")
+    assert not copy.done
+
+
 def test_all_files_together_are_no_larger_than_a_session_may_keep() -> None:
     half = ANNOUNCED | {"size": MAX_STORED_BYTES // 2}
     other = half | {"seq": 1, "artifact": 1, "path": "b"}
