@@ -116,7 +116,7 @@ way=$(registry_way)
 if [[ $way == none ]]; then
   image=$BUILT_NODE_IMAGE
   if ! docker image inspect "$image" >/dev/null 2>&1; then
-    say "No container registry answers, so Kubernetes is built here: 20 to 30 minutes on two cores, once."
+    say "No container registry answers, so Kubernetes is built here: 5 to 20 minutes on two cores, once."
   fi
   script node-image.sh
 else
