@@ -8,7 +8,7 @@ from socket import SHUT_RDWR, create_server
 from typing import Any
 
 import pytest
-from cluster_fixtures import ControlPod
+from cluster_fixtures import ControlPod, claimed_folder
 from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, an_approval, image, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -377,47 +377,20 @@ print(json.dumps([attempt(lambda: write(f"{ROOT}/new.txt")), attempt(lambda: wri
 
 @pytest.fixture(scope="module")
 def claim(admin: Admin, make_control_pod) -> Iterator[tuple[str, ControlPod]]:
-    """A PersistentVolumeClaim of the sandbox namespace with a file in it, and a pod that may write to the same folder.
-
-    The volume is a folder of the node: the test cluster has no other kind.
-    """
+    """A PersistentVolumeClaim of the sandbox namespace with a file, and a pod that may write to the same folder."""
     name = a_name("data")
-    folder = {"path": f"/var/lib/codeexec-{name}", "type": "DirectoryOrCreate"}
-    size = {"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    admin.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": name},
-            "spec": size | {"hostPath": folder, "claimRef": {"name": name, "namespace": SANDBOX}},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": SANDBOX},
-            "spec": {
-                "accessModes": ["ReadWriteMany"],
-                "storageClassName": "",
-                "volumeName": name,
-                "resources": {"requests": {"storage": "1Mi"}},
+    with claimed_folder(admin, name, SANDBOX, f"/var/lib/codeexec-{name}") as folder:
+        writer = make_control_pod(
+            a_name("writer"),
+            {
+                "command": ["sleep", "infinity"],
+                "securityContext": {"runAsUser": 0},
+                "volumeMounts": [{"name": "data", "mountPath": "/mnt/data"}],
             },
-        },
-    )
-    # A scheduler that learns of the claim before it is bound may try its pod again after five minutes only.
-    admin.wait_until(f"{name} to be bound", "pvc", name, lambda one: one.get("status", {}).get("phase") == "Bound")
-    writer = make_control_pod(
-        a_name("writer"),
-        {
-            "command": ["sleep", "infinity"],
-            "securityContext": {"runAsUser": 0},
-            "volumeMounts": [{"name": "data", "mountPath": "/mnt/data"}],
-        },
-        volumes=[{"name": "data", "hostPath": folder}],
-    )
-    writer("import os; os.chmod('/mnt/data', 0o777); open('/mnt/data/words.txt', 'w').write('from the claim')")
-    yield name, writer
-    admin.delete("pvc", name)
-    admin.delete("pv", name)
+            volumes=[{"name": "data", **folder}],
+        )
+        writer("import os; os.chmod('/mnt/data', 0o777); open('/mnt/data/words.txt', 'w').write('from the claim')")
+        yield name, writer
 
 
 @pytest.fixture

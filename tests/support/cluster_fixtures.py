@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,37 @@ def use_up_the_quota(admin: Admin) -> None:
     admin.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {"pods": "0"}}})
     counted = "the quota to be counted"
     admin.wait_until(counted, "resourcequota", QUOTA, lambda found: found.get("status", {}).get("used"))
+
+
+@contextmanager
+def claimed_folder(admin: Admin, name: str, namespace: str, path: str) -> Iterator[Object]:
+    """A bound PersistentVolumeClaim of a folder of the node, which is the only kind of volume that the cluster has.
+
+    Kubernetes binds a claim at its first, second or third look, 15 s apart. A scheduler that learns of a pod before its
+    claim is bound may look at the pod again after five minutes only, so pods come after this.
+
+    Yields:
+        The source of a volume of a pod: the folder, without the claim.
+    """
+    folder = {"hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    both = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    size = {"storage": "1Mi"}
+    volume = {**both, **folder, "claimRef": {"name": name, "namespace": namespace}, "capacity": size}
+    claim = {**both, "volumeName": name, "resources": {"requests": size}}
+    admin.apply(
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume},
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": claim,
+        },
+    )
+    is_bound = lambda found: found.get("status", {}).get("phase") == "Bound"  # noqa: E731
+    admin.wait_until(f"the claim {name} to be bound", "persistentvolumeclaim", name, is_bound, 60, namespace)
+    yield folder
+    admin.delete("persistentvolumeclaim", name, namespace)
+    admin.delete("persistentvolume", name)
 
 
 @pytest.fixture(scope="session")

@@ -180,7 +180,11 @@ def _of_a_pod(pod: Object) -> str:
     """What doesn't say why a pod is as it is, is left out."""
     status: dict[str, Any] = pod.get("status", {})
     kept = {key: status[key] for key in ("phase", "reason", "message", "podIP") if key in status}
-    kept["not"] = [_short(one, 200) for one in status.get("conditions", []) if one["status"] != "True"]
+    kept["not"] = {
+        one["type"]: f"{one.get('reason', '')} {one.get('message', '')}".strip()
+        for one in status.get("conditions", [])
+        if one["status"] != "True"
+    }
     kept["containers"] = [
         {"name": one["name"], "restarts": one["restartCount"], **one.get("state", {})}
         for one in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
