@@ -188,8 +188,8 @@ class CodeExecutionSpec(Model):
     )
     session_ref: SessionRef | None = Field(
         None,
-        description="sessionRef refers to the session in which the execution runs. If unset, the execution gets a pod "
-        "that no other execution uses.",
+        description="sessionRef refers to the session in which the execution runs. If unset, the execution shares "
+        "its pod with no other execution at the same time.",
     )
     files: tuple[File, ...] | None = Field(
         None,
