@@ -12,6 +12,7 @@ from codeexec_operator.core.pacing import (
     WINDOW,
     Congestion,
     Pacing,
+    rest_after_look,
 )
 
 QUICK, SLOW = 0.01, 0.1
@@ -155,3 +156,8 @@ def test_what_was_begun_long_ago_is_forgotten() -> None:
     assert len(pacing._begun) <= 3
     assert not pacing._under_way
     assert not pacing._rest
+
+
+@pytest.mark.parametrize(("took", "rest"), [(0, 0), (0.25, 2.25), (4, 7)])
+def test_looks_at_many_objects_take_a_tenth_of_the_time_unless_the_rest_is_bounded(took: float, rest: float) -> None:
+    assert rest_after_look(took, 7) == rest
