@@ -87,9 +87,10 @@ class SandboxPoolStatus(Status):
 class SandboxPool(Object):
     """SandboxPool keeps sandbox pods ready, so that code starts at once.
 
-    Each pod is used by one execution or session, unless the policy sets podReuse. An execution or a session gets a pod of the pool if it has the same image, runtimeClassName, cpu, memory and
-    ephemeralStorage, no more pids, and no sessionRef, egress or mounts. A session gets a pod only if one is ready.
-    Pods of a stateful pool are for stateful sessions only.
+    Each pod is used by one execution or session, unless the policy sets podReuse. An execution or a session gets a pod
+    of the pool if it has the same image, runtimeClassName, cpu, memory and ephemeralStorage, no more pids, and no
+    sessionRef, egress or mounts. A session gets a pod only if one is ready. Pods of a stateful pool are for stateful
+    sessions only.
     """
 
     spec: SandboxPoolSpec = Field(
