@@ -57,6 +57,8 @@ def in_thread(call: Callable[[], T]) -> "Future[T]":
             future.set_result(call())
         except Exception as error:
             future.set_exception(error)
+        except BaseException as error:  # the panic of a backend in Rust is none of Exception
+            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
     threading.Thread(target=run, name="output store", daemon=True).start()
     return future

@@ -165,16 +165,25 @@ class Upload:
 
     def _begin(self, path, mode):
         self._close()
+        if mode is not None:
+            self._forget(path)
         self._file = create_file(path)
         self._path = path
         if mode is not None:
             os.fchmod(self._file.fileno(), mode & MODE)
+
+    def _forget(self, path):
+        """Delete the file of an earlier attempt, whose mode may not let us write. No code has run since."""
+        *folders, name = _parts(path)
+        with _naming(path), contextlib.suppress(FileNotFoundError), hold_folder(folders) as folder:
+            os.unlink(name, dir_fd=folder)
 
     def _make_folder(self, path, mode):
         """Its mode comes last, so that files can be put into the folder until then."""
         with _naming(path), hold_folder(_parts(path[:-1]), make=True) as held:
             if not stat.S_ISDIR(os.fstat(held).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            os.chmod(f"/proc/self/fd/{held}", 0o700)  # an earlier attempt may have given it its mode
         self._folders[path] = mode & MODE
 
     def _close(self):

@@ -29,6 +29,7 @@ from codeexec_api.packing import pack
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.observed import PodLink, PodView, RunnerView, Sandbox, SessionView
+from codeexec_operator.core.output_parts import OutputPart, OutputParts
 from codeexec_operator.core.output_place import CONFIG_MAPS, OutputPlace
 from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.readiness import readiness
@@ -325,3 +326,11 @@ def a_transcript(*frames: Mapping[str, Any], place: OutputPlace = CONFIG_MAPS) -
 def a_finished_transcript(exit_code: int = 0, reason: str = "Completed", text: str = "") -> Transcript:
     frames = [output(text)] if text else []
     return a_transcript(*frames, block_end(exit_code=exit_code, reason=reason), the_end(text))
+
+
+def take_part(parts: OutputParts) -> OutputPart | None:
+    """The next part of an output, as if it were stored."""
+    part = parts.next_part
+    if part:
+        parts.stored(part)
+    return part

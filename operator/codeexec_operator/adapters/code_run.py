@@ -108,7 +108,7 @@ class CodeRun:
         """Store the parts of the output, one after the other."""
         transcript = self.transcript
         async with self._storing:
-            while part := transcript.parts.take():
+            while part := transcript.parts.next_part:
                 await self._store(transcript, part)
 
     async def _store(self, transcript: Transcript, part: OutputPart) -> None:
@@ -125,6 +125,8 @@ class CodeRun:
         else:
             if fault:
                 transcript.parts.lose(part, fault.message)
+            else:
+                transcript.parts.stored(part)
 
     def cut_off(self) -> None:
         """The connection to the runner has ended."""

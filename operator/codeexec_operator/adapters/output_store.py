@@ -132,7 +132,11 @@ class OutputStore:
 
     async def _in_thread(self, namespace: str, call: Callable[[], T]) -> T:
         await self._threads.take(namespace)
-        running = asyncio.wrap_future(in_thread(call))
+        try:
+            running = asyncio.wrap_future(in_thread(call))
+        except BaseException:  # there are no more threads
+            self._threads.give(namespace)
+            raise
         running.add_done_callback(lambda _: self._threads.give(namespace))
         running.add_done_callback(asyncio.Future.exception)  # asyncio would log what nobody waits for
         return await asyncio.shield(running)  # a thread goes on, whoever has given up

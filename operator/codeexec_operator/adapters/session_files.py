@@ -209,15 +209,17 @@ class _ListingJob:
         """Store the objects, one after the other, until an execution needs the session."""
         async with self._storing:
             given_up: asyncio.Future[Any] = self._given_up
-            while self._objects and not self._given_up.done() and (data := self.transcript.take_object()):
+            while self._objects and not self._given_up.done() and (data := self.transcript.next_object):
                 keeping: asyncio.Future[Any] = asyncio.ensure_future(self._objects.keep(data))
                 await asyncio.wait({keeping, given_up}, return_when=asyncio.FIRST_COMPLETED)
                 if not keeping.done():
                     keeping.cancel()
-                elif error := keeping.exception():
+                    continue
+                if error := keeping.exception():
                     self.transcript.problem, self._reason = str(error), Reason.STORE_UNAVAILABLE
-                else:
-                    self._sha256s.append(keeping.result())
+                    return
+                self._sha256s.append(keeping.result())
+                self.transcript.object_stored()
 
     def progressed(self) -> None:
         """The list is complete, or faulty."""

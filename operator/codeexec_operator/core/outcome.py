@@ -60,9 +60,15 @@ def with_condition(
     holds: bool = False,
 ) -> tuple[Condition, ...]:
     """These conditions, with one that was observed now of the object that has this metadata."""
-    text = message[:MESSAGE_LENGTH]
-    new = condition(kind, holds=holds, reason=reason, message=text, now=now, generation=meta.generation)
+    new = condition(
+        kind, holds=holds, reason=reason, message=_for_the_record(message), now=now, generation=meta.generation
+    )
     return set_condition(conditions, new)
+
+
+def _for_the_record(message: str) -> str:
+    """A message as a status can hold it. A pod's words may have half a surrogate, which has no UTF-8."""
+    return message[:MESSAGE_LENGTH].encode(errors="replace").decode()
 
 
 def waits_no_more(
@@ -95,7 +101,7 @@ def transition(
     return {
         "phase": move.phase,
         "reason": reason,
-        "message": ending.message[:MESSAGE_LENGTH],
+        "message": _for_the_record(ending.message),
         "observed_generation": meta.generation,
         "conditions": with_condition(record.status.conditions, kind, reason, ending.message, now, meta, holds=holds),
     }

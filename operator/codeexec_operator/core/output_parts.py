@@ -23,6 +23,8 @@ SHORT_PARTS: Final = 40
 """How many parts may be closed before they are full. The others are enough for all that an execution may keep."""
 _ESCAPED_BUDGET: Final = 288 * 1024
 """Of each stream, as JSON with Go's escaping: two of these and the rest have to fit into one object of etcd."""
+_LOST_START_BYTES: Final = 15 * 1024
+"""How much of each stream stays for the record if its first part is lost. So little needs no share of memory."""
 _RUN_BYTES: Final = 24
 """What an entry of a part's order takes at most."""
 _SIX_BYTES: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f<>&]")
@@ -124,7 +126,7 @@ class _Held:
 
 @dataclass(repr=False)
 class OutputParts:
-    """The parts of one execution. `take` hands them out to be stored; `lose` says that this was not possible."""
+    """The parts of one execution. A part is held until `stored` or `lose` says what became of `next_part`."""
 
     place: OutputPlace = CONFIG_MAPS
     lost: str = ""
@@ -195,9 +197,14 @@ class OutputParts:
         """True if there is a part that has to be stored."""
         return bool(self._waiting)
 
-    def take(self) -> OutputPart | None:
+    @property
+    def next_part(self) -> OutputPart | None:
         """The next part that has to be stored, in order."""
-        return self._waiting.pop(0) if self._waiting else None
+        return self._waiting[0] if self._waiting else None
+
+    def stored(self, part: OutputPart) -> None:
+        """This part is stored, and need not be held any more."""
+        self._waiting = [one for one in self._waiting if one is not part]
 
     def lose(self, part: OutputPart, why: str) -> None:
         """This part could not be stored: it and all that comes after it is counted only."""
@@ -205,7 +212,7 @@ class OutputParts:
         del self.kept[part.index :]
         self._waiting = [one for one in self._waiting if one.index < part.index]
         first = part.starts.items() if part.index == 0 else ()  # its start can stand in the record
-        self.held = {key: _Held(start=bytearray(data)) for key, data in first}
+        self.held = {key: _Held(start=bytearray(data[:_LOST_START_BYTES])) for key, data in first}
         self._order = Order()
 
 

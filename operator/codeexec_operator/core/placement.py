@@ -69,7 +69,7 @@ def rank(claimant: Claimant) -> tuple[bool, datetime]:
 
 def has_turn(first: Claimant, session: ObservedSession, sandbox: Sandbox) -> bool:
     """True if the code of the first in line may be handed to the session: it goes on, and has nothing else to do."""
-    storing = session.storing is not None and session.storing.running
+    storing = session.storing is not None and not session.storing.problem  # a copy would be older than the code
     if session.unresponsive or session.ending or session.unsure or storing or startup.was_taken(sandbox):
         return False
     ready = sandbox.runner.ready

@@ -46,6 +46,8 @@ def fall_asleep(
         return end_at
     if storing and storing.running:
         return end_at
+    if storing and storing.stored and storing.since < idle_since:  # an execution has used the session since
+        return Plan(actions=(KeepAwake(),))
     if storing and storing.stored:
         return Plan(status=_asleep(seen, storing.stored, now), actions=(LeavePod(),))
     sleep_at = idle_since + timedelta(seconds=after)

@@ -221,10 +221,16 @@ class WorkspaceCopy(Frames):
         self._close()
         return True
 
-    def take_object(self) -> bytes | None:
-        """The next object that has to be stored."""
-        part = self.parts.take()
+    @property
+    def next_object(self) -> bytes | None:
+        """The next object that has to be stored. It is held until `object_stored`."""
+        part = self.parts.next_part
         return dump_part(part.contents) if part else None
+
+    def object_stored(self) -> None:
+        """The next object is stored."""
+        if part := self.parts.next_part:
+            self.parts.stored(part)
 
 
 class Unpacking:

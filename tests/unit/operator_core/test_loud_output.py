@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from factories import numbered, output
+from factories import numbered, output, take_part
 from played_pod import PlayedPod
 
 from codeexec_operator.adapters.output_room import FREE_BYTES, SHARE_BYTES, OutputRoom, Share
@@ -59,7 +59,7 @@ class Job(PlayedPod):
         self.tasks.append(asyncio.create_task(job))
 
     async def store_parts(self) -> None:
-        while self.transcript.parts.take():
+        while take_part(self.transcript.parts):
             await asyncio.sleep(0)
             self.parts += 1
 

@@ -9,7 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
-from factories import UID, a_piece, a_transcript, an_artifact, block_end, compressed, numbered, output, the_end
+from factories import (
+    UID,
+    a_piece,
+    a_transcript,
+    an_artifact,
+    block_end,
+    compressed,
+    numbered,
+    output,
+    take_part,
+    the_end,
+)
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -42,7 +53,7 @@ class Store:
     parts: list[OutputPart] = field(default_factory=list)
 
     def drain(self, transcript: Transcript) -> None:
-        while part := transcript.parts.take():
+        while part := take_part(transcript.parts):
             if part.index in self.refused:
                 transcript.parts.lose(part, "the API server did not accept it")
             else:
@@ -223,7 +234,7 @@ def test_each_part_is_closed_as_soon_as_it_is_full() -> None:
 def test_little_output_stands_in_the_record_alone(text: str) -> None:
     transcript = a_transcript(output(text), block_end(), the_end(text))
     transcript.finish()
-    assert transcript.parts.take() is None
+    assert take_part(transcript.parts) is None
     assert transcript.parts.count == 0
     stream = transcript.stream("stdout")
     assert (stream.text, stream.referenced, stream.truncated) == (text, False, False)
@@ -233,7 +244,7 @@ def test_little_output_stands_in_the_record_alone(text: str) -> None:
 def test_much_output_is_referenced_and_its_start_stands_in_the_record(text: str) -> None:
     transcript = a_transcript(output(text[:1]), output(text[1:]), block_end(), the_end(text))
     transcript.finish()
-    part = transcript.parts.take()
+    part = take_part(transcript.parts)
     assert part
     assert plain(part) == {
         "stdout": text.encode(),
@@ -308,7 +319,7 @@ def test_where_a_later_part_is_lost_the_record_refers_to_those_before_it() -> No
 
 def test_a_second_loss_does_not_change_why_the_first_happened() -> None:
     transcript = a_transcript(output("a" * 300), output("b" * 300))
-    first, second = transcript.parts.take(), transcript.parts.take()
+    first, second = take_part(transcript.parts), take_part(transcript.parts)
     assert first
     assert second
     transcript.parts.lose(second, "too large")
@@ -321,7 +332,7 @@ def test_after_a_loss_no_part_is_made_though_the_api_server_would_take_one_again
     frames = numbered(output("a" * 300), output("b" * 300), an_artifact(0, "f", b"c"), a_piece(0, b"c"))
     transcript, store = Transcript(), Store()
     transcript.take(frames[0], UID)
-    transcript.parts.lose(cast("OutputPart", transcript.parts.take()), "refused")
+    transcript.parts.lose(cast("OutputPart", take_part(transcript.parts)), "refused")
     store.take(transcript, frames[1:])
     store.finish(transcript)
     assert (store.parts, transcript.parts.count) == ([], 0)
@@ -428,12 +439,12 @@ def test_what_is_over_is_not_cut(over: str) -> None:
         transcript.finish()
     if over == "lost":
         assert transcript.cut()
-        transcript.parts.lose(cast("OutputPart", transcript.parts.take()), "refused")
+        transcript.parts.lose(cast("OutputPart", take_part(transcript.parts)), "refused")
     assert not transcript.cut()
 
 
 def test_no_output_in_representations() -> None:
     transcript = a_transcript(output("PLANTED" * 60))
-    part = transcript.parts.take()
+    part = take_part(transcript.parts)
     assert part
     assert "PLANTED" not in repr(part)

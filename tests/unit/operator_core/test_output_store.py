@@ -15,6 +15,7 @@ from codeexec_api import CodeExecution
 from codeexec_api.digests import sha256_hex
 from codeexec_api.output_store import MAX_OBJECT_BYTES, below, load_part
 from codeexec_api.store_files import open_store
+from codeexec_operator.adapters import output_store
 from codeexec_operator.adapters.output_store import THREADS, THREADS_OF_ONE, OutputStore
 from codeexec_operator.adapters.outputs import StoreDamage, StoreFailure
 from codeexec_operator.core.output_parts import OutputPart
@@ -243,3 +244,28 @@ async def test_all_namespaces_together_have_no_more_threads_than_there_are() -> 
     assert {type(one) for one in failed} == {StoreFailure}
     assert files.most == files.inside == THREADS
     files.gate.set()
+
+
+async def test_a_thread_that_can_t_start_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Stubborn()
+    files.gate.set()
+    store = stubborn(files, 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(output_store, "in_thread", lambda _: (_ for _ in ()).throw(RuntimeError("no more threads")))
+        for _ in range(THREADS + 1):
+            with pytest.raises(StoreFailure, match="no more threads"):
+                await store.create_output(RUN, a_part(), NOW)
+    async with asyncio.timeout(10):
+        assert await store.create_output(RUN, a_part(), NOW) is None
+
+
+async def test_the_panic_of_a_backend_is_a_failure_of_the_store() -> None:
+    class Panic(BaseException):
+        """As obstore's, which is none of Exception."""
+
+    files = Stubborn(Panic("index out of bounds"))  # type: ignore[arg-type]
+    files.gate.set()
+    store = stubborn(files, 30)
+    for _ in range(THREADS + 1):
+        with pytest.raises(StoreFailure, match="Panic: index out of bounds"):
+            await store.create_output(RUN, a_part(), NOW)

@@ -28,6 +28,7 @@ from factories import (
     block_end,
     output,
     seconds,
+    take_part,
     the_end,
 )
 from plans import Walk, outcome
@@ -699,7 +700,7 @@ class TestFiles:
     def test_output_that_could_not_be_stored_is_not_promised_and_the_record_says_why(self) -> None:
         text = "z" * 700_000
         transcript = a_transcript(output(text), block_end(), the_end(text))
-        part = transcript.parts.take()
+        part = take_part(transcript.parts)
         assert part
         transcript.parts.lose(part, "exceeded quota")
         transcript.finish()

@@ -137,7 +137,8 @@ def test_its_use_is_recorded_now_and_then_while_it_is_awake() -> None:
 
 def test_when_all_is_stored_it_is_recorded_and_only_then_the_pod_goes() -> None:
     used = {"used_at": NOW + seconds(2), "executions": 7}
-    result = plan(ready(storing=Transfer(NOW, NOW, STORED), status={"pool_name": "default"}, **used), 30)
+    storing = Transfer(NOW + seconds(2), NOW + seconds(20), STORED)
+    result = plan(ready(storing=storing, status={"pool_name": "default"}, **used), 30)
     status = written(result)
     assert outcome(result) == (SessionPhase.ASLEEP, "FilesStored")
     assert (status.stored_files, status.sleeps) == (STORED, 1)
@@ -146,6 +147,11 @@ def test_when_all_is_stored_it_is_recorded_and_only_then_the_pod_goes() -> None:
     assert shown(result, "Asleep")[:2] == ("True", "FilesStored")
     assert shown(result, "Ready")[:2] == ("False", "FilesStored")
     assert result.actions == (LeavePod(),), "adapters carry it out after the write"
+
+
+def test_a_copy_from_before_the_last_execution_is_dropped() -> None:
+    storing = Transfer(NOW + seconds(1), NOW + seconds(2), STORED)
+    assert plan(ready(storing=storing, used_at=NOW + seconds(3)), 30) == Plan(actions=(KeepAwake(),))
 
 
 def test_somebody_who_comes_meanwhile_keeps_it_awake() -> None:
@@ -157,6 +163,10 @@ def test_no_code_is_handed_over_while_files_are_told_or_the_record_is_not_known(
     claimant: Any = type("Claimant", (), {"claim": type("Claim", (), {"uid": UID})})
     assert has_turn(claimant, ready(), a_sandbox())
     assert not has_turn(claimant, ready(storing=Transfer(NOW)), a_sandbox())
+    assert not has_turn(claimant, ready(storing=Transfer(NOW, NOW, STORED)), a_sandbox()), (
+        "the copy would miss its files"
+    )
+    assert has_turn(claimant, ready(storing=Transfer(NOW, NOW, problem="a file can't be read")), a_sandbox())
     assert not has_turn(claimant, ready(ending=True), a_sandbox())
     assert not has_turn(claimant, ready(unsure=True), a_sandbox())
 

@@ -15,13 +15,14 @@ from played_pod import PlayedPod
 
 from codeexec_operator.adapters.code_run import CodeRun
 from codeexec_operator.adapters.metrics import Metrics
-from codeexec_operator.adapters.output_room import OutputRoom
+from codeexec_operator.adapters.output_room import FREE_BYTES, OutputRoom
 from codeexec_operator.adapters.output_store import OutputStore
 from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.core import backoff
 from codeexec_operator.core.observed import FrameStream, Observed
 from codeexec_operator.core.output_parts import PART_BYTES
 from codeexec_operator.core.output_place import stored_at
+from codeexec_operator.core.transcript import Transcript
 
 PIECE, PIECES = 64 * 1024, 60
 TEXT = "x" * PIECE
@@ -41,6 +42,9 @@ class Files:
             raise self.error
         self.may.acquire(timeout=60)
         self._files.pipe_file(path, data, mode=mode)
+
+    def cat_file(self, path: str, start: int, end: int) -> bytes:
+        return self._files.cat_file(path, start, end)
 
 
 class Pod(PlayedPod):
@@ -131,3 +135,51 @@ async def test_a_store_that_takes_nothing_cuts_the_output_and_the_record_says_wh
     assert (stream.truncated, stream.referenced, stream.total_bytes) == (True, False, PIECES * PIECE)
     assert 0 < len(stream.text) <= 262_144
     assert files.began._value == TRIES
+
+
+async def test_a_part_whose_storing_was_cancelled_is_stored_by_the_next_one_who_stores(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    pod = Pod(files, seconds=60)
+    await pod.start()
+    await began(files)  # the connection stores the first part
+    pod.connection.close()
+    await asyncio.sleep(0)
+    for _ in range(2 * PIECES):
+        files.may.release()
+    async with asyncio.timeout(30):
+        await pod.run.keep()
+    parts = pod.run.transcript.parts
+    assert parts.frames, "control: there is a part"
+    stored = {one.name for one in (tmp_path / "store").rglob("*") if one.is_file()}
+    assert stored == {f"{first}-{end}" for first, end in parts.frames}, "and no other is named in the record"
+
+
+async def test_a_part_counts_until_it_is_stored(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    pod = Pod(files, seconds=60)
+    run = pod.run
+    await run.share.need(PIECE)
+    for frame in numbered(output(TEXT)):
+        run.transcript.take({**frame, "id": UID}, UID)
+    run.share.settle(0)
+    assert run.share.taken, "control: it holds much"
+    shortening = asyncio.create_task(run.shorten())
+    await began(files)
+    run.share.settle(20_000)
+    assert run.share.taken, "what is being stored is in memory"
+    files.may.release()
+    assert await shortening
+    run.share.settle(0)
+    assert not run.share.taken
+
+
+def test_of_output_that_was_lost_so_little_stays_that_it_needs_no_share() -> None:
+    transcript = Transcript()
+    for frame in numbered(output(TEXT), output(TEXT, "stderr")):
+        transcript.take(frame, frame["id"])
+    assert transcript.cut()
+    part = transcript.parts.next_part
+    assert part
+    assert transcript.parts.held_bytes > FREE_BYTES, "control"
+    transcript.parts.lose(part, "the store did not answer")
+    assert 0 < transcript.parts.held_bytes <= FREE_BYTES

@@ -53,8 +53,9 @@ def copy_of(files: Files, *, content: bool = True) -> tuple[WorkspaceCopy, list[
     copy, objects = WorkspaceCopy(content=content), []
     for frame in frames(files, content=content):
         copy.take(frame, JOB)
-        while data := copy.take_object():
+        while data := copy.next_object:
             objects.append(data)
+            copy.object_stored()
     return copy, objects
 
 
@@ -113,8 +114,9 @@ def test_a_part_that_is_cut_early_is_an_object_too() -> None:
     for frame in frames(FILES):
         copy.take(frame, JOB)
         copy.cut()
-        while data := copy.take_object():
+        while data := copy.next_object:
             objects.append(data)
+            copy.object_stored()
     assert len(objects) > 1
     assert unpacked(Listing(tuple(copy.entries)), objects) == FILES
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from factories import NOW, UID, an_execution
+from factories import NOW, UID, an_execution, take_part
 
 from codeexec_api import OutputStoreRef, Phase
 from codeexec_api.names import part_name
@@ -39,7 +39,7 @@ async def test_a_file_of_100_mb_reaches_the_caller_and_the_operator_holds_a_part
         else:
             transcript.take(json.loads(line), UID)
         most = max(most, transcript.parts.held_bytes)
-        while part := transcript.parts.take():
+        while part := take_part(transcript.parts):
             assert await store.create_output(RUN, part, NOW) is None
     assert transcript.done, transcript.problem
     assert most < 2 * PART_BYTES < SIZE / 50

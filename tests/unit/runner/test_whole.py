@@ -128,3 +128,14 @@ def test_a_special_mode_is_a_fault(sandbox: Any, session: Any) -> None:
     (sandbox.workspace / "a").chmod(0o4755)  # code can't
     fault = session.run(artifacts=whole()).totals["fault"]
     assert fault["message"] == "a: has a mode with the setuid, setgid or sticky bit"
+
+
+def test_what_was_put_back_in_vain_is_put_back_again_whatever_modes_it_has(sandbox: Any) -> None:
+    with sandbox.connect() as first:
+        first.run(f"{MODES}; os.chmod('d/x', 0o444); os.chmod('d', 0o555)")
+        report = first.run(artifacts=whole())
+        first.run("import os, shutil; os.chmod('d', 0o755); shutil.rmtree('d'); os.remove('block0.py')")
+    for _ in range(2):
+        with sandbox.connect() as next_one:
+            put_back(next_one, report)
+            assert told(next_one.run(artifacts=whole(fetch=False))) == told(report)
