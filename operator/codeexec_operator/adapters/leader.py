@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, NoReturn
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _REFUSED: Final = (404, 409)
 """The Lease has changed since it was read, or is gone."""
+_RELEASES: Final = 3
+"""How often the Lease is given back at most. Each attempt is as long as the API server may take for an answer."""
 
 
 def exit_at_once(why: str) -> NoReturn:
@@ -96,8 +99,11 @@ class Leader:
         if renewing is None:
             return
         await end(renewing)
-        if record := self._candidate.given_back(datetime.now(UTC)):
-            await self._try(lambda: self._write(record))
+        for _ in range(_RELEASES):
+            record = self._candidate.given_back(datetime.now(UTC))
+            if record is None or await self._try(partial(self._write, record)):
+                return
+            await self._try(self._look)  # the last renewal was stored, perhaps, and its answer was not waited for
 
     async def _renew(self) -> None:
         while True:
