@@ -60,8 +60,8 @@ def open_file(path):
         return os.fdopen(os.open(name, READ, dir_fd=folder), "rb", buffering=0)
 
 
-def create_file(path):
-    """Open an empty file for writing, whatever earlier code has planted there.
+def create_file(path, replace=False):
+    """Open an empty file for writing, whatever earlier code has planted there. With `replace`, what stands there goes.
 
     No part of the path may be a link, and what stands under the name must be a plain file without a second name. The
     folders are held open, so one that is swapped for a link meanwhile leads nowhere.
@@ -72,6 +72,9 @@ def create_file(path):
     """
     *folders, name = _parts(path)
     with _naming(path), hold_folder(folders, make=True) as folder:
+        if replace:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
         out = os.fdopen(os.open(name, _WRITE, 0o644, dir_fd=folder), "wb", buffering=0)
         try:
             found = os.fstat(out.fileno())
@@ -165,18 +168,11 @@ class Upload:
 
     def _begin(self, path, mode):
         self._close()
-        if mode is not None:
-            self._forget(path)
-        self._file = create_file(path)
+        # No code has run since an earlier attempt, whose file may have a mode that doesn't let us write.
+        self._file = create_file(path, replace=mode is not None)
         self._path = path
         if mode is not None:
             os.fchmod(self._file.fileno(), mode & MODE)
-
-    def _forget(self, path):
-        """Delete the file of an earlier attempt, whose mode may not let us write. No code has run since."""
-        *folders, name = _parts(path)
-        with _naming(path), contextlib.suppress(FileNotFoundError), hold_folder(folders) as folder:
-            os.unlink(name, dir_fd=folder)
 
     def _make_folder(self, path, mode):
         """Its mode comes last, so that files can be put into the folder until then."""

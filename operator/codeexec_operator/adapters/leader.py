@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final, NoReturn
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -99,16 +98,14 @@ class Leader:
         if renewing is None:
             return
         await end(renewing)
-        for _ in range(_RELEASES):
-            record = self._candidate.given_back(datetime.now(UTC))
-            if record is None or await self._try(partial(self._write, record)):
+        for _ in range(_RELEASES):  # the last renewal may have been stored, and its answer was not waited for
+            if await self._try(lambda: self._change(self._candidate.given_back)):
                 return
-            await self._try(self._look)  # the last renewal was stored, perhaps, and its answer was not waited for
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._timing.renew_every)
-            while not await self._try(self._renew_once):
+            while not await self._try(lambda: self._change(self._candidate.renewed)):
                 if not self.epoch:
                     self._lost(self._candidate.loss())
                 self.check()
@@ -122,8 +119,9 @@ class Leader:
             above = max(other.record.epoch if other.record else 0 for other in self._others.values())
             await self._write(self._candidate.taken(datetime.now(UTC), above=above))
 
-    async def _renew_once(self) -> None:
-        record = self._candidate.renewed(datetime.now(UTC))
+    async def _change(self, change: Callable[[datetime], LeaseRecord | None]) -> None:
+        """Write the Lease as its leader. A Lease that has changed since it was read is read again."""
+        record = change(datetime.now(UTC))
         try:
             if record:
                 await self._write(record)

@@ -214,7 +214,7 @@ class _ListingJob:
                 await asyncio.wait({keeping, given_up}, return_when=asyncio.FIRST_COMPLETED)
                 if not keeping.done():
                     keeping.cancel()
-                    continue
+                    return
                 if error := keeping.exception():
                     self.transcript.problem, self._reason = str(error), Reason.STORE_UNAVAILABLE
                     return

@@ -60,14 +60,12 @@ def with_condition(
     holds: bool = False,
 ) -> tuple[Condition, ...]:
     """These conditions, with one that was observed now of the object that has this metadata."""
-    new = condition(
-        kind, holds=holds, reason=reason, message=_for_the_record(message), now=now, generation=meta.generation
-    )
+    new = condition(kind, holds=holds, reason=reason, message=recordable(message), now=now, generation=meta.generation)
     return set_condition(conditions, new)
 
 
-def _for_the_record(message: str) -> str:
-    """A message as a status can hold it. A pod's words may have half a surrogate, which has no UTF-8."""
+def recordable(message: str) -> str:
+    """A message as a status can hold it: not too long, and UTF-8. A pod's words may have half a surrogate."""
     return message[:MESSAGE_LENGTH].encode(errors="replace").decode()
 
 
@@ -101,7 +99,7 @@ def transition(
     return {
         "phase": move.phase,
         "reason": reason,
-        "message": _for_the_record(ending.message),
+        "message": recordable(ending.message),
         "observed_generation": meta.generation,
         "conditions": with_condition(record.status.conditions, kind, reason, ending.message, now, meta, holds=holds),
     }

@@ -21,7 +21,7 @@ from codeexec_api.names import output_name, part_name
 from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.core.actions import Action, CancelCode, DeletePayload, DeletePod, GiveUpSession, Plan
 from codeexec_operator.core.observed import FrameStream, Observed
-from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, transition, waits_no_more, with_condition
+from codeexec_operator.core.outcome import Ending, recordable, transition, waits_no_more, with_condition
 from codeexec_operator.core.output_parts import OutputParts
 
 
@@ -125,7 +125,7 @@ def without_output(status: CodeExecutionStatus) -> CodeExecutionStatus:
         "stdout": empty(status.stdout),
         "stderr": empty(status.stderr),
         "output_order": (),
-        "message": note[:MESSAGE_LENGTH],
+        "message": recordable(note),
     }
     return status.model_copy(update=update)
 

@@ -46,9 +46,9 @@ def fall_asleep(
         return end_at
     if storing and storing.running:
         return end_at
-    if storing and storing.stored and storing.since < idle_since:  # an execution has used the session since
-        return Plan(actions=(KeepAwake(),))
     if storing and storing.stored:
+        if storing.since < idle_since:  # an execution has used the session since
+            return Plan(actions=(KeepAwake(),))
         return Plan(status=_asleep(seen, storing.stored, now), actions=(LeavePod(),))
     sleep_at = idle_since + timedelta(seconds=after)
     if storing and storing.ended_at:

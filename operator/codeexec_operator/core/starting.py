@@ -32,7 +32,7 @@ from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
 from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
-from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, Proven, waits_no_more, with_condition
+from codeexec_operator.core.outcome import Ending, Proven, recordable, waits_no_more, with_condition
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish, knowing, moved, waiting_no_more
 from codeexec_operator.core.startup import Timing
@@ -225,7 +225,7 @@ def _record_place(
     execution = seen.execution
     before = find_condition(execution.status.conditions, ConditionType.QUEUED)
     pause = timedelta(seconds=max(timing.queue_recorded, timing.queue_write * length))
-    place = place[:MESSAGE_LENGTH]
+    place = recordable(place)
     record_at = seen.recorded_at + pause if before and seen.recorded_at else tell_at
     if now >= record_at and before and before.message == place:
         record_at = now + pause

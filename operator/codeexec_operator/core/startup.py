@@ -24,7 +24,7 @@ from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import explain, judge
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
 from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, RunnerView, Sandbox
-from codeexec_operator.core.outcome import MESSAGE_LENGTH, Ending, Proven
+from codeexec_operator.core.outcome import Ending, Proven, recordable
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.manifests.pod import PodParts
 
@@ -299,7 +299,7 @@ def prove(
         ConditionType.EGRESS_CLOSED,
         holds=closed,
         reason=proof.verdict.value,
-        message=explain(proof, opened)[:MESSAGE_LENGTH],
+        message=recordable(explain(proof, opened)),
         now=now,
         generation=generation,
     )
