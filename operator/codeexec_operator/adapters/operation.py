@@ -45,6 +45,10 @@ _FIRST_LOOK_SECONDS: Final = 20
 _KEYS_SECONDS: Final = 600
 _RECORDS_SECONDS: Final = 30
 """After a start the operator has other things to do than to delete records."""
+_TRANSFERS: Final = 8
+"""Of the files of sessions, at the same time. A list of files takes up to 6 MiB while it is read or written."""
+_TRANSFERS_OF_ONE: Final = 4
+"""Of these, transfers of one namespace."""
 
 Watch = Callable[["Operation", str], Awaitable[None]]
 
@@ -98,6 +102,7 @@ class Operation:
             sealing=SealingKeys(cluster, *settings.sealing_secret),
             reader=CodeReader(),
             turns=turns,
+            transfers=FairSlots(_TRANSFERS, _TRANSFERS_OF_ONE),
             pacer=pacer,
             timing=Timing(),
             epoch=epoch,

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ class SessionFiles:
         self._keep_awake()
         self.restoring = None
 
-    async def act(
+    def act(
         self,
         action: actions.StoreFiles | actions.KeepAwake | actions.RestoreFiles,
         runner: Connection | None,
@@ -52,9 +52,11 @@ class SessionFiles:
             runner: the connection to the runner, if there is one.
             needed: True if an execution needs the session.
         """
+        files = self._worker.context.outputs.files
         match action:
-            case actions.StoreFiles() if not needed:  # else an execution has come since the decision
-                await self._store(runner)
+            case actions.StoreFiles() if runner and files and not needed:  # else one has come meanwhile
+                self.storing = Transfer(now())
+                self._worker.run_in_background(self._store(runner, files, self.storing))
             case actions.KeepAwake():
                 self._keep_awake()
             case actions.RestoreFiles(stored) if runner:
@@ -68,38 +70,41 @@ class SessionFiles:
             self._job.give_up()
         self._job = self.storing = None
 
-    async def _store(self, runner: Connection | None) -> None:
-        """Have the runner list all files, and store their content while it arrives."""
-        files = self._worker.context.outputs.files
-        if runner is None or files is None:
-            return
-        self.storing = Transfer(now())
-        self._job = job = _ListingJob(self._worker, _Objects(self._worker, files), self._told, self._cut_off)
-        await runner.start(job, [build_listing(job.uid, self._limits, content=True)])
+    async def _store(self, runner: Connection, files: FileStore, transfer: Transfer) -> None:
+        """Have the runner list all files, store their content while it arrives, and set the outcome."""
+        outcome: Transfer | None = None  # it is begun anew over the next connection
+        job = _ListingJob(self._worker, _Objects(self._worker, files))
+        seconds = self._worker.context.timing.workspace_transfer
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit, self._turn():
+                if self.storing is not transfer:
+                    return
+                self._job = job
+                if await job.run(runner, self._limits):
+                    outcome = await job.stored(self._worker.context.outputs.place.url, transfer)
+        except Exception as error:
+            if limit.expired() or not isinstance(error, NETWORK_ERRORS):
+                problem = f"it took longer than {seconds:g} s" if limit.expired() else type(error).__name__
+                outcome = replace(transfer, ended_at=now(), problem=problem, reason=Reason.FILES_NOT_STORED)
+        finally:
+            job.give_up()
+            if self.storing is transfer:
+                self.storing, self._job = outcome, None
+                self._worker.wake()
 
-    def _told(self, job: "_ListingJob") -> None:
-        self._worker.run_in_background(self._conclude(job))
-
-    def _cut_off(self) -> None:
-        self._job = self.storing = None  # it is begun anew over the next connection
-        self._worker.wake()
-
-    async def _conclude(self, job: "_ListingJob") -> None:
-        """Store the list, and set the outcome of the transfer."""
-        transfer = self.storing
-        if transfer is None or self._job is not job:
-            return
-        outcome = await job.stored(self._worker.context.outputs.place.url, transfer)
-        if self._job is job:
-            self.storing = outcome
-            self._worker.wake()
+    def _turn(self) -> AbstractAsyncContextManager[None]:
+        return self._worker.context.transfers.slot(self._worker.meta.namespace)
 
     async def _restore(self, runner: Connection, stored: StoredFiles, transfer: Transfer) -> None:
         """Put all files into the pod, then compare the pod's files with the list."""
         problem, reason = "", Reason.STORE_UNAVAILABLE
         try:
-            listing = await self._put(runner, stored)
-            found = await self._look(runner)
+            async with self._turn():
+                if self.restoring is not transfer:
+                    return
+                listing = await self._put(runner, stored)
+                found = await self._look(runner)
             if found is None:
                 self._over(transfer, None)
                 return
@@ -139,43 +144,39 @@ class SessionFiles:
 
     async def _look(self, runner: Connection) -> WorkspaceCopy | None:
         """The files in the pod; None if the connection ends before the list is complete."""
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def over(complete: bool) -> None:
-            if not told.done():
-                told.set_result(complete)
-
-        job = _ListingJob(self._worker, None, lambda _: over(True), lambda: over(False))
-        await runner.start(job, [build_listing(job.uid, self._limits, content=False)])
-        return job.transcript if await told else None
+        job = _ListingJob(self._worker, None)
+        return job.transcript if await job.run(runner, self._limits) else None
 
 
 class _ListingJob:
     """The `Job` of a runner that lists the whole workspace. With `objects`, the content of files is stored there."""
 
-    def __init__(
-        self,
-        worker: PodWorker,
-        objects: "_Objects | None",
-        over: Callable[["_ListingJob"], None],
-        cut_off: Callable[[], None],
-    ) -> None:
+    def __init__(self, worker: PodWorker, objects: "_Objects | None") -> None:
         self.uid = f"{FILES_JOB}{secrets.token_hex(16)}"  # a runner begins no job twice
         self.transcript = WorkspaceCopy(content=objects is not None)
         self.share = Share(worker.context.output, worker.meta.namespace, self)
         self.run_in_background = worker.run_in_background
-        self._objects, self._over, self._cut_off = objects, over, cut_off
+        self._objects = objects
         self._sha256s: list[str] = []
         self._storing = asyncio.Lock()
-        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """True if the list is complete or faulty; False if the connection has ended, or nobody wants the list."""
         self._reason = Reason.FILES_NOT_STORED
+
+    async def run(self, runner: Connection, limits: PodLimits) -> bool:
+        """Have the runner list all files; False if no list comes."""
+        await runner.start(self, [build_listing(self.uid, limits, content=self._objects is not None)])
+        return await self._over
 
     def give_up(self) -> None:
         """Ignore all further frames."""
-        if not self._given_up.done():
-            self._given_up.set_result(None)
+        self._end(complete=False)
         self.transcript.fail("a list that is no longer wanted")
+
+    def _end(self, *, complete: bool) -> None:
         self.share.close()
+        if not self._over.done():
+            self._over.set_result(complete)
 
     async def stored(self, url: str, transfer: Transfer) -> Transfer:
         """Store the list, and return the outcome of the transfer."""
@@ -208,10 +209,10 @@ class _ListingJob:
     async def store_parts(self) -> None:
         """Store the objects, one after the other, until an execution needs the session."""
         async with self._storing:
-            given_up: asyncio.Future[Any] = self._given_up
-            while self._objects and not self._given_up.done() and (data := self.transcript.next_object):
+            over: asyncio.Future[Any] = self._over
+            while self._objects and not over.done() and (data := self.transcript.next_object):
                 keeping: asyncio.Future[Any] = asyncio.ensure_future(self._objects.keep(data))
-                await asyncio.wait({keeping, given_up}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({keeping, over}, return_when=asyncio.FIRST_COMPLETED)
                 if not keeping.done():
                     keeping.cancel()
                     return
@@ -223,15 +224,11 @@ class _ListingJob:
 
     def progressed(self) -> None:
         """The list is complete, or faulty."""
-        self.share.close()
-        if not self._given_up.done():
-            self._over(self)
+        self._end(complete=True)
 
     def cut_off(self) -> None:
         """The connection has ended before the list was complete."""
-        self.share.close()
-        if not self._given_up.done():
-            self._cut_off()
+        self._end(complete=False)
 
     def resumed(self, missing: str) -> None:
         """Nobody asks a runner to repeat a list."""

@@ -196,7 +196,7 @@ class SessionWorker(PodWorker):
             case actions.LeavePod():
                 self._leave_pod()
             case actions.StoreFiles() | actions.KeepAwake() | actions.RestoreFiles():
-                await self._files.act(action, self.connection, needed=bool(self._claimants))
+                self._files.act(action, self.connection, needed=bool(self._claimants))
             case actions.CancelStray(uid):
                 await self._end_stray(uid)
             case actions.ReadLease(name):

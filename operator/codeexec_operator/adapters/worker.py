@@ -78,6 +78,8 @@ class Context:
     reader: CodeReader
     turns: FairSlots
     """Of the one thread: what takes its time waits here, so that a namespace with much to decide holds up no other."""
+    transfers: FairSlots
+    """Of the files of sessions, between pods and the store."""
     pacer: Pacer
     """Of what is new, so that a namespace with much of it doesn't take all of the API server's time."""
     timing: Timing

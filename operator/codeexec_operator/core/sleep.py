@@ -118,9 +118,9 @@ def restore(seen: ObservedSession, stored: StoredFiles, now: datetime, timing: T
     if restoring is None:
         return Plan(actions=(RestoreFiles(stored),))
     if restoring.running:
-        give_up_at = restoring.since + timedelta(seconds=timing.restore)
+        give_up_at = restoring.since + timedelta(seconds=timing.workspace_transfer)
         if now >= give_up_at:
-            message = f"its files did not come back within {timing.restore:g} s"
+            message = f"its files did not come back within {timing.workspace_transfer:g} s"
             return on(seen, now, Ending(Event.SLEPT, Reason.STORE_UNAVAILABLE, message))
         plan = Plan(wake_at=give_up_at)
         return delay.tell(seen.session, plan, seen.sandbox, seen.room, now, timing, "its files are being put back")

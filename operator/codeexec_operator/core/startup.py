@@ -45,8 +45,8 @@ class Timing:
     """How long a session that could not be put to sleep stays awake, unless it is used meanwhile."""
     wake_retry: float = 10
     """How long a session sleeps on that could not be woken."""
-    restore: float = 300
-    """How long the files of a session may take to get into its pod."""
+    workspace_transfer: float = 300
+    """How long the files of a session may take to get into the store, or into its pod."""
     proof_retry: float = 1
     """How often a proof is made again that could not be made for want of an answer to the operator."""
     exit_grace: float = 15

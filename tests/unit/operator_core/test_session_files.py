@@ -16,6 +16,7 @@ from played_pod import PlayedPod
 from polling import until
 
 from codeexec_api import PodLimits, Reason
+from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.output_store import OutputStore
@@ -23,6 +24,7 @@ from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.session_files import SessionFiles
 from codeexec_operator.core import actions, backoff
 from codeexec_operator.core.output_place import CONFIG_MAPS, stored_at
+from codeexec_operator.core.startup import Timing
 
 URL = "s3://bucket"
 TRIES = 2
@@ -85,12 +87,24 @@ class Pod(PlayedPod):
 class Session:
     """What looks after a session, with its files."""
 
-    def __init__(self, files: Files | None, seconds: float = 60) -> None:
+    def __init__(
+        self,
+        files: Files | None,
+        seconds: float = 60,
+        *,
+        transfers: FairSlots | None = None,
+        timing: Timing = Timing(),  # noqa: B008 - it is frozen
+    ) -> None:
         self.tasks: list[asyncio.Task[object]] = []
         place = stored_at(URL) if files else CONFIG_MAPS
         store = OutputStore(files, files.root, place, seconds=seconds) if files else None
         worker: Any = SimpleNamespace(
-            context=SimpleNamespace(outputs=SimpleNamespace(files=store, place=place), output=OutputRoom()),
+            context=SimpleNamespace(
+                outputs=SimpleNamespace(files=store, place=place),
+                output=OutputRoom(),
+                transfers=transfers or FairSlots(1),
+                timing=timing,
+            ),
             meta=a_session().metadata,
             run_in_background=self._run_in_background,
             wake=lambda: None,
@@ -105,12 +119,12 @@ class Session:
         return await Retries("session", Metrics("0")).attempt(failure, TRIES, call, *arguments)
 
     async def store(self, pod: Pod) -> Any:
-        await self.files.act(actions.StoreFiles(), pod.connection, needed=False)
+        self.files.act(actions.StoreFiles(), pod.connection, needed=False)
         await until(lambda: self.files.storing is not None and not self.files.storing.running)
         return self.files.storing
 
     async def restore(self, pod: Pod, stored: Any) -> Any:
-        await self.files.act(actions.RestoreFiles(stored), pod.connection, needed=True)
+        self.files.act(actions.RestoreFiles(stored), pod.connection, needed=True)
         await until(lambda: self.files.restoring is not None and not self.files.restoring.running)
         return self.files.restoring
 
@@ -157,16 +171,16 @@ async def test_the_same_files_make_the_same_objects(files: Files, pods: tuple[Po
 
 async def test_nothing_is_stored_if_somebody_has_come_or_there_is_no_store(files: Files, pods: tuple[Pod, Pod]) -> None:
     for session, needed in ((Session(files), True), (Session(None), False)):
-        await session.files.act(actions.StoreFiles(), pods[0].connection, needed=needed)
+        session.files.act(actions.StoreFiles(), pods[0].connection, needed=needed)
         assert session.files.storing is None
 
 
 async def test_a_store_that_hangs_holds_up_nobody_who_needs_the_session(files: Files, pods: tuple[Pod, Pod]) -> None:
     session = Session(files)
     files.hangs.set()
-    await session.files.act(actions.StoreFiles(), pods[0].connection, needed=False)
+    session.files.act(actions.StoreFiles(), pods[0].connection, needed=False)
     await until(lambda: pods[0].said.empty())
-    await session.files.act(actions.KeepAwake(), pods[0].connection, needed=True)
+    session.files.act(actions.KeepAwake(), pods[0].connection, needed=True)
     assert session.files.storing is None
     pods[0].said.put_nowait(b'{"pong":true}\n')
     heard = pods[0].connection.view.heard_at
@@ -248,7 +262,50 @@ async def test_a_pod_that_has_other_files_afterwards_is_a_difference(
 async def test_a_connection_that_ends_is_begun_anew(files: Files, pods: tuple[Pod, Pod], monkeypatch: Any) -> None:
     session = Session(files)
     monkeypatch.setattr(pods[0], "_tell", lambda *_: None)
-    await session.files.act(actions.StoreFiles(), pods[0].connection, needed=False)
+    session.files.act(actions.StoreFiles(), pods[0].connection, needed=False)
     assert session.files.storing is not None
     pods[0].connection.close()
     await until(lambda: session.files.storing is None)
+
+
+async def test_few_sessions_list_their_files_at_a_time(files: Files, pods: tuple[Pod, Pod], monkeypatch: Any) -> None:
+    one_at_a_time = FairSlots(1)
+    first, second = (Session(files, transfers=one_at_a_time) for _ in range(2))
+    stored = (await first.store(pods[0])).stored
+    asked = asyncio.Event()
+    monkeypatch.setattr(pods[0], "_tell", lambda *_: asked.set())
+    first.files.act(actions.StoreFiles(), pods[0].connection, needed=False)
+    await asked.wait()
+    second.files.act(actions.RestoreFiles(stored), pods[1].connection, needed=True)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert pods[1].files == {}, "the list of the first session is in memory"
+    first.files.act(actions.KeepAwake(), pods[0].connection, needed=True)
+    await until(lambda: not second.files.restoring.running)
+    assert second.files.restoring.problem == ""
+    assert pods[1].files == pods[0].files
+
+
+async def test_a_runner_that_never_ends_its_list_holds_up_no_other(
+    files: Files, pods: tuple[Pod, Pod], monkeypatch: Any
+) -> None:
+    one_at_a_time = FairSlots(1)
+    monkeypatch.setattr(pods[0], "_tell", lambda *_: None)
+    transfer = await Session(files, transfers=one_at_a_time, timing=Timing(workspace_transfer=0.05)).store(pods[0])
+    assert (transfer.stored, transfer.reason) == (None, Reason.FILES_NOT_STORED)
+    assert transfer.problem == "it took longer than 0.05 s"
+    assert (await Session(files, transfers=one_at_a_time).store(pods[1])).problem == ""
+
+
+async def test_a_session_that_is_needed_while_it_waits_to_list_its_files_lists_nothing(
+    files: Files, pods: tuple[Pod, Pod]
+) -> None:
+    one_at_a_time = FairSlots(1)
+    session = Session(files, transfers=one_at_a_time)
+    async with one_at_a_time.slot("other"):
+        session.files.act(actions.StoreFiles(), pods[0].connection, needed=False)
+        await asyncio.sleep(0)
+        session.files.act(actions.KeepAwake(), pods[0].connection, needed=True)
+    await asyncio.gather(*session.tasks)
+    assert session.files.storing is None
+    assert not Path(files.root).exists()

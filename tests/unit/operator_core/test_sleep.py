@@ -41,7 +41,7 @@ from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.workspace_copy import FILES_JOB, Transfer
 
-TIMING = Timing(start_timeout=60, sleep_retry=300, wake_retry=10, restore=120, start_notice=1.5)
+TIMING = Timing(start_timeout=60, sleep_retry=300, wake_retry=10, workspace_transfer=120, start_notice=1.5)
 STORE = "file:///mnt/store"
 IDLE, LIFETIME, AFTER = 100, 1000, 20
 STORED = StoredFiles(url=STORE, sha256="a" * 64, entries=3, size_bytes=5, stored_at=NOW)
