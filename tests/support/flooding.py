@@ -40,7 +40,8 @@ async def flooding(kubeconfig: str, namespace: str) -> AsyncIterator[Make]:
             async with turns:
                 meta = {"name": f"flood-{os.urandom(6).hex()}"}
                 response = await create(GROUP, VERSION, namespace, plural, record | {"metadata": meta})
-                assert response.status == 201, await response.text()
+                answer = await response.text()  # else the connection stays open until the garbage collector finds it
+                assert response.status == 201, answer
 
         async def make(executions: int, sessions: int) -> int:
             """How many of them were made: the API server may turn requests away."""
