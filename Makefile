@@ -307,7 +307,7 @@ $(SCANNER)/.installed: requirements/scan.txt | $(BIN)/.installed
 	$(BIN)/uv pip install --quiet --require-hashes --python $(SCANNER)/bin/python -r requirements/scan.txt
 	touch $@
 
-generate: venv ## Write CRDs, chart copies, docs/phases.md, docs/security/known-escapes.md and lock files
+generate: venv ## Write the chart's CRDs, docs/phases.md, docs/security/known-escapes.md and lock files
 	@$(BIN)/python -m codeexec_api .
 	PYTHONPATH=tests/e2e $(BIN)/python -m conformance.escapes
 	compile=($(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11)

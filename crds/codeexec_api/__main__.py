@@ -17,9 +17,8 @@ def generate() -> dict[str, str]:
     files = {"docs/phases.md": to_markdown()}
     for name, crd in custom_resource_definitions().items():
         plain = json.loads(json.dumps(crd))  # without this, YAML anchors replace repeated parts
-        text = _HEADER + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
-        files[f"crds/{name}"] = text
-        files[f"charts/codeexec/files/crds/{name}"] = text
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
+        files[f"charts/codeexec/files/crds/{name}"] = _HEADER + text
     return files
 
 

@@ -31,7 +31,7 @@ def descriptions(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, st
 
 def of_crds() -> Iterator[tuple[str, str]]:
     """Where, and what it says."""
-    for file in sorted((ROOT / "crds").glob("*.yaml")):
+    for file in sorted((CHART / "files" / "crds").glob("*.yaml")):
         crd = yaml.safe_load(file.read_text())
         for version in crd["spec"]["versions"]:
             yield from descriptions(version["schema"]["openAPIV3Schema"], crd["spec"]["names"]["kind"])

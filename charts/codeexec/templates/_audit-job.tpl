@@ -21,20 +21,14 @@ name of the job's values in `audit`, and more arguments of its command.
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
-  labels:
-    {{- include "codeexec.labels" $root | nindent 4 }}
+  {{- include "codeexec.metadata" (list $root $name $root.Release.Namespace) | nindent 2 }}
 # The job's pod sets automountServiceAccountToken itself.
 automountServiceAccountToken: false
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
-  name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
-  labels:
-    {{- include "codeexec.labels" $root | nindent 4 }}
+  {{- include "codeexec.metadata" (list $root $name $root.Release.Namespace) | nindent 2 }}
 rules:
   # The operator's log.
   - apiGroups: [""]
@@ -44,29 +38,12 @@ rules:
     resources: [pods/log]
     verbs: [get]
 ---
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata:
-  name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
-  labels:
-    {{- include "codeexec.labels" $root | nindent 4 }}
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: Role
-  name: {{ $name }}
-subjects:
-  - kind: ServiceAccount
-    name: {{ $name }}
-    namespace: {{ $root.Release.Namespace }}
+{{ include "codeexec.roleBinding" (list $root $name $root.Release.Namespace) }}
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
-  name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
-  labels:
-    {{- include "codeexec.labels" $root | nindent 4 }}
+  {{- include "codeexec.metadata" (list $root $name $root.Release.Namespace) | nindent 2 }}
 spec:
   podSelector:
     matchLabels:
@@ -88,10 +65,7 @@ spec:
 apiVersion: batch/v1
 kind: CronJob
 metadata:
-  name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
-  labels:
-    {{- include "codeexec.labels" $root | nindent 4 }}
+  {{- include "codeexec.metadata" (list $root $name $root.Release.Namespace) | nindent 2 }}
     app.kubernetes.io/component: {{ $component }}
 spec:
   schedule: {{ .schedule | quote }}

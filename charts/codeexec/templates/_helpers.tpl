@@ -39,6 +39,33 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: codeexec
 {{- end }}
 
+{{/* Name, namespace if there is one, and labels of an object. Arguments: the root context, the name, the namespace. */}}
+{{- define "codeexec.metadata" -}}
+name: {{ index . 1 }}
+{{- if gt (len .) 2 }}
+namespace: {{ index . 2 }}
+{{- end }}
+labels:
+  {{- include "codeexec.labels" (index . 0) | nindent 2 }}
+{{- end }}
+
+{{/* Binds a Role to the ServiceAccount of the release namespace that has its name. Arguments: the root context, the name,
+the namespace of the Role. */}}
+{{- define "codeexec.roleBinding" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  {{- include "codeexec.metadata" . | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ index . 1 }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ index . 1 }}
+    namespace: {{ (index . 0).Release.Namespace }}
+{{- end }}
+
 {{- define "codeexec.operatorSelector" -}}
 app.kubernetes.io/name: {{ include "codeexec.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -96,13 +123,20 @@ annotations:
 
 {{/* Metadata of an admission policy and of its binding. Arguments: the root context, the object's name. */}}
 {{- define "codeexec.admissionMetadata" -}}
-{{- $root := index . 0 -}}
-name: {{ index . 1 }}
-labels:
-  {{- include "codeexec.labels" $root | nindent 2 }}
-{{- with include "codeexec.keep" $root }}
+{{- include "codeexec.metadata" (list (index . 0) (index . 1)) }}
+{{- with include "codeexec.keep" (index . 0) }}
 {{ . }}
 {{- end }}
+{{- end }}
+
+{{/* First lines of an admission policy; the rest of its spec follows. Arguments: the root context, the policy's name. */}}
+{{- define "codeexec.admissionPolicy" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  {{- include "codeexec.admissionMetadata" . | nindent 2 }}
+spec:
+  failurePolicy: Fail
 {{- end }}
 
 {{/* Binding of an admission policy. Arguments: the root context, the policy's name, the namespaces. */}}

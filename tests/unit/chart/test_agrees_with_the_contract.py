@@ -22,7 +22,7 @@ from executor_client.cli import diagnosis
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = yaml.safe_load((CHART / "values.schema.json").read_text())
 METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text())
-CRDS = sorted((ROOT / "crds").glob("*.yaml"))
+CRDS = sorted((CHART / "files" / "crds").glob("*.yaml"))
 
 
 def test_one_version() -> None:

@@ -329,3 +329,24 @@ def test_what_the_operator_takes_over_while_it_runs_does_not_restart_it(change: 
 
     assert template() == template("--set", change)
     assert template() != template("--set", "operator.logLevel=DEBUG")
+
+
+def test_each_admission_policy_fails_closed_holds_in_the_sandboxes_and_outlives_the_release() -> None:
+    objects = render("--set", "sandbox.namespaces={team-red,team-blue}")
+    keep = {"helm.sh/resource-policy": "keep"}
+    policies, bindings = (
+        {one["metadata"]["name"]: one for one in objects if one["kind"] == f"ValidatingAdmissionPolicy{kind}"}
+        for kind in ("", "Binding")
+    )
+    assert policies
+    assert policies.keys() == bindings.keys()
+    for name, policy in policies.items():
+        where = ["team-red", "team-blue", *([SYSTEM] if name == "codeexec-sealing" else [])]
+        named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": where}
+        assert policy["spec"]["failurePolicy"] == "Fail", name
+        assert bindings[name]["spec"] == {
+            "policyName": name,
+            "validationActions": ["Deny"],
+            "matchResources": {"namespaceSelector": {"matchExpressions": [named]}},
+        }
+        assert policy["metadata"]["annotations"] == bindings[name]["metadata"]["annotations"] == keep
