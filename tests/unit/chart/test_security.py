@@ -56,6 +56,14 @@ def _rights(role: dict[str, Any]) -> Rights:
     return rights
 
 
+def test_rights_go_to_accounts_of_the_release_only() -> None:
+    """What a group or every account may do would not show in `reviews.rules_of`."""
+    bindings = [one for one in render() if one["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    subjects = [subject for one in bindings for subject in one["subjects"]]
+    assert {one["kind"] for one in subjects} == {"ServiceAccount"}
+    assert all(one["name"].startswith("codeexec-") for one in subjects), subjects
+
+
 def test_the_operator_has_these_rights_and_no_other() -> None:
     objects = render()
     bound = {
