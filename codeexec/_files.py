@@ -5,7 +5,7 @@ from typing import Final
 
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1.bounds import MAX_FILES, MAX_PAYLOAD_BYTES
-from executor_client.client.session_handle import SessionHandle
+from executor_client.client.session_handle import SessionHandle, demand_success
 from executor_client.exceptions import FileMissing, FileTransferError
 from executor_client.model.blocks import removal
 from executor_client.model.results import Artifact
@@ -100,7 +100,9 @@ class Files:
             Error: as `read`.
         """
         name = _inside(path)
-        for one in (await self._handle.execute((), fetch=[name], list_files="None")).artifacts:
+        result = await self._handle.execute((), fetch=[name], list_files="None")
+        demand_success(result)
+        for one in result.artifacts:
             if one.path == name:
                 return one
         raise FileMissing(f"not in the workspace of session {self._handle.name}: {path}")

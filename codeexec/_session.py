@@ -9,7 +9,7 @@ from codeexec._backend import Backend
 from codeexec._files import Files, as_bytes
 from codeexec._result import Result, is_display
 from codeexec_api import Limits
-from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
 from executor_client.client.request import OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
 from executor_client.model.blocks import SourceBlock, WorkspaceFile
@@ -102,8 +102,7 @@ class Session:
             session=self.name,
             on_output=on_output,
         )
-        left = {one.path: one.size_bytes for one in result.artifacts if is_display(one.path) and not one.fetched}
-        left = {path: size for path, size in left.items() if size <= MAX_FETCH_BYTES}
+        left = [one for one in result.artifacts if is_display(one.path) and not one.fetched and one.sha256]
         shown = {**result.files, **await fetch_after(self._handle, result.name, left)}
         return Result.of(result, shown)
 

@@ -149,7 +149,7 @@ def read_export(files: Mapping[str, bytes], found: Found) -> Exported:
             found.say(FindingKind.EXPORT_INVALID, name, f"it can't be read: {error}")
             continue
         _follows(name, header, before, found)
-        texts = content.decode(errors="replace").splitlines()
+        texts = content.decode(errors="replace").split("\n")  # text of an agent may hold other ends of lines
         lines += [LogLine(name, at, text) for at, text in enumerate(texts, 1) if not text.startswith('{"record":')]
         before = header, content
     if not files:

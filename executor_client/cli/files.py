@@ -2,26 +2,20 @@
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
 from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options
 from executor_client.cli.completion import LIVE_SESSIONS, WITH_FILES, file_or
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import Request
-from executor_client.client.session import Session
 from executor_client.exceptions import FileTransferError, NotFound
-from executor_client.model.results import Artifact
 from executor_client.workspace.work_dir import refusal, write_inside
 
 _REMOTE: Final = re.compile(r"([a-z0-9][-a-z0-9.]*):(.+)", re.DOTALL)
-_MOST_PATHS: Final = 64
-"""How many files one operation can fetch."""
 
 
 @click.command(short_help="Copy a file from or to the cluster.")
@@ -66,30 +60,6 @@ async def _read(client: CodeExecutionClient, name: str, path: str) -> bytes:
 async def _upload(client: CodeExecutionClient, name: str, path: str, content: bytes) -> None:
     session = await client.join_session(name, Request(agent=PROGRAM, executor=PROGRAM))
     await session.upload({check_workspace_path(path): content})
-
-
-async def download(session: Session, artifacts: Sequence[Artifact]) -> dict[str, bytes]:
-    """Fetch files from the workspace of a session, except files that are too large.
-
-    Raises:
-        CodeExecError: see `executor_client.exceptions`.
-    """
-    contents: dict[str, bytes] = {}
-    batch: list[str] = []
-    room = 0
-    batches = [batch]
-    for artifact in artifacts:
-        if artifact.size_bytes > MAX_FETCH_BYTES:
-            continue
-        if artifact.size_bytes > room or len(batch) == _MOST_PATHS:
-            batch, room = [], MAX_FETCH_BYTES
-            batches.append(batch)
-        batch.append(artifact.path)
-        room -= artifact.size_bytes
-    for paths in filter(None, batches):
-        found = await session.download(paths)
-        contents |= {path: found[path] for path in paths if path in found}
-    return contents
 
 
 def save_artifact(folder: Path, path: str, content: bytes, *, overwrite: bool) -> str:

@@ -49,7 +49,8 @@ class FinishedRecords(KubeApi):
     async def _page(self, plural: str, selector: str, token: str | None) -> tuple[Mapping[str, Any], str]:
         """A page, and the token of the next one."""
         call: Any = self.custom.list_namespaced_custom_object_without_preload_content
-        chosen = {"limit": _PAGE, "field_selector": selector, **({"_continue": token} if token else {})}
+        chosen: dict[str, Any] = {"limit": _PAGE, "field_selector": selector, "_request_timeout": LONG_SECONDS}
+        chosen |= {"_continue": token} if token else {}
         request = call(GROUP, VERSION, self.namespace, plural, _headers={"Accept": _ONLY_METADATA}, **chosen)
         status, body = await self.unparsed(request, *((410,) if token else ()))
         page = json.loads(body)

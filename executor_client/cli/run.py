@@ -21,7 +21,7 @@ from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
 from executor_client.cli.completion import LIVE_SESSIONS, complete_language, name_of
 from executor_client.cli.display import Printer, echo_json, one_line, report, size
-from executor_client.cli.files import download, save_artifact
+from executor_client.cli.files import save_artifact
 from executor_client.cli.hints import hint_about
 from executor_client.client.approvals import ApprovalRequest, ApprovalWait
 from executor_client.client.client import CodeExecutionClient
@@ -31,6 +31,7 @@ from executor_client.client.waiting import WaitNotice
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.model.images import check_image
 from executor_client.model.results import Artifact, ExecutionResult
+from executor_client.workspace.batches import fetch_after
 
 _BY_SUFFIX: Final = {one.extension: one.name for one in LANGUAGES.values()}
 
@@ -129,12 +130,14 @@ class _Job:
 
     async def _save(self, result: ExecutionResult, session: Session | None, folder: Path) -> None:
         made = self.made(result)
-        contents = await download(session, made) if session else result.files
+        fetchable = [one for one in made if one.sha256]
+        contents = await fetch_after(session, result.name, fetchable) if session else result.files
         place = session.name if session else result.name
         for artifact in made:
             name = one_line(artifact.path)
             if artifact.path not in contents:
-                click.echo(f"codeexec: {name} ({size(artifact.size_bytes)}) is too large to be fetched", err=True)
+                why = "was not fetched" if artifact.sha256 else "is too large to be fetched"
+                click.echo(f"codeexec: {name} ({size(artifact.size_bytes)}) {why}", err=True)
             elif why := save_artifact(folder, artifact.path, contents[artifact.path], overwrite=self.overwrite):
                 click.echo(
                     f"codeexec: {name} was not saved: {one_line(why)}; `codeexec cp {place}:PATH LOCAL` saves it",

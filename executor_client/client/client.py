@@ -1,7 +1,9 @@
 """The client of a cluster. Knows no agent framework."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,6 +14,7 @@ from executor_client.client.request import Request, check_sleep
 from executor_client.client.reviewing import Reviewing
 from executor_client.client.running import Running
 from executor_client.client.session import Session
+from executor_client.exceptions import CodeExecError
 from executor_client.model.results import artifact_content
 
 _Record = TypeVar("_Record", CodeExecution, CodeSession)
@@ -150,8 +153,13 @@ class CodeExecutionClient(Running, Reviewing):
             sleep_after_seconds=sleep_after_seconds,
         )
         await session.create()
-        if wait:
-            await session.ready()
+        try:
+            if wait:
+                await session.ready()
+        except BaseException:  # the caller has no handle to end it by
+            with suppress(CodeExecError):
+                await asyncio.shield(session.end())
+            raise
         return session
 
     def new_session(

@@ -11,6 +11,7 @@ import asyncio_atexit
 from executor_client.client.lease import ClientLease
 from executor_client.client.request import ClusterRef
 from executor_client.runtime import forks
+from executor_client.runtime.asyncio_tasks import Shared
 from executor_client.transport.cluster import Transport
 from executor_client.transport.protocol import ClusterTransport
 
@@ -40,6 +41,7 @@ class Connected:
     def begin_anew(self) -> None:
         """Use no connection that there is; see `executor_client.runtime.forks`."""
         self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport] = WeakKeyDictionary()
+        self._connecting: WeakKeyDictionary[asyncio.AbstractEventLoop, Shared[ClusterTransport]] = WeakKeyDictionary()
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,14 +79,22 @@ class Connected:
             ClusterUnreachable: there is no usable configuration.
         """
         loop = asyncio.get_running_loop()
-        if loop not in self._transports:
-            transport = await self._connect()
-            if loop in self._transports:  # a concurrent call was faster
-                await transport.close()
-            else:
-                self._transports[loop] = transport
-                asyncio_atexit.register(transport.close, loop=loop)  # holds on to nothing that holds the client
-        return self._transports[loop]
+        if transport := self._transports.get(loop):
+            return transport
+        if loop not in self._connecting:
+            self._connecting[loop] = Shared(partial(_open, self._connect, self._transports))
+        return await self._connecting[loop]()
+
+
+async def _open(
+    connect: Callable[[], Awaitable[ClusterTransport]],
+    transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport],
+) -> ClusterTransport:
+    """Open the connection of the running event loop. Holds on to nothing that holds the client."""
+    loop, transport = asyncio.get_running_loop(), await connect()
+    transports[loop] = transport
+    asyncio_atexit.register(transport.close, loop=loop)
+    return transport
 
 
 async def _connect(ref: ClusterRef) -> Transport:

@@ -87,7 +87,7 @@ def _keep(
                     transport = transport or runner.run(connect())
                     runner.run(transport.renew_lease(name, seconds, datetime.now(UTC)))  # noqa: TID251 - operators compare it only
                     failed = False
-                except CodeExecError as error:
+                except Exception as error:  # whatever it is, such as a kubeconfig that is being written: it may pass
                     if not failed:
                         logger.warning(
                             "could not renew Lease %s; idle sessions of this client end after %s s: %s",

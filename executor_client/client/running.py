@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import Final
 
 from opentelemetry.trace import Span
 
@@ -12,7 +13,7 @@ from codeexec_api import ArtifactRequest, CodeExecution, CodeExecutionSpec, Payl
 from executor_client.client.connected import Connected
 from executor_client.client.execution import Execution
 from executor_client.client.request import ListFiles, OnOutput, Request
-from executor_client.exceptions import CodeExecError
+from executor_client.exceptions import CodeExecError, InvalidExecution, NotFound, NotInstalled, NotPermitted
 from executor_client.model.blocks import (
     PreparedBlock,
     SourceBlock,
@@ -24,9 +25,13 @@ from executor_client.model.blocks import (
 )
 from executor_client.model.results import ExecutionResult
 from executor_client.runtime import telemetry
+from executor_client.transport.creation import OUTAGE_SECONDS
 from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS: Final = 4
+"""How long the API server may be away while an execution is cancelled whose caller has gone away."""
 
 
 class Running(Connected):
@@ -165,12 +170,27 @@ class Running(Connected):
 
     async def _cancel_when(self, transport: ClusterTransport, name: str, cancelled: asyncio.Event) -> None:
         await cancelled.wait()
-        await self._cancel(transport, name)
+        await self._cancel(transport, name, OUTAGE_SECONDS)
 
     @staticmethod
-    async def _cancel(transport: ClusterTransport, name: str) -> None:
-        """Stop an execution that something else has ended the wait for; that something is what the caller hears of."""
-        try:
-            await transport.cancel(name)
-        except CodeExecError as error:
-            logger.warning("could not cancel execution %s, which runs until its timeout: %s", name, error)
+    async def _cancel(transport: ClusterTransport, name: str, patience: float = _PATIENCE_SECONDS) -> None:
+        """Stop an execution that something else has ended the wait for; that something is what the caller hears of.
+
+        Args:
+            transport: to the cluster.
+            name: of the execution.
+            patience: seconds for which the API server may be away.
+        """
+        clock = asyncio.get_running_loop().time
+        give_up, pause = clock() + patience, 0.5
+        while True:
+            try:
+                await transport.cancel(name)
+                return
+            except CodeExecError as error:
+                refused = isinstance(error, NotFound | NotPermitted | NotInstalled | InvalidExecution)
+                if refused or clock() + pause > give_up:
+                    logger.warning("could not cancel execution %s, which runs until its timeout: %s", name, error)
+                    return
+            await asyncio.sleep(pause)
+            pause *= 2

@@ -101,7 +101,7 @@ class SessionHandle(ABC):
             CodeExecError: see `executor_client.exceptions`.
         """
         sent = [WorkspaceFile(path, content) for path, content in files.items()]
-        _demand_success(await self.execute((), files=sent, list_files="None", cancelled=cancelled))
+        demand_success(await self.execute((), files=sent, list_files="None", cancelled=cancelled))
 
     async def download(self, patterns: Sequence[str], *, cancelled: asyncio.Event | None = None) -> dict[str, bytes]:
         """Content of files in the workspace, by path.
@@ -116,7 +116,7 @@ class SessionHandle(ABC):
             CodeExecError: see `executor_client.exceptions`.
         """
         result = await self.execute((), fetch=patterns, list_files="None", cancelled=cancelled)
-        _demand_success(result)
+        demand_success(result)
         if left := [f"{one.path} ({one.size_bytes} bytes)" for one in result.artifacts if not one.fetched]:
             raise FileTransferError(
                 f"too large to be fetched together (at most {MAX_FETCH_BYTES} bytes at a time, or {MAX_STORED_BYTES} "
@@ -132,7 +132,7 @@ class SessionHandle(ABC):
             CodeExecError: see `executor_client.exceptions`.
         """
         result = await self.execute((), list_files="All", cancelled=cancelled)
-        _demand_success(result)
+        demand_success(result)
         if result.artifacts_omitted:
             logger.warning(
                 "%d files of session %s are not listed: at most %d are, and none with an unusable name",
@@ -143,7 +143,8 @@ class SessionHandle(ABC):
         return sorted(result.artifacts, key=lambda one: one.path)
 
 
-def _demand_success(result: ExecutionResult) -> None:
+def demand_success(result: ExecutionResult) -> None:
+    """Raise a FileTransferError unless the execution, which moved files, has succeeded."""
     if result.phase is not Phase.SUCCEEDED:
         why = CANCELLED if result.phase is Phase.CANCELLED else f"{result.reason}: {result.message}"
         raise FileTransferError(f"execution {result.name}: {why}")

@@ -90,7 +90,8 @@ class Contents:
         left = _MOST_STORED_BYTES if stored else _MOST_BYTES
         for part in parts:
             for key, value in part.items():
-                key, value = _unpacked(key, value, left)
+                most = min(left, _MOST_ORDER_BYTES) if key.removesuffix(GZIP_SUFFIX) == ORDER_KEY else left
+                key, value = _unpacked(key, value, most)
                 left -= len(value)
                 if key == ORDER_KEY:
                     order += _runs(value)
@@ -100,9 +101,11 @@ class Contents:
 
 
 NOTHING: Final = Contents()
-_MOST_BYTES: Final = 2 * MAX_OUTPUT_BYTES + MAX_FETCH_BYTES + MAX_OUTPUT_PARTS * 2**20
+_MOST_ORDER_BYTES: Final = 2**20
+"""Of the order of the output in one part. As Python objects, the order takes many times as much memory."""
+_MOST_BYTES: Final = 2 * MAX_OUTPUT_BYTES + MAX_FETCH_BYTES + MAX_OUTPUT_PARTS * _MOST_ORDER_BYTES
 """Of both streams, all fetched files and the order of the output: more is no result of an execution."""
-_MOST_STORED_BYTES: Final = 3 * MAX_STORED_BYTES + MAX_STORED_PARTS * 2**20
+_MOST_STORED_BYTES: Final = 3 * MAX_STORED_BYTES + MAX_STORED_PARTS * _MOST_ORDER_BYTES
 """The same with an output store."""
 
 
@@ -334,13 +337,15 @@ def _checked(content: bytes, what: str, sha256: str | None, size: int) -> bytes:
 
 def _unpacked(key: str, value: bytes, most_bytes: int) -> tuple[str, bytes]:
     """A value and its key, as they were before the operator compressed them. Operators before 0.2 did not."""
-    if not key.endswith(GZIP_SUFFIX):
-        return key, value
-    key = key.removesuffix(GZIP_SUFFIX)
+    name = key.removesuffix(GZIP_SUFFIX)
     try:
-        return key, unpack(value, most_bytes)
+        if name != key:
+            return name, unpack(value, most_bytes)
+        if len(value) > most_bytes:
+            raise ValueError(f"it has more than {most_bytes} bytes")
     except ValueError as error:
-        raise OutputUnavailable(f"the stored {key} is not readable: {error}") from error
+        raise OutputUnavailable(f"the stored {name} is not readable: {error}") from error
+    return key, value
 
 
 def _runs(value: bytes) -> Sequence[tuple[StreamName, int]]:
@@ -348,6 +353,6 @@ def _runs(value: bytes) -> Sequence[tuple[StreamName, int]]:
         runs = json.loads(value)
         if all(name in STREAMS and type(count) is int and count >= 0 for name, count in runs):
             return [(name, count) for name, count in runs]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         pass
     raise OutputUnavailable("the stored order of stdout and stderr is not readable")

@@ -1,8 +1,39 @@
 """What asyncio leaves to its users about tasks."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """Makes one attempt at a time, for all that wait for its outcome. A failure is that of all of them, too.
+
+    For one event loop. An attempt that nobody waits for any more is cancelled.
+
+    Args:
+        attempt: makes one attempt.
+    """
+
+    def __init__(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._attempt = attempt
+        self._task: asyncio.Task[T] | None = None
+        self._waiting = 0
+
+    async def __call__(self) -> T:
+        """The outcome of the attempt that is under way, or of a new one."""
+        if self._task is None or self._task.done():
+            self._task, self._waiting = asyncio.create_task(self._attempt()), 0
+        task = self._task
+        self._waiting += 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting and task is self._task:
+                self._task = None
+                task.cancel()
 
 
 async def together(*work: Awaitable[Any]) -> list[Any]:

@@ -4,7 +4,9 @@ Every error of the API server or of the network leaves here as one of `exception
 """
 
 import asyncio
+import json
 import secrets
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
@@ -16,6 +18,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import CodeExecutionSpec, CodeSessionSpec, ExecutionApprovalSpec, manifest
 from codeexec_api.names import CLIENT_LABEL, GROUP, VERSION
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
+from executor_client.runtime.asyncio_tasks import Shared
 from executor_client.transport import connections
 from executor_client.transport.api_errors import translate
 from executor_client.transport.connections import Connections
@@ -46,7 +49,7 @@ class KubeApi:
         self.id: Final = secrets.token_hex(8)
         """Labels what this connection creates."""
         self._credentials = credentials
-        self._asking_who = asyncio.Lock()
+        self._asking_who = Shared(self._ask_who)
         self._me: tuple[Identity | None, str] | None = None
 
     @classmethod
@@ -54,10 +57,13 @@ class KubeApi:
         """With the kubeconfig that is named; else with the pod's service account; else with the user's kubeconfig.
 
         Raises:
-            ClusterUnreachable: there is no configuration, or it can't be read.
+            ClusterUnreachable: there is no configuration, or it can't be read or used.
         """
         configuration, credentials = await find(kubeconfig, context)
-        return cls(configuration, namespace, credentials)
+        try:
+            return cls(configuration, namespace, credentials)
+        except (ssl.SSLError, ValueError) as error:
+            raise ClusterUnreachable(f"can't use the certificates of the cluster's configuration: {error}") from error
 
     async def close(self) -> None:
         """Close all connections. What is waited for is an error from then on."""
@@ -73,16 +79,17 @@ class KubeApi:
         Raises:
             CodeExecError: see `exceptions`.
         """
-        async with self._asking_who:
-            shown = self._credentials.identity if self._credentials else None
-            if self._me is None or self._me[0] != shown:
-                with self.errors("look up this identity"):
-                    review: Any = await client.AuthenticationV1Api(self.client).create_self_subject_review(
-                        client.V1SelfSubjectReview()
-                    )
-                shown = self._credentials.identity if self._credentials else None
-                self._me = shown, str(review.status.user_info.username)
-            return self._me[1]
+        shown = self._credentials.identity if self._credentials else None
+        return self._me[1] if self._me and self._me[0] == shown else await self._asking_who()
+
+    async def _ask_who(self) -> str:
+        with self.errors("look up this identity"):
+            review: Any = await client.AuthenticationV1Api(self.client).create_self_subject_review(
+                client.V1SelfSubjectReview()
+            )
+        shown = self._credentials.identity if self._credentials else None
+        self._me = shown, str(review.status.user_info.username)
+        return self._me[1]
 
     async def create_object(
         self,
@@ -124,14 +131,24 @@ class KubeApi:
     async def list_raw(
         self, kind: str, plural: str, fields: str | None = None
     ) -> AsyncGenerator[Mapping[str, Any], None]:
-        """All objects of a kind as they are stored, page by page; `fields` is a field selector."""
-        chosen: dict[str, Any] = {"field_selector": fields} if fields else {}
+        """All objects of a kind as they are stored, page by page; `fields` is a field selector.
+
+        A list that takes longer than some minutes goes on with objects as they are then.
+        """
+        chosen: dict[str, Any] = {"limit": _PAGE, "_request_timeout": LONG_SECONDS}
+        chosen |= {"field_selector": fields} if fields else {}
         following: dict[str, Any] = chosen
         while True:
             with self.errors(f"list {kind}s"):
-                page: Any = await self.custom.list_namespaced_custom_object(
-                    GROUP, VERSION, self.namespace, plural, limit=_PAGE, **following
-                )
+                try:
+                    page: Any = await self.custom.list_namespaced_custom_object(
+                        GROUP, VERSION, self.namespace, plural, **following
+                    )
+                except ApiException as error:
+                    if not (token := _token_in(error)):
+                        raise
+                    following = {**chosen, "_continue": token}
+                    continue
             for item in page["items"]:
                 yield item
             if not (token := page["metadata"].get("continue")):
@@ -194,3 +211,12 @@ class KubeApi:
                 f"({type(error).__name__}: {error}); check that the cluster is running, and that kubeconfig and "
                 "context are right"
             ) from error
+
+
+def _token_in(error: ApiException) -> str:
+    """With what a list goes on that the API server has taken for too old; empty if it does not."""
+    if error.status != 410:
+        return ""
+    with suppress(ValueError, AttributeError):
+        return str(json.loads(error.body or "{}").get("metadata", {}).get("continue") or "")
+    return ""

@@ -4,6 +4,7 @@ Key material stays in memory. `kubernetes` writes it into temporary files, which
 """
 
 import base64
+import binascii
 import os
 from collections.abc import Mapping
 from datetime import datetime
@@ -115,6 +116,8 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         raise ClusterUnreachable(_what_kubeconfig_lacks(where, context, str(error))) from error
     except (OSError, yaml.YAMLError) as error:
         raise ClusterUnreachable(f"can't read the kubeconfig {where}: {error}") from error
+    except binascii.Error as error:
+        raise ClusterUnreachable(f"can't read the kubeconfig {where}: its data are no base64: {error}") from error
     except (TypeError, AttributeError) as error:  # what the loader raises for an empty file, for example
         raise ClusterUnreachable(
             f"{where} is not a kubeconfig: set KUBECONFIG or pass {option('kubeconfig')}"
@@ -186,7 +189,10 @@ def _time(text: str | None) -> datetime | None:
     if not text:
         return None
     try:
-        return datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            raise ValueError("a time without a zone")
+        return time
     except ValueError as error:
         raise ClusterUnreachable(
             f"the credential plugin has answered with expirationTimestamp {text!r}, which is no RFC 3339 time"

@@ -19,6 +19,7 @@ from codeexec_api.names import (
 from codeexec_api.sealing import is_sealable, seal
 from executor_client.exceptions import CodeExecError
 from executor_client.model.blocks import split_payload
+from executor_client.runtime.asyncio_tasks import Shared
 from executor_client.transport.creation import created_once
 from executor_client.transport.kube_api import KubeApi
 
@@ -33,7 +34,7 @@ class Payloads:
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
-        self._asking_for_key = asyncio.Lock()
+        self._asking_for_key = Shared(self._ask_for_key)
         self._key: Mapping[str, str] | None = None
         self._key_read_at: float | None = None
 
@@ -58,17 +59,19 @@ class Payloads:
 
     async def _sealing_key(self) -> Mapping[str, str] | None:
         """The operator's public key, not older than a minute; None where there is none, or it may not be read."""
-        now = asyncio.get_running_loop().time()
-        async with self._asking_for_key:
-            if self._key_read_at is None or now - self._key_read_at > _KEY_SECONDS:
-                try:
-                    with self._api.network_errors("read the sealing key"):
-                        found = await self._api.core.read_namespaced_config_map(SEALING_KEY, self._api.namespace)
-                    self._key = found.data or None
-                except ApiException:  # whatever the reason is, Secrets are the way without it
-                    self._key = None
-                self._key_read_at = now
+        if self._key_read_at is None or asyncio.get_running_loop().time() - self._key_read_at > _KEY_SECONDS:
+            await self._asking_for_key()
         return self._key
+
+    async def _ask_for_key(self) -> None:
+        now = asyncio.get_running_loop().time()
+        try:
+            with self._api.network_errors("read the sealing key"):
+                found = await self._api.core.read_namespaced_config_map(SEALING_KEY, self._api.namespace)
+            self._key = found.data or None
+        except ApiException:  # whatever the reason is, Secrets are the way without it
+            self._key = None
+        self._key_read_at = now
 
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> None:
         """Create the Secrets of an execution, if it has some.

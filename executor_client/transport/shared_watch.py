@@ -58,7 +58,7 @@ class SharedWatch:
     ) -> None:
         self._begin, self._events = begin, events
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._opening = asyncio.Lock()
+        self._opening = asyncio_tasks.Shared(self._open_watch)
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
@@ -68,12 +68,14 @@ class SharedWatch:
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
-        async with self._opening:
-            if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._run(await self._begin()), name="shared watch of executions")
+        if self._task is None or self._task.done():
+            await self._opening()
         self._entries[name] = _Entry()
         for old in [one for one, entry in self._entries.items() if not entry.waiting][:-_MOST]:
             del self._entries[old]
+
+    async def _open_watch(self) -> None:
+        self._task = asyncio.create_task(self._run(await self._begin()), name="shared watch of executions")
 
     def knows(self, name: str) -> bool:
         """True if `changes` can tell of this execution."""

@@ -45,12 +45,12 @@ class Outage:
         self._opened_at = self._since = clock()
         self._pause = _RECONNECT_SECONDS
         self._of_no_use = False
-        self.said = False
-        """True if the watch has said something."""
+        self.answered = self.said = False
+        """True if the API server has accepted the watch; True if the watch has said something."""
 
     def opens(self) -> None:
         """A watch is about to be opened."""
-        self._opened_at, self.said, self._of_no_use = self._clock(), False, False
+        self._opened_at, self.answered, self.said, self._of_no_use = self._clock(), False, False, False
 
     def ended(self) -> bool:
         """The watch has ended in order, and from now on it is missing. True if it was of no use at all."""
@@ -60,7 +60,7 @@ class Outage:
 
     def passes(self, error: Exception) -> bool:
         """True if the watch is to be opened again after this error."""
-        if not self._short:  # it was open for a while, so this is another outage
+        if self.answered and not self._short:  # it was open for a while, so this is another outage
             self._since = self._clock()
         lasting = isinstance(error, ApiException) and error.status not in PASSING
         lasting |= isinstance(error, CodeExecError) and not isinstance(error, ClusterUnreachable)
@@ -143,7 +143,7 @@ class Watcher:
                     async with aclosing(self._look(kind, plural, names())) as found:
                         async for seen in found:
                             yield seen
-                async with aclosing(self._watch_once(kind, plural, version, selector)) as events:
+                async with aclosing(self._watch_once(kind, plural, version, selector, outage)) as events:
                     async for change, raw in events:
                         outage.said = True
                         version = raw["metadata"]["resourceVersion"]
@@ -160,7 +160,7 @@ class Watcher:
             await asyncio.sleep(outage.pause())
 
     async def _watch_once(
-        self, kind: str, plural: str, version: str, selector: Mapping[str, str]
+        self, kind: str, plural: str, version: str, selector: Mapping[str, str], outage: Outage
     ) -> AsyncGenerator[tuple[str, Any], None]:
         """One watch, until the server ends it. When the caller has seen enough, its connection is dropped at once."""
         with self._api.network_errors(f"watch the {kind}"):
@@ -177,6 +177,7 @@ class Watcher:
             try:
                 if response.status != 200:
                     raise ApiException(status=response.status, reason=await response.text())
+                outage.answered = True
                 while line := await response.content.readline():
                     event = _parsed_event(line)
                     if event["type"] == "ERROR":

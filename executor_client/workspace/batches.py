@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from codeexec_api.digests import sha256_hex
 from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
-from executor_client.client.session_handle import SessionHandle
+from executor_client.client.session_handle import SessionHandle, demand_success
 from executor_client.exceptions import CodeExecError
+from executor_client.model.results import Artifact
 
 logger = logging.getLogger(__name__)
 
@@ -16,15 +18,24 @@ PATTERNS_AT_ONCE: Final = 64
 
 
 async def fetch_after(
-    session: SessionHandle, execution: str, sizes: Mapping[str, int], cancelled: asyncio.Event | None = None
+    session: SessionHandle, execution: str, left: Sequence[Artifact], cancelled: asyncio.Event | None = None
 ) -> dict[str, bytes]:
-    """Content of files that an execution has left. What can't be fetched is a line in the log: the code has run."""
+    """Content of files that an execution has left in the workspace, as far as they are still the same.
+
+    What can't be fetched is a line in the log: the code has run.
+    """
     found: dict[str, bytes] = {}
-    for group in groups(sizes, MAX_FETCH_BYTES, PATTERNS_AT_ONCE):
+    digests = {one.path: one.sha256 for one in left}
+    for group in groups({one.path: one.size_bytes for one in left}, MAX_FETCH_BYTES, PATTERNS_AT_ONCE):
+        why = "another execution has changed or deleted them"
         try:
-            found |= (await session.execute((), fetch=group, list_files="None", cancelled=cancelled)).files
+            result = await session.execute((), fetch=group, list_files="None", cancelled=cancelled)
+            demand_success(result)
+            found |= {path: one for path, one in result.files.items() if sha256_hex(one) == digests.get(path)}
         except CodeExecError as error:
-            logger.warning("files of execution %s were not fetched: %s: %s", execution, ", ".join(group), error)
+            why = str(error)
+        if missing := [path for path in group if path not in found]:
+            logger.warning("files of execution %s were not fetched: %s: %s", execution, ", ".join(missing), why)
     return found
 
 

@@ -107,13 +107,15 @@ async def bring_back(
     folder: WorkDir, opened: OpenSession, result: ExecutionResult, cancelled: asyncio.Event
 ) -> ExecutionResult:
     """Copy files that the code has made or changed into work_dir. The result is there whether that works or not."""
-    wanted: dict[str, int] = {}
+    wanted: list[Artifact] = []
+    room = MAX_FETCH_BYTES
     for artifact in result.artifacts:
         # A name with * or ? would be a pattern that may match more.
         if folder.keeps_out(artifact.path) or set("*?") & set(artifact.path):
             continue
-        if sum(wanted.values()) + artifact.size_bytes <= MAX_FETCH_BYTES:
-            wanted[artifact.path] = artifact.size_bytes
+        if artifact.size_bytes <= room:
+            wanted.append(artifact)
+            room -= artifact.size_bytes
     found = await fetch_after(opened.session, result.name, wanted, cancelled)
     kept = keep_artifacts(folder, result, found)
     opened.sent |= folder.stamps(one.path for one in kept.artifacts if one.fetched)

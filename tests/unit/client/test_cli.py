@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from codeexec_api import Reason
 from executor_client.cli import main
 from executor_client.cli.display import Printer, age, size, visible
 from executor_client.cli.files import save_artifact
@@ -83,6 +84,14 @@ def test_line_end_in_two_pieces_is_one_line_end_on_a_terminal(capsys, monkeypatc
 
 
 # --- run ---
+
+
+def test_an_error_shows_what_a_terminal_would_obey() -> None:
+    fake = FakeCluster(run=lambda _: FakeOutcome())
+    fake.fail_to_start(Reason.RUNNER_FAILED, "the container ended: \x1b]0;owned\x07\x1b[2J")
+    done = CliRunner().invoke(main, ["run", "-c", "x"], obj=lambda ref: fake.client(), color=True)
+    assert "the container ended: " in done.output
+    assert not {"\x1b", "\x07"} & set(done.output)
 
 
 def test_run_keeps_the_streams_apart_and_exits_as_the_code_did(codeexec) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_api import Phase
+from codeexec_api import Phase, Source
 from codeexec_api.audit_check import Verification, read_log, verify
 from codeexec_api.audit_export import Header, export_files, identity_of, records_in
 from codeexec_api.audit_findings import FindingKind, LogLine
@@ -195,11 +195,13 @@ def exported(world: World, *parts: int) -> dict[str, bytes]:
     return files.files
 
 
-def only_executions() -> World:
+def only_executions(agent: str = "analyst") -> World:
     world = World()
     world.start()
     for name in ("run-1", "run-2", "run-3"):
-        world.write(named(name), Phase.RUNNING)
+        record = named(name)
+        spec = record.spec.model_copy(update={"source": Source(agent=agent)})
+        world.write(record.model_copy(update={"spec": spec}), Phase.RUNNING)
         world.write(world.records[name], Phase.SUCCEEDED, exit_code=0)
     return world
 
@@ -214,6 +216,13 @@ def test_the_chain_holds_over_the_exported_lines(parts: tuple[int, ...]) -> None
     world = only_executions()
     found = check(world, exported(world, *parts))
     assert (found.findings, found.notes, found.records, found.lines) == ((), (), 3, 7)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x1e"])
+def test_an_agent_whose_name_ends_lines_elsewhere_ends_none_here(separator: str) -> None:
+    world = only_executions(agent=f"two{separator}lines")
+    found = check(world, exported(world))
+    assert (found.findings, found.records, found.lines) == ((), 3, 7)
 
 
 def test_an_exported_record_whose_time_is_over_agrees_with_its_line() -> None:

@@ -1,6 +1,7 @@
 """Proxies: that of the kubeconfig and that of the environment are used, and only where they are to be."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -58,8 +59,8 @@ async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
         yield proxy
 
 
-async def ask(folder: Path, **cluster: str) -> None:
-    """Ask a cluster that isn't there: nothing listens on port 1."""
+def client_of(folder: Path, **cluster: str) -> CodeExecutionClient:
+    """The client of a cluster that isn't there: nothing listens on port 1."""
     path = folder / "kubeconfig"
     named = {"name": "one", "cluster": {"server": "https://127.0.0.1:1", **cluster}}
     context = {"name": "one", "context": {"cluster": "one", "user": "one"}}
@@ -67,7 +68,12 @@ async def ask(folder: Path, **cluster: str) -> None:
     path.write_text(
         yaml.safe_dump({"current-context": "one", "clusters": [named], "contexts": [context], "users": users})
     )
-    client = CodeExecutionClient(ClusterRef(kubeconfig=str(path)))
+    return CodeExecutionClient(ClusterRef(kubeconfig=str(path)))
+
+
+async def ask(folder: Path, **cluster: str) -> None:
+    """Ask that cluster."""
+    client = client_of(folder, **cluster)
     try:
         with pytest.raises(ClusterUnreachable):
             await client.check()
@@ -92,3 +98,15 @@ async def test_the_proxy_of_the_environment_is_used_but_for_no_proxy(
     await ask(tmp_path)
     used = no_proxy in (None, "192.168.0.0/16")
     assert proxy.asked == (["CONNECT 127.0.0.1:1 HTTP/1.1"] if used else [])
+
+
+BROKEN = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [(BROKEN, "can't use the certificates"), ("YWJj", "can't use the certificates"), ("abc", "its data are no base64")],
+)
+async def test_a_certificate_that_is_none_is_an_error_of_ours(tmp_path: Path, data: str, told: str) -> None:
+    with pytest.raises(ClusterUnreachable, match=told):
+        await client_of(tmp_path, **{"certificate-authority-data": data}).check()

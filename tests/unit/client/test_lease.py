@@ -85,3 +85,19 @@ def test_it_ends_with_a_client_that_nobody_closes() -> None:
     del client, held
     gc.collect()
     recorder.wait(lambda said: said[-2:] == [f"delete {name}", "close"])
+
+
+def test_an_error_of_any_kind_is_no_end_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Recorder):
+        async def renew_lease(self, name: str, seconds: int, now: datetime) -> None:
+            if "broken" not in self.said:
+                self._note("broken")
+                raise ValueError("a kubeconfig that is being written")
+            await super().renew_lease(name, seconds, now)
+
+    recorder = Broken()
+    lease = ClientLease(recorder.connect, every=0.01)
+    name = lease.hold()
+    recorder.wait(lambda said: f"renew {name}" in said)
+    asyncio.run(lease.close())
+    assert "a kubeconfig that is being written" in caplog.text

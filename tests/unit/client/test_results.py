@@ -314,3 +314,14 @@ def test_a_file_that_is_not_as_the_record_says_is_an_error() -> None:
     execution = ended(exit_code=0, artifacts=(fetched("a", b"12"),))
     with pytest.raises(OutputUnavailable, match=r"the stored 'a' does not match the record: 2 bytes .* of 2"):
         result_of(execution, Contents.join([{"artifact-0": b"13"}]))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [pack(b"[" + b'["stdout",0],' * 100_000 + b'["stdout",0]]'), b"[" * 200_000],
+    ids=["too large when unpacked", "too deep"],
+)
+def test_an_order_that_would_take_much_memory_is_refused(order: bytes) -> None:
+    key = "order.gz" if order[0] == 0x1F else "order"
+    with pytest.raises(OutputUnavailable, match="the stored order"):
+        Contents.join([{key: order}], stored=True)

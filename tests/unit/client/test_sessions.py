@@ -18,16 +18,22 @@ from codeexec_api import ExecutionPolicySpec, Limits, Phase, Reason
 from executor_client import (
     ClusterRef,
     ClusterUnreachable,
+    CodeExecError,
     ExecutionLost,
     ExecutionNotStarted,
     FileMissing,
     FileTransferError,
     KubernetesCodeExecutor,
     KubernetesCodeResult,
+    NotPermitted,
     OutputChunk,
+    Request,
+    SourceBlock,
 )
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
+from executor_client.testing.transport import FakeTransport
 from executor_client.workspace import session_finalizer
+from executor_client.workspace.batches import fetch_after
 
 
 def behave(block: FakeBlock) -> FakeOutcome:
@@ -598,3 +604,83 @@ def test_a_farewell_that_fails_is_a_line_in_the_log(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO):
         session_finalizer._end("session-1", ClusterRef(kubeconfig="/no/such/file"))
     assert "could not end session session-1, which ends at its idle timeout" in caplog.text
+
+
+async def test_a_file_that_a_later_call_has_changed_is_not_fetched_for_an_earlier_one(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = await fake.client().open_session(Request(agent="a"))
+    first = await session.execute([SourceBlock("python", "write out.txt first")])
+    assert await fetch_after(session, first.name, first.artifacts) == {"out.txt": b"first"}, "control"
+    second = await session.execute([SourceBlock("python", "write out.txt second")])
+    assert await fetch_after(session, first.name, first.artifacts) == {}
+    told = f"files of execution {first.name} were not fetched: out.txt: another execution has changed or deleted them"
+    assert told in caplog.text
+    assert await fetch_after(session, second.name, second.artifacts) == {"out.txt": b"second"}
+
+
+async def test_a_cancellation_outlasts_a_short_outage(
+    fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([ClusterUnreachable("no answer"), CodeExecError("could not cancel: 503")])
+    cancel = FakeTransport.cancel
+
+    async def fail_first(self: FakeTransport, name: str) -> None:
+        for failure in failures:
+            raise failure
+        await cancel(self, name)
+
+    monkeypatch.setattr(FakeTransport, "cancel", fail_first)
+    token = CancellationToken()
+    running = asyncio.create_task(call(make(), "hang", token=token))
+    await until(lambda: any(one.status.phase is Phase.RUNNING for one in fake.executions))
+    token.cancel()
+    await running
+    assert fake.executions[-1].status.phase is Phase.CANCELLED
+
+
+async def test_a_cancellation_that_is_refused_is_not_repeated(
+    fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    async def refuse(_: FakeTransport, name: str) -> None:
+        asked.append(name)
+        raise NotPermitted("could not cancel: 403")
+
+    monkeypatch.setattr(FakeTransport, "cancel", refuse)
+    running = asyncio.create_task(call(make(session="per-call"), "hang"))
+    await until(lambda: any(one.status.phase is Phase.RUNNING for one in fake.executions))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(asked) == 1
+    assert "which runs until its timeout: could not cancel: 403" in caplog.text
+
+
+async def test_a_session_whose_creation_is_cancelled_is_ended(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, asked, answered = FakeTransport.create_session, asyncio.Event(), asyncio.Event()
+
+    async def create_slowly(self: FakeTransport, *arguments: Any) -> Any:
+        created = await create(self, *arguments)
+        asked.set()
+        await answered.wait()
+        return created
+
+    monkeypatch.setattr(FakeTransport, "create_session", create_slowly)
+    opening = asyncio.create_task(fake.client().open_session(Request(agent="a"), outlives_client=True))
+    await asked.wait()
+    opening.cancel()
+    answered.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert [one.spec.ended for one in fake.sessions] == [True]
+
+
+async def test_a_session_that_is_not_ready_in_time_is_ended(fake: FakeCluster) -> None:
+    fake.stop_operator()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await fake.client().open_session(Request(agent="a"), outlives_client=True, wait=True)
+    assert [one.spec.ended for one in fake.sessions] == [True]

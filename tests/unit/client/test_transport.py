@@ -18,14 +18,17 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
 from codeexec_api.v1alpha1.bounds import MAX_SEALED_BYTES
 from executor_client import ClusterUnreachable, CodeExecError
+from executor_client.cli.finished_records import FinishedRecords
+from executor_client.cli.operator_log import OperatorLog
 from executor_client.model.words import from_the_command_line
 from executor_client.transport import creation, log_lines
 from executor_client.transport.api_errors import message as message_of
 from executor_client.transport.api_errors import missing as missing_in
 from executor_client.transport.api_errors import translate
 from executor_client.transport.cluster import Transport
+from executor_client.transport.connections import REQUEST_SECONDS, Connections
 from executor_client.transport.creation import past_quota_races
-from executor_client.transport.kube_api import KubeApi
+from executor_client.transport.kube_api import LONG_SECONDS, KubeApi
 from executor_client.transport.log_lines import lines_of
 from executor_client.transport.watch import Outage
 
@@ -336,6 +339,7 @@ class TestOutage:
     )
     def test_how_long_there_is_hope(self, outage: Outage, now: list[float], error: Exception, seconds: float) -> None:
         outage.opens()
+        outage.answered = True
         now[0] += 300  # it was open for long, and the outage begins with its end
         assert outage.passes(error)
         now[0] += seconds
@@ -343,6 +347,18 @@ class TestOutage:
         assert outage.passes(error)
         now[0] += 0.1
         assert not outage.passes(error)
+
+    def test_an_api_server_that_accepts_connections_and_answers_none_is_away(
+        self, outage: Outage, now: list[float]
+    ) -> None:
+        attempts = 0
+        passes = True
+        while passes and attempts < 10:
+            outage.opens()
+            now[0] += REQUEST_SECONDS
+            passes = outage.passes(ClusterUnreachable("no answer"))
+            attempts += 1
+        assert (passes, attempts) == (False, 3), "30 s, as for one that refuses connections"
 
 
 def a_rule_is_broken(*causes: dict[str, str]) -> str:
@@ -434,3 +450,59 @@ class TestKubeconfig:
         file = tmp_path / "kubeconfig"
         file.write_text(content)
         assert (await refusal(str(file), context)).startswith(told.format(file))
+
+
+EXPIRED = {"kind": "Status", "code": 410, "reason": "Expired", "metadata": {"continue": "from here"}}
+
+
+@pytest.mark.parametrize("gone", [EXPIRED, {**EXPIRED, "metadata": {}}], ids=["with a token", "without"])
+async def test_a_list_that_has_become_too_old_goes_on_where_the_api_server_says(gone: dict[str, Any]) -> None:
+    asked = []
+
+    async def page(request: web.Request) -> web.Response:
+        asked.append(request.query.get("continue"))
+        match asked[-1]:
+            case None:
+                return web.json_response({"metadata": {"continue": "old"}, "items": [{"number": 1}]})
+            case "old":
+                return web.json_response(gone, status=410)
+        return web.json_response({"metadata": {}, "items": [{"number": 2}]})
+
+    app = web.Application()
+    app.router.add_get("/apis/codeexec.dev/v1alpha1/namespaces/sandboxes/codeexecutions", page)
+    async with TestServer(app) as server:
+        api = KubeApi(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
+        found = []
+        try:
+            async for one in api.list_raw("CodeExecution", "codeexecutions"):
+                found.append(one["number"])
+        except CodeExecError as error:
+            found.append(str(error)[:3])
+        finally:
+            await api.close()
+    if gone is EXPIRED:
+        assert (found, asked) == ([1, 2], [None, "old", "from here"])
+    else:
+        assert (found, asked) == ([1, "cou"], [None, "old"])
+
+
+async def test_what_may_be_large_has_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def request(*_: Any, **more: Any) -> None:
+        asked.append(more.get("_request_timeout"))
+        raise TimeoutError
+
+    monkeypatch.setattr(Connections, "request", request)
+    configuration = client.Configuration(host="http://127.0.0.1:1")
+    records, log = FinishedRecords(configuration, "sandboxes"), OperatorLog(configuration, "codeexec-system")
+    for call in (
+        anext(records.list_raw("CodeExecution", "codeexecutions")),
+        records._page("codeexecutions", "", None),
+        log._pods(),
+        log._text("operator", previous=False),
+    ):
+        with pytest.raises((ClusterUnreachable, TimeoutError)):
+            await call
+    assert asked == [LONG_SECONDS] * 4
+    await asyncio.gather(records.close(), log.close())

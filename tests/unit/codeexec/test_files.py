@@ -1,15 +1,19 @@
 """`session.files`, and the block that deletes a file."""
 
+import asyncio
 import subprocess
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import until
 
 import codeexec
 from codeexec._files import Files
-from codeexec.testing import FakeCluster
+from codeexec.testing import FakeBlock, FakeCluster, FakeOutcome
+from codeexec_api import Phase
 from executor_client.client.request import Request
 from executor_client.client.session_handle import SessionHandle
 from executor_client.model.blocks import removal, removed_by
@@ -80,12 +84,10 @@ class Refusing(SessionHandle):
     async def end(self) -> None: ...
 
     async def execute(self, blocks: Any, *_: Any, **__: Any) -> ExecutionResult:
-        return self._result
+        return self._result if blocks else replace(self._result, phase=Phase.SUCCEEDED)
 
 
 async def test_a_file_that_can_not_be_removed_says_why() -> None:
-    from codeexec.testing import FakeOutcome
-
     fake = FakeCluster(run=lambda block: FakeOutcome(stderr="rm: cannot remove 'a': Permission denied\n", exit_code=1))
     async with codeexec.Client(agent="a", backend=fake.client()).session() as session:
         result = await session.run("x", files={"a": ""}, fetch=["a"])
@@ -112,3 +114,37 @@ def test_the_block_deletes_this_file_and_itself(tmp_path: Path, name: str) -> No
 def test_another_block_is_none(code: str) -> None:
     assert removed_by("sh", code) is None
     assert removed_by("python", removal("a").content.decode()) is None
+
+
+async def test_a_question_that_was_cancelled_is_not_answered_with_no() -> None:
+    fake = FakeCluster(run=lambda block: FakeOutcome(never_ends=block.code == "hang"))
+    async with codeexec.Client(agent="a", backend=fake.client()) as client, client.session() as session:
+        await session.files.write("a", "1")
+        running = asyncio.create_task(session.run("hang"))
+        await until(lambda: any(one.status.phase is Phase.RUNNING for one in fake.executions))
+        asking = asyncio.create_task(session.files.exists("a"))
+        await until(lambda: len(fake.executions) == 3)
+        await client.executions.cancel(fake.executions[-1].metadata.name)
+        with pytest.raises(codeexec.FileTransferError, match="cancelled"):
+            await asking
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert await session.files.exists("a")
+
+
+def signs(block: FakeBlock) -> FakeOutcome:
+    """Leave a display and a file with the code as content."""
+    block.files["output-1-0.txt"] = block.files["out.txt"] = block.code.encode()
+    return FakeOutcome(stdout=block.code, takes=0.05)
+
+
+async def test_a_display_of_a_later_call_is_not_taken_for_that_of_an_earlier_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = FakeCluster(run=signs).client()
+    async with codeexec.Client(agent="a", backend=backend) as client, client.session() as session:
+        results = await asyncio.gather(session.run("first"), session.run("second"))
+    for code, result in zip(("first", "second"), results, strict=True):
+        assert [one.data for one in result.displays] in ([code.encode()], [])
+    assert results[1].displays
+    assert "output-1-0.txt: another execution has changed or deleted them" in caplog.text

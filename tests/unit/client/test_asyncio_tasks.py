@@ -1,0 +1,96 @@
+"""One attempt for all that want its outcome, also its failure."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from executor_client import CodeExecutionClient, Request, SourceBlock
+from executor_client.exceptions import ClusterUnreachable
+from executor_client.runtime.asyncio_tasks import Shared
+from executor_client.testing import FakeCluster
+
+
+class Attempts:
+    """Attempts that end when they are told to."""
+
+    def __init__(self) -> None:
+        self.begun = self.cancelled = 0
+        self.fails = True
+        self.may_end = asyncio.Event()
+
+    async def attempt(self) -> str:
+        self.begun += 1
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.fails:
+            raise ClusterUnreachable("no answer")
+        return "found"
+
+
+async def turns() -> None:
+    """Let what is ready to run do so."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_a_failure_is_that_of_all_that_wait() -> None:
+    attempts = Attempts()
+    ask = Shared(attempts.attempt)
+    waiting = [asyncio.create_task(ask()) for _ in range(8)]
+    await turns()
+    attempts.may_end.set()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [str(one) for one in outcomes] == ["no answer"] * 8
+    assert attempts.begun == 1
+    attempts.fails = False
+    assert (await ask(), attempts.begun) == ("found", 2), "who comes later makes another attempt"
+
+
+async def test_who_goes_away_ends_it_for_no_other() -> None:
+    attempts = Attempts()
+    attempts.fails = False
+    ask = Shared(attempts.attempt)
+    first, second = (asyncio.create_task(ask()) for _ in range(2))
+    await turns()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert attempts.cancelled == 0
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    await turns()
+    assert attempts.cancelled == 1, "nobody waits for it any more"
+    attempts.may_end.set()
+    assert await ask() == "found"
+
+
+async def test_concurrent_first_calls_open_one_connection() -> None:
+    fake, opened = FakeCluster().client(), 0
+
+    async def connect() -> Any:
+        nonlocal opened
+        opened += 1
+        await asyncio.sleep(0)
+        return await fake.connect()
+
+    async with CodeExecutionClient(transport=connect) as client:
+        await asyncio.gather(*(client.execute([SourceBlock("python", "1")], Request(agent="a")) for _ in range(10)))
+    assert opened == 1
+
+
+@pytest.mark.parametrize("calls", [1, 8])
+async def test_calls_at_the_same_time_fail_at_the_same_time(calls: int) -> None:
+    asked = 0
+
+    async def connect() -> Any:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        raise ClusterUnreachable("no answer")
+
+    async with CodeExecutionClient(transport=connect) as client:
+        outcomes = await asyncio.gather(*(client.check() for _ in range(calls)), return_exceptions=True)
+    assert (asked, {str(one) for one in outcomes}) == (1, {"no answer"})
