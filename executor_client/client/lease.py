@@ -20,6 +20,8 @@ from executor_client.transport.cluster import Transport
 logger = logging.getLogger(__name__)
 
 _RENEW_SECONDS: Final = 10
+_AGAIN_SECONDS: Final = 1
+"""After a renewal that has failed. Each may take 15 s to fail, and the Lease lasts 35 s."""
 _FAREWELL_SECONDS: Final = 5
 
 
@@ -96,7 +98,7 @@ def _keep(
                             error,
                         )
                     failed = True
-                if over.wait(every):
+                if over.wait(min(every, _AGAIN_SECONDS) if failed else every):
                     break
             if transport:
                 with suppress(CodeExecError):

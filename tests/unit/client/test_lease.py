@@ -101,3 +101,11 @@ def test_an_error_of_any_kind_is_no_end_of_it(caplog: pytest.LogCaptureFixture) 
     recorder.wait(lambda said: f"renew {name}" in said)
     asyncio.run(lease.close())
     assert "a kubeconfig that is being written" in caplog.text
+
+
+def test_a_renewal_that_failed_is_made_again_soon() -> None:
+    recorder = Recorder(fails=1)
+    lease = ClientLease(recorder.connect, every=60)
+    name = lease.hold()
+    recorder.wait(lambda said: f"renew {name}" in said)
+    asyncio.run(lease.close())
