@@ -10,7 +10,8 @@ that stands on the other side: API server, etcd, scheduler, controllers, the ope
   a second); `Succeeded` when the runner has ended. Deadlines are not kept. One watch follows all pods; kubelets have
   one each.
 - `pods/attach`: TLS with a client certificate of the cluster, websocket, `v4.channel.k8s.io`, as the API server passes
-  it on. Behind it is `simulated_runner.py`. All nodes have the same address and port: the path names the pod.
+  it on. Behind it is `tests/support/scripted_runner.py`, and `pods/log` gives what that has said. All nodes have the
+  same address and port: the path names the pod.
 
     python tests/scale/simulated_kubelets.py --nodes 3 --address 172.18.0.1 --namespace codeexec-load
 
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -40,9 +41,11 @@ from typing import Any, Final
 from aiohttp import ClientError, WSMsgType, web
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
-from simulated_runner import SimulatedRunner
 
 from codeexec_operator.manifests.pod import egress_targets_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from scripted_runner import RunnerLog, Script, ScriptedRunner
 
 SIMULATED: Final = "codeexec.dev/simulated"
 """Label and taint of the nodes, label of their leases."""
@@ -54,12 +57,11 @@ _LEASES: Final = "kube-node-lease"
 _LEASE_SECONDS: Final = 40
 _RENEW_SECONDS: Final = 10
 """As kubelets do."""
-_ACK_SECONDS: Final = 10
-"""As the runner."""
 _WATCH_SECONDS: Final = 280
 _ANSWER_SECONDS: Final = 30
 _CONNECTIONS: Final = 50
 _STDIN, _STDOUT, _ERROR = b"\x00", b"\x01", b"\x03"
+_SUCCESS: Final = b'{"metadata":{},"status":"Success"}'
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _MERGE: Final = "application/merge-patch+json"
 _FAILURES: Final = (ApiException, ClientError, OSError, TimeoutError)
@@ -93,7 +95,7 @@ class Pod:
     name: str
     uid: str
     image: str
-    runner: SimulatedRunner
+    runner: ScriptedRunner
     sockets: set[web.WebSocketResponse] = field(default_factory=set)
     started_at: str = ""
     ended: bool = False
@@ -106,21 +108,26 @@ class Kubelets:
         api: with an administrator's rights.
         namespace: no pod of another one is ever answered for; None: those of all are.
         address: where `attach` is answered, for all nodes.
-        run_seconds: how long code takes.
+        script: what all runners share.
     """
 
     def __init__(
-        self, api: client.ApiClient, *, namespace: str | None, address: str, port: int, run_seconds: float
+        self, api: client.ApiClient, *, namespace: str | None, address: str, port: int, script: Script
     ) -> None:
-        self.counts = Counts()
+        self._counts = Counts()
         self._core, self._leases = client.CoreV1Api(api), client.CoordinationV1Api(api)
         self._namespace = namespace
-        self._address, self._port, self._run_seconds = address, port, run_seconds
+        self._address, self._port, self._script = address, port, script
         self._nodes: set[str] = set()
         self._pods: dict[str, Pod] = {}
         self._by_name: dict[tuple[str, str], Pod] = {}
         self._waiting: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def counts(self) -> Counts:
+        """What has happened up to now."""
+        return replace(self._counts, jobs=self._script.jobs.total(), pods_used_twice=self._script.pods_used_twice)
 
     # --- nodes ---
 
@@ -222,23 +229,19 @@ class Kubelets:
             self._waiting.add(uid)
         else:
             self._waiting.discard(uid)
-        self.counts.waiting = len(self._waiting)
-        self.counts.most_waiting = max(self.counts.most_waiting, self.counts.waiting)
+        self._counts.waiting = len(self._waiting)
+        self._counts.most_waiting = max(self._counts.most_waiting, self._counts.waiting)
         if not deleted and "deletionTimestamp" in raw["metadata"]:
             self._background(self._remove(raw["metadata"]))
 
-    def make_runner(self, spec: Mapping[str, Any]) -> SimulatedRunner:
-        """What answers in a pod that was made so."""
-        return SimulatedRunner(egress_targets_of(spec), run_seconds=self._run_seconds)
-
     def _adopt(self, raw: Mapping[str, Any]) -> Pod:
         meta = raw["metadata"]
-        self.counts.pods += 1
-        runner = self.make_runner(raw["spec"])
+        self._counts.pods += 1
+        runner = ScriptedRunner(egress_targets_of(raw["spec"]), self._script)
         image = raw["spec"]["containers"][0]["image"]
         pod = Pod(meta["namespace"], meta["name"], meta["uid"], image, runner, started_at=_now())
         self._pods[pod.uid] = self._by_name[pod.namespace, pod.name] = pod
-        self._background(self._report(pod, running_status(pod, self._address, ip_of(self.counts.pods))))
+        self._background(self._report(pod, running_status(pod, self._address, ip_of(self._counts.pods))))
         return pod
 
     def _forget(self, pod: Pod) -> None:
@@ -249,6 +252,7 @@ class Kubelets:
             del self._by_name[pod.namespace, pod.name]
         for socket in list(pod.sockets):
             self._background(hang_up(socket))
+        pod.runner.stop()
 
     async def _end(self, pod: Pod) -> None:
         if not pod.ended:
@@ -277,9 +281,9 @@ class Kubelets:
             except _FAILURES:
                 pass
             await asyncio.sleep(pause)
-        self.counts.failures += 1
+        self._counts.failures += 1
 
-    # --- attach ---
+    # --- attach and log ---
 
     async def attach(self, request: web.Request) -> web.StreamResponse:
         """`/attach/{namespace}/{pod}/{container}`: what the API server makes of `pods/attach`."""
@@ -289,8 +293,8 @@ class Kubelets:
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",), compress=False)
         await socket.prepare(request)
         pod.sockets.add(socket)
-        self.counts.attached += 1
-        self.counts.most_attached = max(self.counts.most_attached, self.counts.attached)
+        self._counts.attached += 1
+        self._counts.most_attached = max(self._counts.most_attached, self._counts.attached)
         try:
             await socket.send_bytes(_STDOUT)  # empty: that the connection is made
             await self._converse(socket, pod)
@@ -298,33 +302,39 @@ class Kubelets:
             logger.warning("%s: %s", pod.name, error)
         finally:
             pod.sockets.discard(socket)
-            self.counts.attached -= 1
+            self._counts.attached -= 1
         return socket
 
     async def _converse(self, socket: web.WebSocketResponse, pod: Pod) -> None:
-        async for message in socket:
-            if message.type is not WSMsgType.BINARY or message.data[:1] != _STDIN:
-                continue
-            before = pod.runner.jobs
-            async for frame in pod.runner.answers(message.data[1:]):
-                line = json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode()
-                await socket.send_bytes(_STDOUT + line + b"\n")
-            if pod.runner.jobs > before:
-                self._count_job(pod)
-            if pod.runner.exited:
-                self._background(self._end(pod))
-                await socket.send_bytes(_ERROR + b'{"metadata":{},"status":"Success"}')
-                await socket.close()
+        """The runner takes one message while it works on another."""
+        telling = asyncio.create_task(self._tell(socket, pod.runner.log))
+        try:
+            async for message in socket:
+                if message.type is WSMsgType.BINARY and message.data[:1] == _STDIN:
+                    pod.runner.take(message.data[1:])
+        finally:
+            telling.cancel()
+        if pod.runner.exited:
+            self._background(self._end(pod))
 
-    def _count_job(self, pod: Pod) -> None:
-        self.counts.jobs += 1
-        self.counts.pods_used_twice += pod.runner.jobs == 2
-        self._background(self._end_without_ack(pod))
+    async def _tell(self, socket: web.WebSocketResponse, log: RunnerLog) -> None:
+        """Send what the runner says from now on."""
+        with contextlib.suppress(ConnectionError):
+            async for line in log.follow(len(log.lines)):
+                await socket.send_bytes(_STDOUT + line)
+            await socket.send_bytes(_ERROR + _SUCCESS)
+            await socket.close()
 
-    async def _end_without_ack(self, pod: Pod) -> None:
-        await asyncio.sleep(_ACK_SECONDS)
-        pod.runner.exited = True
-        await self._end(pod)
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        """`/containerLogs/{namespace}/{pod}/{container}`: what the API server makes of `pods/log`."""
+        pod = self._by_name.get((request.match_info["namespace"], request.match_info["pod"]))
+        if pod is None:
+            raise web.HTTPNotFound(text="there is no such container on the simulated nodes")
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        async for line in pod.runner.log.follow():
+            await response.write(line)
+        return response
 
     def _background(self, job: Any) -> None:
         task = asyncio.create_task(job)
@@ -451,20 +461,22 @@ def tls(folder: Path, address: str, cluster_ca: str) -> ssl.SSLContext:
     return context
 
 
-async def _obey(counts: Counts, stop: asyncio.Event) -> None:
+async def _obey(kubelets: Kubelets, stop: asyncio.Event) -> None:
     """Answer each line on stdin; its end is the end."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while await reader.readline():
-        print(json.dumps(asdict(counts)), flush=True)
+        print(json.dumps(asdict(kubelets.counts)), flush=True)
     stop.set()
 
 
-async def _serve(kubelets: Kubelets, address: str, port: int, context: ssl.SSLContext) -> web.AppRunner:
+async def serve(kubelets: Kubelets, address: str, port: int, context: ssl.SSLContext) -> web.AppRunner:
+    """Answer what the API server passes on to kubelets, until the caller cleans up what this returns."""
     app = web.Application()
     app.router.add_get("/attach/{namespace}/{pod}/{container}", kubelets.attach)
-    server = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", kubelets.log)
+    server = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await server.setup()
     await web.TCPSite(server, address, port, ssl_context=context, backlog=1024).start()
     return server
@@ -476,7 +488,6 @@ async def main() -> None:
     parser.add_argument("--address", required=True, help="of this machine, as the API server can reach it")
     parser.add_argument("--namespace", required=True, help="whose pods are to seem to run")
     parser.add_argument("--port", type=int, default=PORT)
-    parser.add_argument("--run-seconds", type=float, default=0.01, help="how long code takes")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(name)s: %(message)s")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -494,16 +505,16 @@ async def main() -> None:
             namespace=arguments.namespace,
             address=arguments.address,
             port=arguments.port,
-            run_seconds=arguments.run_seconds,
+            script=Script(),
         )
         context = tls(folder, arguments.address, configuration.ssl_ca_cert or "")
-        server = await _serve(kubelets, arguments.address, arguments.port, context)
+        server = await serve(kubelets, arguments.address, arguments.port, context)
         stack.push_async_callback(server.cleanup)
         stack.push_async_callback(kubelets.unregister)
         await kubelets.register(arguments.nodes)
         watching = asyncio.create_task(kubelets.watch())
         stack.callback(watching.cancel)
-        obeying = asyncio.create_task(_obey(kubelets.counts, stop))
+        obeying = asyncio.create_task(_obey(kubelets, stop))
         stack.callback(obeying.cancel)
         print(json.dumps({"nodes": arguments.nodes}), flush=True)
         await stop.wait()

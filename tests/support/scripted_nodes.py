@@ -9,31 +9,26 @@ import socket
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 from cluster_tools import SANDBOX
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
-from scripted_runner import RunnerLog, Script, ScriptedRunner
-from simulated_kubelets import Kubelets, Pod, hang_up, node, tls
+from scripted_runner import Script
+from simulated_kubelets import Kubelets, Pod, hang_up, node, serve, tls
 
 from codeexec_api.names import SANDBOX_CONTAINER
-from codeexec_operator.manifests.pod import egress_targets_of
 from executor_client.transport.connections import Connections
 
 T = TypeVar("T")
 
-_STDIN, _STDOUT, _ERROR = b"\x00", b"\x01", b"\x03"
-_SUCCESS: Final = b'{"metadata":{},"status":"Success"}'
-
 
 class ScriptedKubelets(Kubelets):
-    """Their runners are scripted, take one message while another is worked on, and have logs."""
+    """They can be lost and restored, end pods, and leave containers waiting."""
 
     def __init__(self, api: client.ApiClient, script: Script, *, address: str, port: int) -> None:
-        super().__init__(api, namespace=None, address=address, port=port, run_seconds=0)
-        self._script = script
+        super().__init__(api, namespace=None, address=address, port=port, script=script)
         self.lost: set[str] = set()
         """Names of nodes whose kubelet neither hears nor says anything."""
         self._node_of: dict[str, str] = {}
@@ -46,7 +41,7 @@ class ScriptedKubelets(Kubelets):
         """End a pod, as a kubelet does that says this of it."""
         pod = self._by_name[namespace, name]
         pod.ended = True
-        _runner_of(pod).stop()
+        pod.runner.stop()
         killed = {"exitCode": 137, "reason": "Error", "startedAt": pod.started_at, "finishedAt": pod.started_at}
         container = {"name": SANDBOX_CONTAINER, "image": pod.image, "imageID": pod.image, "restartCount": 0}
         states = [{**container, "ready": False, "state": {"terminated": killed}}]
@@ -67,10 +62,6 @@ class ScriptedKubelets(Kubelets):
             await self._core.create_node(node(name, self._address, self._port))  # type: ignore[arg-type]
         for uid in [uid for uid in self._missed if self._node_of[uid] == name]:
             self._observe(self._missed.pop(uid), deleted=False)
-
-    def make_runner(self, spec: Mapping[str, Any]) -> Any:
-        """What answers in a pod that was made so."""
-        return ScriptedRunner(egress_targets_of(spec), self._script)
 
     def _observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         uid = raw["metadata"]["uid"]
@@ -93,45 +84,6 @@ class ScriptedKubelets(Kubelets):
             container = {"name": SANDBOX_CONTAINER, "image": pod.image, "imageID": "", "restartCount": 0}
             status = {"containerStatuses": [{**container, "ready": False, "state": {"waiting": dict(self.waiting)}}]}
         await super()._report(pod, status)
-
-    def _forget(self, pod: Pod) -> None:
-        super()._forget(pod)
-        _runner_of(pod).stop()
-
-    async def log(self, request: web.Request) -> web.StreamResponse:
-        """`/containerLogs/{namespace}/{pod}/{container}`: what the API server makes of `pods/log`."""
-        pod = self._by_name.get((request.match_info["namespace"], request.match_info["pod"]))
-        if pod is None:
-            raise web.HTTPNotFound(text="there is no such container on the simulated nodes")
-        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        await response.prepare(request)
-        async for line in _runner_of(pod).log.follow():
-            await response.write(line)
-        return response
-
-    async def _converse(self, connection: web.WebSocketResponse, pod: Pod) -> None:
-        runner = _runner_of(pod)
-        telling = asyncio.create_task(self._tell(connection, runner.log))
-        try:
-            async for message in connection:
-                if message.type is WSMsgType.BINARY and message.data[:1] == _STDIN:
-                    runner.take(message.data[1:])
-        finally:
-            telling.cancel()
-        if runner.exited:
-            self._background(self._end(pod))
-
-    async def _tell(self, connection: web.WebSocketResponse, log: RunnerLog) -> None:
-        """What it says from now on."""
-        with contextlib.suppress(ConnectionError):
-            async for line in log.follow(len(log.lines)):
-                await connection.send_bytes(_STDOUT + line)
-            await connection.send_bytes(_ERROR + _SUCCESS)
-            await connection.close()
-
-
-def _runner_of(pod: Pod) -> ScriptedRunner:
-    return cast(ScriptedRunner, pod.runner)
 
 
 class ScriptedNodes:
@@ -204,16 +156,11 @@ class ScriptedNodes:
         await config.load_kube_config(self._kubeconfig, client_configuration=configuration)
         api = await self._stack.enter_async_context(client.ApiClient(configuration))
         api.rest_client = Connections(configuration)
-        app = web.Application()
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-        self._stack.push_async_callback(runner.cleanup)
         port = _free_port(self._address)
         self.kubelets = ScriptedKubelets(api, self.script, address=self._address, port=port)
-        app.router.add_get("/attach/{namespace}/{pod}/{container}", self.kubelets.attach)
-        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self.kubelets.log)
-        await runner.setup()
         context = tls(self._folder, self._address, str(self._authority))
-        await web.TCPSite(runner, self._address, port, ssl_context=context, backlog=1024).start()
+        server = await serve(self.kubelets, self._address, port, context)
+        self._stack.push_async_callback(server.cleanup)
         await self.kubelets.register(self._count)
         watching = asyncio.create_task(self.kubelets.watch())
         self._stack.push_async_callback(self._stop, watching)
