@@ -216,8 +216,9 @@ class Operation:
     async def _serve(self, tenant: Tenant) -> None:
         """Until it fails. It is asked first, because that costs less than a watch where there are no rights."""
         self._context.audit.begin(tenant.namespace)
-        self._context.policies.forget(tenant.namespace)
         await self._cluster.ready(tenant.namespace)
+        if await self._context.policies.read_again(tenant.namespace):
+            self.controller.policy_changed(tenant.namespace)
         tenant.tell("watch")(None)
         await self._watch(self, tenant.namespace)
 

@@ -49,10 +49,6 @@ class Policies:
         """True if admission may not know the default yet, which changes together with the admission policies."""
         return time.monotonic() < self._changed_at + _ADMISSION_SECONDS
 
-    def forget(self, namespace: str) -> None:
-        """What was known of a namespace counts no more: nobody has watched it."""
-        self._known.pop(namespace, None)
-
     async def of(self, namespace: str) -> ExecutionPolicySpec | PolicyProblem:
         """What governs this namespace now."""
         if namespace not in self._known:

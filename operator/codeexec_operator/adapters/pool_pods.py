@@ -88,6 +88,8 @@ class PoolPods:
         in_use = await cluster.pods_in_use(namespace)
         pods = {raw["metadata"]["name"]: raw for raw in await cluster.list_pods(namespace, f"{POOL_LABEL}={pool}")}
         for name in pods.keys() - in_use - self.members.keys():
+            if parse_pod(pods[name]).owner != self._uid:
+                continue  # a pool of this name is gone, and so will this pod be
             self.observe(pods[name], deleted=False)
             self.members[name] = replace(self.members[name], since=now())
         return pods.keys() & in_use

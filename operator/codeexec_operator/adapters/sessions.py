@@ -22,6 +22,7 @@ from codeexec_operator.core.observed import ObservedSession, Room, Sandbox, Sess
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claimant, has_turn, rank
 from codeexec_operator.core.session import decide_session
+from codeexec_operator.core.workspace_copy import FILES_JOB
 
 logger = logging.getLogger(__name__)
 
@@ -233,11 +234,13 @@ class SessionWorker(PodWorker):
             self._delete(name)
 
     async def _end_stray(self, uid: str) -> None:
-        """Unless its execution is there, and only its list takes long."""
-        unfinished = await self.context.cluster.list_unfinished(self.meta.namespace)
-        if uid in {execution["metadata"]["uid"] for execution in unfinished}:
+        """Unless its execution is there, and only its list takes long. A runner that repeats itself waits, too."""
+        claimed = False
+        if not uid.startswith(FILES_JOB):
+            unfinished = await self.context.cluster.list_unfinished(self.meta.namespace)
+            claimed = uid in {execution["metadata"]["uid"] for execution in unfinished}
             self._know(since=now())
-        elif self.connection:
+        if self.connection and not claimed:
             logger.warning("%s: ended job %s, which no execution claims", self.name, uid)
             await self.connection.cancel_stray(uid)
 

@@ -16,6 +16,8 @@ from codeexec_operator.core.outcome import Ending
 
 _READS: Final = 4
 """How often a Lease is read within its duration."""
+_SHORTEST_SECONDS: Final = 10
+"""What a shorter duration counts as: agents choose it, and each read is a request."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def observe(before: LeaseView | None, spec: Mapping[str, Any] | None, now: datet
     found = spec or {}
     renewed, seconds = str(found.get("renewTime") or ""), found.get("leaseDurationSeconds") or LEASE_SECONDS
     since = before.unchanged_since if before and before.renewed == renewed else now
-    return LeaseView(renewed, timedelta(seconds=seconds), since, read_at=now)
+    return LeaseView(renewed, timedelta(seconds=max(seconds, _SHORTEST_SECONDS)), since, read_at=now)
 
 
 def unread(now: datetime) -> LeaseView:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from codeexec_api import EgressProof, EgressTarget, EgressVerdict, OpenedEgress
+from codeexec_api.v1alpha1.bounds import MAX_EGRESS_TARGETS
 
 FRESH: Final = timedelta(seconds=60)
 """How long ago the operator may have reached a target."""
@@ -49,7 +50,8 @@ def judge(
 ) -> EgressProof:
     """What is shown about `asked`, the targets that the runner was told to try, where this much is permitted.
 
-    `answered` has the targets that the runner tried, `reached_at` when each last answered the operator.
+    `answered` has the targets that the runner tried, `reached_at` when each last answered the operator. The proof names
+    those that were asked for first, and no more than a record may have.
     """
     reachable = {target for target, when in reached_at.items() if now - when <= FRESH}
     if any(answered.values()):
@@ -62,7 +64,7 @@ def judge(
         EgressTarget(
             **target.dump(), refused=not answered[target] if target in answered else None, reachable=target in reachable
         )
-        for target in sorted(answered.keys() | set(asked))
+        for target in sorted(answered.keys() | set(asked), key=lambda one: (one not in asked, one))[:MAX_EGRESS_TARGETS]
     )
     return EgressProof(verdict=verdict, checked_at=now, targets=targets)
 

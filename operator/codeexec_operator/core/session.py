@@ -133,7 +133,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     fail = sleep.on if status.stored_files else end
     if ending := startup.failure(seen.sandbox):
         return fail(seen, now, ending)
-    give_up_at = startup.give_up_at(status.conditions, now, timing)
+    give_up_at = startup.give_up_at(status.conditions, seen.since, now, timing)
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
         return fail(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
@@ -159,7 +159,7 @@ def _enter(seen: ObservedSession, pod: PodView, ready: Readiness, now: datetime,
     status = seen.session.status
     claimed = seen.claimed.proven if seen.claimed else None
     proven = claimed or startup.prove(pod, ready, seen.cluster_view, now, seen.session.metadata.generation)
-    give_up_at = startup.give_up_at(status.conditions, now, timing)
+    give_up_at = startup.give_up_at(status.conditions, seen.since, now, timing)
     if startup.undecided(proven, seen.policy) and now < give_up_at:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message

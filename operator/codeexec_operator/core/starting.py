@@ -118,7 +118,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, _CANCELLED_BEFORE)
     if ending := startup.failure(seen.sandbox):
         return finish(seen, now, ending)
-    give_up_at = startup.give_up_at(seen.execution.status.conditions, now, timing)
+    give_up_at = startup.give_up_at(seen.execution.status.conditions, seen.since, now, timing)
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
         return finish(seen, now, _late(seen, timing))

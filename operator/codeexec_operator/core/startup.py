@@ -193,9 +193,9 @@ def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodReques
     return policy.requests if isinstance(policy, ExecutionPolicySpec) else PodRequests()
 
 
-def give_up_at(conditions: Sequence[Condition], now: datetime, timing: Timing) -> datetime:
-    """Until when the pod has to be ready."""
-    return requested_at(conditions, now) + timedelta(seconds=timing.start_timeout)
+def give_up_at(conditions: Sequence[Condition], since: datetime, now: datetime, timing: Timing) -> datetime:
+    """Until when the pod has to be ready. This process has not looked at the pod before `since`."""
+    return max(requested_at(conditions, now), since) + timedelta(seconds=timing.start_timeout)
 
 
 def requested_at(conditions: Sequence[Condition], now: datetime) -> datetime:

@@ -76,3 +76,8 @@ def test_while_the_api_server_does_not_answer_nothing_is_concluded() -> None:
     assert not isinstance(after(lease, 134), Ending)
     again = observe(lease, spec(1), NOW + seconds(134))
     assert not isinstance(after(again, 150), Ending)
+
+
+def test_a_lease_that_lasts_a_second_is_not_read_four_times_a_second() -> None:
+    lease = observe(None, spec(1, duration=1), NOW)
+    assert after(lease, 0) == NOW + seconds(2.5)

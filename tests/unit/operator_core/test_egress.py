@@ -78,3 +78,11 @@ def test_the_message_names_what_is_permitted_and_what_was_left_out_of_it(answere
     opened = (OpenedEgress(permit=whole), OpenedEgress(permit=cut, left_out=("10.96.0.1/32", "10.9.0.0/16")))
     message = explain(judge([API], {API: answered}, {API: NOW}, NOW, opened=opened), opened)
     assert f"{whole}, {cut} without 10.96.0.1/32, 10.9.0.0/16" in message
+
+
+def test_a_runner_that_reports_other_targets_makes_a_proof_of_nothing_that_a_record_can_hold() -> None:
+    others = {Target("other", f"10.0.0.{number}", 1): False for number in range(16)}
+    proof = judge([API, DNS], others, dict.fromkeys([API, DNS], NOW), NOW)
+    assert proof.verdict is EgressVerdict.UNPROVEN
+    assert [one.name for one in proof.targets[:2]] == [API.name, DNS.name]
+    assert len(proof.targets) == 16

@@ -67,14 +67,14 @@ async def test_it_is_known_where_the_policy_of_a_namespace_is_kept() -> None:
     assert policies.source("codeexec-sandbox") == "the cluster's default policy"
 
 
-async def test_what_is_forgotten_is_read_again() -> None:
-    """The policy may have been changed, or deleted, while nobody watched the namespace."""
+async def test_a_policy_that_went_while_nobody_watched_is_noticed() -> None:
     cluster: Any = Played({"metadata": METADATA, "spec": {"images": [IMAGE], "maxBlocks": 2}})
     policies = Policies(cluster, a_policy(), "the cluster's default policy")
     assert await policies.of("codeexec-sandbox") == a_policy(maxBlocks=2)
+    assert not await policies.read_again("codeexec-sandbox"), "control: it is the same"
     cluster.raw = None
     assert await policies.of("codeexec-sandbox") == a_policy(maxBlocks=2), "control: it is kept"
-    policies.forget("codeexec-sandbox")
+    assert await policies.read_again("codeexec-sandbox"), "so pools are told"
     assert await policies.of("codeexec-sandbox") == a_policy()
 
 

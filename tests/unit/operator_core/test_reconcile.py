@@ -785,3 +785,10 @@ def test_the_pod_is_made_once_and_the_code_started_once_on_the_whole_way() -> No
     kinds = [one.type for one in execution.status.conditions]
     assert kinds == ["Accepted", "EgressClosed", "Started", "Finished"]
     assert CodeExecution.parse(execution.dump()) == execution
+
+
+def test_a_pod_that_started_while_no_operator_was_there_is_asked_before_it_is_given_up() -> None:
+    away = TIMING.start_timeout + 5
+    observed = starting(sandbox=Sandbox(a_pod()), since=NOW + seconds(away))
+    assert plan(observed, away).actions == (Attach(),)
+    assert outcome(plan(observed, away + TIMING.start_timeout)) == (Phase.FAILED, "StartTimeout")

@@ -399,3 +399,10 @@ def test_the_pod_is_made_once_and_deleted_once_on_the_whole_way() -> None:
     assert walk.actions == ["ReadPolicy", "CreatePod", "Attach", "DeletePod", "Forget"]
     assert [one.type for one in session.status.conditions] == ["Accepted", "EgressClosed", "Ready"]
     assert CodeSession.parse(session.dump()) == session
+
+
+def test_a_pod_that_started_while_no_operator_was_there_is_asked_before_the_session_ends() -> None:
+    away = TIMING.start_timeout + 5
+    observed = starting(Sandbox(a_pod()), since=NOW + seconds(away))
+    assert plan(observed, away).actions == (Attach(),)
+    assert plan(observed, away + TIMING.start_timeout).status is not None
