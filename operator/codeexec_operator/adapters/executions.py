@@ -95,8 +95,34 @@ class ExecutionWorker(PodWorker):
 
     def observe(self, record: CodeExecution) -> None:
         """Take a newer version of the object."""
+        self._take_in(record)
+        self.wake()
+
+    def _take_in(self, record: CodeExecution) -> None:
+        """Know a version of the record, and do what its phase asks for, once.
+
+        It comes from a write, from the watch, or from a read after a write whose answer was lost.
+        """
+        before = self.phase
+        self._seen = replace(self._seen, execution=_lean(record))
         self._tell(record)
-        self._know(execution=_lean(record))
+        if self.phase is before:
+            return
+        if self.phase is Phase.APPROVED:  # its session may have ended meanwhile
+            self._seen = replace(self._seen, payload=None, session=None)
+        if self.phase.terminal:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """What the execution has had is for others."""
+        self._seen = replace(self._seen, payload=None)
+        if self._code.transcript.done:
+            self.place.hand_back()
+        self._code.over()
+        self.place.leave()
+        self._over.set()
+        if runner := self.place.connection:
+            self.run_in_background(self._acknowledge(runner))
 
     def observe_deletion(self) -> None:
         """What waits for the end of its code need not wait any more."""
@@ -203,20 +229,8 @@ class ExecutionWorker(PodWorker):
             queued = bool(written.status.pool_name) and not written.status.pod_name
             waits = queued or written.status.phase is Phase.AWAITING_APPROVAL or written.spec.session_ref is not None
             payload = hold(payload, waits=waits)
-        execution = newer(_lean(written), self._seen.execution)
-        self._seen = replace(self._seen, execution=execution, payload=payload, recorded_at=now())
-        self._tell(written)
-        if written.status.phase is Phase.APPROVED:  # its session may have ended meanwhile
-            self._seen = replace(self._seen, payload=None, session=None)
-        if written.status.phase.terminal:
-            self._seen = replace(self._seen, payload=None)
-            if self._code.transcript.done:
-                self.place.hand_back()
-            self._code.over()
-            self.place.leave()
-            self._over.set()
-            if runner := self.place.connection:
-                self.run_in_background(self._acknowledge(runner))
+        self._seen = replace(self._seen, payload=payload, recorded_at=now())
+        self._take_in(newer(written, self._seen.execution))
 
     async def _acknowledge(self, runner: Connection) -> None:
         """A pod that ends takes the node's time."""
@@ -275,8 +289,7 @@ class ExecutionWorker(PodWorker):
         if current is None or current.metadata.uid != self.uid:
             self.observe_deletion()
         else:
-            self._tell(current)
-            self._seen = replace(self._seen, execution=_lean(current))
+            self._take_in(current)
 
     async def _end(self) -> None:
         self._code.over()

@@ -1,0 +1,138 @@
+"""The answer to a write is lost, and the record says what was written: the worker goes on as after an answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from factories import (
+    a_policy,
+    a_sandbox,
+    a_secret,
+    a_session,
+    a_view,
+    an_execution,
+    block_end,
+    numbered,
+    output,
+    the_end,
+)
+from played_cluster import PlayedCluster
+from played_context import a_context, a_register
+from polling import until
+
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionApproval, Phase, SessionPhase
+from codeexec_operator.adapters.executions import ExecutionWorker
+from codeexec_operator.adapters.placement import Register
+from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.core.observed import Room
+
+answered_or_lost = pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost"])
+
+
+class Cluster(PlayedCluster):
+    """Loses the answer to the write of one phase, once."""
+
+    def __init__(self, execution: CodeExecution, loses: Phase | None) -> None:
+        super().__init__(execution)
+        self.loses = loses
+        self.written: list[str] = []
+        self.session_there = True
+        self.approvals: list[Any] = []
+
+    async def write_status(self, seen: Any, status: Any) -> Any:
+        written = await super().write_status(seen, status)
+        if isinstance(status, CodeExecutionStatus):
+            self.written.append(status.reason)
+            if status.phase is self.loses:
+                self.loses = None
+                raise TimeoutError
+        return written
+
+    async def list_approvals(self, *_: str) -> list[Any]:
+        return self.approvals
+
+    async def get_session(self, *_: str) -> Any:
+        return a_session(SessionPhase.READY) if self.session_there else None
+
+    async def get_payload(self, *_: Any) -> Any:
+        return (a_secret(),)
+
+
+@asynccontextmanager
+async def at_work(worker: ExecutionWorker) -> AsyncIterator[ExecutionWorker]:
+    try:
+        yield worker
+    finally:
+        worker.task.cancel()
+        await asyncio.gather(worker.task, return_exceptions=True)
+
+
+@answered_or_lost
+async def test_after_the_end_all_is_let_go_of(lost: bool) -> None:
+    execution = an_execution(phase=Phase.RUNNING)
+    cluster = Cluster(execution, Phase.SUCCEEDED if lost else None)
+    context = a_context(cluster)
+    acknowledged = []
+
+    async def acknowledge(uid: str) -> None:
+        acknowledged.append(uid)
+
+    async with at_work(ExecutionWorker(context, execution, a_register(), lambda _: None)) as worker:
+        worker.sandbox = a_sandbox()
+        connection: Any = SimpleNamespace(view=worker.sandbox.runner, close=lambda: None, acknowledge=acknowledge)
+        worker.connection = connection
+        code, text = worker._code, "x" * 100_000
+        code.begin()
+        for frame in numbered(output(text), block_end(stdoutBytes=len(text)), the_end(text)):
+            code.transcript.take({**frame, "id": code.uid}, code.uid)
+        await code.share.need(0)
+        assert context.output.taken_bytes > 0, "control"
+        worker.wake()
+        await until(lambda: bool(acknowledged))
+        assert worker.phase is Phase.SUCCEEDED
+        assert (context.output.taken_bytes, code.held_bytes) == (0, 0)
+    assert cluster.written == ["Completed"]
+
+
+def granted(execution: CodeExecution) -> dict[str, Any]:
+    assert execution.status.approval
+    meta, now = execution.metadata, datetime.now(UTC)
+    return {
+        "metadata": {"name": "ok", "namespace": meta.namespace, "uid": "ok", "resourceVersion": "9"}
+        | {"creationTimestamp": now.isoformat()},
+        "spec": {
+            "executionRef": {"name": meta.name, "uid": meta.uid, "requestedBy": execution.spec.requested_by},
+            "decision": "Approve",
+            "approver": "anna",
+            "grants": [one.dump() for one in execution.status.approval.grants],
+            "expiresAt": (now + timedelta(hours=1)).isoformat(),
+        },
+    }
+
+
+@answered_or_lost
+async def test_what_is_approved_after_its_session_has_ended_does_not_start(lost: bool) -> None:
+    execution = an_execution(sessionRef={"name": "work"}, timeoutSeconds=400, requestedBy="agent")
+    cluster = Cluster(execution, Phase.APPROVED if lost else None)
+    session: Any = SimpleNamespace(
+        connection=None, view=a_view(), join=lambda _: None, leave=lambda *_, **__: None, view_for=lambda *_: a_view()
+    )
+    there = [session]
+    register = Register(
+        lambda *_: there[0], lambda _: None, lambda *_, **__: None, Rooms(lambda _: Room(), lambda _: None)
+    )
+    policy = a_policy(maxTimeoutSeconds=60, withApproval={"maxTimeoutSeconds": 600})
+    payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
+    worker = ExecutionWorker(a_context(cluster, policy=policy, payloads=payloads), execution, register, lambda _: None)
+    async with at_work(worker):
+        await until(lambda: worker.phase is Phase.AWAITING_APPROVAL)
+        there[0], cluster.session_there = None, False
+        raw = granted(worker._seen.execution)
+        cluster.approvals = [raw]
+        worker.approvals.observe(ExecutionApproval.parse(raw), deleted=False)
+        await until(lambda: worker.phase.terminal)
+    assert cluster.written == ["ApprovalRequired", "Approved", "SessionNotFound"]
