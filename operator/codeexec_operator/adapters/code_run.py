@@ -25,6 +25,7 @@ class CodeRun:
         self.transcript = self._new_transcript()
         self._frames = FrameStream.CLOSED
         self._frames_since: datetime | None = None
+        self._begun_at: datetime | None = None
         self._missing = ""
         self._cancel_sent_at: datetime | None = None
         self._storing = asyncio.Lock()
@@ -43,6 +44,7 @@ class CodeRun:
             "transcript": self.transcript,
             "frames": self._frames,
             "frames_since": self._frames_since,
+            "begun_at": self._begun_at,
             "missing": self._missing,
             "cancel_sent_at": self._cancel_sent_at,
         }
@@ -51,6 +53,7 @@ class CodeRun:
         """Begin a new transcript: the start of the execution is on record."""
         self.transcript = self._new_transcript()
         self._frames_are(FrameStream.OPEN)
+        self._begun_at = self._frames_since
 
     async def start(self, runner: Connection | None, messages: Sequence[Mapping[str, Any]]) -> None:
         """Hand the code over."""

@@ -338,6 +338,8 @@ class Observed:
     frames: FrameStream = FrameStream.CLOSED
     frames_since: datetime | None = None
     """When it became what it is."""
+    begun_at: datetime | None = None
+    """When this process handed the code over, the last time; None if it has not."""
     missing: str = ""
     """Why the runner does not tell of the code again, in its words."""
     cancel_sent_at: datetime | None = None

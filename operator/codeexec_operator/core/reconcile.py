@@ -161,7 +161,8 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if ending := pod_ended(seen, now, timing):
         return finish(seen, now, ending)
     spec = seen.execution.spec
-    started = seen.execution.status.started_at or now
+    recorded = seen.execution.status.started_at or now
+    started = max(recorded, seen.begun_at or recorded)  # what was not begun is handed over again later
     seconds = seconds_to_run(spec, timing) + (timing.kernel_start if is_stateful(seen) else 0)
     # What the runner has said meanwhile takes a moment to arrive.
     stop_at = max(

@@ -792,3 +792,11 @@ def test_a_pod_that_started_while_no_operator_was_there_is_asked_before_it_is_gi
     observed = starting(sandbox=Sandbox(a_pod()), since=NOW + seconds(away))
     assert plan(observed, away).actions == (Attach(),)
     assert outcome(plan(observed, away + TIMING.start_timeout)) == (Phase.FAILED, "StartTimeout")
+
+
+def test_code_that_is_handed_over_again_has_all_of_its_time() -> None:
+    again, limit = 60, 10
+    at = NOW + seconds(again)
+    observed = running(begun_at=at, frames_since=at, spec={"timeoutSeconds": limit})
+    assert plan(observed, again + limit).status is None
+    assert outcome(plan(observed, again + limit + 60)) == (Phase.TIMED_OUT, "DeadlineExceeded")
