@@ -33,7 +33,8 @@ class Shared(Generic[T]):
             self._waiting -= 1
             if not self._waiting and task is self._task:
                 self._task = None
-                task.cancel()
+                if not task.done():
+                    await stop(task)  # as if its last caller had made the attempt, so that nothing is left open
 
 
 async def together(*work: Awaitable[Any]) -> list[Any]:
