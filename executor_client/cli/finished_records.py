@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -49,9 +50,8 @@ class FinishedRecords(KubeApi):
     async def _page(self, plural: str, selector: str, token: str | None) -> tuple[Mapping[str, Any], str]:
         """A page, and the token of the next one."""
         call: Any = self.custom.list_namespaced_custom_object_without_preload_content
-        chosen: dict[str, Any] = {"limit": _PAGE, "field_selector": selector, "_request_timeout": LONG_SECONDS}
-        chosen |= {"_continue": token} if token else {}
-        request = call(GROUP, VERSION, self.namespace, plural, _headers={"Accept": _ONLY_METADATA}, **chosen)
+        chosen = {"limit": _PAGE, "field_selector": selector, **({"_continue": token} if token else {})}
+        request = partial(call, GROUP, VERSION, self.namespace, plural, _headers={"Accept": _ONLY_METADATA}, **chosen)
         status, body = await self.unparsed(request, *((410,) if token else ()))
         page = json.loads(body)
         following = page.get("metadata", {}).get("continue", "")

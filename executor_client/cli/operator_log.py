@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 import click
@@ -17,7 +18,7 @@ from executor_client.cli.common import in_namespace, now
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import ClusterRef
 from executor_client.exceptions import NotInstalled, NotPermitted
-from executor_client.transport.kube_api import LONG_SECONDS, KubeApi
+from executor_client.transport.kube_api import KubeApi
 
 OPERATOR_NAMESPACE: Final = "codeexec-system"
 """Where the documentation installs the operator."""
@@ -101,9 +102,8 @@ class OperatorLog(KubeApi):
         with self.errors("list the operator's pods"):
             # Not parsed by the library: to load its models of a pod takes seconds.
             listing = self.core.list_namespaced_pod_without_preload_content
-            _, body = await self._answer(
-                "list pods", listing(self.namespace, label_selector=OPERATOR_SELECTOR, _request_timeout=LONG_SECONDS)
-            )
+            request = partial(listing, self.namespace, label_selector=OPERATOR_SELECTOR)
+            _, body = await self._answer("list pods", request)
         pods: list[dict[str, Any]] = json.loads(body)["items"]
         if not pods:
             raise NotInstalled(
@@ -116,13 +116,11 @@ class OperatorLog(KubeApi):
         """The lines of a log; None if there is none. One that is just being written is left out."""
         with self.errors("read the operator's log"):
             reading = self.core.read_namespaced_pod_log_without_preload_content
-            request = reading(
-                pod, self.namespace, container=_CONTAINER, previous=previous, _request_timeout=LONG_SECONDS
-            )
+            request = partial(reading, pod, self.namespace, container=_CONTAINER, previous=previous)
             status, body = await self._answer("get pods/log", request, *_NO_LOG)
         return tuple(body.split("\n")[:-1]) if status == 200 else None
 
-    async def _answer(self, verb: str, request: Coroutine[Any, Any, Any], *usual: int) -> tuple[int, str]:
+    async def _answer(self, verb: str, request: Callable[..., Awaitable[Any]], *usual: int) -> tuple[int, str]:
         """Status, which is 200 or one of the usual ones, and body.
 
         Raises:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
 
@@ -180,10 +180,13 @@ class KubeApi:
         return response
 
     @staticmethod
-    async def unparsed(request: Awaitable[Any], *usual: int) -> tuple[int, str]:
-        """Status and body of an answer that the library has not read; an ApiException for an unusual status."""
+    async def unparsed(request: Callable[..., Awaitable[Any]], *usual: int) -> tuple[int, str]:
+        """Status and body of an answer that the library has not read; an ApiException for an unusual status.
+
+        `request` is a method `…_without_preload_content` with its arguments, but for the time limit.
+        """
         async with asyncio.timeout(LONG_SECONDS):
-            answer = await request
+            answer = await request(_request_timeout=LONG_SECONDS)
             body = (await answer.read()).decode(errors="replace")
         if answer.status not in (200, *usual):
             error = ApiException(status=answer.status, reason=answer.reason)
