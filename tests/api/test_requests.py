@@ -76,7 +76,7 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "list_unfinished": lambda cluster: cluster.list_unfinished(SANDBOX),
     "pods_in_use": lambda cluster: cluster.pods_in_use(SANDBOX),
     "keys_of_unfinished": lambda cluster: cluster.keys_of_unfinished(SANDBOX),
-    "list_pod_names": lambda cluster: cluster.list_pod_names(SANDBOX),
+    "list_pod_metadata": lambda cluster: cluster.list_pod_metadata(SANDBOX),
     "list_network_policies": lambda cluster: cluster.list_network_policies(SANDBOX),
 }
 ALIKE = {

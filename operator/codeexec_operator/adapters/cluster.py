@@ -100,9 +100,9 @@ class Cluster(Records, Contents):
         query = {"labelSelector": labels, "fieldSelector": fields}
         return await self._api.list(_PODS.path(namespace), _AT_A_TIME, query=query)
 
-    async def list_pod_names(self, namespace: str) -> set[str]:
-        """pods: list. Names of all that are there."""
-        return {pod["metadata"]["name"] for pod in await self._api.metadata(_PODS.path(namespace))}
+    async def list_pod_metadata(self, namespace: str) -> list[Mapping[str, Any]]:
+        """pods: list. The metadata of all that are there."""
+        return [pod["metadata"] for pod in await self._api.metadata(_PODS.path(namespace))]
 
     async def patch_pod(self, namespace: str, name: str, patch: Any) -> None:
         """pods: patch. A pod that is gone is fine."""

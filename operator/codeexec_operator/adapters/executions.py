@@ -17,7 +17,7 @@ from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer,
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.observed import Observed
-from codeexec_operator.core.payload import Awaited, Payload, PayloadProblem, build_report_request, hold
+from codeexec_operator.core.payload import Awaited, Payload, PayloadProblem, build_report_request, hold, may_wait
 from codeexec_operator.core.reconcile import decide
 
 _CHORES_SECONDS: Final = 0.1
@@ -59,7 +59,6 @@ class ExecutionWorker(PodWorker):
         self._forget = forget
         self._over = asyncio.Event()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
-        self._told = execution.status.phase.terminal  # then an operator before this one was
         self.place = Placement(self, lambda: self._seen.execution, register)
         self._request = RequestReader(self, lambda: self._seen)
         self.approvals = Approvals(self)
@@ -105,12 +104,12 @@ class ExecutionWorker(PodWorker):
         """
         before = self.phase
         self._seen = replace(self._seen, execution=_lean(record))
-        self._tell(record)
         if self.phase is before:
             return
         if self.phase is Phase.APPROVED:  # its session may have ended meanwhile
             self._seen = replace(self._seen, payload=None, session=None)
         if self.phase.terminal:
+            self.context.telemetry.execution_over(record, self._seen.since)
             self._let_go()
 
     def _let_go(self) -> None:
@@ -133,12 +132,6 @@ class ExecutionWorker(PodWorker):
         """Its payload was created."""
         if isinstance(self._seen.payload, PayloadProblem) and self._seen.payload.reason is Reason.PAYLOAD_MISSING:
             self._know(payload=None)
-
-    def _tell(self, execution: CodeExecution) -> None:
-        """Of its end, once, whether this process has just written it or has lost the answer to that."""
-        if execution.status.phase.terminal and not self._told:
-            self._told = True
-            self.context.telemetry.execution_over(execution, self._seen.since)
 
     # --- Worker ---
 
@@ -226,9 +219,7 @@ class ExecutionWorker(PodWorker):
         written = await self.context.recorder.write_execution(self._seen.execution, status)
         payload = self._seen.payload
         if isinstance(payload, Payload):
-            queued = bool(written.status.pool_name) and not written.status.pod_name
-            waits = queued or written.status.phase is Phase.AWAITING_APPROVAL or written.spec.session_ref is not None
-            payload = hold(payload, waits=waits)
+            payload = hold(payload, waits=may_wait(written))
         self._seen = replace(self._seen, payload=payload, recorded_at=now())
         self._take_in(newer(written, self._seen.execution))
 

@@ -95,6 +95,13 @@ def is_new(execution: CodeExecution, now: datetime) -> bool:
     return created is not None and now - created < _NEW  # creation times are in whole seconds, rounded down
 
 
+def may_wait(execution: CodeExecution) -> bool:
+    """True if an execution that was accepted may have to wait for long: for a human, a pool or its session."""
+    status = execution.status
+    queued = bool(status.pool_name) and not status.pod_name
+    return queued or status.phase is Phase.AWAITING_APPROVAL or execution.spec.session_ref is not None
+
+
 def hold(payload: Payload, *, waits: bool) -> Payload | HeldPayload:
     """What to keep in memory of a verified payload whose execution was accepted, and may have to wait for long."""
     size = sum(map(len, (*payload.blocks, *payload.files)))

@@ -89,7 +89,7 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
             new = seen.names[: min(missing, max(0, seen.allowance))]
             if len(new) < missing:  # others start, and it may be this one's turn though none of them has ended
                 wakes.append(now + timedelta(seconds=timing.start_turn))
-            acts += [CreateMember(name, _manifest(name, seen, template, now)) for name in new]
+            acts += [CreateMember(name, _manifest(name, seen, template, now, timing)) for name in new]
     status = status_of(seen, kept, template, now)
     return Plan(
         status=status if status != seen.pool.status else None,
@@ -224,7 +224,7 @@ def _try_again_at(seen: ObservedPool, problem_at: datetime, timing: Timing) -> d
     return problem_at + timedelta(seconds=pause)
 
 
-def _manifest(name: str, seen: ObservedPool, template: Template, now: datetime) -> dict[str, Any]:
-    seconds = seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS
+def _manifest(name: str, seen: ObservedPool, template: Template, now: datetime, timing: Timing) -> dict[str, Any]:
+    seconds = seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS + timing.grace + 2 * timing.clock_skew
     parts = startup.parts_of(template.image, template.runtime_class_name, seconds, seen.policy, seen.cluster_view, now)
     return build_pool_pod(seen.pool, name=name, template=template.digest, **parts)

@@ -89,11 +89,10 @@ def _accept(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if never := not_to_be_had(seen, verdict):  # before anybody is asked to approve it
         return finish(seen, now, never)
     if ending := _missing(seen):
-        created = seen.execution.metadata.creation_timestamp or now
-        late = now >= created + timedelta(seconds=timing.payload_grace)
+        late = now >= seen.since + timedelta(seconds=timing.payload_grace)
         if ending.reason in (Reason.PAYLOAD_MISSING, Reason.SESSION_NOT_FOUND) and not late:
             read_at = seen.payload_read_at or now
-            again_at = read_at + max(timedelta(seconds=timing.payload_retry), (read_at - created) / 2)
+            again_at = read_at + max(timedelta(seconds=timing.payload_retry), (read_at - seen.since) / 2)
             return Plan(wake_at=again_at) if now < again_at else Plan(actions=(ReadRequest(),))
         if seen.session and ending.event is Event.FAULT:  # its session could not start; only what is starting can fail
             accepted = _in_line(seen, seen.session, now)
@@ -161,8 +160,7 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if ending := pod_ended(seen, now, timing):
         return finish(seen, now, ending)
     spec = seen.execution.spec
-    recorded = seen.execution.status.started_at or now
-    started = max(recorded, seen.begun_at or recorded)  # what was not begun is handed over again later
+    started = seen.begun_at or seen.since  # not when the record says: that is by the clock of another operator, perhaps
     seconds = seconds_to_run(spec, timing) + (timing.kernel_start if is_stateful(seen) else 0)
     # What the runner has said meanwhile takes a moment to arrive.
     stop_at = max(

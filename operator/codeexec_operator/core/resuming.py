@@ -64,17 +64,15 @@ def _in_own_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
     connected = startup.connect(seen.sandbox, now, timing, answer_by)
     if isinstance(connected, Plan):
         return connected
-    return Plan(actions=(ResumeCode(), *_adopt(seen, timing)))
+    return Plan(actions=(ResumeCode(), *_adopt(seen, now, timing)))
 
 
-def _adopt(seen: Observed, timing: Timing) -> tuple[AdoptPod, ...]:
+def _adopt(seen: Observed, now: datetime, timing: Timing) -> tuple[AdoptPod, ...]:
     """A pod that comes from a pool, and whose adoption an operator before this one did not get to."""
     execution, pod = seen.execution, seen.sandbox.pod
     if not execution.status.pool_name or pod is None or pod.owner == execution.metadata.uid:
         return ()
-    began = execution.status.started_at
-    deadline = deadline_of(seen, began, timing) if began else None
-    return (AdoptPod(build_adoption(execution, deadline_seconds=deadline)),)
+    return (AdoptPod(build_adoption(execution, deadline_seconds=deadline_of(seen, now, timing))),)
 
 
 def _in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:

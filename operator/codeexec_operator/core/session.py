@@ -238,8 +238,7 @@ def _get_hold_of_pod(seen: ObservedSession, now: datetime, timing: Timing, end_a
         return Plan(actions=(ReadPod(),)) if now >= listed_at else Plan(wake_at=min(end_at, listed_at))
     if not status.pool_name or seen.adopting or pod.owner == seen.session.metadata.uid:
         return None
-    age = (status.started_at - pod.started_at).total_seconds() if status.started_at and pod.started_at else None
-    deadline = None if age is None else int(age + _lifetime(seen, timing))
+    deadline = startup.deadline_of(pod, _lifetime(seen, timing), now, timing)
     return Plan(actions=(AdoptPod(build_adoption(seen.session, deadline_seconds=deadline)),))
 
 

@@ -253,12 +253,10 @@ def _start_claimed(seen: Observed, pool: PoolView, proven: Proven, now: datetime
     return replace(plan, actions=(adoption, *plan.actions))
 
 
-def deadline_of(seen: Observed, began: datetime, timing: Timing) -> int | None:
-    """Of a pod whose code began then, counted from the pod's start: behind those of the runner and of this operator."""
-    if seen.sandbox.pod is None or seen.sandbox.pod.started_at is None:
-        return None
-    age = (began - seen.sandbox.pod.started_at).total_seconds()
-    return int(age + seconds_to_run(seen.execution.spec, timing) + timing.grace)
+def deadline_of(seen: Observed, now: datetime, timing: Timing) -> int | None:
+    """Of a pod of a pool in which the code runs: behind those of the runner and of this operator."""
+    seconds = seconds_to_run(seen.execution.spec, timing) + timing.grace
+    return startup.deadline_of(seen.sandbox.pod, seconds, now, timing)
 
 
 def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:

@@ -53,6 +53,8 @@ class Timing:
     """How long a runner that has reported its end may take to exit, before its pod is deleted."""
     unreachable: float = 60
     """How long connections to a pod in which code runs may be refused, before the code counts as lost."""
+    clock_skew: float = 300
+    """How much the clock of a node may differ from the operator's."""
     grace: float = 5
     """What the runner gets beyond its own limits before the pod is deleted under it."""
     kernel_start: float = 30
@@ -186,6 +188,17 @@ def parts_of(
         "user_namespace": cluster_view.user_namespace(runtime_class_name),
         "egress_targets": [target.dump() for target in cluster_view.targets(now)],
     }
+
+
+def deadline_of(pod: PodView | None, seconds: float, now: datetime, timing: Timing) -> int | None:
+    """Of a pod that was there before, and is needed for so many seconds more: `activeDeadlineSeconds`.
+
+    The kubelet counts from the pod's start, by the clock of its node. None: it is not known when that was.
+    """
+    if pod is None or pod.started_at is None:
+        return None
+    age = max(0, (now - pod.started_at).total_seconds())
+    return int(age + timing.clock_skew + seconds)
 
 
 def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodRequests:

@@ -65,6 +65,7 @@ from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.transcript import Transcript
 from codeexec_operator.manifests.pod import egress_targets_of
 
+OLD_IMAGE = "registry.example/old@sha256:" + "b" * 64
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, start_notice=1.5, grace=5)
 MISSING = PayloadProblem(Reason.PAYLOAD_MISSING, "there is no Secret")
 MISMATCH = PayloadProblem(Reason.PAYLOAD_MISMATCH, "spec.blocks[0]: another digest", SECRETS)
@@ -184,6 +185,13 @@ class TestPending:
             assert again >= NOW + seconds(read_at + 0.1)
             read_at, times = (again - NOW).total_seconds(), times + 1
         assert times <= 12
+
+    @pytest.mark.parametrize("skew", [-300, 300], ids="{:+d}s".format)
+    def test_a_payload_has_its_time_to_come_whatever_the_clock_of_the_api_server_is(self, skew: int) -> None:
+        here = NOW + seconds(skew)  # the execution was created at NOW
+        observed = seen(payload=MISSING, payload_read_at=here, since=here)
+        assert plan(observed, skew) == Plan(wake_at=here + seconds(0.1))
+        assert outcome(plan(observed, skew + 5)) == (Phase.DENIED, "PayloadMissing")
 
     def test_a_payload_that_never_comes_is_a_denial(self) -> None:
         result = plan(seen(payload=MISSING), 5)
@@ -486,7 +494,28 @@ class TestRuntimeClass:
         result = plan(seen(payload=PAYLOAD, spec={"runtimeClassName": "kata"}))
         assert outcome(result) == (Phase.DENIED, "PolicyViolation")
         assert result.status
-        assert "spec.runtimeClassName: kata is not allowed by the policy (allowed: none)" in result.status.message
+        assert "spec.runtimeClassName: kata is not allowed by the policy (allowed: runc)" in result.status.message
+
+    @pytest.mark.parametrize(
+        ("had", "allowed", "named"),
+        [
+            ({"image": OLD_IMAGE}, {}, f"spec.image: {OLD_IMAGE}"),
+            ({"runtime_class_name": "kata"}, {}, "spec.runtimeClassName: kata"),
+            ({}, {"runtimeClassName": "gvisor"}, "spec.runtimeClassName: runc"),
+        ],
+        ids=["image", "runtime class", "no runtime class"],
+    )
+    def test_no_code_goes_into_a_pod_that_the_policy_allows_no_more(
+        self, had: dict[str, Any], allowed: dict[str, Any], named: str
+    ) -> None:
+        """What the pod has was the default of the policy, so the request does not name it."""
+        status = {"image": IMAGE, "pod_name": "run-1-12345678", **had}
+        refused = plan(attached(status=status, policy=a_policy(**allowed)))
+        assert outcome(refused) == (Phase.DENIED, "PolicyViolation")
+        assert refused.status
+        assert named in refused.status.message
+        same = {"images": [status["image"]], "runtimeClassName": had.get("runtime_class_name")}
+        assert outcome(plan(attached(status=status, policy=a_policy(**same))))[0] is Phase.RUNNING
 
 
 class TestRunning:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from factories import (
     CLUSTER_VIEW,
+    IMAGE,
     NOW,
     PAYLOAD,
     SESSION_REF,
@@ -40,6 +41,7 @@ from codeexec_operator.core.payload import PayloadProblem
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing
 
+OLD_IMAGE = "registry.example/old@sha256:" + "b" * 64
 TIMING = Timing(start_timeout=60, grace=5, list_grace=15, unreachable=60, attach_retry=1)
 MISSING = PayloadProblem(Reason.PAYLOAD_MISSING, "there is no Secret")
 IN_SESSION = {"spec": SESSION_REF, "sandbox": Sandbox()}
@@ -86,11 +88,33 @@ class TestInItsOwnPod:
         assert adopt.patch["spec"]["activeDeadlineSeconds"] > 0
         assert plan(running(**from_pool, sandbox=a_sandbox(pod=a_pod(owner=UID)))) == Plan(actions=(ResumeCode(),))
 
-    def test_its_deadline_stays_if_the_record_does_not_say_when_the_code_began(self) -> None:
-        sandbox = a_sandbox(pod=a_pod(owner="the pool", started_at=NOW))
-        [_, adopt] = plan(running(status={"pool_name": "small", "started_at": None}, sandbox=sandbox)).actions
+    def test_its_deadline_stays_if_the_pod_does_not_say_when_it_started(self) -> None:
+        sandbox = a_sandbox(pod=a_pod(owner="the pool", started_at=None))
+        [_, adopt] = plan(running(status={"pool_name": "small"}, sandbox=sandbox)).actions
         assert isinstance(adopt, AdoptPod)
         assert "spec" not in adopt.patch
+
+    @pytest.mark.parametrize("skew", [-300, 0, 300], ids="{:+d}s".format)
+    def test_its_deadline_leaves_time_for_the_code_whatever_the_clock_of_the_node_is(self, skew: int) -> None:
+        """The kubelet counts from the start of the pod, by its own clock; all of the code's time may be ahead."""
+        age, limit = 600, 100
+        sandbox = a_sandbox(pod=a_pod(owner="the pool", started_at=NOW + seconds(skew)))
+        from_pool = running(status={"pool_name": "small"}, spec={"timeoutSeconds": limit}, sandbox=sandbox)
+        [_, adopt] = plan(from_pool, age).actions
+        assert isinstance(adopt, AdoptPod)
+        assert age + limit < adopt.patch["spec"]["activeDeadlineSeconds"] < age + limit + 1000
+
+    @pytest.mark.parametrize("skew", [-300, 300], ids="{:+d}s".format)
+    def test_its_time_does_not_depend_on_the_clock_of_the_operator_that_started_it(self, skew: int) -> None:
+        limit = 600
+        held = running(
+            frames=FrameStream.OPEN,
+            frames_since=NOW,
+            spec={"timeoutSeconds": limit},
+            status={"started_at": NOW + seconds(skew - 60)},
+        )
+        assert plan(held, limit).status is None
+        assert outcome(plan(held, limit + 10)) == (Phase.TIMED_OUT, "DeadlineExceeded")
 
     def test_it_does_not_run_out_of_time_before_the_runner_has_told(self) -> None:
         late = 10_000
@@ -153,6 +177,26 @@ class TestThatWasNeverBegun:
     def test_it_is_not_if_the_policy_has_come_to_refuse_it(self) -> None:
         result = plan(running(missing="NeverBegun", payload=PAYLOAD, policy=a_policy(languages=["bash"])))
         assert outcome(result) == (Phase.LOST, "OperatorRestarted")
+
+    @pytest.mark.parametrize(
+        ("had", "allowed"),
+        [
+            ({"image": OLD_IMAGE}, {}),
+            ({"runtime_class_name": "gvisor"}, {}),
+            ({}, {"runtimeClassName": "gvisor"}),
+        ],
+        ids=["image", "runtime class", "no runtime class"],
+    )
+    def test_it_is_not_in_a_pod_that_the_policy_allows_no_more(
+        self, had: dict[str, Any], allowed: dict[str, Any]
+    ) -> None:
+        """What the pod has was the default of the policy, so the request does not name it."""
+        pod = {"status": {"image": IMAGE, "pod_name": "run-1-12345678", **had}, "missing": "NeverBegun"}
+        refused = plan(running(**pod, payload=PAYLOAD, policy=a_policy(**allowed)))
+        assert outcome(refused) == (Phase.LOST, "OperatorRestarted")
+        same = {"images": [pod["status"]["image"]], "runtimeClassName": had.get("runtime_class_name")}
+        [start] = plan(running(**pod, payload=PAYLOAD, policy=a_policy(**same))).actions
+        assert isinstance(start, StartCode)
 
     def test_in_a_session_it_waits_for_its_turn(self) -> None:
         waits = running(**IN_SESSION, missing="NeverBegun", payload=PAYLOAD, session=replace(a_view(), turn=False))
