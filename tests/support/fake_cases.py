@@ -147,8 +147,8 @@ def visible(result: ExecutionResult) -> dict[str, Any]:
 
 
 def visible_conditions(conditions: Sequence[Condition]) -> list[tuple[str, str, str | None, int | None]]:
-    """Without the one that only a slow start brings."""
-    kept = (one for one in conditions if one.type != ConditionType.DELAYED)
+    """Without those that only a wait brings."""
+    kept = (one for one in conditions if one.type not in (ConditionType.DELAYED, ConditionType.QUEUED))
     return [(one.type, one.status, one.reason, one.observed_generation) for one in kept]
 
 
@@ -683,7 +683,7 @@ async def what_waits_can_be_cancelled_and_so_can_what_runs(stage: Stage) -> Any:
         waiting, last = await submit(stage, session, "echo 2"), await submit(stage, session, "echo 2")
         await phase(stage, waiting, Phase.STARTING)
         await phase(stage, last, Phase.STARTING)
-        queued = visible_record(await stage.client.get(last.name))
+        queued = (await stage.client.get(last.name)).status.reason
         await waiting.cancel()
         given_up = await waiting.result()
         await endless.cancel()
