@@ -51,11 +51,11 @@ class Files:
         Raises:
             Error: as `read`; the text names the files.
         """
-        names = {_inside(path): path for path in paths}
-        found = await self._handle.download(list(names))
-        if missing := [path for name, path in names.items() if name not in found]:
+        names = {path: _inside(path) for path in paths}
+        found = await self._handle.download(list(dict.fromkeys(names.values())))
+        if missing := [path for path, name in names.items() if name not in found]:
             raise FileMissing(f"not in the workspace of session {self._handle.name}: {', '.join(missing)}")
-        return {path: found[name] for name, path in names.items()}
+        return {path: found[name] for path, name in names.items()}
 
     async def write(self, path: str, content: bytes | str) -> None:
         """Put a file of at most 16,000,000 bytes into the workspace; what stands there is replaced. Text is UTF-8.

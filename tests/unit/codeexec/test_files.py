@@ -39,7 +39,7 @@ async def test_what_is_written_can_be_read(files: Files) -> None:
 
 async def test_the_path_that_code_prints_is_the_same_file(files: Files) -> None:
     await files.write("/workspace/a.txt", "a")
-    assert await files.read_many(["/workspace/a.txt"]) == {"/workspace/a.txt": b"a"}
+    assert await files.read_many(["/workspace/a.txt", "a.txt"]) == {"/workspace/a.txt": b"a", "a.txt": b"a"}
     assert await files.exists("a.txt")
 
 
