@@ -159,6 +159,13 @@ def judge_failed_probe(error: CodeExecError) -> Finding:
 def _execution(execution: CodeExecution) -> Finding:
     status = execution.status
     name = execution.metadata.name
+    if status.phase is Phase.AWAITING_APPROVAL:
+        return Finding(
+            "execution",
+            Outcome.UNKNOWN,
+            f"the operator is at work, and the policy lets no code run before somebody approves it: {status.message}",
+            f"doctor has cancelled {name}; run `codeexec run` and approve the code to see that it runs",
+        )
     if status.phase is not Phase.SUCCEEDED:
         message = message_of(execution, Caller.COMMAND_LINE)
         return Finding("execution", Outcome.FAILED, f"{name} ended as {status.phase}/{status.reason}: {message}")

@@ -13,7 +13,7 @@ import click
 import pydantic
 from rich.text import Text
 
-from codeexec_api import Limits
+from codeexec_api import Limits, Phase
 from codeexec_api.names import NODE_RUNTIME
 from executor_client.cli import capacity_page
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, explain, now, output_option
@@ -32,6 +32,7 @@ from executor_client.cli.diagnosis import (
 from executor_client.cli.display import echo_json, one_line, styled, terminal
 from executor_client.cli.inspector import Inspector
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE
+from executor_client.client.approvals import ApprovalWait
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import ClusterRef, Request
 from executor_client.exceptions import CodeExecError
@@ -150,11 +151,15 @@ async def _run_probe(inspector: Inspector, runtime_class: str | None) -> list[Fi
         timeout_seconds=_PROBE_SECONDS,
         runtime_class_name=runtime_class,
         executor=PROGRAM,
+        approval=ApprovalWait("return"),
     )
     try:
         async with CodeExecutionClient(transport=connection) as client:
             handle = await client.submit(prepare([_PROBE]).blocks, request, list_files="None")
-            return judge_probe(await handle.finished(), version("codeexec"))
+            probed = await handle.finished()
+            if probed.status.phase is Phase.AWAITING_APPROVAL:
+                await handle.cancel()
+            return judge_probe(probed, version("codeexec"))
     except CodeExecError as error:
         return [judge_failed_probe(error)]
 
