@@ -74,6 +74,8 @@ class PodView:
     """True if it was to have one of its own."""
     started_at: datetime | None = None
     """When the kubelet has taken it up; its deadline counts from there."""
+    deadline_seconds: int | None = None
+    """Its `activeDeadlineSeconds`, which can only be lowered."""
     owner: str = ""
     """UID of the object that it belongs to."""
     deleting: bool = False
@@ -117,6 +119,7 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         runtime_class_name=spec.get("runtimeClassName"),
         user_namespace=has_user_namespace(spec),
         started_at=_time(status.get("startTime")),
+        deadline_seconds=spec.get("activeDeadlineSeconds"),
         owner=next((one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")), ""),
         deleting="deletionTimestamp" in raw["metadata"],
         disruption=disruption,

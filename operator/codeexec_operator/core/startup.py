@@ -1,5 +1,6 @@
 """From a pod that was asked for to a runner that is ready: what executions and sessions have in common."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -193,12 +194,14 @@ def parts_of(
 def deadline_of(pod: PodView | None, seconds: float, now: datetime, timing: Timing) -> int | None:
     """Of a pod that was there before, and is needed for so many seconds more: `activeDeadlineSeconds`.
 
-    The kubelet counts from the pod's start, by the clock of its node. None: it is not known when that was.
+    The kubelet counts from the pod's start, by the clock of its node. None: the deadline stays, because it is not known
+    when that was, or is sooner already. Kubernetes refuses a later one.
     """
     if pod is None or pod.started_at is None:
         return None
     age = max(0, (now - pod.started_at).total_seconds())
-    return int(age + timing.clock_skew + seconds)
+    deadline = int(age + timing.clock_skew + seconds)
+    return deadline if deadline < (pod.deadline_seconds or math.inf) else None
 
 
 def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodRequests:

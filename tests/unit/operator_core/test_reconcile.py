@@ -9,6 +9,7 @@ from factories import (
     CODE,
     IMAGE,
     NOW,
+    OTHER_IMAGE,
     PAYLOAD,
     SECRETS,
     TARGET,
@@ -65,7 +66,6 @@ from codeexec_operator.core.startup import Timing
 from codeexec_operator.core.transcript import Transcript
 from codeexec_operator.manifests.pod import egress_targets_of
 
-OLD_IMAGE = "registry.example/old@sha256:" + "b" * 64
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, start_notice=1.5, grace=5)
 MISSING = PayloadProblem(Reason.PAYLOAD_MISSING, "there is no Secret")
 MISMATCH = PayloadProblem(Reason.PAYLOAD_MISMATCH, "spec.blocks[0]: another digest", SECRETS)
@@ -499,7 +499,7 @@ class TestRuntimeClass:
     @pytest.mark.parametrize(
         ("had", "allowed", "named"),
         [
-            ({"image": OLD_IMAGE}, {}, f"spec.image: {OLD_IMAGE}"),
+            ({"image": OTHER_IMAGE}, {}, f"spec.image: {OTHER_IMAGE}"),
             ({"runtime_class_name": "kata"}, {}, "spec.runtimeClassName: kata"),
             ({}, {"runtimeClassName": "gvisor"}, "spec.runtimeClassName: runc"),
         ],

@@ -32,7 +32,7 @@ from codeexec_operator.core.actions import (
     ReadRequest,
     StartCode,
 )
-from codeexec_operator.core.observed import Observed, PoolView, Sandbox
+from codeexec_operator.core.observed import Observed, PodView, PoolView, Sandbox
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.pod_reset import Reset
@@ -112,11 +112,14 @@ def test_the_pod_becomes_the_executions_and_its_deadline_is_lowered() -> None:
     assert adopt.patch["metadata"]["labels"] == {"codeexec.dev/pool": None, "codeexec.dev/execution": "run-1"}
     [owner] = adopt.patch["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["controller"]) == ("CodeExecution", True)
-    assert adopt.patch["spec"] == {"activeDeadlineSeconds": 100 + 60 + 5 + 5}  # it has run for 100 s
+    assert adopt.patch["spec"] == {"activeDeadlineSeconds": 100 + 300 + 60 + 5 + 5}  # it has run for 100 s
 
 
-def test_the_deadline_stays_where_it_is_not_known_how_long_the_pod_has_run() -> None:
-    adopt = plan(seen(**claimed() | {"sandbox": a_sandbox()})).actions[0]
+@pytest.mark.parametrize(
+    "pod", [a_pod(), a_pod(started_at=NOW - seconds(100), deadline_seconds=470)], ids=["not known", "not later"]
+)
+def test_the_deadline_stays_where_it_is_not_known_or_not_later_than_what_it_would_be(pod: PodView) -> None:
+    adopt = plan(seen(**claimed() | {"sandbox": a_sandbox(pod=pod)}, spec={"timeoutSeconds": 60})).actions[0]
     assert isinstance(adopt, AdoptPod)
     assert "spec" not in adopt.patch
 

@@ -8,6 +8,7 @@ from factories import (
     CLUSTER_VIEW,
     IMAGE,
     NOW,
+    OTHER_IMAGE,
     PAYLOAD,
     SESSION_REF,
     UID,
@@ -41,7 +42,6 @@ from codeexec_operator.core.payload import PayloadProblem
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing
 
-OLD_IMAGE = "registry.example/old@sha256:" + "b" * 64
 TIMING = Timing(start_timeout=60, grace=5, list_grace=15, unreachable=60, attach_retry=1)
 MISSING = PayloadProblem(Reason.PAYLOAD_MISSING, "there is no Secret")
 IN_SESSION = {"spec": SESSION_REF, "sandbox": Sandbox()}
@@ -181,7 +181,7 @@ class TestThatWasNeverBegun:
     @pytest.mark.parametrize(
         ("had", "allowed"),
         [
-            ({"image": OLD_IMAGE}, {}),
+            ({"image": OTHER_IMAGE}, {}),
             ({"runtime_class_name": "gvisor"}, {}),
             ({}, {"runtimeClassName": "gvisor"}),
         ],

@@ -123,7 +123,7 @@ def test_the_pod_becomes_the_sessions_and_its_deadline_is_lowered_to_its_lifetim
     assert adopt.patch["metadata"]["labels"] == {"codeexec.dev/pool": None, "codeexec.dev/session": "work-1"}
     [owner] = adopt.patch["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("CodeSession", "work-1", True)
-    assert adopt.patch["spec"] == {"activeDeadlineSeconds": 100 + 1000 + 2 * 5}  # it has run for 100 s
+    assert adopt.patch["spec"] == {"activeDeadlineSeconds": 100 + 300 + 1000 + 2 * 5}  # it has run for 100 s
 
 
 def test_the_deadline_stays_where_it_is_not_known_how_long_the_pod_has_run() -> None:
