@@ -211,7 +211,7 @@ def _sandbox(spec: Request, policy: ExecutionPolicySpec, image: str) -> Iterator
     more, highest = policy.with_approval, policy.max_limits
     yield from _among("spec.image", image, policy.images, more.images)
     if spec.runtime_class_name:
-        classes = [policy.runtime_class_name or NODE_RUNTIME, *policy.runtime_class_names]
+        classes = [name for name in (policy.runtime_class_name, *policy.runtime_class_names) if name]
         yield from _among("spec.runtimeClassName", spec.runtime_class_name, classes, more.runtime_class_names)
     yield from _above("spec.limits.pids", spec.limits.pids, highest.pids, more.max_limits.pids)
     if isinstance(spec.limits, Limits) and (found := spec.limits.output_bytes) > highest.output_bytes:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _RENEW_SECONDS: Final = 10
 _AGAIN_SECONDS: Final = 1
-"""After a renewal that has failed. Each may take 15 s to fail, and the Lease lasts 35 s."""
+"""After a renewal that has failed; twice as long after each further one. Each may take 15 s, of 35 s in all."""
 _FAREWELL_SECONDS: Final = 5
 
 
@@ -83,22 +83,22 @@ def _keep(
     with asyncio.Runner() as runner:
         transport: Transport | None = None
         try:
-            failed = False
+            failures = 0
             while True:
                 try:
                     transport = transport or runner.run(connect())
                     runner.run(transport.renew_lease(name, seconds, datetime.now(UTC)))  # noqa: TID251 - operators compare it only
-                    failed = False
+                    failures = 0
                 except Exception as error:  # whatever it is, such as a kubeconfig that is being written: it may pass
-                    if not failed:
+                    if not failures:
                         logger.warning(
                             "could not renew Lease %s; idle sessions of this client end after %s s: %s",
                             name,
                             seconds,
                             error,
                         )
-                    failed = True
-                if over.wait(min(every, _AGAIN_SECONDS) if failed else every):
+                    failures += 1
+                if over.wait(min(every, _AGAIN_SECONDS * 2 ** min(failures - 1, 9)) if failures else every):
                     break
             if transport:
                 with suppress(CodeExecError):

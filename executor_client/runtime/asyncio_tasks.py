@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -18,23 +19,30 @@ class Shared(Generic[T]):
 
     def __init__(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._attempt = attempt
-        self._task: asyncio.Task[T] | None = None
-        self._waiting = 0
+        self._latest: _Joined[T] | None = None
 
     async def __call__(self) -> T:
         """The outcome of the attempt that is under way, or of a new one."""
-        if self._task is None or self._task.done():
-            self._task, self._waiting = asyncio.create_task(self._attempt()), 0
-        task = self._task
-        self._waiting += 1
+        if self._latest is None or self._latest.task.done():
+            self._latest = _Joined(asyncio.create_task(self._attempt()))
+        joined = self._latest
+        joined.callers += 1
         try:
-            return await asyncio.shield(task)
+            return await asyncio.shield(joined.task)
         finally:
-            self._waiting -= 1
-            if not self._waiting and task is self._task:
-                self._task = None
-                if not task.done():
-                    await stop(task)  # as if its last caller had made the attempt, so that nothing is left open
+            joined.callers -= 1
+            if not joined.callers and not joined.task.done():
+                if self._latest is joined:
+                    self._latest = None
+                await stop(joined.task)  # as if its last caller had made the attempt, so that nothing is left open
+
+
+@dataclass
+class _Joined(Generic[T]):
+    """An attempt, and how many wait for it."""
+
+    task: asyncio.Task[T]
+    callers: int = 0
 
 
 async def together(*work: Awaitable[Any]) -> list[Any]:

@@ -106,6 +106,8 @@ class ExecutionWorker(PodWorker):
         self._seen = replace(self._seen, execution=_lean(record))
         if self.phase is before:
             return
+        if isinstance(payload := self._seen.payload, Payload):
+            self._seen = replace(self._seen, payload=hold(payload, waits=may_wait(record)))
         if self.phase is Phase.APPROVED:  # its session may have ended meanwhile
             self._seen = replace(self._seen, payload=None, session=None)
         if self.phase.terminal:
@@ -217,10 +219,7 @@ class ExecutionWorker(PodWorker):
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         written = await self.context.recorder.write_execution(self._seen.execution, status)
-        payload = self._seen.payload
-        if isinstance(payload, Payload):
-            payload = hold(payload, waits=may_wait(written))
-        self._seen = replace(self._seen, payload=payload, recorded_at=now())
+        self._seen = replace(self._seen, recorded_at=now())
         self._take_in(newer(written, self._seen.execution))
 
     async def _acknowledge(self, runner: Connection) -> None:

@@ -4,13 +4,19 @@ A list that has to begin anew says nothing of what went since the list before. A
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.controller import Controller, Known
 from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.retries import REQUEST_ERRORS
+
+logger = logging.getLogger(__name__)
 
 
 def is_owned(pod: Mapping[str, Any]) -> bool:
@@ -25,8 +31,11 @@ async def resync(cluster: Cluster, namespace: str, controller: Controller, polic
     objects, pods = await asyncio.gather(cluster.list_unfinished(namespace), cluster.list_pod_metadata(namespace))
     listed = {one["metadata"]["uid"] for one in objects}
     controller.missed(namespace, Known(known.objects - listed, known.pods - {pod["name"] for pod in pods}))
-    for name in sorted({pod["name"] for pod in pods if is_owned(pod)} - controller.known(namespace).pods):
-        for pod in await cluster.list_pods(namespace, fields=f"metadata.name={name}"):
-            await controller.on_pod(pod, deleted=False)
     if await policies.read_again(namespace):
         controller.policy_changed(namespace)
+    for name in sorted({pod["name"] for pod in pods if is_owned(pod)} - controller.known(namespace).pods):
+        try:
+            for pod in await cluster.list_pods(namespace, fields=f"metadata.name={name}"):
+                await controller.on_pod(pod, deleted=False)
+        except (ValidationError, *REQUEST_ERRORS) as error:
+            logger.warning("pod %s/%s: its record could not be read (%s)", namespace, name, type(error).__name__)

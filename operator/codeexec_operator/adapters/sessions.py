@@ -239,7 +239,9 @@ class SessionWorker(PodWorker):
         if not uid.startswith(FILES_JOB):
             unfinished = await self.context.cluster.list_unfinished(self.meta.namespace)
             claimed = uid in {execution["metadata"]["uid"] for execution in unfinished}
-            self._know(since=now())
+            self._know(strays_listed_at=now())
+            if claimed:
+                self._know(since=now())  # the session is not idle
         if self.connection and not claimed:
             logger.warning("%s: ended job %s, which no execution claims", self.name, uid)
             await self.connection.cancel_stray(uid)

@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 
 from codeexec_api import (
     ApprovalStatus,
-    CodeExecution,
-    CodeExecutionSpec,
     CodeExecutionStatus,
     ConditionType,
     Decision,
@@ -22,7 +20,6 @@ from codeexec_api import (
 )
 from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question, undecided
 from codeexec_api.code_rules import find, unread
-from codeexec_api.names import NODE_RUNTIME
 from codeexec_api.policy import policy_for, without_code_rules
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
 from codeexec_operator.core.observed import Observed, PolicyProblem
@@ -74,22 +71,10 @@ def consult(seen: Observed) -> Verdict | Ending:
         return Ending(Event.REFUSED, Reason.POLICY_INVALID, seen.policy.message)
     # A payload that is none ends the execution by itself, so nothing is said of its code.
     policy = without_code_rules(seen.policy) if isinstance(seen.payload, PayloadProblem) else seen.policy
-    verdict = evaluate(_as_it_is(seen.execution), policy, seen.reading, source=seen.policy_source)
+    verdict = evaluate(seen.execution.spec, policy, seen.reading, source=seen.policy_source)
     if verdict.decision is Decision.DENIED:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
     return verdict
-
-
-def _as_it_is(execution: CodeExecution) -> CodeExecutionSpec:
-    """What an execution asks for, with the image and the RuntimeClass of the pod that it has.
-
-    They may be the defaults of a policy that was changed meanwhile. A session's pod is judged with its session.
-    """
-    spec, status = execution.spec, execution.status
-    if spec.session_ref or not status.pod_name:
-        return spec
-    runtime_class = status.runtime_class_name or NODE_RUNTIME
-    return spec.model_copy(update={"image": status.image or spec.image, "runtime_class_name": runtime_class})
 
 
 def look_at_code(seen: Observed) -> Observed | Plan:

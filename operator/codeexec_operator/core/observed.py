@@ -373,6 +373,8 @@ class ObservedSession:
     """UIDs of the executions that run in it or wait for it."""
     used_at: datetime | None = None
     """When this process last saw an execution of it end."""
+    strays_listed_at: datetime | None = None
+    """When it was last looked for the execution of a job that nobody claims."""
     lease: LeaseView | None = None
     """The Lease of its client, once it was read."""
     room: Room = field(default_factory=Room)

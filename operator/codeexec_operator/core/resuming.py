@@ -17,7 +17,14 @@ from codeexec_operator.core.observed import FrameStream, Observed, PodLink
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.record import finish
-from codeexec_operator.core.starting import deadline_of, distrusted, job_of, look_for_session, verdict_now
+from codeexec_operator.core.starting import (
+    deadline_of,
+    distrusted,
+    job_of,
+    look_for_session,
+    seconds_to_run,
+    verdict_now,
+)
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.manifests.pod import build_adoption
 
@@ -34,7 +41,7 @@ def resume(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if ending := _in_another_session(seen) or pod_ended(seen, now, timing):
         return finish(seen, now, ending)
     if seen.missing == _NEVER_BEGUN:
-        return _hand_over_again(seen, now)
+        return _hand_over_again(seen, now, timing)
     if seen.missing:
         return finish(seen, now, _lost(_MISSING.get(seen.missing, f"the runner does not tell of it: {seen.missing}")))
     if seen.frames is FrameStream.REQUESTED:
@@ -85,7 +92,7 @@ def _in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     return Plan(actions=(ResumeCode(),)) if ready else Plan()  # the session sees to it that it comes
 
 
-def _hand_over_again(seen: Observed, now: datetime) -> Plan:
+def _hand_over_again(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """The record says that the code runs, but it never got to the runner."""
     if seen.execution.spec.cancelled:
         return finish(seen, now, Ending(Event.CANCEL, None, "cancelled before the code started"))
@@ -108,6 +115,10 @@ def _hand_over_again(seen: Observed, now: datetime) -> Plan:
         return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
     if seen.session and not seen.session.turn:
         return Plan()
+    pod, seconds = seen.sandbox.pod, seconds_to_run(seen.execution.spec, timing)
+    if pod and startup.ends_before(pod, seconds, now):
+        message = f"the code was not handed to the runner, and its pod ends in less than {seconds:g} s. Nothing was run"
+        return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
     return Plan(actions=(StartCode(job_of(seen, seen.payload)),))
 
 

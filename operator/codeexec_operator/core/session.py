@@ -123,7 +123,7 @@ def _manifest(
     seen: ObservedSession, now: datetime, timing: Timing, image: str, runtime_class_name: str | None
 ) -> dict[str, Any]:
     """The pod, with a deadline behind that of this operator."""
-    seconds = timing.start_timeout + _lifetime(seen, timing)
+    seconds = timing.start_timeout + _lifetime(seen, timing) + timing.clock_skew
     parts = startup.parts_of(image, runtime_class_name, seconds, seen.policy, seen.cluster_view, now)
     return build_pod(seen.session, **parts)
 
@@ -253,7 +253,7 @@ def _record_use(seen: ObservedSession, now: datetime, timing: Timing, end_at: da
 
 def _end_stray(uid: str, seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     """A job that no execution claims, once all executions were heard of."""
-    listed_at = seen.since + timedelta(seconds=timing.list_grace)
+    listed_at = (seen.strays_listed_at or seen.since) + timedelta(seconds=timing.list_grace)
     waits = now < listed_at and not uid.startswith(FILES_JOB)
     return Plan(wake_at=listed_at) if waits else Plan(actions=(CancelStray(uid),))
 

@@ -31,7 +31,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
-from codeexec_operator.core.observed import Observed, PodLink, PoolView, SessionView
+from codeexec_operator.core.observed import Observed, PodLink, PodView, PoolView, SessionView
 from codeexec_operator.core.outcome import Ending, Proven, recordable, waits_no_more, with_condition
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish, knowing, moved, waiting_no_more
@@ -106,7 +106,7 @@ def session_over(view: SessionView) -> Ending | None:
 def _manifest(seen: Observed, now: datetime, timing: Timing) -> dict[str, Any]:
     """The pod, with a deadline behind those of the runner and of this operator."""
     spec, status = seen.execution.spec, seen.execution.status
-    seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace
+    seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace + timing.clock_skew
     runtime_class = status.runtime_class_name or None
     parts = startup.parts_of(status.image, runtime_class, seconds, seen.policy, seen.cluster_view, now)
     return build_pod(seen.execution, **parts)
@@ -141,9 +141,15 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         said = proven.condition.message
         return delay.tell(seen.execution, plan, seen.sandbox, seen.room, now, timing, said)
     seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
-    if ending := startup.refuses(proven, seen.policy):
+    if ending := startup.refuses(proven, seen.policy) or _too_late(seen, pod, now, timing):
         return finish(seen, now, ending)
     return _hand_over(seen, now)
+
+
+def _too_late(seen: Observed, pod: PodView, now: datetime, timing: Timing) -> Ending | None:
+    """The end, if no operator was there for so long that the kubelet would end the pod before its code."""
+    ends = startup.ends_before(pod, seconds_to_run(seen.execution.spec, timing), now)
+    return _late(seen, timing) if ends else None
 
 
 def _late(seen: Observed, timing: Timing) -> Ending:

@@ -204,6 +204,13 @@ def deadline_of(pod: PodView | None, seconds: float, now: datetime, timing: Timi
     return deadline if deadline < (pod.deadline_seconds or math.inf) else None
 
 
+def ends_before(pod: PodView, seconds: float, now: datetime) -> bool:
+    """True if the kubelet ends a pod, as far as is known, before code in it had so many seconds."""
+    if pod.started_at is None or pod.deadline_seconds is None:
+        return False
+    return now + timedelta(seconds=seconds) > pod.started_at + timedelta(seconds=pod.deadline_seconds)
+
+
 def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodRequests:
     """What pods request under this policy."""
     return policy.requests if isinstance(policy, ExecutionPolicySpec) else PodRequests()

@@ -600,7 +600,7 @@ class TestApprovable:
             ),
             (
                 {"runtimeClassName": "kata"},
-                "spec.runtimeClassName: kata is not allowed by the policy (allowed: runc, gvisor; with approval: kata)",
+                "spec.runtimeClassName: kata is not allowed by the policy (allowed: gvisor; with approval: kata)",
             ),
         ],
     )

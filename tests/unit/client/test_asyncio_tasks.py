@@ -66,6 +66,27 @@ async def test_who_goes_away_ends_it_for_no_other() -> None:
     assert await ask() == "found"
 
 
+async def test_callers_of_an_attempt_that_failed_count_for_no_other() -> None:
+    """They go on a moment after its end, and another attempt may be under way by then."""
+    attempts = Attempts()
+    ask = Shared(attempts.attempt)
+    first = asyncio.create_task(ask())
+    await turns()
+    attempts.may_end.set()
+    await asyncio.sleep(0)
+    assert ask._latest
+    assert (ask._latest.task.done(), first.done()) == (True, False), "control"
+    attempts.may_end.clear()
+    second, third = (asyncio.create_task(ask()) for _ in range(2))
+    await turns()
+    third.cancel()
+    await asyncio.gather(first, third, return_exceptions=True)
+    assert (attempts.cancelled, second.done()) == (0, False)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    assert attempts.cancelled == 1
+
+
 async def test_concurrent_first_calls_open_one_connection() -> None:
     fake, opened = FakeCluster().client(), 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executor_client import ClusterRef, CodeExecutionClient
-from executor_client.client.lease import ClientLease
+from executor_client.client.lease import ClientLease, _keep
 from executor_client.exceptions import ClusterUnreachable
 
 
@@ -101,6 +101,19 @@ def test_an_error_of_any_kind_is_no_end_of_it(caplog: pytest.LogCaptureFixture) 
     recorder.wait(lambda said: f"renew {name}" in said)
     asyncio.run(lease.close())
     assert "a kubeconfig that is being written" in caplog.text
+
+
+def test_renewals_that_go_on_failing_are_made_ever_later() -> None:
+    pauses: list[float] = []
+
+    class Over:
+        def wait(self, seconds: float) -> bool:
+            pauses.append(seconds)
+            return len(pauses) == 7
+
+    connect = Recorder(fails=6).connect
+    _keep(connect, "one", 35, 10, Over())  # type: ignore[arg-type]
+    assert pauses == [1, 2, 4, 8, 10, 10, 10]
 
 
 def test_a_renewal_that_failed_is_made_again_soon() -> None:

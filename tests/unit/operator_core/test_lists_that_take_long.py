@@ -50,8 +50,10 @@ async def test_a_job_is_ended_only_if_no_record_claims_it(*, listed: bool) -> No
     )
     worker.task.cancel()
     worker.connection = played  # type: ignore[assignment]
+    since = worker._seen.since
     await worker._act(CancelStray(UID))
     assert played.cancelled == ([] if listed else [UID])
+    assert (worker._seen.since > since) is listed, "a runner that makes jobs up keeps no idle session"
 
 
 @pytest.mark.parametrize("missing", KINDS)

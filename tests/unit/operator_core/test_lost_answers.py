@@ -29,6 +29,7 @@ from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.observed import Room
+from codeexec_operator.core.payload import HeldPayload
 
 answered_or_lost = pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost"])
 
@@ -112,6 +113,18 @@ def granted(execution: CodeExecution) -> dict[str, Any]:
             "expiresAt": (now + timedelta(hours=1)).isoformat(),
         },
     }
+
+
+@answered_or_lost
+async def test_code_is_let_go_of_while_somebody_decides(lost: bool) -> None:
+    execution = an_execution(timeoutSeconds=400)
+    cluster = Cluster(execution, Phase.AWAITING_APPROVAL if lost else None)
+    policy = a_policy(maxTimeoutSeconds=60, withApproval={"maxTimeoutSeconds": 600})
+    payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
+    context = a_context(cluster, policy=policy, payloads=payloads)
+    async with at_work(ExecutionWorker(context, execution, a_register(), lambda _: None)) as worker:
+        await until(lambda: worker.phase is Phase.AWAITING_APPROVAL)
+        assert isinstance(worker._seen.payload, HeldPayload)
 
 
 @answered_or_lost

@@ -113,6 +113,12 @@ class TestHowMany:
         assert template_label({"metadata": {}}) == ""
         assert reason_of(result) == ("False", "PoolFilling")
 
+    def test_a_pod_whose_deadline_leaves_too_little_time_goes(self) -> None:
+        """`maxAgeSeconds` was raised after the pod was made."""
+        needed = seen().pool.spec.max_age_seconds + MAX_RUN_SECONDS
+        short, enough = (ready(sandbox=a_sandbox(pod=a_pod(deadline_seconds=one))) for one in (needed - 1, needed))
+        assert dropped(plan(seen({"a": short, "b": enough}))) == ["a"]
+
     def test_what_was_asked_for_counts_before_it_is_seen(self) -> None:
         assert created(plan(seen({"a": ready(), "b": starting(), "c": starting()}))) == []
 

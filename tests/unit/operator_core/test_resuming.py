@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 from factories import (
     CLUSTER_VIEW,
-    IMAGE,
     NOW,
-    OTHER_IMAGE,
     PAYLOAD,
     SESSION_REF,
     UID,
@@ -178,25 +176,14 @@ class TestThatWasNeverBegun:
         result = plan(running(missing="NeverBegun", payload=PAYLOAD, policy=a_policy(languages=["bash"])))
         assert outcome(result) == (Phase.LOST, "OperatorRestarted")
 
-    @pytest.mark.parametrize(
-        ("had", "allowed"),
-        [
-            ({"image": OTHER_IMAGE}, {}),
-            ({"runtime_class_name": "gvisor"}, {}),
-            ({}, {"runtimeClassName": "gvisor"}),
-        ],
-        ids=["image", "runtime class", "no runtime class"],
-    )
-    def test_it_is_not_in_a_pod_that_the_policy_allows_no_more(
-        self, had: dict[str, Any], allowed: dict[str, Any]
-    ) -> None:
-        """What the pod has was the default of the policy, so the request does not name it."""
-        pod = {"status": {"image": IMAGE, "pod_name": "run-1-12345678", **had}, "missing": "NeverBegun"}
-        refused = plan(running(**pod, payload=PAYLOAD, policy=a_policy(**allowed)))
-        assert outcome(refused) == (Phase.LOST, "OperatorRestarted")
-        same = {"images": [pod["status"]["image"]], "runtimeClassName": had.get("runtime_class_name")}
-        [start] = plan(running(**pod, payload=PAYLOAD, policy=a_policy(**same))).actions
-        assert isinstance(start, StartCode)
+    def test_it_is_not_in_a_pod_that_ends_before_it(self) -> None:
+        pod = a_pod(started_at=NOW, deadline_seconds=130)
+        observed = running(missing="NeverBegun", payload=PAYLOAD, sandbox=a_sandbox(pod=pod))
+        assert isinstance(plan(observed, 60).actions[0], StartCode)
+        lost = plan(observed, 70)
+        assert outcome(lost) == (Phase.LOST, "OperatorRestarted")
+        assert lost.status
+        assert lost.status.message.endswith("Nothing was run")
 
     def test_in_a_session_it_waits_for_its_turn(self) -> None:
         waits = running(**IN_SESSION, missing="NeverBegun", payload=PAYLOAD, session=replace(a_view(), turn=False))

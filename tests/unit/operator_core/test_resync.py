@@ -26,6 +26,7 @@ class Played(PlayedCluster):
 
     labels: dict[str, str] = field(default_factory=lambda: {EXECUTION_LABEL: "run-1"})
     fails: bool = False
+    failure: Exception = field(default_factory=lambda: ApiException(status=500))
 
     @property
     def pod(self) -> Mapping[str, Any]:
@@ -40,7 +41,7 @@ class Played(PlayedCluster):
 
     async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:
         if self.fails:
-            raise ApiException(status=500)
+            raise self.failure
         return await super().get_execution(namespace, name)
 
     async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
@@ -73,6 +74,16 @@ async def test_a_finished_pod_goes_though_the_look_at_its_record_failed_when_it_
     played.fails = False
     await played.compare(controller)
     assert played.heard == ["read the pod", f"delete pod {POD}"]
+
+
+@pytest.mark.parametrize("error", [ApiException(status=500), TimeoutError()], ids=["500", "timeout"])
+async def test_a_record_that_can_not_be_read_keeps_nothing_else_from_being_looked_at(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    played = Played(an_execution(phase=Phase.SUCCEEDED), fails=True, failure=error)
+    await played.compare(Controller(a_context(played)))
+    assert played.heard == ["read the pod"]
+    assert f"pod {played.execution.metadata.namespace}/{POD}: its record could not be read" in caplog.text
 
 
 @pytest.mark.parametrize("labels", [{}, {POOL_LABEL: "small"}], ids=["of somebody else", "of a pool"])

@@ -99,7 +99,7 @@ class TestPending:
     def test_the_kubelets_deadline_is_behind_that_of_the_session(self) -> None:
         [action] = plan(seen()).actions
         assert isinstance(action, CreatePod)
-        assert action.manifest["spec"]["activeDeadlineSeconds"] == 60 + LIFETIME + 2 * 5
+        assert action.manifest["spec"]["activeDeadlineSeconds"] == 60 + LIFETIME + 2 * 5 + 300
 
     def test_it_gets_the_image_that_it_asks_for(self) -> None:
         result = plan(seen(spec={"image": OTHER_IMAGE}, policy=a_policy(images=[IMAGE, OTHER_IMAGE])))
@@ -356,6 +356,7 @@ class TestReady:
         assert plan(ready(sandbox=runs), 14) == Plan(wake_at=NOW + seconds(15))
         assert plan(ready(sandbox=runs), 15) == Plan(actions=(CancelStray(UID),))
         assert plan(ready(sandbox=runs, claimants=BUSY), 15) == Plan(wake_at=NOW + seconds(LIFETIME)), "it is claimed"
+        assert plan(ready(sandbox=runs, strays_listed_at=NOW + seconds(5)), 15) == Plan(wake_at=NOW + seconds(20))
 
     def test_after_a_restart_the_pod_is_looked_for(self) -> None:
         assert plan(ready(sandbox=Sandbox()), 1) == Plan(wake_at=NOW + seconds(15))
