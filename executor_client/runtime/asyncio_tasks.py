@@ -31,10 +31,11 @@ class Shared(Generic[T]):
             return await asyncio.shield(joined.task)
         finally:
             joined.callers -= 1
-            if not joined.callers and not joined.task.done():
+            if not joined.callers:
                 if self._latest is joined:
-                    self._latest = None
-                await stop(joined.task)  # as if its last caller had made the attempt, so that nothing is left open
+                    self._latest = None  # a task holds its loop
+                if not joined.task.done():
+                    await stop(joined.task)  # as if its last caller had made the attempt, so that nothing is left open
 
 
 @dataclass

@@ -55,7 +55,7 @@ async def test_an_idle_session_ends_soon_after_its_client_unless_it_outlives_it(
     ended = await in_thread(admin.wait_until, "its end", "codesession", kept, lambda one: "endedAt" in one["status"])
     status = ended["status"]
     assert status["reason"] == "ClientGone"
-    assert status["message"] == f"the client is gone: Lease {lease} was not renewed for 4 s (spec.clientLease)"
+    assert status["message"] == f"the client is gone: Lease {lease} was not renewed for 10 s (spec.clientLease)"
     await in_thread(admin.wait_until_gone, "pod", status["podName"])
     assert admin.get("codesession", outliving)["status"]["phase"] == "Ready"
     assert "clientLease" not in admin.get("codesession", outliving)["spec"]

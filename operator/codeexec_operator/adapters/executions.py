@@ -104,10 +104,10 @@ class ExecutionWorker(PodWorker):
         """
         before = self.phase
         self._seen = replace(self._seen, execution=_lean(record))
-        if self.phase is before:
-            return
         if isinstance(payload := self._seen.payload, Payload):
             self._seen = replace(self._seen, payload=hold(payload, waits=may_wait(record)))
+        if self.phase is before:
+            return
         if self.phase is Phase.APPROVED:  # its session may have ended meanwhile
             self._seen = replace(self._seen, payload=None, session=None)
         if self.phase.terminal:

@@ -112,7 +112,7 @@ def _look_at(
     timing: Timing,
 ) -> DropMember | tuple[Action | None, datetime]:
     """That it is given up, or what to do about it and when to look again."""
-    stale = isinstance(template, Ending) or member.template != template.digest or _ends_early(member, seen)
+    stale = isinstance(template, Ending) or member.template != template.digest
     old_at = member.created_at + timedelta(seconds=seen.pool.spec.max_age_seconds)
     if stale or now >= old_at:
         return DropMember(name)
@@ -144,12 +144,6 @@ def _look_at(
     if ending := startup.refuses(proven, seen.policy):
         return DropMember(name, ending)
     return AdmitMember(name, proven), old_at
-
-
-def _ends_early(member: Member, seen: ObservedPool) -> bool:
-    """True if `maxAgeSeconds` was raised after the pod was made: its deadline leaves too little time for code."""
-    deadline = member.sandbox.pod.deadline_seconds if member.sandbox.pod else None
-    return deadline is not None and deadline < seen.pool.spec.max_age_seconds + MAX_RUN_SECONDS
 
 
 def _silent_since(members: Mapping[str, Member], now: datetime, timing: Timing) -> datetime | None:

@@ -115,9 +115,11 @@ def _hand_over_again(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
     if seen.session and not seen.session.turn:
         return Plan()
-    pod, seconds = seen.sandbox.pod, seconds_to_run(seen.execution.spec, timing)
-    if pod and startup.ends_before(pod, seconds, now):
-        message = f"the code was not handed to the runner, and its pod ends in less than {seconds:g} s. Nothing was run"
+    seconds = seconds_to_run(seen.execution.spec, timing)
+    if startup.ends_before(seen.sandbox.pod, seconds, seen.execution.status.conditions, now):
+        message = (
+            f"the code was not handed to the runner, and its pod may end in less than {seconds:g} s. Nothing was run"
+        )
         return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
     return Plan(actions=(StartCode(job_of(seen, seen.payload)),))
 

@@ -147,9 +147,15 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
 
 
 def _too_late(seen: Observed, pod: PodView, now: datetime, timing: Timing) -> Ending | None:
-    """The end, if no operator was there for so long that the kubelet would end the pod before its code."""
-    ends = startup.ends_before(pod, seconds_to_run(seen.execution.spec, timing), now)
-    return _late(seen, timing) if ends else None
+    """The end, if no operator was there for so long that the kubelet may end the pod before its code."""
+    seconds = seconds_to_run(seen.execution.spec, timing)
+    if not startup.ends_before(pod, seconds, seen.execution.status.conditions, now):
+        return None
+    message = (
+        f"the pod was requested so long ago that it may end before the {seconds:g} s that the code may take "
+        f"(activeDeadlineSeconds: {pod.deadline_seconds}). Nothing was run"
+    )
+    return Ending(Event.FAULT, Reason.START_TIMEOUT, message)
 
 
 def _late(seen: Observed, timing: Timing) -> Ending:

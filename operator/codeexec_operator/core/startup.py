@@ -204,11 +204,14 @@ def deadline_of(pod: PodView | None, seconds: float, now: datetime, timing: Timi
     return deadline if deadline < (pod.deadline_seconds or math.inf) else None
 
 
-def ends_before(pod: PodView, seconds: float, now: datetime) -> bool:
-    """True if the kubelet ends a pod, as far as is known, before code in it had so many seconds."""
-    if pod.started_at is None or pod.deadline_seconds is None:
+def ends_before(pod: PodView | None, seconds: float, conditions: Sequence[Condition], now: datetime) -> bool:
+    """True if the kubelet may end a pod before code in it had so many seconds.
+
+    The pod was made after it was requested, which is known by the clock of operators. That of its node doesn't count.
+    """
+    if pod is None or pod.deadline_seconds is None:
         return False
-    return now + timedelta(seconds=seconds) > pod.started_at + timedelta(seconds=pod.deadline_seconds)
+    return now + timedelta(seconds=seconds) > requested_at(conditions, now) + timedelta(seconds=pod.deadline_seconds)
 
 
 def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodRequests:

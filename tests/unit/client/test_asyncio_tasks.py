@@ -1,6 +1,8 @@
 """One attempt for all that want its outcome, also its failure."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -85,6 +87,19 @@ async def test_callers_of_an_attempt_that_failed_count_for_no_other() -> None:
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
     assert attempts.cancelled == 1
+
+
+def test_a_client_that_lives_on_keeps_no_loop_that_has_ended() -> None:
+    fake, loops = FakeCluster().client(), []
+
+    async def call(client: CodeExecutionClient) -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await client.execute([SourceBlock("python", "1")], Request(agent="a"))
+
+    client = CodeExecutionClient(transport=fake.connect)
+    asyncio.run(call(client))
+    gc.collect()
+    assert loops[0]() is None
 
 
 async def test_concurrent_first_calls_open_one_connection() -> None:

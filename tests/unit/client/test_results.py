@@ -316,6 +316,15 @@ def test_a_file_that_is_not_as_the_record_says_is_an_error() -> None:
         result_of(execution, Contents.join([{"artifact-0": b"13"}]))
 
 
+def test_what_is_exactly_as_much_as_can_be_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of the order is not that of the output."""
+    monkeypatch.setattr("executor_client.model.results._MOST_ORDER_BYTES", 2)
+    monkeypatch.setattr("executor_client.model.results._MOST_BYTES", 10)
+    assert Contents.join([{"order": b"[]", "stdout": b"x" * 8}]).values == {"stdout": b"x" * 8}
+    with pytest.raises(OutputUnavailable, match=r"stdout is not readable: it has more than 8 bytes"):
+        Contents.join([{"order": b"[]", "stdout": b"x" * 9}])
+
+
 @pytest.mark.parametrize(
     "order",
     [pack(b"[" + b'["stdout",0],' * 100_000 + b'["stdout",0]]'), b"[" * 200_000],

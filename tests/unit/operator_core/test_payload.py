@@ -40,6 +40,7 @@ from codeexec_operator.core.payload import (
     code_size,
     hold,
     is_new,
+    may_wait,
     open_payload,
     verify_payload,
 )
@@ -294,6 +295,21 @@ class TestSealed:
 )
 def test_what_is_large_or_waits_is_not_kept_in_memory(payload: Payload, waits: bool, held: bool) -> None:
     assert hold(payload, waits=waits) == (HeldPayload(SECRETS) if held else payload)
+
+
+@pytest.mark.parametrize(
+    ("execution", "waits"),
+    [
+        (an_execution(phase=Phase.STARTING, status={"pool_name": "small", "pod_name": ""}), True),
+        (an_execution(phase=Phase.STARTING, status={"pool_name": "small", "pod_name": "small-1"}), False),
+        (an_execution(phase=Phase.STARTING, status={"pool_name": "", "pod_name": ""}), False),
+        (an_execution(phase=Phase.AWAITING_APPROVAL), True),
+        (an_execution(phase=Phase.STARTING, sessionRef={"name": "work"}), True),
+    ],
+    ids=["in a pool's queue", "has a pod of a pool", "gets its own pod", "waits for a human", "waits for its session"],
+)
+def test_who_may_wait_for_long(execution: CodeExecution, waits: bool) -> None:
+    assert may_wait(execution) is waits
 
 
 @pytest.mark.parametrize(

@@ -805,9 +805,13 @@ def test_a_pod_that_started_while_no_operator_was_there_is_asked_before_it_is_gi
 def test_code_is_not_started_in_a_pod_that_ends_before_it() -> None:
     """No operator was there for so long, and Kubernetes puts off no deadline."""
     limit, away = 60, 100
-    pod = a_pod(started_at=NOW, deadline_seconds=away + limit)
-    observed = starting(sandbox=a_sandbox(pod=pod, runner=a_runner()), since=NOW + seconds(away))
-    assert outcome(plan(observed, away)) == (Phase.FAILED, "StartTimeout")
+    pod = a_pod(started_at=NOW - seconds(1000), deadline_seconds=away + limit)  # the clock of its node is behind
+    sandbox = a_sandbox(pod=pod, runner=a_runner())
+    observed = starting(sandbox=sandbox, since=NOW + seconds(away))
+    refused = plan(observed, away)
+    assert outcome(refused) == (Phase.FAILED, "StartTimeout")
+    assert refused.status
+    assert "activeDeadlineSeconds: 160" in refused.status.message
     longer = replace(observed, sandbox=a_sandbox(pod=replace(pod, deadline_seconds=away + limit + 10)))
     assert outcome(plan(longer, away))[0] is Phase.RUNNING
 
@@ -815,7 +819,9 @@ def test_code_is_not_started_in_a_pod_that_ends_before_it() -> None:
 def test_the_deadline_of_a_pod_leaves_time_for_an_operator_that_comes_later() -> None:
     [create] = plan(starting(sandbox=Sandbox())).actions
     assert isinstance(create, CreatePod)
-    assert create.manifest["spec"]["activeDeadlineSeconds"] >= TIMING.start_timeout + 60 + TIMING.clock_skew
+    to_run = 60 + TIMING.grace
+    late = TIMING.grace + TIMING.clock_skew
+    assert create.manifest["spec"]["activeDeadlineSeconds"] == TIMING.start_timeout + to_run + late
 
 
 def test_a_default_that_was_changed_stops_nothing_that_has_a_pod() -> None:
