@@ -114,11 +114,10 @@ class Stage:
         self.admin.apply({**kind, "metadata": meta, "spec": spec})
 
     def operator(self) -> dict[str, Any]:
-        """Its pod."""
-        selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
-        pods = json.loads(self.admin.kubectl("-n", SYSTEM, "get", "pods", "-l", selector, "-o", "json"))["items"]
-        [pod] = [one for one in pods if one["status"]["phase"] == "Running"]
-        found: dict[str, Any] = pod
+        """The pod of the replica that leads."""
+        [lease] = json.loads(self.admin.kubectl("-n", SYSTEM, "get", "leases", "-o", "json"))["items"]
+        leader = lease["spec"]["holderIdentity"].partition("_")[0]
+        found: dict[str, Any] = json.loads(self.admin.kubectl("-n", SYSTEM, "get", "pod", leader, "-o", "json"))
         return found
 
     def _install(self) -> None:
