@@ -56,6 +56,7 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "list_outputs": lambda cluster: cluster.list_outputs(SANDBOX),
     "delete_output": lambda cluster: cluster.delete_output(SANDBOX, "run-1", "uid"),
     "create_pod": lambda cluster: cluster.create_pod(OBJECT),
+    "find_pod": lambda cluster: cluster.find_pod(SANDBOX, "run-1"),
     "list_pods": lambda cluster: cluster.list_pods(SANDBOX, "a=b"),
     "patch_pod": lambda cluster: cluster.patch_pod(SANDBOX, "run-1", {}),
     "delete_pod": lambda cluster: cluster.delete_pod(SANDBOX, "run-1"),

@@ -202,3 +202,14 @@ def _short(lines: list[str]) -> Iterator[str]:
             yield line
             continue
         yield f"{one.get('timestamp', '')} {one.get('severity', '')} {one.get('message', line)}"
+
+
+@pytest.fixture
+def policy(stage: Stage, admin: Admin, operator: OperatorProcess) -> Iterator[Callable[..., None]]:
+    """Puts a policy into the namespace, and takes it away again, so that the operator has heard of it each time."""
+
+    def put(**spec: Any) -> None:
+        admin.apply(stage.a_policy(**spec))
+
+    yield put
+    admin.delete("executionpolicy", "default", wait=True)

@@ -48,17 +48,13 @@ async def test_an_agent_measures_without_cpu_and_is_told_why(operator, stage, ag
     assert any("no pool has pods of these limits" in one for one in measured["notes"])
 
 
-async def test_doctor_does_not_wait_for_somebody_who_approves_its_probe(operator, stage, admin):
-    asks = stage.a_policy(languages=["bash"], withApproval={"languages": ["python"]})
-    await in_thread(admin.apply, asks)
-    try:
-        command = ["doctor", "-o", "json", "-n", SANDBOX, "--kubeconfig", admin.kubeconfig]
-        done = await in_thread(CliRunner().invoke, main, command)
-        found = {one["check"]: one for one in json.loads(done.stdout)}
-        assert found["execution"]["outcome"] == "unknown"
-        assert "spec.blocks[0].language: python" in found["execution"]["found"]
-        name = next(one for one in found["execution"]["advice"].split() if one.startswith("run-")).rstrip(";")
-        phase = lambda: admin.get("codeexecution", name)["status"]["phase"]  # noqa: E731
-        await in_thread(wait_for, "the probe to be cancelled", lambda: phase() == "Cancelled")
-    finally:
-        await in_thread(admin.delete, "executionpolicy", "default", wait=True)
+async def test_doctor_does_not_wait_for_somebody_who_approves_its_probe(admin, policy):
+    await in_thread(lambda: policy(languages=["bash"], withApproval={"languages": ["python"]}))
+    command = ["doctor", "-o", "json", "-n", SANDBOX, "--kubeconfig", admin.kubeconfig]
+    done = await in_thread(CliRunner().invoke, main, command)
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert found["execution"]["outcome"] == "unknown"
+    assert "spec.blocks[0].language: python" in found["execution"]["found"]
+    name = next(one for one in found["execution"]["advice"].split() if one.startswith("run-")).rstrip(";")
+    phase = lambda: admin.get("codeexecution", name)["status"]["phase"]  # noqa: E731
+    await in_thread(wait_for, "the probe to be cancelled", lambda: phase() == "Cancelled")

@@ -21,17 +21,6 @@ def python(code: str) -> tuple[PreparedBlock, ...]:
     return (PreparedBlock("python", code.encode()),)
 
 
-@pytest.fixture
-def policy(stage, admin, operator):
-    """Puts a policy into the namespace, and takes it away again, so that the operator has heard of it each time."""
-
-    def put(**spec) -> None:
-        admin.apply(stage.a_policy(**spec))
-
-    yield put
-    admin.delete("executionpolicy", "default", wait=True)
-
-
 # --- sessions -------------------------------------------------------------------------------------------------------
 
 

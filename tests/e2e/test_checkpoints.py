@@ -9,8 +9,8 @@ import pytest
 from audit_command import AuditCommand
 from audit_world import recomputed
 from cluster_fixtures import ControlPod, claimed_folder
-from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, helm, upgrade_release, wait_for
-from release_fixtures import audit_lines, operator_log, operator_pod
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, helm, operator_pod, upgrade_release, wait_for
+from release_fixtures import audit_lines, operator_log
 
 from codeexec_api import CodeExecution
 from codeexec_api.audit import Facts, facts_of, status_digest

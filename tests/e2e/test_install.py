@@ -7,8 +7,7 @@ import pytest
 import yaml
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import ROOT, SANDBOX, SYSTEM, TERMINAL, Admin, a_name, helm, image, wait_for
-from release_fixtures import operator_pod
+from cluster_tools import ROOT, SANDBOX, SYSTEM, TERMINAL, Admin, a_name, helm, image, operator_pod, wait_for
 from weaker_pods import a_hardened_pod
 
 from executor_client import (

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, SYSTEM, a_name
-from release_fixtures import operator_pod
+from cluster_tools import SANDBOX, SYSTEM, a_name, operator_pod
 
 from codeexec_api import Limits
 from executor_client import KubernetesCodeExecutor

@@ -24,10 +24,11 @@ from cluster_tools import (
     age_the_sealing_key,
     an_approval,
     image,
+    operator_pod,
     scale_operator,
     wait_for,
 )
-from release_fixtures import audit_lines, operator_log, operator_pod, the_one
+from release_fixtures import audit_lines, operator_log, the_one
 
 pytestmark = [pytest.mark.e2e, pytest.mark.release, pytest.mark.timeout(240)]  # the first one sets the scene
 

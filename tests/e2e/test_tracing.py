@@ -11,7 +11,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from cluster_fixtures import REACH_PROBE
-from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, image, wait_for
+from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, image, operator_pod, wait_for
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -20,7 +20,6 @@ from release_fixtures import (
     FETCH,
     Samples,
     operator_log,
-    operator_pod,
     the_one,
 )
 

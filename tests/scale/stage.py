@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from cluster_tools import ROOT, TERMINAL, Admin, image, wait_for
+from cluster_tools import ROOT, TERMINAL, Admin, image, operator_pod, wait_for
 
 SIMULATED: Final = "codeexec.dev/simulated"
 RELEASE: Final = "codeexec-load"
@@ -115,10 +115,7 @@ class Stage:
 
     def operator(self) -> dict[str, Any]:
         """The pod of the replica that leads."""
-        [lease] = json.loads(self.admin.kubectl("-n", SYSTEM, "get", "leases", "-o", "json"))["items"]
-        leader = lease["spec"]["holderIdentity"].partition("_")[0]
-        found: dict[str, Any] = json.loads(self.admin.kubectl("-n", SYSTEM, "get", "pod", leader, "-o", "json"))
-        return found
+        return operator_pod(self.admin, RELEASE, SYSTEM)
 
     def _install(self) -> None:
         values = json.dumps(_values(self.node, self._pods))

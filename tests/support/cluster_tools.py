@@ -273,6 +273,18 @@ def _with_certificate(cluster: Object, folder: Path) -> Object:
     return {**cluster, "cluster": settings}
 
 
+def operator_pod(admin: Admin, release: str = "codeexec", namespace: str = SYSTEM) -> Object:
+    """The one that leads, once there is one that is not going."""
+
+    def leader() -> Object | None:
+        holder = admin.get("lease", f"{release}-operator", namespace)["spec"].get("holderIdentity") or ""
+        pods = admin.list("pod", namespace, labels="app.kubernetes.io/component=operator")
+        staying = (one for one in pods if "deletionTimestamp" not in one["metadata"])
+        return next((one for one in staying if holder.startswith(f"{one['metadata']['name']}_")), None)
+
+    return wait_for("an operator to lead", leader)
+
+
 def restart_operator(admin: Admin) -> None:
     """As `kubectl rollout restart` does it, and until the new replicas are there alone."""
     annotations = {"tests/restarted-at": datetime.now(UTC).isoformat()}

@@ -55,8 +55,11 @@ class PlayedCluster:
         self.heard.append(f"create pod {pod['metadata']['name']}")
         return None
 
-    async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
+    async def list_pods(self, namespace: str, labels: str = "") -> list[Mapping[str, Any]]:
         return []
+
+    async def find_pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        return None
 
     async def delete_pod(self, namespace: str, name: str) -> None:
         self.heard.append(f"delete pod {name}")

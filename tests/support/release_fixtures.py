@@ -11,7 +11,7 @@ from typing import Any
 import otlp_receiver
 import pytest
 from cluster_fixtures import REACH_PROBE, ControlPod
-from cluster_tools import SYSTEM, Admin, helm, image, upgrade_release, wait_for
+from cluster_tools import SYSTEM, Admin, helm, image, operator_pod, upgrade_release, wait_for
 from prometheus_client.parser import text_string_to_metric_families
 
 COLLECTOR_PORT = 4318
@@ -97,18 +97,6 @@ def samples(observed: None, reader: ControlPod) -> Callable[[], Samples]:
 def the_one(spans: Spans, name: str) -> dict[str, Any]:
     [span] = [one for one in spans if one["name"] == name]
     return span
-
-
-def operator_pod(admin: Admin) -> dict[str, Any]:
-    """The one that leads, once there is one that is not going."""
-
-    def leader() -> dict[str, Any] | None:
-        holder = admin.get("lease", "codeexec-operator", SYSTEM)["spec"].get("holderIdentity") or ""
-        pods = admin.list("pod", SYSTEM, labels="app.kubernetes.io/component=operator")
-        staying = (one for one in pods if "deletionTimestamp" not in one["metadata"])
-        return next((one for one in staying if holder.startswith(f"{one['metadata']['name']}_")), None)
-
-    return wait_for("an operator to lead", leader)
 
 
 def operator_log(admin: Admin) -> str:

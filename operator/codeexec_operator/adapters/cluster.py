@@ -95,10 +95,14 @@ class Cluster(Records, Contents):
         """
         return await create(self._api, _PODS.path(pod["metadata"]["namespace"]), pod, _pod_refused)
 
-    async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
-        """pods: list. Those that these selectors select."""
-        query = {"labelSelector": labels, "fieldSelector": fields}
-        return await self._api.list(_PODS.path(namespace), _AT_A_TIME, query=query)
+    async def list_pods(self, namespace: str, labels: str = "") -> list[Mapping[str, Any]]:
+        """pods: list. Those that this selector selects."""
+        return await self._api.list(_PODS.path(namespace), _AT_A_TIME, query={"labelSelector": labels})
+
+    async def find_pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """pods: list. The pod of this name, if it is there; the operator has no right to get one."""
+        pods = await self._api.list(_PODS.path(namespace), 1, query={"fieldSelector": f"metadata.name={name}"})
+        return pods[0] if pods else None
 
     async def list_pod_metadata(self, namespace: str) -> list[Mapping[str, Any]]:
         """pods: list. The metadata of all that are there."""

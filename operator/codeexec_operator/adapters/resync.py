@@ -19,7 +19,7 @@ from codeexec_operator.adapters.retries import REQUEST_ERRORS
 logger = logging.getLogger(__name__)
 
 
-def is_owned(pod: Mapping[str, Any]) -> bool:
+def _is_owned(pod: Mapping[str, Any]) -> bool:
     """True if a pod with this metadata belongs to an execution or a session."""
     labels = pod.get("labels") or {}
     return POOL_LABEL not in labels and (EXECUTION_LABEL in labels or SESSION_LABEL in labels)
@@ -33,9 +33,9 @@ async def resync(cluster: Cluster, namespace: str, controller: Controller, polic
     controller.missed(namespace, Known(known.objects - listed, known.pods - {pod["name"] for pod in pods}))
     if await policies.read_again(namespace):
         controller.policy_changed(namespace)
-    for name in sorted({pod["name"] for pod in pods if is_owned(pod)} - controller.known(namespace).pods):
+    for name in sorted({pod["name"] for pod in pods if _is_owned(pod)} - controller.known(namespace).pods):
         try:
-            for pod in await cluster.list_pods(namespace, fields=f"metadata.name={name}"):
-                await controller.on_pod(pod, deleted=False)
+            if found := await cluster.find_pod(namespace, name):
+                await controller.on_pod(found, deleted=False)
         except (ValidationError, *REQUEST_ERRORS) as error:
             logger.warning("pod %s/%s: its record could not be read (%s)", namespace, name, type(error).__name__)

@@ -351,10 +351,8 @@ class PodWorker(Worker):
 
     async def _read_pod(self) -> None:
         """It is told of by its owner, which may be a pool that does not know whose it is."""
-        named = f"metadata.name={self.pod_name}"
-        found = await self.context.cluster.list_pods(self.meta.namespace, fields=named)
-        if found:
-            self.observe_pod(found[0], deleted=False)
+        if found := await self.context.cluster.find_pod(self.meta.namespace, self.pod_name):
+            self.observe_pod(found, deleted=False)
         else:
             self.sandbox = replace(self.sandbox, gone=True, over_at=now())
             self.wake()

@@ -31,6 +31,11 @@ from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.payload import HeldPayload
 
+ASKS_A_HUMAN: dict[str, Any] = {
+    "policy": a_policy(maxTimeoutSeconds=60, withApproval={"maxTimeoutSeconds": 600}),
+    "payloads": SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret()),
+}
+"""Parts of a context in which code that may run for longer waits for approval."""
 answered_or_lost = pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost"])
 
 
@@ -119,9 +124,7 @@ def granted(execution: CodeExecution) -> dict[str, Any]:
 async def test_code_is_let_go_of_while_somebody_decides(lost: bool) -> None:
     execution = an_execution(timeoutSeconds=400)
     cluster = Cluster(execution, Phase.AWAITING_APPROVAL if lost else None)
-    policy = a_policy(maxTimeoutSeconds=60, withApproval={"maxTimeoutSeconds": 600})
-    payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
-    context = a_context(cluster, policy=policy, payloads=payloads)
+    context = a_context(cluster, **ASKS_A_HUMAN)
     async with at_work(ExecutionWorker(context, execution, a_register(), lambda _: None)) as worker:
         await until(lambda: worker.phase is Phase.AWAITING_APPROVAL)
         assert isinstance(worker._seen.payload, HeldPayload)
@@ -138,9 +141,7 @@ async def test_what_is_approved_after_its_session_has_ended_does_not_start(lost:
     register = Register(
         lambda *_: there[0], lambda _: None, lambda *_, **__: None, Rooms(lambda _: Room(), lambda _: None)
     )
-    policy = a_policy(maxTimeoutSeconds=60, withApproval={"maxTimeoutSeconds": 600})
-    payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
-    worker = ExecutionWorker(a_context(cluster, policy=policy, payloads=payloads), execution, register, lambda _: None)
+    worker = ExecutionWorker(a_context(cluster, **ASKS_A_HUMAN), execution, register, lambda _: None)
     async with at_work(worker):
         await until(lambda: worker.phase is Phase.AWAITING_APPROVAL)
         there[0], cluster.session_there = None, False

@@ -67,7 +67,7 @@ class Stage:
     async def pods_in_use(self, namespace: str) -> frozenset[str]:
         return frozenset()
 
-    async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
+    async def list_pods(self, namespace: str, labels: str = "") -> list[Mapping[str, Any]]:
         return []
 
     async def delete_pod(self, namespace: str, name: str) -> None:

@@ -50,10 +50,10 @@ class Played(PlayedCluster):
     async def list_pod_metadata(self, namespace: str) -> list[Mapping[str, Any]]:
         return [self.pod["metadata"]] if self.is_there else []
 
-    async def list_pods(self, namespace: str, labels: str = "", fields: str = "") -> list[Mapping[str, Any]]:
-        assert fields == f"metadata.name={POD}", "only what nobody knows is read whole"
+    async def find_pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        assert name == POD, "only what nobody knows is read whole"
         self.heard.append("read the pod")
-        return [self.pod]
+        return self.pod
 
     async def compare(self, controller: Controller) -> None:
         policies: Any = SimpleNamespace(read_again=self.unchanged)
