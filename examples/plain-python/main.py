@@ -17,7 +17,7 @@ async def run_once(client: codeexec.Client) -> None:
     result = await client.run(code, files={"in.txt": "hello"}, fetch=["out.txt"])
     assert (result.exit_code, result.stdout, result.files["out.txt"]) == (0, "5\n", b"HELLO")
 
-    record = await client.executions.get(result.name)
+    record = await client.executions.get(result.execution)
     print(f"{record.metadata.name}: {record.status.phase}, {record.status.code_digest}")
     print(f"  isolation layers: {', '.join(record.status.layers)}")
     print(f"  network: {record.status.egress_proof.verdict}")
