@@ -1,10 +1,11 @@
 """What `codeexec doctor --capacity` reads of a cluster. What this identity may not read is named, and never guessed."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 import pydantic
 import yaml
@@ -14,9 +15,10 @@ from codeexec_api import ExecutionPolicy, ExecutionPolicySpec
 from codeexec_api.names import GROUP, NODE_RUNTIME, POLICY_KIND, POLICY_NAME, POLICY_PLURAL, POOL_PLURAL, VERSION
 from codeexec_api.policy import inheriting
 from executor_client.cli.diagnosis import Right
-from executor_client.cli.inspector import Inspector
+from executor_client.cli.inspector import RUNTIME_CLASSES, Inspector
 from executor_client.exceptions import CodeExecError, NotFound
 from executor_client.transport.api_errors import message
+from executor_client.transport.kube_api import CORE, OURS
 
 _PAGE: Final = 500
 _CHART: Final = "app.kubernetes.io/part-of=codeexec"
@@ -94,35 +96,34 @@ class CapacityReader(Inspector):
         Raises:
             CodeExecError: the API server does not answer.
         """
-        with self.errors(f"read the figures of node {node}"):
-            path = f"/api/v1/nodes/{node}/proxy/stats/summary"
-            status, body = await self._get(path, {"only_cpu_and_memory": "true"})
-        if status == _FORBIDDEN:
-            return "the right get nodes/proxy is missing"
-        if status != 200:
-            return f"the kubelet of node {node} can't be asked: {status} {message(body)}"
-        cpu = json.loads(body)["node"].get("cpu", {})
+        path = f"{CORE}/nodes/{quote(node, safe='')}/proxy/stats/summary"
+        try:
+            with self.network_errors(f"read the figures of node {node}"):
+                found = await self.request("GET", path, {"only_cpu_and_memory": "true"})
+        except ApiException as error:
+            if error.status == _FORBIDDEN:
+                return "the right get nodes/proxy is missing"
+            return (
+                f"the kubelet of node {node} can't be asked: {error.status} {message(str(error.body or error.reason))}"
+            )
+        cpu = found["node"].get("cpu", {})
         if "usageCoreNanoSeconds" not in cpu:
             return f"the kubelet of node {node} has no figures"
         return datetime.fromisoformat(cpu["time"]).timestamp(), cpu["usageCoreNanoSeconds"] / 1e9
 
     async def _read_policy(self, facts: Facts, operator_namespace: str) -> None:
         own: ExecutionPolicySpec | None = None
-        try:
-            with self.network_errors("get the policy"):
-                raw: Any = await self.custom.get_namespaced_custom_object(
-                    GROUP, VERSION, self.namespace, POLICY_PLURAL, POLICY_NAME
-                )
-            own = ExecutionPolicy.read(raw).spec
-        except ApiException as error:
-            if error.status == _FORBIDDEN:
-                right = Right(GROUP, POLICY_PLURAL, "get")
-                so = "what a sandbox requests is unknown"
-                facts.missing.append(Missing(right, f"in namespace {self.namespace!r}", so))
-                return
-            if error.status != _NOT_FOUND:
-                with self.errors("get the policy"):
+        right, so = Right(GROUP, POLICY_PLURAL, "get"), "what a sandbox requests is unknown"
+        where = f"in namespace {self.namespace!r}"
+        with self._reading("get the policy", facts, right, where, so):
+            try:
+                raw = await self.request("GET", self.path(OURS, POLICY_PLURAL, POLICY_NAME))
+                own = ExecutionPolicy.read(raw).spec
+            except ApiException as error:
+                if error.status != _NOT_FOUND:
                     raise
+        if facts.missing:
+            return
         default = await self._default_policy(facts, operator_namespace)
         if default:
             place = f"the default policy, in namespace {operator_namespace!r}"
@@ -152,42 +153,35 @@ class CapacityReader(Inspector):
         name = chosen or (facts.policy.runtime_class_name if facts.policy else None)
         if not name or name == NODE_RUNTIME:
             return
-        with self.errors("read the RuntimeClass"):
-            status, body = await self._get(f"/apis/node.k8s.io/v1/runtimeclasses/{name}", {})
-            if status == _FORBIDDEN:
-                right = Right("node.k8s.io", "runtimeclasses", "get")
-                facts.runtime_class_known = False
-                facts.missing.append(Missing(right, "in the cluster", f"overhead and nodes of {name!r} are unknown"))
-                return
-            if status == _NOT_FOUND:
-                raise NotFound(f"RuntimeClass {name!r} does not exist; pass one that does by --runtime-class")
-            if status >= 400:
-                raise ApiException(status=status, reason=body)
-        facts.runtime_class = json.loads(body)
+        right, so = Right("node.k8s.io", "runtimeclasses", "get"), f"overhead and nodes of {name!r} are unknown"
+        with self._reading("read the RuntimeClass", facts, right, "in the cluster", so):
+            try:
+                facts.runtime_class = await self.request("GET", f"{RUNTIME_CLASSES}/{quote(name, safe='')}")
+            except ApiException as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                raise NotFound(f"RuntimeClass {name!r} does not exist; pass one that does by --runtime-class") from None
+        facts.runtime_class_known = facts.runtime_class is not None
 
     async def _list(
         self, facts: Facts, right: Right, where: str, so: str, *, namespace: str | None = None, **query: str
     ) -> Objects | None:
         """All objects of a kind. None if this identity may not list them, which is then noted."""
-        root = f"/apis/{right.group}/{VERSION}" if right.group else "/api/v1"
+        root = f"/apis/{right.group}/{VERSION}" if right.group else CORE
         place = "" if where == "in all namespaces" else f"/namespaces/{namespace or self.namespace}"
-        found: list[dict[str, Any]] = []
-        following: dict[str, str] = {}
-        with self.errors(f"list {right.resource}"):
-            while True:
-                path = f"{root}{place}/{right.resource}"
-                status, body = await self._get(path, {"limit": str(_PAGE), **query, **following})
-                if status == _FORBIDDEN:
-                    facts.missing.append(Missing(right, where, so))
-                    return None
-                if status >= 400:
-                    raise ApiException(status=status, reason=body)
-                page = json.loads(body)
-                found += page["items"]
-                if not (token := page["metadata"].get("continue")):
-                    return found
-                following = {"continue": token}
+        query = {"limit": str(_PAGE), **query}
+        with self._reading(f"list {right.resource}", facts, right, where, so):
+            pages = self.pages(f"{root}{place}/{right.resource}", query)
+            return [one async for page in pages for one in page["items"]]
+        return None
 
-    async def _get(self, path: str, query: dict[str, str]) -> tuple[int, str]:
-        answer = await self.stream(path, {}, query, silent=15)
-        return answer.status, (await answer.read()).decode()
+    @contextmanager
+    def _reading(self, doing: str, facts: Facts, right: Right, where: str, so: str) -> Iterator[None]:
+        """As `errors`, but a right that is missing is noted in the facts instead."""
+        with self.errors(doing):
+            try:
+                yield
+            except ApiException as error:
+                if error.status != _FORBIDDEN:
+                    raise
+                facts.missing.append(Missing(right, where, so))

@@ -1,15 +1,13 @@
 """Requests to the API server that only `codeexec audit export` makes."""
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api.names import EXPORT_CURSOR, GROUP, VERSION
-from executor_client.transport.kube_api import LONG_SECONDS, MERGE_PATCH, KubeApi
+from codeexec_api.names import EXPORT_CURSOR
+from executor_client.transport.kube_api import CORE, LONG_SECONDS, OURS, KubeApi
 
 _PAGE: Final = 200
 _AT_ONCE: Final = 8
@@ -38,29 +36,15 @@ class FinishedRecords(KubeApi):
         """
         selector = ",".join(f"status.phase!={phase}" for phase in unfinished)
         found: list[Name] = []
-        version, token = 0, None
-        while token != "":
-            with self.errors(f"list {plural}"):
-                page, token = await self._page(plural, selector, token)
-            version = version or int(page["metadata"]["resourceVersion"])
-            metas = [one["metadata"] for one in page.get("items") or ()]
-            found += [Name(one["name"], one["uid"], int(one["resourceVersion"])) for one in metas]
+        version = 0
+        # Where the list began too long ago, what has changed since then has a newer version, and is in the next export.
+        query = {"limit": _PAGE, "fieldSelector": selector}
+        with self.errors(f"list {plural}"):
+            async for page in self.pages(self.path(OURS, plural), query, _ONLY_METADATA):
+                version = version or int(page["metadata"]["resourceVersion"])
+                metas = [one["metadata"] for one in page.get("items") or ()]
+                found += [Name(one["name"], one["uid"], int(one["resourceVersion"])) for one in metas]
         return found, version
-
-    async def _page(self, plural: str, selector: str, token: str | None) -> tuple[Mapping[str, Any], str]:
-        """A page, and the token of the next one."""
-        call: Any = self.custom.list_namespaced_custom_object_without_preload_content
-        chosen = {"limit": _PAGE, "field_selector": selector, **({"_continue": token} if token else {})}
-        request = partial(call, GROUP, VERSION, self.namespace, plural, _headers={"Accept": _ONLY_METADATA}, **chosen)
-        status, body = await self.unparsed(request, *((410,) if token else ()))
-        page = json.loads(body)
-        following = page.get("metadata", {}).get("continue", "")
-        if status == 200:
-            return page, following
-        if not following:
-            raise ApiException(status=status, reason=page.get("message"))
-        # The list began too long ago. What has changed since then has a newer version, and is in the next export.
-        return await self._page(plural, selector, following)
 
     async def read(self, plural: str, kind: str, names: Sequence[Name]) -> list[Mapping[str, Any]]:
         """Those records that are as they were listed."""
@@ -69,9 +53,7 @@ class FinishedRecords(KubeApi):
         async def read(one: Name) -> Mapping[str, Any] | None:
             async with turns:
                 try:
-                    raw: Any = await self.custom.get_namespaced_custom_object(
-                        GROUP, VERSION, self.namespace, plural, one.name, _request_timeout=LONG_SECONDS
-                    )
+                    raw = await self.request("GET", self.path(OURS, plural, one.name), seconds=LONG_SECONDS)
                 except ApiException as error:
                     if error.status == 404:
                         return None
@@ -90,15 +72,12 @@ class FinishedRecords(KubeApi):
             NotFound: the namespace has no such ConfigMap.
         """
         with self.errors(f"get the ConfigMap {EXPORT_CURSOR}"):
-            found = await self.core.read_namespaced_config_map(
-                EXPORT_CURSOR, self.namespace, _request_timeout=LONG_SECONDS
-            )
-        return found.data or {}
+            found = await self.request("GET", self.path(CORE, "configmaps", EXPORT_CURSOR), seconds=LONG_SECONDS)
+        return dict(found.get("data") or {})
 
     async def confirm(self, up_to: Mapping[str, int]) -> None:
         """Tell the operator how far the export got."""
-        body: Any = {"data": {plural: str(version) for plural, version in up_to.items()}}
+        body = {"data": {plural: str(version) for plural, version in up_to.items()}}
         with self.errors(f"write the ConfigMap {EXPORT_CURSOR}"):
-            await self.core.patch_namespaced_config_map(
-                EXPORT_CURSOR, self.namespace, body, _content_type=MERGE_PATCH, _request_timeout=LONG_SECONDS
-            )
+            path = self.path(CORE, "configmaps", EXPORT_CURSOR)
+            await self.request("PATCH", path, body=body, seconds=LONG_SECONDS)

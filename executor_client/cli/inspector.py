@@ -3,14 +3,16 @@
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Final
+from urllib.parse import quote
 
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api.names import GROUP, VERSION
 from executor_client.cli.diagnosis import Right
-from executor_client.transport.kube_api import KubeApi
+from executor_client.transport.kube_api import OURS, KubeApi
+
+RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,12 @@ class Inspector(KubeApi):
         """The codeexec kinds that the API server knows."""
         with self.errors("list the kinds"):
             try:
-                found: Any = await self.custom.get_api_resources(GROUP, VERSION)
+                found = await self.request("GET", OURS)
             except ApiException as error:
                 if error.status == 404:
                     return frozenset()
                 raise
-        return frozenset(one.kind for one in found.resources)
+        return frozenset(one["kind"] for one in found["resources"])
 
     async def may(self, right: Right) -> bool:
         """Ask whether this identity has a right in the namespace."""
@@ -58,16 +60,16 @@ class Inspector(KubeApi):
             "subresource": subresource,
             "verb": right.verb,
         }
-        review: Any = {"spec": {"resourceAttributes": attributes}}
+        review = {"spec": {"resourceAttributes": attributes}}
         with self.errors("ask for rights"):
-            answer = await client.AuthorizationV1Api(self.client).create_self_subject_access_review(review)
-        return bool(answer.status and answer.status.allowed)
+            answer = await self.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
+        return bool(answer["status"]["allowed"])
 
     async def runtime_class_exists(self, name: str) -> bool | None:
         """Ask whether a RuntimeClass exists. None: this identity may not read RuntimeClasses."""
         with self.errors("read the RuntimeClass"):
             try:
-                await client.NodeV1Api(self.client).read_runtime_class(name)
+                await self.request("GET", f"{RUNTIME_CLASSES}/{quote(name, safe='')}")
             except ApiException as error:
                 if error.status not in (403, 404):
                     raise

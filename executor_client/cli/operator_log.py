@@ -1,14 +1,13 @@
 """What `codeexec audit verify --from-cluster` reads: the logs of the operator's pods."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Self
 
 import click
+from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.audit_check import Verification, read_log, verify
 from codeexec_api.audit_findings import FindingKind, LogLine
@@ -18,13 +17,12 @@ from executor_client.cli.common import in_namespace, now
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import ClusterRef
 from executor_client.exceptions import NotInstalled, NotPermitted
-from executor_client.transport.kube_api import KubeApi
+from executor_client.transport.kube_api import CORE, LONG_SECONDS, KubeApi
 
 OPERATOR_NAMESPACE: Final = "codeexec-system"
 """Where the documentation installs the operator."""
 _CONTAINER: Final = "operator"
-"""For one log: a node keeps some megabytes."""
-_NO_LOG: Final = (204, 400, 404)
+_NO_LOG: Final = (400, 404)
 """What the API server answers where there is no log: the pod has no node, its container has not started, or it is gone.
 """
 _PASSING: Final = (FindingKind.RECORD_OUTDATED, FindingKind.RECORD_UNANCHORED)
@@ -99,12 +97,10 @@ class OperatorLog(KubeApi):
         return found
 
     async def _pods(self) -> list[dict[str, Any]]:
-        with self.errors("list the operator's pods"):
-            # Not parsed by the library: to load its models of a pod takes seconds.
-            listing = self.core.list_namespaced_pod_without_preload_content
-            request = partial(listing, self.namespace, label_selector=OPERATOR_SELECTOR)
-            _, body = await self._answer("list pods", request)
-        pods: list[dict[str, Any]] = json.loads(body)["items"]
+        query = {"labelSelector": OPERATOR_SELECTOR}
+        with self.errors("list the operator's pods"), self._rights("list pods"):
+            answer = await self.request("GET", self.path(CORE, "pods"), query, seconds=LONG_SECONDS)
+        pods: list[dict[str, Any]] = answer["items"]
         if not pods:
             raise NotInstalled(
                 f"found no operator pod in namespace {self.namespace!r}; pass the operator's namespace with "
@@ -114,27 +110,29 @@ class OperatorLog(KubeApi):
 
     async def _text(self, pod: str, *, previous: bool) -> tuple[str, ...] | None:
         """The lines of a log; None if there is none. One that is just being written is left out."""
-        with self.errors("read the operator's log"):
-            reading = self.core.read_namespaced_pod_log_without_preload_content
-            request = partial(reading, pod, self.namespace, container=_CONTAINER, previous=previous)
-            status, body = await self._answer("get pods/log", request, *_NO_LOG)
-        return tuple(body.split("\n")[:-1]) if status == 200 else None
+        query = {"container": _CONTAINER, "previous": str(previous).lower()}
+        with self.errors("read the operator's log"), self._rights("get pods/log"):
+            try:
+                text = await self.text("GET", self.path(CORE, "pods", pod, "log"), query, seconds=LONG_SECONDS)
+            except ApiException as error:
+                if error.status in _NO_LOG:
+                    return None
+                raise
+        return tuple(text.split("\n")[:-1])
 
-    async def _answer(self, verb: str, request: Callable[..., Awaitable[Any]], *usual: int) -> tuple[int, str]:
-        """Status, which is 200 or one of the usual ones, and body.
-
-        Raises:
-            NotPermitted: this identity lacks the right.
-            ApiException: another status.
-        """
-        status, body = await self.unparsed(request, 403, *usual)
-        if status == 403:
+    @contextmanager
+    def _rights(self, verb: str) -> Iterator[None]:
+        """Say which right is missing."""
+        try:
+            yield
+        except ApiException as error:
+            if error.status != 403:
+                raise
             raise NotPermitted(
                 f"this identity may not {verb} in namespace {self.namespace!r}, where the operator's log is; it needs "
                 "`list` on pods and `get` on pods/log there. Ask the platform owner, or pass log files: codeexec audit "
                 "verify FILE..."
-            )
-        return status, body
+            ) from error
 
 
 async def verify_with_operator(

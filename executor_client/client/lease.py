@@ -19,6 +19,8 @@ from executor_client.transport.cluster import Transport
 
 logger = logging.getLogger(__name__)
 
+_FIRST_SECONDS: Final = 2
+"""Before the Lease is created, so that the first call has the machine for itself. Operators miss it after 35 s."""
 _RENEW_SECONDS: Final = 10
 _AGAIN_SECONDS: Final = 1
 """After a renewal that has failed; twice as long after each further one. Each may take 15 s, of 35 s in all."""
@@ -84,11 +86,12 @@ def _keep(
         transport: Transport | None = None
         try:
             failures = 0
-            while True:
+            pause = min(every, _FIRST_SECONDS)
+            while not over.wait(pause):
                 try:
                     transport = transport or runner.run(connect())
                     runner.run(transport.renew_lease(name, seconds, datetime.now(UTC)))  # noqa: TID251 - operators compare it only
-                    failures = 0
+                    failures, pause = 0, every
                 except Exception as error:  # whatever it is, such as a kubeconfig that is being written: it may pass
                     if not failures:
                         logger.warning(
@@ -97,9 +100,8 @@ def _keep(
                             seconds,
                             error,
                         )
+                    pause = min(every, _AGAIN_SECONDS * 2 ** min(failures, 9))
                     failures += 1
-                if over.wait(min(every, _AGAIN_SECONDS * 2 ** min(failures - 1, 9)) if failures else every):
-                    break
             if transport:
                 with suppress(CodeExecError):
                     runner.run(transport.delete_lease(name))

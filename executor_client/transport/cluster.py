@@ -5,10 +5,9 @@ import base64
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import aiohttp
-from kubernetes.aio import client
 from typing_extensions import override
 
 from codeexec_api import (
@@ -44,7 +43,7 @@ from executor_client.exceptions import (
     OutputUnavailable,
 )
 from executor_client.runtime.asyncio_tasks import together
-from executor_client.transport.kube_api import MERGE_PATCH, KubeApi
+from executor_client.transport.kube_api import CORE, KubeApi
 from executor_client.transport.log_lines import lines_of
 from executor_client.transport.output_store import OutputStore
 from executor_client.transport.payloads import Payloads
@@ -52,6 +51,7 @@ from executor_client.transport.protocol import ClusterTransport
 from executor_client.transport.shared_watch import SharedWatch
 from executor_client.transport.watch import Watcher
 
+_LEASES: Final = "/apis/coordination.k8s.io/v1"
 _Object = TypeVar("_Object", CodeExecution, CodeSession)
 
 
@@ -62,7 +62,6 @@ class Transport(ClusterTransport):
         self.namespace = api.namespace
         self._store = OutputStore(output_store)
         self._api, self._payloads, self._watcher = api, Payloads(api), Watcher(api)
-        self._leases = client.CoordinationV1Api(api.client)
         mine = {"labelSelector": f"{CLIENT_LABEL}={api.id}"}
         self._shared_watch = SharedWatch(
             lambda: self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, mine),
@@ -96,14 +95,12 @@ class Transport(ClusterTransport):
         renewed = {"renewTime": f"{now:%Y-%m-%dT%H:%M:%S.%fZ}"}
         try:
             with self._api.errors("renew the Lease of this client"):
-                await self._leases.patch_namespaced_lease(
-                    name, self.namespace, {"spec": renewed}, _content_type=MERGE_PATCH
-                )
+                await self._api.request("PATCH", self._api.path(_LEASES, "leases", name), body={"spec": renewed})
         except NotFound:
             spec = {"holderIdentity": await self.whoami(), "leaseDurationSeconds": seconds, **renewed}
-            lease: Any = {"metadata": {"name": name}, "spec": spec}
+            lease = {"metadata": {"name": name}, "spec": spec}
             with self._api.errors("create the Lease of this client"):
-                await self._leases.create_namespaced_lease(self.namespace, lease)
+                await self._api.request("POST", self._api.path(_LEASES, "leases"), body=lease)
 
     async def delete_lease(self, name: str) -> None:
         """Say that this client is gone.
@@ -112,11 +109,14 @@ class Transport(ClusterTransport):
             CodeExecError: see `exceptions`.
         """
         with suppress(NotFound), self._api.errors("delete the Lease of this client"):
-            await self._leases.delete_namespaced_lease(name, self.namespace)
+            await self._api.request("DELETE", self._api.path(_LEASES, "leases", name))
 
     @override
     async def check(self) -> None:
-        await self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, {})
+        # What the first call needs is asked for now.
+        opened, *_ = await together(self._shared_watch.open(), self.whoami(), self._payloads.sealing_key())
+        if not opened:
+            await self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, {})
 
     @override
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
@@ -145,8 +145,8 @@ class Transport(ClusterTransport):
     @override
     async def read_code(self, secret: str) -> Mapping[str, bytes]:
         with self._api.errors("read the code"):
-            found = await self._api.core.read_namespaced_secret(secret, self.namespace)
-        return {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
+            found = await self._api.request("GET", self._api.path(CORE, "secrets", secret))
+        return {key: base64.b64decode(value) for key, value in found.get("data", {}).items()}
 
     @override
     async def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
@@ -232,22 +232,22 @@ class Transport(ClusterTransport):
         name = execution.status.output_refs[part].name
         try:
             with self._api.errors("read the output"):
-                config_map = await self._api.core.read_namespaced_config_map(name, self.namespace)
+                found = await self._api.request("GET", self._api.path(CORE, "configmaps", name))
         except NotFound as error:
             raise OutputUnavailable(
                 f"output {name} in namespace {self.namespace!r} is gone: large output and fetched files are deleted "
                 "after the outputTTLSeconds of the ExecutionPolicy. The record still has their digests and sizes"
             ) from error
-        return {key: base64.b64decode(value) for key, value in (config_map.binary_data or {}).items()}
+        return {key: base64.b64decode(value) for key, value in found.get("binaryData", {}).items()}
 
     @override
     async def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
         query = {"container": SANDBOX_CONTAINER, "follow": "true"}
         if since:  # the generated method has only sinceSeconds, which depends on when the request arrives
             query["sinceTime"] = since.isoformat().replace("+00:00", "Z")
-        path = "/api/v1/namespaces/{namespace}/pods/{name}/log"
+        path = self._api.path(CORE, "pods", pod_name, "log")
         with suppress(aiohttp.ClientError, OSError, TimeoutError, CodeExecError):
-            response = await self._api.stream(path, {"name": pod_name}, query)
+            response = await self._api.stream(path, query)
             try:
                 if response.status == 200:
                     async with aclosing(lines_of(response.content)) as lines:

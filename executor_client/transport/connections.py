@@ -16,7 +16,10 @@ from executor_client.exceptions import ClusterUnreachable
 from executor_client.transport.credentials import Credentials, Identity, tls_context
 
 REQUEST_SECONDS: Final = 15
-"""How long a request may take that says nothing else."""
+"""How long a request may take that says nothing else, and until an answer begins that comes piece by piece."""
+_KEEP_SECONDS: Final = 50
+"""How long a connection is kept that nobody uses: less than API servers (90) and most load balancers (60) do."""
+_CLOSED: Final = "the client was closed"
 
 
 class _Connection(ResponseHandler):
@@ -45,7 +48,7 @@ class Connector(aiohttp.TCPConnector):
 
     def __init__(self, limit: int, context: ssl.SSLContext | bool) -> None:
         self._process = os.getpid()
-        super().__init__(limit=limit, ssl=context)
+        super().__init__(limit=limit, ssl=context, keepalive_timeout=_KEEP_SECONDS)
         self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
         make: type[ResponseHandler] = _Connection
         self._factory = functools.partial(make, self._loop, transports=self._transports)  # type: ignore[call-arg]
@@ -97,13 +100,23 @@ class Connections(RESTClientObject):
                 await self._renew(identity)
             shown = {"authorization": identity.authorization} if identity and identity.authorization else {}
             sent = {**(headers or {}), **shown}
-            answer: RESTResponse = await super(Connections, self).request(  # type: ignore[no-untyped-call]
-                method, url, sent, body, post_params, _request_timeout or REQUEST_SECONDS
-            )
+            if self._closed:  # also while the identity was renewed
+                raise ClusterUnreachable(_CLOSED)
+            try:
+                async with asyncio.timeout(seconds):  # with what a Retry-After says
+                    answer: RESTResponse = await super(Connections, self).request(  # type: ignore[no-untyped-call]
+                        method, url, sent, body, post_params, limits
+                    )
+            except RuntimeError:
+                if self._closed:  # while the request waited for its turn
+                    raise ClusterUnreachable(_CLOSED) from None
+                raise
+            except TimeoutError:
+                raise TimeoutError(f"within {seconds:g} s") from None
             return answer
 
-        if self._closed:
-            raise ClusterUnreachable("the client was closed")
+        limits = _request_timeout or REQUEST_SECONDS
+        seconds = limits if isinstance(limits, int | float) else REQUEST_SECONDS
         identity = await self._credentials.current() if self._credentials else None
         response = await send(identity)
         if response.status == 401 and self._credentials and identity:

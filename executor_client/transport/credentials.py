@@ -16,6 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from kubernetes.aio import client
 
+from executor_client.exceptions import ClusterUnreachable
+
 _EARLY: Final = timedelta(seconds=5)
 """How long before its end a token is replaced."""
 
@@ -40,6 +42,11 @@ class Identity:
         """What a connection is made with."""
         return self.certificate, self.key, self.authority
 
+    @property
+    def authorities(self) -> str | None:
+        """The certificates as PEM; None for those of the system."""
+        return self.authority.decode("ascii", errors="ignore") or None
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -48,6 +55,8 @@ class Reading:
     configuration: client.Configuration
     identity: Identity
     files: tuple[Path, ...]
+    context: str | None = None
+    """That of the kubeconfig; None for a service account."""
 
 
 Read: TypeAlias = Callable[[], Coroutine[Any, Any, Reading]]
@@ -74,13 +83,19 @@ class Credentials:
     async def current(self) -> Identity:
         """The identity, read again if it is about to expire or if one of its files has changed.
 
+        A file may just be being written: what was read last goes on until it expires.
+
         Raises:
-            ClusterUnreachable: it can't be read.
+            ClusterUnreachable: it has expired, and can't be read.
         """
         if self._stale:
             async with self._lock:
                 if self._stale:
-                    self._keep(await self._read())
+                    try:
+                        self._keep(await self._read())
+                    except ClusterUnreachable:
+                        if self.identity.expired:
+                            raise
         return self.identity
 
     async def after(self, refused: Identity) -> Identity | None:
@@ -101,7 +116,7 @@ class Credentials:
 
 def tls_context(configuration: client.Configuration, identity: Identity) -> ssl.SSLContext:
     """For connections to the API server."""
-    context = ssl.create_default_context(cadata=identity.authority.decode("ascii", errors="ignore") or None)
+    context = ssl.create_default_context(cadata=identity.authorities)
     if not configuration.verify_ssl:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -7,9 +7,10 @@ import asyncio
 import json
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 import aiohttp
 from kubernetes.aio import client
@@ -28,9 +29,10 @@ from executor_client.transport.kube_config import find
 
 _PAGE: Final = 50
 """Objects a page of a list: each may hold half a megabyte of output."""
-MERGE_PATCH: Final = "application/merge-patch+json"
 LONG_SECONDS: Final = 60
 """For what may be large, such as a log."""
+OURS: Final = f"/apis/{GROUP}/{VERSION}"
+CORE: Final = "/api/v1"
 
 
 class KubeApi:
@@ -43,8 +45,6 @@ class KubeApi:
         self.host = configuration.host
         self.client = client.ApiClient(configuration)
         self.client.rest_client = Connections(configuration, credentials)
-        self.core = client.CoreV1Api(self.client)
-        self.custom = client.CustomObjectsApi(self.client)
         self.closed = False
         self.id: Final = secrets.token_hex(8)
         """Labels what this connection creates."""
@@ -84,11 +84,9 @@ class KubeApi:
 
     async def _ask_who(self) -> str:
         with self.errors("look up this identity"):
-            review: Any = await client.AuthenticationV1Api(self.client).create_self_subject_review(
-                client.V1SelfSubjectReview()
-            )
+            review = await self.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body={})
         shown = self._credentials.identity if self._credentials else None
-        self._me = shown, str(review.status.user_info.username)
+        self._me = shown, str(review["status"]["userInfo"]["username"])
         return self._me[1]
 
     async def create_object(
@@ -111,22 +109,18 @@ class KubeApi:
         with self.errors(f"create the {kind}"):
             return await created_once(
                 # Strict: what an older cluster doesn't know is refused, where it would be dropped in silence.
-                lambda: self.custom.create_namespaced_custom_object(
-                    GROUP, VERSION, self.namespace, plural, body, field_validation="Strict"
-                ),
+                lambda: self.request("POST", self.path(OURS, plural), {"fieldValidation": "Strict"}, body),
                 find,
             )
 
     async def get_object(self, kind: str, plural: str, name: str) -> Any:
         """An object of ours, as it is stored; `NotFound` if there is no such object."""
         with self.errors(f"get the {kind}"):
-            return await self.custom.get_namespaced_custom_object(GROUP, VERSION, self.namespace, plural, name)
+            return await self.request("GET", self.path(OURS, plural, name))
 
     async def patch_object(self, plural: str, name: str, patch: Any) -> None:
         """Change an object of ours; within `errors`."""
-        await self.custom.patch_namespaced_custom_object(
-            GROUP, VERSION, self.namespace, plural, name, patch, _content_type=MERGE_PATCH
-        )
+        await self.request("PATCH", self.path(OURS, plural, name), body=patch)
 
     async def list_raw(
         self, kind: str, plural: str, fields: str | None = None
@@ -135,64 +129,115 @@ class KubeApi:
 
         A list that takes longer than some minutes goes on with objects as they are then.
         """
-        chosen: dict[str, Any] = {"limit": _PAGE, "_request_timeout": LONG_SECONDS}
-        chosen |= {"field_selector": fields} if fields else {}
-        following: dict[str, Any] = chosen
-        while True:
-            with self.errors(f"list {kind}s"):
-                try:
-                    page: Any = await self.custom.list_namespaced_custom_object(
-                        GROUP, VERSION, self.namespace, plural, **following
-                    )
-                except ApiException as error:
-                    if not (token := _token_in(error)):
-                        raise
-                    following = {**chosen, "_continue": token}
-                    continue
-            for item in page["items"]:
-                yield item
-            if not (token := page["metadata"].get("continue")):
-                return
-            following = {**chosen, "_continue": token}
+        query = {"limit": _PAGE, **({"fieldSelector": fields} if fields else {})}
+        with self.errors(f"list {kind}s"):
+            async for page in self.pages(self.path(OURS, plural), query):
+                for item in page["items"]:
+                    yield item
 
-    async def stream(
-        self, path: str, places: Mapping[str, str], query: Mapping[str, str], *, silent: float | None = None
-    ) -> aiohttp.ClientResponse:
-        """An answer that comes piece by piece, for as long as it takes; the generated methods limit that.
+    async def pages(
+        self, path: str, query: Mapping[str, Any], accept: str = "application/json"
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
+        """A list, page by page. Where the list began too long ago, the next pages are of objects as they are then.
 
         Args:
-            path: with names of places in braces.
-            places: what stands in them, beside the namespace.
+            path: as of `request`.
+            query: as of `request`, with the limit of a page.
+            accept: as of `request`.
+
+        Raises:
+            ApiException: as `request`, and what else that raises.
+        """
+        token: str | None = ""
+        while token is not None:
+            following = {"continue": token} if token else {}
+            try:
+                page = await self.request("GET", path, {**query, **following}, accept=accept, seconds=LONG_SECONDS)
+            except ApiException as error:
+                if not (token := _token_in(error)):
+                    raise
+            else:
+                yield page
+                token = page["metadata"].get("continue") or None
+
+    def path(self, api: str, plural: str, *name: str) -> str:
+        """The path of a kind in this namespace, or of one object and what is below: `api` is `OURS`, for example."""
+        return "/".join((api, "namespaces", *(quote(one, safe="") for one in (self.namespace, plural, *name))))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        *,
+        accept: str = "application/json",
+        seconds: float | None = None,
+    ) -> Any:
+        """What the API server answers, from JSON. The generated methods take a second to import, in each process.
+
+        Args:
+            method: of HTTP. A PATCH is a merge patch.
+            path: with everything in it that belongs to it, as `path` makes it.
+            query: parameters.
+            body: what becomes JSON.
+            accept: the media type that is asked for.
+            seconds: how long the answer may take; None for `REQUEST_SECONDS`.
+
+        Raises:
+            ApiException: the status is none of success, or the answer is no JSON.
+            aiohttp.ClientError: there is no whole answer.
+            OSError: the same.
+        """
+        text = await self.text(method, path, query, body, accept=accept, seconds=seconds)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise ApiException(status=200, reason=f"the answer is no JSON: {text[:100]!r}") from None
+
+    async def text(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        *,
+        accept: str = "*/*",
+        seconds: float | None = None,
+    ) -> str:
+        """The same, but the text of the answer."""
+        answer = await self._send(method, path, query, body, accept, seconds)
+        text: str = (await answer.read()).decode(errors="replace")
+        if not 200 <= answer.status < 300:
+            raise ApiException(http_resp=answer, body=text)
+        return text
+
+    async def stream(
+        self, path: str, query: Mapping[str, str], *, silent: float | None = None
+    ) -> aiohttp.ClientResponse:
+        """An answer that comes piece by piece, for as long as it takes.
+
+        Args:
+            path: as of `request`.
             query: parameters.
             silent: seconds after which an answer of which nothing comes is over; None for never.
         """
-        method, url, headers, body, form = await self.client.param_serialize(
-            "GET",
-            path,
-            path_params={"namespace": self.namespace, **places},
-            query_params=list(query.items()),
-            header_params={"Accept": "*/*"},
-            auth_settings=["BearerToken"],
-        )
         limits = aiohttp.ClientTimeout(total=None, sock_connect=connections.REQUEST_SECONDS, sock_read=silent)
-        answer = await self.client.call_api(method, url, headers, body, form, _request_timeout=limits)
-        response: aiohttp.ClientResponse = answer.response
+        response: aiohttp.ClientResponse = (await self._send("GET", path, query, None, "*/*", limits)).response
         return response
 
-    @staticmethod
-    async def unparsed(request: Callable[..., Awaitable[Any]], *usual: int) -> tuple[int, str]:
-        """Status and body of an answer that the library has not read; an ApiException for an unusual status.
-
-        `request` is a method `…_without_preload_content` with its arguments, but for the time limit.
-        """
-        async with asyncio.timeout(LONG_SECONDS):
-            answer = await request(_request_timeout=LONG_SECONDS)
-            body = (await answer.read()).decode(errors="replace")
-        if answer.status not in (200, *usual):
-            error = ApiException(status=answer.status, reason=answer.reason)
-            error.body = body
-            raise error
-        return answer.status, body
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, Any] | None, body: Any, accept: str, limits: Any
+    ) -> Any:
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        serialized = await self.client.param_serialize(
+            method,
+            path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": accept, "Content-Type": content},
+            body=body,
+        )
+        return await self.client.call_api(*serialized, _request_timeout=limits)
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:

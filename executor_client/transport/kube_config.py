@@ -3,21 +3,23 @@
 Key material stays in memory. `kubernetes` writes it into temporary files, which stay behind when a process is killed.
 """
 
+import asyncio
 import base64
 import binascii
+import json
 import os
-from collections.abc import Mapping
+import sys
+from asyncio.subprocess import PIPE
 from datetime import datetime
 from functools import partial
-from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import yaml
 from kubernetes.aio import client, config
 from kubernetes.aio.config.exec_provider import ExecProvider
 from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
+from kubernetes.client.rest import should_bypass_proxies
 
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.model.words import option
@@ -25,6 +27,9 @@ from executor_client.transport.credentials import Credentials, Identity, Read, R
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _KUBECONFIG: Final = "~/.kube/config"
+_PLUGIN_SECONDS: Final = 60
+_LOGIN_SECONDS: Final = 300
+"""For a credential plugin that can ask a human, because there is a terminal."""
 
 
 async def find(kubeconfig: str | None, context: str | None) -> tuple[client.Configuration, Credentials]:
@@ -33,12 +38,14 @@ async def find(kubeconfig: str | None, context: str | None) -> tuple[client.Conf
     Raises:
         ClusterUnreachable: there is no configuration, or it can't be read.
     """
-    read = reader(kubeconfig, context)
-    reading = await read()
+    reading = await reader(kubeconfig, context)()
     configuration = reading.configuration
-    if configuration.proxy is None and bypasses_proxy(configuration.host, os.environ):
+    # aiohttp takes NO_PROXY as Python's urllib reads it: names and domains only. kubectl takes networks, too.
+    no_proxy = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    if configuration.proxy is None and should_bypass_proxies(configuration.host, no_proxy):
         configuration.client_session_kwargs = {"trust_env": False}
-    return configuration, Credentials(read, reading)
+    # Read again, it is the same context, whatever a kubeconfig has as the current one by then.
+    return configuration, Credentials(reader(kubeconfig, context or reading.context), reading)
 
 
 def reader(kubeconfig: str | None, context: str | None) -> Read:
@@ -53,26 +60,6 @@ def reader(kubeconfig: str | None, context: str | None) -> Read:
     return partial(_read_kubeconfig, _find_kubeconfig(kubeconfig), context)
 
 
-def bypasses_proxy(url: str, environment: Mapping[str, str]) -> bool:
-    """True if a network in NO_PROXY holds the host of this URL, which then has to be an address.
-
-    aiohttp takes NO_PROXY as Python's urllib reads it: names and domains only. kubectl takes networks, too, such as
-    `10.0.0.0/8`, and clusters are often named by address.
-    """
-    try:
-        address = ip_address(urlsplit(url).hostname or "")
-    except ValueError:
-        return False
-    for entry in environment.get("no_proxy", environment.get("NO_PROXY", "")).split(","):
-        try:
-            network = ip_network(entry.strip(), strict=False)
-        except ValueError:  # a name, a domain or *, which urllib knows
-            continue
-        if address in network:
-            return True
-    return False
-
-
 async def _read_service_account() -> Reading:
     configuration = _configuration()
     token, authority = _SERVICE_ACCOUNT / "token", _SERVICE_ACCOUNT / "ca.crt"
@@ -81,7 +68,7 @@ async def _read_service_account() -> Reading:
         identity = Identity(f"Bearer {token.read_text().strip()}", authority=authority.read_bytes())
     except (config.ConfigException, OSError) as error:
         raise ClusterUnreachable(f"can't use the service account of this pod: {error}") from error
-    _leave_out_credentials(configuration)
+    _leave_out_credentials(configuration, identity)
     return Reading(configuration, identity, (token, authority))
 
 
@@ -110,20 +97,20 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         if plugin:
             del user.value["exec"]
         loader.cert_file = loader.key_file = None
-        await loader.load_and_set(configuration)
+        async with asyncio.timeout(_PLUGIN_SECONDS):  # for an auth-provider, which was before plugins
+            await loader.load_and_set(configuration)
         shown: dict[str, Any] = await _ask(plugin, where) if plugin else {}
     except config.ConfigException as error:
         raise ClusterUnreachable(_what_kubeconfig_lacks(where, context, str(error))) from error
     except (OSError, yaml.YAMLError) as error:
-        raise ClusterUnreachable(f"can't read the kubeconfig {where}: {error}") from error
+        raise ClusterUnreachable(f"can't read the kubeconfig {where}: {error or repr(error)}") from error
     except binascii.Error as error:
         raise ClusterUnreachable(f"can't read the kubeconfig {where}: its data are no base64: {error}") from error
-    except (TypeError, AttributeError) as error:  # what the loader raises for an empty file, for example
+    except (TypeError, AttributeError, KeyError, ValueError) as error:  # what the loader raises for an empty file
         raise ClusterUnreachable(
             f"{where} is not a kubeconfig: set KUBECONFIG or pass {option('kubeconfig')}"
         ) from error
     token = f"Bearer {shown['token']}" if shown.get("token") else configuration.api_key.get("BearerToken")
-    _leave_out_credentials(configuration)
     identity = Identity(
         authorization=token.strip() if token else None,
         certificate=shown.get("clientCertificateData", "").encode() or read["client-certificate"],
@@ -131,7 +118,8 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         authority=read["certificate-authority"],
         expires_at=_time(shown.get("expirationTimestamp")),
     )
-    return Reading(configuration, identity, tuple(files))
+    _leave_out_credentials(configuration, identity)
+    return Reading(configuration, identity, tuple(files), loader.current_context["name"])
 
 
 def _configuration() -> client.Configuration:
@@ -141,9 +129,11 @@ def _configuration() -> client.Configuration:
     return configuration
 
 
-def _leave_out_credentials(configuration: client.Configuration) -> None:
+def _leave_out_credentials(configuration: client.Configuration, identity: Identity) -> None:
     """`Connections` shows them, the newest ones with each request."""
     configuration.api_key, configuration.refresh_api_key_hook, configuration.ssl_ca_cert = {}, None, None
+    # The library loads the authorities of the system for each connection otherwise, for some 20 ms.
+    configuration.ca_cert_data = identity.authorities
 
 
 def _taken(node: Any, name: str) -> tuple[bytes, list[Path]]:
@@ -168,10 +158,18 @@ async def _ask(plugin: Any, where: str) -> dict[str, Any]:
     """What a credential plugin answers.
 
     Raises:
-        ClusterUnreachable: it can't be run.
+        ClusterUnreachable: it can't be run, or doesn't answer in time.
+        ConfigException: it has failed, or its answer is none.
     """
+    seconds = _LOGIN_SECONDS if sys.stdout.isatty() else _PLUGIN_SECONDS
     try:
-        answer: dict[str, Any] = await ExecProvider(plugin).run()
+        async with asyncio.timeout(seconds):
+            answer = await _run(ExecProvider(plugin))
+    except TimeoutError:
+        raise ClusterUnreachable(
+            f"the credential plugin {plugin['command']!r} that the kubeconfig {where} names has not answered within "
+            f"{seconds} s, and was ended; run it by hand to see what it waits for"
+        ) from None
     except OSError as error:
         raise ClusterUnreachable(
             f"can't run the credential plugin {plugin['command']!r} that the kubeconfig {where} names: {error}; "
@@ -183,6 +181,38 @@ async def _ask(plugin: Any, where: str) -> dict[str, Any]:
             "status.token and without status.clientCertificateData with clientKeyData; run it by hand to see why"
         )
     return answer
+
+
+async def _run(provider: ExecProvider) -> dict[str, Any]:
+    """What a plugin answers. The library leaves its process behind where nobody waits for it any more.
+
+    Raises:
+        OSError: it can't be run.
+        ConfigException: it has failed, or its answer is none.
+    """
+    version, spec = provider.api_version, {"interactive": sys.stdout.isatty()}
+    info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
+    environment = {**provider.env, "KUBERNETES_EXEC_INFO": info}
+    create = asyncio.create_subprocess_exec(*provider.args, env=environment, stdout=PIPE, stderr=PIPE)
+    creation = asyncio.create_task(create)
+    try:
+        output, errors = await (await asyncio.shield(creation)).communicate()
+    finally:
+        process = await creation  # a creation that is cancelled waits for what the plugin has started
+        if process.returncode is None:
+            # Kills it, and closes the pipes, which what it has started may hold: `kill` and `wait` would wait for that.
+            process._transport.close()  # type: ignore[attr-defined]
+            await process.wait()
+    if process.returncode:
+        told = errors.decode(errors="replace").strip()
+        raise config.ConfigException(f"exec: process returned {process.returncode}{'. ' if told else ''}{told}")
+    try:
+        answer: dict[str, Any] = json.loads(output)
+        if answer["apiVersion"] != version:
+            raise config.ConfigException(f"exec: the plugin's apiVersion is {answer['apiVersion']}, and not {version}")
+        return dict(answer["status"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise config.ConfigException(f"exec: the plugin's answer is no ExecCredential: {error!r}") from error
 
 
 def _time(text: str | None) -> datetime | None:

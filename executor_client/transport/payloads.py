@@ -19,9 +19,9 @@ from codeexec_api.names import (
 from codeexec_api.sealing import is_sealable, seal
 from executor_client.exceptions import CodeExecError
 from executor_client.model.blocks import split_payload
-from executor_client.runtime.asyncio_tasks import Shared
+from executor_client.runtime.asyncio_tasks import Shared, together
 from executor_client.transport.creation import created_once
-from executor_client.transport.kube_api import KubeApi
+from executor_client.transport.kube_api import CORE, KubeApi
 
 _KEY_SECONDS: Final = 60
 """After which the cluster is asked again which key counts; it keeps each for a day after that."""
@@ -40,7 +40,7 @@ class Payloads:
 
     async def key_for(self, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> Mapping[str, str] | None:
         """The key to seal the payload with; None if the payload is large or the cluster has no key."""
-        return None if spec.payload_ref is None or not is_sealable(payload) else await self._sealing_key()
+        return None if spec.payload_ref is None or not is_sealable(payload) else await self.sealing_key()
 
     def sealed(
         self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes], key: Mapping[str, str] | None
@@ -57,8 +57,12 @@ class Payloads:
             ) from error
         return spec.model_copy(update={"payload_ref": None, "sealed_payload": sealed})
 
-    async def _sealing_key(self) -> Mapping[str, str] | None:
-        """The operator's public key, not older than a minute; None where there is none, or it may not be read."""
+    async def sealing_key(self) -> Mapping[str, str] | None:
+        """The operator's public key, not older than a minute; None where there is none, or it may not be read.
+
+        Raises:
+            ClusterUnreachable: the API server does not answer.
+        """
         if self._key_read_at is None or asyncio.get_running_loop().time() - self._key_read_at > _KEY_SECONDS:
             await self._asking_for_key()
         return self._key
@@ -67,8 +71,8 @@ class Payloads:
         now = asyncio.get_running_loop().time()
         try:
             with self._api.network_errors("read the sealing key"):
-                found = await self._api.core.read_namespaced_config_map(SEALING_KEY, self._api.namespace)
-            self._key = found.data or None
+                found = await self._api.request("GET", self._api.path(CORE, "configmaps", SEALING_KEY))
+            self._key = found.get("data") or None
         except ApiException:  # whatever the reason is, Secrets are the way without it
             self._key = None
         self._key_read_at = now
@@ -81,7 +85,7 @@ class Payloads:
         """
         if spec.payload_ref is None:
             return
-        at_once = asyncio.Semaphore(_PARTS_AT_ONCE)
+        at_once, secrets = asyncio.Semaphore(_PARTS_AT_ONCE), self._api.path(CORE, "secrets")
 
         async def create(part: int, data: Mapping[str, bytes]) -> None:
             secret: Any = {
@@ -101,15 +105,7 @@ class Payloads:
 
             async with at_once:
                 with self._api.errors("create the payload Secret"):
-                    await created_once(
-                        lambda: self._api.core.create_namespaced_secret(self._api.namespace, secret),
-                        find,
-                    )
+                    await created_once(lambda: self._api.request("POST", secrets, body=secret), find)
 
         ref = spec.payload_ref
-        outcomes = await asyncio.gather(
-            *(create(part, data) for part, data in enumerate(split_payload(payload, ref.parts))), return_exceptions=True
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        await together(*(create(part, data) for part, data in enumerate(split_payload(payload, ref.parts))))

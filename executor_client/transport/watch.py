@@ -10,12 +10,11 @@ import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeSession
-from codeexec_api.names import GROUP, VERSION
 from executor_client.exceptions import ClusterUnreachable, CodeExecError, NotFound
 from executor_client.transport import connections
 from executor_client.transport.api_errors import translate
 from executor_client.transport.creation import OUTAGE_SECONDS, PASSING
-from executor_client.transport.kube_api import KubeApi
+from executor_client.transport.kube_api import OURS, KubeApi
 
 _WATCH_SECONDS: Final = 240
 _SILENT_SECONDS: Final = 90
@@ -62,8 +61,12 @@ class Outage:
         """True if the watch is to be opened again after this error."""
         if self.answered and not self._short:  # it was open for a while, so this is another outage
             self._since = self._clock()
-        lasting = isinstance(error, ApiException) and error.status not in PASSING
-        lasting |= isinstance(error, CodeExecError) and not isinstance(error, ClusterUnreachable)
+        cause = error.__cause__ or error  # what is listed or looked at, instead of watched, fails in our words
+        lasting = (
+            cause.status not in PASSING
+            if isinstance(cause, ApiException)
+            else not isinstance(error, ClusterUnreachable)
+        )
         return self._clock() - self._since <= (_REFUSAL_SECONDS if lasting else OUTAGE_SECONDS)
 
     def pause(self) -> float:
@@ -107,15 +110,7 @@ class Watcher:
     async def begin(self, kind: str, plural: str, selector: Mapping[str, str]) -> str:
         """The resource version from which on nothing will be missed."""
         with self._api.errors(f"list {kind}s"):
-            listed: Any = await self._api.custom.list_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                self._api.namespace,
-                plural,
-                limit=1,
-                label_selector=selector.get("labelSelector"),
-                field_selector=selector.get("fieldSelector"),
-            )
+            listed = await self._api.request("GET", self._api.path(OURS, plural), {"limit": 1, **selector})
         version: str = listed["metadata"]["resourceVersion"]
         return version
 
@@ -153,7 +148,7 @@ class Watcher:
             except (ApiException, CodeExecError) as error:
                 too_old = isinstance(error, ApiException) and error.status == 410
                 missed = missed or too_old
-                if self._api.closed or (not too_old and not outage.passes(error)):
+                if self._api.closed or not (outage.passes(error) or too_old):
                     if isinstance(error, ApiException):
                         raise translate(f"watch the {kind}", self._api.namespace, error) from error
                     raise
@@ -171,9 +166,7 @@ class Watcher:
                 "resourceVersion": version,
                 **selector,
             }
-            path = f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{plural}"
-            async with asyncio.timeout(connections.REQUEST_SECONDS):
-                response = await self._api.stream(path, {}, query, silent=_SILENT_SECONDS)
+            response = await self._api.stream(self._api.path(OURS, plural), query, silent=_SILENT_SECONDS)
             try:
                 if response.status != 200:
                     raise ApiException(status=response.status, reason=await response.text())

@@ -109,11 +109,19 @@ def test_renewals_that_go_on_failing_are_made_ever_later() -> None:
     class Over:
         def wait(self, seconds: float) -> bool:
             pauses.append(seconds)
-            return len(pauses) == 7
+            return len(pauses) == 8
 
     connect = Recorder(fails=6).connect
     _keep(connect, "one", 35, 10, Over())  # type: ignore[arg-type]
-    assert pauses == [1, 2, 4, 8, 10, 10, 10]
+    assert pauses == [2, 1, 2, 4, 8, 10, 10, 10]
+
+
+def test_a_client_that_lets_go_at_once_makes_no_request() -> None:
+    recorder = Recorder()
+    lease = ClientLease(recorder.connect)
+    lease.hold()
+    asyncio.run(lease.close())
+    assert recorder.said == []
 
 
 def test_a_renewal_that_failed_is_made_again_soon() -> None:

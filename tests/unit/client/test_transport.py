@@ -138,6 +138,7 @@ class ApiServer:
         self.published = published
         self.asked = 0
         self.asked_who = 0
+        self.lists = 0
         self.secrets: list[dict[str, Any]] = []
         self.executions: list[CodeExecution] = []
         self.connection: Transport
@@ -164,6 +165,7 @@ class ApiServer:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
+            self.lists += 1
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
         events = web.StreamResponse()
         await events.prepare(request)
@@ -241,6 +243,15 @@ class TestSealing:
         assert [one.spec for one in server.executions] == [spec.model_copy(update={"requested_by": AGENT})]
         assert (server.secrets, server.asked) == ([], 0)
 
+    async def test_what_the_first_call_needs_is_asked_for_by_the_check(self) -> None:
+        async with ApiServer(PUBLISHED["k1"]).serve() as server:
+            await server.connection.check()
+            assert (server.lists, server.asked_who, server.asked) == (1, 1, 1)
+            await server.create()
+            assert (server.lists, server.asked_who, server.asked) == (1, 1, 1)
+            await server.connection.check()
+            assert server.lists == 2, "whether the cluster answers is asked each time"
+
     async def test_each_says_who_creates_it_and_that_is_asked_for_once(self) -> None:
         async with ApiServer(PUBLISHED["k1"]).serve() as server:
             specs = await asyncio.gather(*(server.create(name=f"run-{number}") for number in range(5)))
@@ -298,6 +309,13 @@ class TestSealing:
         assert (server.secrets, server.executions) == ([], [])
 
 
+def listed_in_vain(status: int) -> CodeExecError:
+    """How a list fails that is made instead of a watch."""
+    error = CodeExecError(f"could not list CodeExecutions: {status}")
+    error.__cause__ = ApiException(status=status)
+    return error
+
+
 class TestOutage:
     """How often a watch is opened again, and for how long."""
 
@@ -334,7 +352,8 @@ class TestOutage:
         ("error", "seconds"),
         [(ApiException(status=status), 30) for status in (429, 500, 502, 503, 504)]
         + [(ApiException(status=status), 5) for status in (401, 403, 404)]
-        + [(ClusterUnreachable("no answer"), 30), (CodeExecError("refused"), 5)],
+        + [(ClusterUnreachable("no answer"), 30), (CodeExecError("refused"), 5)]
+        + [(listed_in_vain(503), 30), (listed_in_vain(403), 5)],
         ids=str,
     )
     def test_how_long_there_is_hope(self, outage: Outage, now: list[float], error: Exception, seconds: float) -> None:
@@ -498,7 +517,7 @@ async def test_what_may_be_large_has_a_minute(monkeypatch: pytest.MonkeyPatch) -
     records, log = FinishedRecords(configuration, "sandboxes"), OperatorLog(configuration, "codeexec-system")
     for call in (
         anext(records.list_raw("CodeExecution", "codeexecutions")),
-        records._page("codeexecutions", "", None),
+        records.listed("codeexecutions", ()),
         log._pods(),
         log._text("operator", previous=False),
     ):
