@@ -24,7 +24,10 @@ from source import Source
 
 COLLECT_SECONDS = 0.005
 INTERRUPT_SECONDS = 2
+"""How long a cell has to end after its interrupt."""
 CANCEL_SECONDS = 0.5
+"""The same if it was cancelled, in time of the processor: on a busy node a kernel in order needs long."""
+LOOK_SECONDS = 0.1
 
 
 class Job:
@@ -194,8 +197,7 @@ class Job:
         in_time = self._wait(ended, deadline)
         if not in_time:
             kernel.interrupt()
-            grace = CANCEL_SECONDS if self.pod.commands.cancelled else INTERRUPT_SECONDS
-            self.pod.loop.serve(ended, time.monotonic() + grace, COLLECT_SECONDS)
+            self._wait_for_kernel(ended)
         code = kernel.answer
         if code is None:
             code = kernel.exit_code()
@@ -210,6 +212,17 @@ class Job:
         """Serve the pipes until the code has ended; False if the limit or a cancellation comes before."""
         self.pod.loop.serve(lambda: ended() or self.pod.commands.cancelled, deadline, COLLECT_SECONDS)
         return ended()
+
+    def _wait_for_kernel(self, ended):
+        """Give an interrupted kernel a moment to end its cell: little of the processor if somebody has cancelled it."""
+        kernel = self.pod.kernel
+        until, begun = time.monotonic() + INTERRUPT_SECONDS, kernel.cpu_seconds
+        cancelled = self.pod.commands.cancelled
+        while not ended() and time.monotonic() < until:
+            if cancelled and kernel.cpu_seconds - begun >= CANCEL_SECONDS:
+                break
+            look = min(until, time.monotonic() + LOOK_SECONDS) if cancelled else until
+            self.pod.loop.serve(ended, look, COLLECT_SECONDS)
 
     def _end_processes(self):
         """End all that code has started; a kernel in order is stopped, and ends with the rest if it is not."""

@@ -20,7 +20,7 @@ import sys
 import time
 
 from output import Pipe
-from processes import exit_code
+from processes import cpu_seconds, exit_code
 from source import Source
 from stoppable import stay_stopped
 
@@ -56,6 +56,11 @@ class Kernel:
     def gone(self):
         """Whether there is no kernel that could take a cell: it was never started, or one of the two has ended."""
         return not self.pids or self._deaf or any(self._children.status(pid) is not None for pid in self.pids)
+
+    @property
+    def cpu_seconds(self):
+        """How long the two have had a processor."""
+        return sum(map(cpu_seconds, self.pids))
 
     def start(self, pids, file_bytes, stopped, seconds=START_SECONDS):
         """Start the two processes and wait until they take cells.

@@ -161,6 +161,16 @@ def exit_code(status):
     return 128 - code if code < 0 else code
 
 
+def cpu_seconds(pid):
+    """How long all threads of a process have had a processor; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks = file.read().rpartition(b") ")[2].split()[11:13]
+    except OSError:
+        return 0
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
 def oom_kills():
     """How many processes of this container the kernel has killed for want of memory (cgroup v2, then v1)."""
     for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):

@@ -172,7 +172,18 @@ def test_a_cell_that_does_not_heed_the_interrupt_ends_with_the_kernel(stateful: 
     assert (report.text(), report.text("stderr")) == ("False\n", "")
 
 
-@pytest.mark.parametrize("code", ["while True: pass", STUBBORN])
+LATE = """
+import signal, time
+def late(*_):
+    time.sleep(0.8)
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, late)
+time.sleep(60)
+"""
+"""It heeds the interrupt when it has long been over, without the processor meanwhile: as on a busy node."""
+
+
+@pytest.mark.parametrize("code", ["while True: pass", LATE, STUBBORN], ids=["at once", "late", "never"])
 def test_cancelling_ends_a_cell(code: str, stateful: Any, job: Any) -> None:
     stateful("z = 5")
     connection = stateful.func.__self__
