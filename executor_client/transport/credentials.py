@@ -88,9 +88,10 @@ class Credentials:
         Raises:
             ClusterUnreachable: it has expired, and can't be read.
         """
+        before = self.identity
         if self._stale:
             async with self._lock:
-                if self._stale:
+                if self._stale and self.identity is before:  # else another request has just had it read
                     try:
                         self._keep(await self._read())
                     except ClusterUnreachable:
@@ -101,11 +102,14 @@ class Credentials:
     async def after(self, refused: Identity) -> Identity | None:
         """Another identity than the one that the API server has refused; None if there is none.
 
+        Args:
+            refused: as `current` has returned it. It is read again once, for all requests that it was refused to.
+
         Raises:
             ClusterUnreachable: it can't be read.
         """
         async with self._lock:
-            if self.identity == refused:
+            if self.identity is refused:
                 self._keep(await self._read())
             return None if self.identity == refused else self.identity
 

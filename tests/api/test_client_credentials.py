@@ -86,7 +86,7 @@ async def test_a_plugin_is_asked_once_and_again_when_its_token_runs_out(plugin, 
     plugin.answers(admin.token("codeexec-agent"), until=PAST)
     short = await connect(kubeconfig_for(plugin.user))
     assert plugin.runs == 2
-    await short.check()
+    await short.whoami()
     assert plugin.runs == 3
 
 

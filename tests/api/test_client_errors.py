@@ -59,7 +59,7 @@ async def test_kubeconfig_that_is_not_there():
 
 async def test_crds_that_are_missing(make_executor, kubeconfig, monkeypatch):
     """The real API server answers for a group that nobody has installed."""
-    monkeypatch.setattr("executor_client.transport.watch.GROUP", "absent.codeexec.dev")
+    monkeypatch.setattr("executor_client.transport.watch.OURS", "/apis/absent.codeexec.dev/v1alpha1")
     executor = make_executor(kubeconfig=kubeconfig)
     with pytest.raises(NotInstalled, match="CRDs are missing: install the codeexec Helm chart"):
         await executor.start()
