@@ -1,6 +1,7 @@
 """Which names of files in the workspace are told to the operator. Standard library only.
 
-The same rules as in `crds/codeexec_api/paths.py`, which the image doesn't have; a test holds the two together.
+The same rules as in `paths.py` and `characters.py` of `crds/codeexec_api`, which the image doesn't have; a test holds
+them together.
 """
 
 import re
@@ -9,9 +10,10 @@ MAX_PATH_BYTES = 255
 
 _REFUSED = re.compile(
     "[\\x00-\\x1f\\\\\\x7f-\\xa0\\xad\\u034f\\u0600-\\u0605\\u061c\\u06dd\\u070f\\u0890-\\u0891\\u08e2"
-    "\\u115f-\\u1160\\u1680\\u17b4-\\u17b5\\u180b-\\u180f\\u2000-\\u200f\\u2028-\\u202f\\u205f-\\u206f\\u3000\\u3164"
-    "\\ud800-\\uf8ff\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\uffff\\U000110bd\\U000110cd\\U00013430-\\U0001343f"
-    "\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U00040000-\\U0010ffff]"
+    "\\u115f-\\u1160\\u1680\\u17b4-\\u17b5\\u180b-\\u180f\\u2000-\\u200f\\u2028-\\u202f\\u205f-\\u206f\\u2800\\u3000"
+    "\\u3164\\ud800-\\uf8ff\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\uffff\\U000110bd\\U000110cd"
+    "\\U00013430-\\U0001343f\\U00013441-\\U00013442\\U00016fe4\\U0001bca0-\\U0001bca3\\U0001d159"
+    "\\U0001d173-\\U0001d17a\\U00040000-\\U0010ffff]"
 )
 
 

@@ -71,6 +71,8 @@ REFUSED = [
     ("a\ufe0f.py", "contains U+FE0F"),
     ("\ufeffa", "contains U+FEFF"),
     ("\u3164", "contains U+3164"),
+    ("a\u2800b", "contains U+2800"),
+    ("a\U0001d159", "contains U+1D159"),
     ("a\ud800", "contains U+D800"),
     ("a\ue000", "contains U+E000"),
     ("a\ufffd", "contains U+FFFD"),
