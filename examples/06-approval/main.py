@@ -77,7 +77,7 @@ async def decide(human: CodeExecutionClient, name: str, token: CancellationToken
     try:
         execution = await human.get(name)
         code = await human.read_code(execution)
-        print(f"The human reads the code: {code.blocks[0].decode()}")
+        print(f"The human reads the code: {code.blocks[0].decode()!a}")
         await human.approve(execution, reason="looks fine")
     except Exception as error:
         print(f"No decision: {error}")

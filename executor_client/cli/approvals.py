@@ -6,6 +6,7 @@ from typing import Final
 import click
 
 from codeexec_api import ApprovalStatus, CodeExecution
+from executor_client.cli.auditing import many
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.completion import APPROVED, WAITING, name_of
 from executor_client.cli.display import (
@@ -14,10 +15,10 @@ from executor_client.cli.display import (
     echo_record,
     echo_records,
     echo_table,
-    one_line,
-    plain,
     size,
+    terminal,
 )
+from executor_client.cli.escaping import behind_bars, lines_of, one_line
 from executor_client.cli.show import show_time
 from executor_client.client.client import CodeExecutionClient
 from executor_client.exceptions import CodeExecError
@@ -63,7 +64,7 @@ def approve(cluster: Cluster, name: str, uid: str | None, minutes: int, reason: 
         execution = await _looked_at(client, name, uid)
         await client.approve(execution, reason=reason, valid=timedelta(minutes=minutes))
         asked = execution.status.approval or ApprovalStatus()
-        click.echo(f"{name} is approved: {', '.join(map(str, asked.grants))}")
+        click.echo(f"{name} is approved: {one_line(', '.join(map(str, asked.grants)))}")
 
     cluster.run(work)
 
@@ -164,21 +165,28 @@ async def _show_code(client: CodeExecutionClient, execution: CodeExecution) -> N
     try:
         code = await client.read_code(execution)
     except CodeExecError as error:
-        click.echo(f"\nthe code is not shown: {error}")
+        click.echo(f"\nthe code is not shown: {one_line(str(error))}")
         return
     for index, (block, content) in enumerate(zip(execution.spec.blocks, code.blocks, strict=True)):
-        name = f" as {one_line(block.filename)}" if block.filename else ""
-        _show_content(f"block {index}{name}: {block.language}", content, block.sha256)
-    for file in execution.spec.files or ():
-        _show_content(f"file {one_line(file.path)}", code.files[file.path], file.sha256)
+        _show_content(f"block {index}, {block.language}", block.filename or "", content, block.sha256)
+    for index, file in enumerate(execution.spec.files or ()):
+        _show_content(f"file {index}", file.path, code.files[file.path], file.sha256)
 
 
-def _show_content(what: str, content: bytes, sha256: str) -> None:
-    """Show content so that it cannot control the terminal or imitate other output."""
+def _show_content(what: str, name: str, content: bytes, sha256: str) -> None:
+    """Show content and its name so that they cannot control the terminal, hide anything or imitate other output."""
+    text = _text(content)
+    length = "not text" if text is None else many(len(lines_of(text)), "line")
+    click.echo(f"\n--- {what}, {size(len(content))}, {length}, sha256 {sha256} ---")
+    console = terminal()
+    if rows := behind_bars(text or "", name=name, width=console.width if console else None):
+        click.echo("\n".join(rows))
+    if text is None:
+        click.echo("(not shown: this is not text)")
+
+
+def _text(content: bytes) -> str | None:
     try:
-        text = plain(content.decode())
+        return content.decode()
     except UnicodeDecodeError:
-        text = "(not shown: this is not text)"
-    lines = content.count(b"\n") + 1
-    click.echo(f"\n--- {what}, {size(len(content))}, {lines} lines, sha256 {sha256} ---")
-    click.echo(text)
+        return None

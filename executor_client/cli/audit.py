@@ -20,7 +20,8 @@ from executor_client.cli import auditing
 from executor_client.cli.auditing import Asked, Record, many
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.completion import EXECUTIONS, SESSIONS, name_of
-from executor_client.cli.display import as_object, echo_fields, echo_json, echo_table, json_list, one_line
+from executor_client.cli.display import as_object, echo_fields, echo_json, echo_table, json_list
+from executor_client.cli.escaping import one_line
 from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE, verify_with_operator
 from executor_client.cli.show import show_time

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import click
 import pydantic
 
-from executor_client.cli.display import plain
+from executor_client.cli.escaping import one_line
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef
 from executor_client.exceptions import CodeExecError
@@ -51,9 +51,9 @@ class Cluster:
         try:
             return asyncio.run(main())
         except pydantic.ValidationError as error:
-            raise click.ClickException(plain(explain(error))) from error
+            raise click.ClickException(one_line(explain(error))) from error
         except (CodeExecError, ValueError) as error:
-            raise click.ClickException(plain(str(error))) from error
+            raise click.ClickException(one_line(str(error))) from error
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
 

@@ -1,9 +1,8 @@
-"""Output of the commands: records as JSON, rows as tables, and text that can't control the terminal."""
+"""Output of the commands: records as JSON, and names, values and rows as text."""
 
 import json
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -17,15 +16,17 @@ from rich.text import Text
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval
 from codeexec_api.names import API_VERSION, APPROVAL_KIND, EXECUTION_KIND, SESSION_KIND
+from executor_client.cli.escaping import one_line, rows_of, visible
 from executor_client.model.results import NOTES, ExecutionResult, OutputChunk, StreamName
 
 _GAP: Final = 3
 """Spaces between the columns of a table."""
-_WRAPPED: Final = frozenset({"AGENT", "MESSAGE"})
-"""Columns that wrap if the terminal is too narrow."""
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_BLANKS: Final = re.compile(" {2,}")
-_LINE_ENDS: Final = str.maketrans({"\t": "\\t", "\n": "\\n"})
+_WRAPPED: Final = frozenset({"AGENT", "ASKS-FOR", "MESSAGE", "VALUE"})
+"""Columns that wrap if the terminal is too narrow: those with text of agents, which may be of any length."""
+_WORD: Final = 20
+"""Columns that a word has in them at least; longer ones are folded, and do not wrap to the terminal's left edge."""
+_NAME: Final = re.compile("[a-z0-9:@/._-]*")
+"""Digests and names of objects: to copy, they stay in one piece. They can't look like the name of a field."""
 _STYLES: Final = {
     "Succeeded": "green",
     "Ready": "green",
@@ -47,11 +48,6 @@ _STYLES: Final = {
     "Lost": "red",
     "failed": "red",
 }
-
-
-def visible(output: str) -> str:
-    """Escape output for a terminal: control characters except line ends and tabs become hexadecimal numbers."""
-    return _CONTROLS.sub(lambda one: f"\\x{ord(one[0]):02x}", output.replace("\r\n", "\n"))
 
 
 class Printer:
@@ -92,34 +88,26 @@ def _write(stream: StreamName, text: str) -> None:
     out.flush()
 
 
-def plain(text: str) -> str:
-    """Escape text that an approver reads: also invisible characters, changes of direction and unusual spaces."""
-    return "".join(one if _has_a_shape(one) else f"\\u{ord(one):04x}" for one in visible(text))
-
-
-def _has_a_shape(character: str) -> bool:
-    return character in " \n\t" or unicodedata.category(character)[0] not in "CZ"
-
-
-def one_line(text: str) -> str:
-    """Escape untrusted text for one table cell, so that it can't look like several cells or lines."""
-    return _BLANKS.sub(" ", plain(text).translate(_LINE_ENDS))
-
-
 def echo_json(value: Any) -> None:
     """Show a value as JSON."""
     click.echo(json.dumps(value, indent=2))
 
 
 def echo_fields(fields: Mapping[str, str]) -> None:
-    """Show names and values, one per line, without empty values."""
+    """Show names and values, one per line, without empty values. On a terminal, a long value stays in its column."""
     console = terminal()
     width = max(map(len, fields), default=0) + 2
+    room = max(console.width - width, 1) if console else None
     for name, value in fields.items():
-        if value and console:
-            console.print(Text.assemble((f"{name + ':':<{width}}", "bold"), styled(one_line(value))), soft_wrap=True)
-        elif value:
-            click.echo(f"{name + ':':<{width}}{one_line(value)}")
+        if not value:
+            continue
+        text = one_line(value)
+        first, *others = [text] if _NAME.fullmatch(text) else rows_of(text, room, words=True)
+        for label, row in ((f"{name}:", first), *(("", one) for one in others)):
+            if console:
+                console.print(Text.assemble((f"{label:<{width}}", "bold"), styled(row)), soft_wrap=True)
+            else:
+                click.echo(f"{label:<{width}}{row}")
 
 
 def echo_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -137,12 +125,12 @@ def echo_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     needed = 0
     for column, *texts in zip(columns, *cells, strict=True):
         wraps = column in _WRAPPED
-        table.add_column(column, no_wrap=not wraps)
-        pieces = [piece for text in (column, *texts) for piece in (text.split() if wraps else [text])]
-        needed += max(map(cell_len, pieces)) + _GAP
+        table.add_column(column, no_wrap=not wraps, overflow="fold")
+        lengths = [cell_len(piece) for text in (column, *texts) for piece in (text.split() if wraps else [text])]
+        needed += (min(max(lengths), _WORD) if wraps else max(lengths)) + _GAP
     for row in cells:
         table.add_row(*map(styled, row))
-    # Nothing is cut: as with kubectl, lines may be longer than the terminal is wide.
+    # Nothing is cut: as with kubectl, lines may be longer than the terminal is wide. Names, for example.
     console.width = max(console.width, needed)
     console.print(table)
 

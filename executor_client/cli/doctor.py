@@ -29,7 +29,8 @@ from executor_client.cli.diagnosis import (
     judge_rights,
     judge_runtime_class,
 )
-from executor_client.cli.display import echo_json, one_line, styled, terminal
+from executor_client.cli.display import echo_json, styled, terminal
+from executor_client.cli.escaping import one_line
 from executor_client.cli.inspector import Inspector
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE
 from executor_client.client.approvals import ApprovalWait
@@ -171,4 +172,4 @@ def _echo(finding: Finding) -> None:
     else:
         click.echo(f"{outcome}{check}{one_line(finding.found)}")
     if finding.advice:
-        click.echo(f"{'':23}what to do: {finding.advice}")
+        click.echo(f"{'':23}what to do: {one_line(finding.advice)}")

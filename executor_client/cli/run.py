@@ -20,7 +20,8 @@ from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
 from executor_client.cli.completion import LIVE_SESSIONS, complete_language, name_of
-from executor_client.cli.display import Printer, echo_json, one_line, report, size
+from executor_client.cli.display import Printer, echo_json, report, size
+from executor_client.cli.escaping import one_line
 from executor_client.cli.files import save_artifact
 from executor_client.cli.hints import hint_about
 from executor_client.client.approvals import ApprovalRequest, ApprovalWait

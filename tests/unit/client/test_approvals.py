@@ -266,21 +266,13 @@ class TestCommands:
         assert "\x1b" not in shown
         assert "\\x1b[2J" in shown
 
-    @pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2028", "\U000e0041", "\u00a0"])
-    def test_the_code_can_not_look_like_something_else(self, fake, hidden) -> None:
-        blocks = prepare([SourceBlock("python", f"print(1){hidden}")]).blocks
-        name = asyncio.run(fake.client().execute(blocks, request(ApprovalWait("return")))).name
-        shown = self.codeexec(fake, "approvals", name).stdout
-        assert hidden not in shown
-        assert f"print(1)\\u{ord(hidden):04x}" in shown
-
     def test_files_are_shown_and_bytes_that_are_no_text_are_not(self, fake) -> None:
         files = [WorkspaceFile("json.py", b"print('harm')"), WorkspaceFile("data", b"\xff")]
         call = fake.client().execute(BLOCKS, request(ApprovalWait("return")), files=files)
         shown = self.codeexec(fake, "approvals", asyncio.run(call).name).stdout
-        assert "--- file json.py, 13 B, 1 lines" in shown
-        assert "print('harm')" in shown
-        assert "(not shown: this is not text)" in shown
+        assert "\n--- file 0, 13 B, 1 line, sha256 " in shown
+        assert "\nname | json.py\n   1 | print('harm')\n" in shown
+        assert "\nname | data\n(not shown: this is not text)\n" in shown
 
     def test_approve_lets_it_run_and_deny_does_not(self, fake) -> None:
         first, second = asyncio.run(left_waiting(fake)), asyncio.run(left_waiting(fake))

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from codeexec_api import Reason
 from executor_client.cli import main
-from executor_client.cli.display import Printer, age, size, visible
+from executor_client.cli.display import Printer, age, size
+from executor_client.cli.escaping import visible
 from executor_client.cli.files import save_artifact
 from executor_client.cli.run import _tell_wait
 from executor_client.client.request import Request
@@ -92,6 +93,13 @@ def test_an_error_shows_what_a_terminal_would_obey() -> None:
     done = CliRunner().invoke(main, ["run", "-c", "x"], obj=lambda ref: fake.client(), color=True)
     assert "the container ended: " in done.output
     assert not {"\x1b", "\x07"} & set(done.output)
+
+
+def test_an_error_is_one_line_whatever_it_quotes(codeexec) -> None:
+    done = codeexec("get", "run-1\nok: it is approved")
+    assert done.exit_code == 1
+    assert done.stderr.count("\n") == 1
+    assert "\\nok: it is approved" in done.stderr
 
 
 def test_run_keeps_the_streams_apart_and_exits_as_the_code_did(codeexec) -> None:
