@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from codeexec_api.audit_check import Verification
 from executor_client.cli.auditing import Record, many
+from executor_client.cli.escaping import one_line
 from executor_client.cli.report_entries import entries_of
 from executor_client.cli.report_rows import approval_anchor, days_of, shown
 from executor_client.cli.report_sums import flagged, found_in_log, problems_of, sum_up
@@ -28,12 +29,18 @@ class MadeFrom:
     checked: Verification | None = None
 
 
+def _seen(value: object) -> object:
+    """Escape what nobody would see in a text of records, or what would turn around the text that follows."""
+    return one_line(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
 def render(records: Sequence[Record], made_from: MadeFrom) -> str:
     """The page. All values from records are escaped, and a content security policy forbids to load or run anything."""
     loader = PackageLoader("executor_client.cli", "pages")
     pages = Environment(
         loader=loader,
         autoescape=True,
+        finalize=_seen,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -213,6 +213,12 @@ def test_the_page_says_who_asked_for_what_and_loads_nothing(fake, tmp_path: Path
     assert "<b>not</b>" not in text
 
 
+def test_the_page_hides_nothing_and_turns_nothing_around(tmp_path: Path) -> None:
+    text = write_report(a_day("größe\u202e\u3164"), tmp_path).read_text()
+    assert "größe\\u202e\\u3164</" in text
+    assert not {"\u202e", "\u3164"} & set(text)
+
+
 def test_each_link_leads_to_an_anchor_and_each_anchor_is_there_once(tmp_path: Path) -> None:
     fake = a_busy_day(calls=60)
     text = write_report(fake, tmp_path).read_text()
