@@ -32,8 +32,6 @@ OPERATOR_SECONDS: Final = 60
 """How long the operator may take to notice an execution before it counts as absent. After a crash, another replica
 leads within 20 s (docs/reliability.md), and then has all that came meanwhile to look at.
 """
-WORD_SECONDS: Final = 2
-"""Nobody waits longer than this without being told for what."""
 _START_SECONDS: Final = 75
 _GRACE_SECONDS: Final = 60
 """For what comes behind the last block: output and files are brought to the record."""
@@ -153,13 +151,12 @@ class Execution:
         """Wait for the end; `seen` is called with each version of the record on the way."""
         transport = await self._connect()
         latest = self._latest = self._latest or await transport.get(self.name)
-        told = False
         while True:
             if over(latest) or await self._patience.leaves(latest):
                 return latest
             seen(latest)
             await self._waiting.see(latest)
-            too_late = await self._watch_until(transport, latest, seen, OPERATOR_SECONDS if told else WORD_SECONDS)
+            too_late = await self._watch_until(transport, latest, seen)
             if too_late is None:
                 return self._latest
             # What a limit is held against is the record, not what a watch has told of it.
@@ -168,18 +165,11 @@ class Execution:
             except NotFound:
                 raise ExecutionLost(f"execution {self.name} was deleted before it ended") from None
             if now.metadata.resource_version == self._latest.metadata.resource_version:
-                if told or not isinstance(too_late, NotInstalled):
-                    raise too_late
-                told = True
-                await self._waiting.no_operator(self.name, transport.namespace, OPERATOR_SECONDS)
+                raise too_late
             latest = self._latest = now
 
     async def _watch_until(
-        self,
-        transport: ClusterTransport,
-        latest: CodeExecution,
-        seen: Callable[[CodeExecution], None],
-        unnoticed_seconds: float,
+        self, transport: ClusterTransport, latest: CodeExecution, seen: Callable[[CodeExecution], None]
     ) -> CodeExecError | None:
         """Follow changes until the end, or until the caller doesn't wait any more: then None. Else which limit is over.
 
@@ -196,8 +186,8 @@ class Execution:
         try:
             async with (
                 asyncio.timeout(None if _is_queued(latest) else start_seconds + run_seconds) as overall,
-                asyncio.timeout(None if latest.status.observed_generation else unnoticed_seconds) as unnoticed,
-                aclosing(transport.changes(latest)) as changes,
+                asyncio.timeout(None if latest.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
+                aclosing(self._waiting.changes(transport, latest, OPERATOR_SECONDS)) as changes,
                 self._patience,
             ):
                 self._overall = overall

@@ -2,12 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Final
 
 from codeexec_api import CodeExecution, ConditionType, Phase, Reason, find_condition
+from executor_client.exceptions import CodeExecError
+from executor_client.runtime.asyncio_tasks import reminded
+from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
+
+WORD_SECONDS: Final = 2
+"""Nobody waits longer than this without being told for what."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,47 @@ class Waiting:
         if notice := notice_of(current):
             await self._say(notice)
 
-    async def no_operator(self, name: str, namespace: str, seconds: float) -> None:
-        """No operator has taken the execution up so far, and the call waits so many seconds for one; as `see`."""
-        message = f"no operator has taken it up yet; one may be starting. The call waits {seconds:g} s for an operator"
+    async def changes(
+        self, transport: ClusterTransport, latest: CodeExecution, operator_seconds: float
+    ) -> AsyncGenerator[CodeExecution, None]:
+        """Each version of the record after this one, until it is deleted.
+
+        If no operator takes the execution up soon, the caller hears of that, and for how many seconds the call waits
+        for one; as `see`. The watch stays open meanwhile: it outlasts an API server that is away.
+
+        Raises:
+            CodeExecError: see `executor_client.exceptions`.
+        """
+        while True:
+            async with aclosing(transport.changes(latest)) as watch, aclosing(reminded(watch, WORD_SECONDS)) as news:
+                async for current in news:
+                    if current:
+                        latest = current
+                        yield latest
+                    elif not latest.status.observed_generation and (
+                        found := await self._look(transport, latest, operator_seconds)
+                    ):
+                        latest = found
+                        break
+                else:
+                    return
+            yield latest
+
+    async def _look(
+        self, transport: ClusterTransport, latest: CodeExecution, operator_seconds: float
+    ) -> CodeExecution | None:
+        """The record, if it was taken up and the watch is silent. Else the caller hears that no operator has come."""
+        name, namespace = latest.metadata.name, transport.namespace
+        with suppress(CodeExecError):
+            found = await transport.get(name)
+            if found.status.observed_generation:
+                return found
+        message = (
+            "no operator has taken it up yet; one may be starting. The call waits "
+            f"{operator_seconds:g} s for an operator"
+        )
         await self._say(WaitNotice(name, namespace, "WaitingForOperator", message))
+        return None
 
     async def _say(self, notice: WaitNotice) -> None:
         if notice == self._last:

@@ -1,7 +1,7 @@
 """What asyncio leaves to its users about tasks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -53,6 +53,25 @@ async def together(*work: Awaitable[Any]) -> list[Any]:
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes
+
+
+async def reminded(items: AsyncGenerator[T, None], seconds: float) -> AsyncGenerator[T | None, None]:
+    """What comes, and None once, when so many seconds are over. What makes the next item is not disturbed by that."""
+    clock = asyncio.get_running_loop().time
+    at: float | None = clock() + seconds
+    while True:
+        coming = asyncio.ensure_future(anext(items))
+        try:
+            if at is not None:
+                await asyncio.wait([coming], timeout=max(at - clock(), 0))
+                if not coming.done():
+                    at = None
+                    yield None
+            yield await coming
+        except StopAsyncIteration:
+            return
+        finally:
+            await stop(coming)
 
 
 async def stop(*tasks: asyncio.Task[Any]) -> None:

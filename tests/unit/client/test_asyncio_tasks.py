@@ -3,13 +3,15 @@
 import asyncio
 import gc
 import weakref
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from executor_client import CodeExecutionClient, Request, SourceBlock
 from executor_client.exceptions import ClusterUnreachable
-from executor_client.runtime.asyncio_tasks import Shared
+from executor_client.runtime.asyncio_tasks import Shared, reminded
 from executor_client.testing import FakeCluster
 
 
@@ -87,6 +89,26 @@ async def test_callers_of_an_attempt_that_failed_count_for_no_other() -> None:
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
     assert attempts.cancelled == 1
+
+
+async def test_a_reminder_comes_once_between_items_and_disturbs_none() -> None:
+    gates = [asyncio.Event() for _ in range(3)]
+
+    async def items() -> AsyncGenerator[int, None]:
+        for number, gate in enumerate(gates):
+            await gate.wait()
+            yield number
+
+    gates[0].set()
+    seen: list[int | None] = []
+    async with aclosing(items()) as source, aclosing(reminded(source, 0.01)) as heard:
+        async for one in heard:
+            seen.append(one)
+            if one is None:
+                for gate in gates:
+                    gate.set()
+    assert seen == [0, None, 1, 2]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_a_client_that_lives_on_keeps_no_loop_that_has_ended() -> None:

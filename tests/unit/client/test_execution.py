@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from factories import NOW
+from polling import until
 
 from codeexec_api import (
     CodeExecution,
@@ -22,6 +23,7 @@ from codeexec_api import (
 )
 from executor_client import (
     ApprovalWait,
+    ClusterUnreachable,
     CodeExecError,
     CodeExecutionClient,
     Execution,
@@ -36,7 +38,7 @@ from executor_client import (
     SourceBlock,
     WaitNotice,
 )
-from executor_client.client import execution
+from executor_client.client import execution, waiting
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 from executor_client.testing.transport import FakeTransport
 from executor_client.transport.protocol import ClusterTransport
@@ -288,7 +290,7 @@ async def test_what_is_not_there(client: CodeExecutionClient) -> None:
 async def test_an_operator_that_is_not_there(
     client: CodeExecutionClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "WORD_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.05)
     monkeypatch.setattr(execution, "OPERATOR_SECONDS", 0.1)
     fake.stop_operator()
     heard: list[WaitNotice] = []
@@ -297,6 +299,63 @@ async def test_an_operator_that_is_not_there(
     assert [(one.reason, one.execution) for one in heard] == [("WaitingForOperator", fake.executions[0].metadata.name)]
     assert "The call waits 0.1 s" in heard[0].message
     assert fake.executions[0].spec.cancelled
+
+
+async def test_an_outage_while_nobody_notices_the_execution_costs_nothing(
+    client: CodeExecutionClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the API server is away, the operator can't take anything up either. The watch stays open meanwhile."""
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.05)
+    fake.stop_operator()
+    heard, watches, get, changes = [], [], FakeTransport.get, FakeTransport.changes
+    failures = iter([ClusterUnreachable("could not get the CodeExecution: no answer")])
+
+    async def get_after_an_outage(self: FakeTransport, name: str) -> CodeExecution:
+        for failure in failures:
+            raise failure
+        return await get(self, name)
+
+    def changes_of(self: FakeTransport, record: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        watches.append(record)
+        return changes(self, record)
+
+    def start_operator(notice: WaitNotice) -> None:
+        heard.append(notice.reason)
+        fake.recover()
+        simulation = fake._simulation
+        with simulation._lock:
+            simulation._operator.accept(simulation.state.runs[notice.execution])
+
+    monkeypatch.setattr(FakeTransport, "get", get_after_an_outage)
+    monkeypatch.setattr(FakeTransport, "changes", changes_of)
+    result = await client.execute(block("both"), dataclasses.replace(ME, on_wait=start_operator))
+    assert (result.stdout, heard) == ("1\n2\n", ["WaitingForOperator"])
+    assert not fake.executions[0].spec.cancelled
+    assert next(failures, None) is None, "control: the record was asked for, in vain"
+    assert len(watches) == 1, "a watch that is left is made anew for this execution alone"
+
+
+async def test_what_a_silent_watch_has_not_told_is_looked_up(
+    client: CodeExecutionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anybody hears that there is no operator."""
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.05)
+    changes, heard, watches = FakeTransport.changes, [], []
+
+    async def silent_at_first(self: FakeTransport, record: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        watches.append(record)
+        if len(watches) == 1:
+            await asyncio.Event().wait()
+        async for one in changes(self, record):
+            yield one
+
+    monkeypatch.setattr(FakeTransport, "changes", silent_at_first)
+    handle = await client.submit(block("hang"), dataclasses.replace(ME, on_wait=heard.append))
+    running = asyncio.create_task(handle.result())
+    await until(lambda: len(watches) == 2)
+    await handle.cancel()
+    assert (await running).phase is Phase.CANCELLED
+    assert heard == []
 
 
 async def test_a_callback_that_times_out_is_an_error_of_the_callback(fake: FakeCluster) -> None:

@@ -21,7 +21,7 @@ from executor_client import (
     NotInstalled,
     NotPermitted,
 )
-from executor_client.client import execution
+from executor_client.client import execution, waiting
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 
@@ -155,7 +155,7 @@ async def test_an_open_watch_fails_too():
 
 
 async def test_without_an_operator_nothing_is_noticed(monkeypatch):
-    monkeypatch.setattr(execution, "WORD_SECONDS", 0.05)
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.05)
     monkeypatch.setattr(execution, "OPERATOR_SECONDS", 0.05)
     fake = always()
     fake.stop_operator()
