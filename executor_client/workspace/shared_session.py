@@ -166,19 +166,23 @@ class SharedSession:
     async def _lose(self, opened: OpenSession) -> None:
         """Forget a session that is over, and remember to say so where that means that files are gone.
 
+        One that has only come later than the operator waits for it is kept.
+
         Raises:
             CodeExecError: it never worked, and a new one would not either.
         """
-        mine = self.drop(opened)
-        try:
+        reason, error = "Deleted", None
+        with suppress(NotFound):
             record = await opened.session.record()
-        except NotFound:
-            reason = "Deleted"
-        else:
-            reason = record.status.reason or "EndRequested"
-            error = session_failure(record, caller())
-            if error and record.status.phase in _BROKEN and record.status.started_at is None:
-                raise error
+            status = record.status
+            if not (record.spec.ended or status.phase.terminal or status.ended_at):
+                return
+            reason = status.reason or "EndRequested"
+            if status.phase in _BROKEN and status.started_at is None:
+                error = session_failure(record, caller())
+        mine = self.drop(opened)
+        if error:
+            raise error
         if mine and opened.used:
             with self._lock:
                 self._note = (

@@ -684,3 +684,21 @@ async def test_a_session_that_is_not_ready_in_time_is_ended(fake: FakeCluster) -
         async with asyncio.timeout(0.05):
             await fake.client().open_session(Request(agent="a"), outlives_client=True, wait=True)
     assert [one.spec.ended for one in fake.sessions] == [True]
+
+
+async def test_a_session_that_comes_later_than_the_operator_waits_is_used(
+    fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is alive: whoever made another one would leave it behind, and its Lease would keep its pod."""
+    create = FakeTransport.create_session
+
+    async def create_late(self: FakeTransport, *arguments: Any) -> Any:
+        await until(lambda: fake.executions and fake.executions[0].status.phase.terminal)
+        return await create(self, *arguments)
+
+    monkeypatch.setattr(FakeTransport, "create_session", create_late)
+    executor = make()
+    assert (await call(executor, "x")).output == "x\n"
+    assert fake.executions[0].status.reason == Reason.SESSION_NOT_FOUND.value, "control"
+    await executor.stop()
+    assert [one.spec.ended for one in fake.sessions] == [True]
