@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
 import asyncio_atexit
@@ -14,6 +14,8 @@ from executor_client.runtime import forks
 from executor_client.runtime.asyncio_tasks import Shared
 from executor_client.transport.cluster import Transport
 from executor_client.transport.protocol import ClusterTransport
+
+_Transports: TypeAlias = WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport]
 
 
 class Connected:
@@ -40,8 +42,9 @@ class Connected:
 
     def begin_anew(self) -> None:
         """Use no connection that there is; see `executor_client.runtime.forks`."""
-        self._transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport] = WeakKeyDictionary()
+        self._transports: _Transports = WeakKeyDictionary()
         self._connecting: WeakKeyDictionary[asyncio.AbstractEventLoop, Shared[ClusterTransport]] = WeakKeyDictionary()
+        self._at_exit = partial(_close, self._transports)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,15 +65,10 @@ class Connected:
 
         A later call opens connections again. Idle sessions that don't outlive the client end within a minute.
         """
-        await self._disconnect()
+        asyncio_atexit.unregister(self._at_exit)
+        await self._at_exit()
         if self._lease:
             await self._lease.close()
-
-    async def _disconnect(self) -> None:
-        loop = asyncio.get_running_loop()
-        if transport := self._transports.pop(loop, None):
-            asyncio_atexit.unregister(transport.close, loop=loop)
-            await transport.close()
 
     async def connect(self) -> ClusterTransport:
         """The connection of the running event loop; it is opened if there is none.
@@ -82,19 +80,23 @@ class Connected:
         if transport := self._transports.get(loop):
             return transport
         if loop not in self._connecting:
-            self._connecting[loop] = Shared(partial(_open, self._connect, self._transports))
+            self._connecting[loop] = Shared(partial(_open, self._connect, self._transports, self._at_exit))
         return await self._connecting[loop]()
 
 
 async def _open(
-    connect: Callable[[], Awaitable[ClusterTransport]],
-    transports: WeakKeyDictionary[asyncio.AbstractEventLoop, ClusterTransport],
+    connect: Callable[[], Awaitable[ClusterTransport]], transports: _Transports, at_exit: Callable[[], Awaitable[None]]
 ) -> ClusterTransport:
     """Open the connection of the running event loop. Holds on to nothing that holds the client."""
-    loop, transport = asyncio.get_running_loop(), await connect()
-    transports[loop] = transport
-    asyncio_atexit.register(transport.close, loop=loop)
+    transport = transports[asyncio.get_running_loop()] = await connect()
+    asyncio_atexit.register(at_exit)
     return transport
+
+
+async def _close(transports: _Transports) -> None:
+    """Close the connection of the running event loop, if there is one. A transport holds the loop: it must not stay."""
+    if transport := transports.pop(asyncio.get_running_loop(), None):
+        await transport.close()
 
 
 async def _connect(ref: ClusterRef) -> Transport:

@@ -3,16 +3,19 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
+from kubernetes.aio.client import Configuration
 
 from executor_client import CodeExecutionClient, Request, SourceBlock
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.runtime.asyncio_tasks import Shared, reminded
 from executor_client.testing import FakeCluster
+from executor_client.transport.cluster import Transport
+from executor_client.transport.kube_api import KubeApi
 
 
 class Attempts:
@@ -111,15 +114,21 @@ async def test_a_reminder_comes_once_between_items_and_disturbs_none() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_a_client_that_lives_on_keeps_no_loop_that_has_ended() -> None:
-    fake, loops = FakeCluster().client(), []
+async def to_nobody() -> Transport:
+    """A connection to a port that refuses it; its HTTP session holds the event loop."""
+    return Transport(KubeApi(Configuration(host="http://127.0.0.1:1"), "sandboxes"))
 
-    async def call(client: CodeExecutionClient) -> None:
+
+@pytest.mark.parametrize("connect", [FakeCluster().client().connect, to_nobody], ids=["fake", "real"])
+def test_a_client_that_lives_on_keeps_no_loop_that_has_ended(connect: Callable[[], Awaitable[Any]]) -> None:
+    client, loops = CodeExecutionClient(transport=connect), []
+
+    async def call() -> None:
         loops.append(weakref.ref(asyncio.get_running_loop()))
-        await client.execute([SourceBlock("python", "1")], Request(agent="a"))
+        with suppress(ClusterUnreachable):
+            await client.execute([SourceBlock("python", "1")], Request(agent="a"))
 
-    client = CodeExecutionClient(transport=fake.connect)
-    asyncio.run(call(client))
+    asyncio.run(call())
     gc.collect()
     assert loops[0]() is None
 
