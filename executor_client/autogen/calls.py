@@ -1,10 +1,9 @@
 """How the blocks of one call are run: in the session that all calls share, or in a pod of their own."""
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from codeexec_api import Phase
@@ -33,7 +32,6 @@ class Calls:
     """True if what the caller puts into the folder is sent."""
     on_output: OnOutput | None
     _functions_checked: bool = False
-    _sending: threading.Lock = field(default_factory=threading.Lock)
 
     async def run_in_session(
         self, blocks: Sequence[PreparedBlock], cancelled: asyncio.Event, opened: OpenSession
@@ -72,7 +70,7 @@ class Calls:
     ) -> list[dict[str, Stamp]]:
         """What this call has to send. One call sends at a time, so that none undoes what the code of another did."""
         while not cancelled.is_set():
-            with self._sending:
+            with opened.sending:
                 earlier = opened.uploading
                 if earlier is None or earlier.done():
                     pieces = self._uploads(opened, blocks)

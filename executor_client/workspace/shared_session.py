@@ -38,6 +38,8 @@ class OpenSession:
     """True when the functions are there and load."""
     sent: dict[str, Stamp] = field(default_factory=dict)
     """Files of work_dir that are in its workspace, as they were when they were sent."""
+    sending: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a call finds out what it has to send."""
     uploading: "Future[None] | None" = None
     """Done when the last call that has sent such files is over; the others wait for it."""
 

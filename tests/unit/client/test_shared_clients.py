@@ -4,8 +4,9 @@ import asyncio
 import gc
 import os
 import signal
+import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from executor_client.model.blocks import SourceBlock
 from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
 from executor_client.transport.connections import Connector
 from executor_client.workspace import session_finalizer
+from executor_client.workspace.work_dir import Stamp, WorkDir
 
 HANG = [CodeBlock("hang", "python")]
 OTHER = [CodeBlock("x", "python")]
@@ -171,6 +173,35 @@ class TestForks:
         assert executor._shared
         with executor._shared._lock:  # as another thread may, at that moment
             assert exit_code_of_a_fork(work) == 0
+
+    def test_a_child_sends_files_also_if_a_thread_of_its_parent_was_about_to(
+        self, fake: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code_of_a_fork: Fork
+    ) -> None:
+        unsent, looking, may_go_on = WorkDir.unsent, threading.Event(), threading.Event()
+
+        def unsent_later(self: WorkDir, sent: Mapping[str, Stamp]) -> dict[str, Stamp]:
+            looking.set()
+            assert may_go_on.wait(60)
+            return unsent(self, sent)
+
+        def call() -> None:
+            asyncio.run(executor.execute_code_blocks(OTHER, CancellationToken()))
+
+        def work() -> None:
+            monkeypatch.undo()
+            call()
+
+        (tmp_path / "data").touch()
+        executor = KubernetesCodeExecutor(client=fake.client(), work_dir=tmp_path)
+        monkeypatch.setattr(WorkDir, "unsent", unsent_later)
+        thread = threading.Thread(target=call)
+        thread.start()
+        try:
+            assert looking.wait(60)
+            assert exit_code_of_a_fork(work) == 0
+        finally:
+            may_go_on.set()
+            thread.join()
 
     async def test_connections_of_the_parent_stay(self, exit_code_of_a_fork: Fork) -> None:
         closed: list[int] = []
