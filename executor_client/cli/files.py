@@ -35,7 +35,10 @@ def cp(cluster: Cluster, source: str, target: str) -> None:
         content = cluster.run(lambda client: _read(client, here[1], here[2]))
         goal = Path(target)
         goal = goal / Path(here[2]).name if goal.is_dir() else goal
-        _save(goal.parent, goal.name, content, any_name=True)
+        try:
+            write_inside(goal.parent.resolve(), goal.name, content, any_name=True)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise click.ClickException(f"can't write {goal.name!r} below {str(goal.parent)!r}: {error}") from error
     elif there:
         local = Path(source)
         if not local.is_file():
@@ -70,20 +73,13 @@ def save_artifact(folder: Path, path: str, content: bytes, *, overwrite: bool) -
         path: below it.
         content: of the file.
         overwrite: replace what stands there. It is never opened.
-
-    Raises:
-        click.ClickException: the path leads out of the folder, for example through a link, or can't be written.
     """
-    if why := refusal(folder, path):
-        return why
-    if not overwrite and os.path.lexists(folder / path):
-        return f"it exists in {str(folder)!r}, and --overwrite is not set"
-    _save(folder, path, content, any_name=False)
-    return ""
-
-
-def _save(folder: Path, path: str, content: bytes, *, any_name: bool) -> None:
     try:
-        write_inside(folder.resolve(), path, content, any_name=any_name)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise click.ClickException(f"can't write {path!r} below {str(folder)!r}: {error}") from error
+        if why := refusal(folder, path):
+            return why
+        if not overwrite and os.path.lexists(folder / path):
+            return f"it exists in {str(folder)!r}, and --overwrite is not set"
+        write_inside(folder.resolve(), path, content)
+    except (OSError, RuntimeError, ValueError) as error:  # such as a path that leads out of the folder, by a link
+        return str(error)
+    return ""
