@@ -21,6 +21,7 @@ from executor_client.cli.display import (
     size,
 )
 from executor_client.client.client import CodeExecutionClient
+from executor_client.client.execution import over
 from executor_client.model.results import ExecutionResult
 
 _FIRST_SECONDS: Final = 15.0
@@ -72,12 +73,13 @@ def logs(cluster: Cluster, name: str, follow: bool) -> None:
     printer = Printer()
 
     async def work(client: CodeExecutionClient) -> ExecutionResult | None:
+        ended = over(await client.get(name))
         handle = client.attach(name)
         patience = _FIRST_SECONDS
         async with aclosing(handle.output()) as chunks:
             while True:
                 try:
-                    async with asyncio.timeout(None if follow or handle.ended else patience):
+                    async with asyncio.timeout(None if follow or ended or handle.ended else patience):
                         printer(await anext(chunks))
                     patience = _QUIET_SECONDS
                 except StopAsyncIteration:

@@ -5,14 +5,14 @@ import dataclasses
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from codeexec_api import Reason
+from codeexec_api import CodeExecution, Reason
 from executor_client.cli import main
 from executor_client.cli.display import Printer, age, size
 from executor_client.cli.escaping import visible
@@ -23,6 +23,7 @@ from executor_client.client.waiting import WaitNotice
 from executor_client.model.blocks import PreparedBlock
 from executor_client.model.results import OutputChunk
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
+from executor_client.testing.transport import FakeTransport
 
 ESCAPE = "\x1b]0;title\x07"
 
@@ -438,6 +439,21 @@ def test_logs_of_what_has_ended(codeexec, fake) -> None:
     done = codeexec("logs", good)
     assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "err\n", 0)
     assert codeexec("logs", slow, "-f").stderr.startswith("codeexec: Timeout: ")
+
+
+def test_logs_of_what_has_ended_are_whole_however_long_it_takes_to_read_them(fake, codeexec, monkeypatch) -> None:
+    monkeypatch.setattr("executor_client.cli.show._FIRST_SECONDS", 0.05)
+    read = FakeTransport.read_output
+
+    async def read_slowly(self: FakeTransport, execution: CodeExecution, part: int) -> Mapping[str, bytes]:
+        await asyncio.sleep(0.2)
+        return await read(self, execution, part)
+
+    fake._run = lambda _: FakeOutcome(stdout="x" * 3_000_000)
+    codeexec("run", "-c", "much")
+    monkeypatch.setattr(FakeTransport, "read_output", read_slowly)
+    done = codeexec("logs", fake.executions[0].metadata.name)
+    assert (len(done.stdout), done.stderr, done.exit_code) == (3_000_000, "", 0)
 
 
 async def test_logs_and_cancel_of_what_runs(codeexec, fake, monkeypatch) -> None:
