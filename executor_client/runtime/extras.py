@@ -26,8 +26,10 @@ def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:
 
 
 def how_to_install(package: str) -> str:
-    """The command that brings a package."""
-    return f'pip install "codeexec[{_EXTRAS[package]}]"' if package in _EXTRAS else "pip install codeexec"
+    """What to install that brings a package. codeexec is not published: its name alone may bring another's package."""
+    extra = _EXTRAS.get(package)
+    what, path = (f"codeexec with its extra {extra!r}", f'".[{extra}]"') if extra else ("codeexec", ".")
+    return f"install {what}, in a checkout with `pip install {path}` (docs/install.md)"
 
 
 def load(package: str, name: str, modules: Mapping[str, str]) -> Any:

@@ -54,12 +54,12 @@ asyncio.run(on_the_fake())
 said = asyncio.run(refused(lambda: codeexec.Client(agent="analyst", kubeconfig="kubeconfig")))
 assert "https://127.0.0.1:1" in said, said
 said = asyncio.run(refused(lambda: codeexec.Client(agent="analyst", backend=codeexec.local.Sandbox())))
-assert 'pip install "codeexec[local]"' in said, said
+assert '`pip install ".[local]"`' in said, said
 for executor in ("KubernetesCodeExecutor", "LocalSandboxExecutor"):
     said = missing(executor)
-    assert said.endswith('pip install "codeexec[autogen]"'), said
+    assert said.endswith('`pip install ".[autogen]"` (docs/install.md)'), said
 command = subprocess.run([Path(sys.executable).with_name("codeexec")], capture_output=True, text=True, check=False)
 assert command.returncode == 1, command
-assert command.stderr.endswith('which is not installed: pip install "codeexec[cli]"\n'), command
+assert command.stderr.endswith('`pip install ".[cli]"` (docs/install.md)\n'), command
 for package in ("autogen_core", "click", "codeexec_operator", "jinja2", "kopf", "obstore", "rich", "sandlock"):
     assert importlib.util.find_spec(package) is None, package

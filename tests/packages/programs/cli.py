@@ -19,4 +19,4 @@ Path("audit.log").touch()
 for command in ("audit keygen here signing.key", "audit checkpoint --to . --signing-key signing.key audit.log"):
     done = CliRunner().invoke(executor_client.cli.main, command.split())
 assert done.exit_code != 0, done
-assert 'pip install "codeexec[checkpoints]"' in done.output, done.output
+assert '`pip install ".[checkpoints]"`' in done.output, done.output

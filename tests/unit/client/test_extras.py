@@ -7,9 +7,11 @@ import pytest
 
 from executor_client.runtime.extras import missing_extra
 
-INSTALL = "pip install codeexec"
-AUTOGEN = 'pip install "codeexec[autogen]"'
-CLI = 'pip install "codeexec[cli]"'
+INSTALL = "install codeexec, in a checkout with `pip install .` (docs/install.md)"
+AUTOGEN, CLI, CHECKPOINTS = (
+    f'install codeexec with its extra {extra!r}, in a checkout with `pip install ".[{extra}]"` (docs/install.md)'
+    for extra in ("autogen", "cli", "checkpoints")
+)
 
 
 def without(package: str, code: str) -> subprocess.CompletedProcess[str]:
@@ -59,5 +61,5 @@ def test_checkpoints_have_an_extra_of_their_own() -> None:
         "obstore", "from executor_client.cli.evidence_store import EvidenceStore; EvidenceStore('.', 'checkpoints')"
     )
     assert done.stderr.splitlines()[-1].endswith(
-        "to keep checkpoints needs the package 'obstore', which is not installed: pip install \"codeexec[checkpoints]\""
+        f"to keep checkpoints needs the package 'obstore', which is not installed: {CHECKPOINTS}"
     )

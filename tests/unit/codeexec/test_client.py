@@ -164,7 +164,7 @@ def test_without_its_extra_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: codeexec.Client needs the package 'kubernetes', which is not installed: "
-        "pip install codeexec"
+        "install codeexec, in a checkout with `pip install .` (docs/install.md)"
     )
 
 

@@ -522,7 +522,7 @@ def test_without_sandlock_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     from executor_client import LocalSandboxExecutor
 
     monkeypatch.setitem(sys.modules, "sandlock", None)
-    with pytest.raises(LocalSandboxUnavailable, match=r'pip install "codeexec\[local\]"'):
+    with pytest.raises(LocalSandboxUnavailable, match=r"its extra 'local', in a checkout with"):
         LocalSandboxExecutor()
 
 
