@@ -23,6 +23,7 @@ from executor_client.client.request import Request
 from executor_client.exceptions import CodeExecError, NotPermitted
 from executor_client.model.blocks import PreparedBlock, SourceBlock, prepare
 from executor_client.model.results import ExecutionResult
+from executor_client.runtime.asyncio_tasks import together
 
 POOL, SESSION, OWN_POD = "pool", "session", "own pod"
 _CODE: Final = "print(1)"
@@ -252,9 +253,7 @@ class Measurer:
                 _checked(await call())
 
         begun = time.perf_counter()
-        for failure in await asyncio.gather(*map(caller, calls), return_exceptions=True):
-            if failure:
-                raise failure
+        await together(*map(caller, calls))
         return self._calls / (time.perf_counter() - begun)
 
     async def _execute(self, request: Request) -> ExecutionResult:

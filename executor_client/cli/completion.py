@@ -118,7 +118,7 @@ def _look_up(ctx: click.Context, wanted: Sequence[Names], incomplete: str) -> li
         thread.start()
         thread.join(_HARD_SECONDS)
         if thread.is_alive():
-            _give_up()
+            os._exit(0)  # an orderly end would wait for the thread that is blocked
     newest = sorted(found, key=lambda one: str(one.metadata.creation_timestamp), reverse=True)
     names = (one.metadata.name for one in newest)
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
@@ -146,8 +146,3 @@ def _silence() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
-
-
-def _give_up() -> None:
-    """End this process at once: an orderly end would wait for the thread that is blocked."""
-    os._exit(0)

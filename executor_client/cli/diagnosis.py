@@ -8,7 +8,6 @@ from typing import Final
 
 from codeexec_api import CodeExecution, EgressProof, EgressVerdict, Phase
 from codeexec_api.names import EXECUTION_KIND, EXECUTION_PLURAL, GROUP, SESSION_KIND, SESSION_PLURAL
-from executor_client.exceptions import CodeExecError
 from executor_client.model.results import message_of
 from executor_client.model.words import Caller
 
@@ -149,11 +148,6 @@ def judge_probe(execution: CodeExecution, client_version: str) -> list[Finding]:
         findings.append(Finding("isolation", Outcome.OK, found))
     findings.append(judge_versions(client_version, status.operator_version))
     return findings
-
-
-def judge_failed_probe(error: CodeExecError) -> Finding:
-    """Report a probe that could not be submitted, or that no operator took up. The error says what to do."""
-    return Finding("execution", Outcome.FAILED, str(error))
 
 
 def _execution(execution: CodeExecution) -> Finding:

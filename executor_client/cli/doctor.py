@@ -23,7 +23,6 @@ from executor_client.cli.diagnosis import (
     Outcome,
     failed,
     judge_clock,
-    judge_failed_probe,
     judge_kinds,
     judge_probe,
     judge_rights,
@@ -47,7 +46,9 @@ _PROBE_SECONDS: Final = 30
 @click.command(short_help="Check the cluster, the installation and your rights.")
 @click.option("--runtime-class", metavar="NAME", help="Also check this RuntimeClass, and run the probe with it.")
 @click.option("--no-run", is_flag=True, help="Run no code; only check what the API server reports.")
-@click.option("--capacity", is_flag=True, help="Instead of the checks, show how many sandboxes fit, and what binds.")
+@click.option(
+    "--capacity", is_flag=True, help="Instead of the checks, show how many sandboxes fit, and what limits the number."
+)
 @click.option(
     "--measure",
     metavar="N",
@@ -162,7 +163,7 @@ async def _run_probe(inspector: Inspector, runtime_class: str | None) -> list[Fi
                 await handle.cancel()
             return judge_probe(probed, version("codeexec"))
     except CodeExecError as error:
-        return [judge_failed_probe(error)]
+        return [Finding("execution", Outcome.FAILED, str(error))]
 
 
 def _echo(finding: Finding) -> None:

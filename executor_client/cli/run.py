@@ -248,11 +248,10 @@ def run(
     timeout: int,
     agent: str,
 ) -> None:
-    """Run FILE (or - for standard input) in a sandbox, and exit with the exit code of the code.
+    """Run FILE in a sandbox, and exit with the code's exit code. A FILE of - reads standard input.
 
-    Output appears as it comes. If the execution waits, for approval, for room or for its turn, the command says
-    so on stderr. Ctrl-C stops
-    the code in the cluster and exits with 130.
+    Output appears as it comes. If the execution waits, for approval, for room or for its turn, the command says so on
+    stderr. Ctrl-C stops the code in the cluster and exits with 130.
     """
     if session_name and new_session:
         raise click.UsageError("give either --session or --new-session")

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Final
 
 from opentelemetry.trace import Span
 
-from codeexec_api import ArtifactRequest, CodeExecution, CodeExecutionSpec, PayloadRef, SessionRef
+from codeexec_api import ArtifactRequest, CodeExecutionSpec, PayloadRef, SessionRef
 from executor_client.client.connected import Connected
 from executor_client.client.execution import Execution
 from executor_client.client.request import ListFiles, OnOutput, Request
@@ -25,6 +25,7 @@ from executor_client.model.blocks import (
 )
 from executor_client.model.results import ExecutionResult
 from executor_client.runtime import telemetry
+from executor_client.runtime.asyncio_tasks import created_or_undone
 from executor_client.transport.creation import OUTAGE_SECONDS
 from executor_client.transport.protocol import ClusterTransport
 
@@ -146,27 +147,11 @@ class Running(Connected):
             traceparent=telemetry.traceparent(),
         )
         telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
-        created = await self._create(transport, name, spec, payload)
+        created = await created_or_undone(transport.create(name, spec, payload), lambda: self._cancel(transport, name))
         start_seconds = request.start_seconds
         return Execution(
             self.connect, name, created, approval=request.approval, on_wait=request.on_wait, start_seconds=start_seconds
         )
-
-    async def _create(
-        self, transport: ClusterTransport, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]
-    ) -> CodeExecution:
-        """Submit. A caller that goes away meanwhile doesn't leave code behind that nobody waits for."""
-        creation = asyncio.create_task(transport.create(name, spec, payload))
-        try:
-            return await asyncio.shield(creation)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._undo(transport, name, creation))
-            raise
-
-    async def _undo(self, transport: ClusterTransport, name: str, creation: asyncio.Task[CodeExecution]) -> None:
-        with suppress(CodeExecError):
-            await creation
-            await self._cancel(transport, name)
 
     async def _cancel_when(self, transport: ClusterTransport, name: str, cancelled: asyncio.Event) -> None:
         await cancelled.wait()

@@ -12,10 +12,11 @@ from executor_client.client.execution import OPERATOR_SECONDS
 from executor_client.client.request import Request
 from executor_client.client.running import Running
 from executor_client.client.session_handle import SessionHandle
-from executor_client.exceptions import CodeExecError, NotFound, NotInstalled, SessionEnded
+from executor_client.exceptions import NotFound, NotInstalled, SessionEnded
 from executor_client.model.results import session_failure
 from executor_client.model.words import caller
 from executor_client.runtime import telemetry
+from executor_client.runtime.asyncio_tasks import created_or_undone
 from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
@@ -53,18 +54,8 @@ class Session(SessionHandle):
         """
         lease = self._keep_alive() if self._keep_alive else None
         spec = self._spec.model_copy(update={"traceparent": telemetry.traceparent(), "client_lease": lease})
-        creation = asyncio.create_task((await self._client.connect()).create_session(self.name, spec))
-        try:
-            await asyncio.shield(creation)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._undo(creation))
-            raise
-
-    async def _undo(self, creation: asyncio.Task[CodeSession]) -> None:
-        """A caller that goes away while the session is created leaves none behind."""
-        with suppress(CodeExecError):
-            await creation
-            await self.end()
+        creation = (await self._client.connect()).create_session(self.name, spec)
+        await created_or_undone(creation, self.end)
 
     async def record(self) -> CodeSession:
         """The session as it stands on record.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -53,6 +54,22 @@ async def together(*work: Awaitable[Any]) -> list[Any]:
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes
+
+
+async def created_or_undone(creation: Coroutine[Any, Any, T], undo: Callable[[], Awaitable[object]]) -> T:
+    """What a creation returns. A caller that goes away meanwhile leaves nothing behind that nobody waits for."""
+    creating = asyncio.create_task(creation)
+    try:
+        return await asyncio.shield(creating)
+    except asyncio.CancelledError:
+        await asyncio.shield(_undone(creating, undo))
+        raise
+
+
+async def _undone(creating: asyncio.Task[Any], undo: Callable[[], Awaitable[object]]) -> None:
+    with suppress(Exception):  # whatever it is: what the caller hears of is the cancellation
+        await creating
+        await undo()
 
 
 async def reminded(items: AsyncGenerator[T, None], seconds: float) -> AsyncGenerator[T | None, None]:

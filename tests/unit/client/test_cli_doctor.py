@@ -17,14 +17,12 @@ from executor_client.cli.diagnosis import (
     Outcome,
     failed,
     judge_clock,
-    judge_failed_probe,
     judge_kinds,
     judge_probe,
     judge_rights,
     judge_runtime_class,
     judge_versions,
 )
-from executor_client.exceptions import NotInstalled
 
 TARGET = {"name": "api-server", "address": "10.96.0.1", "port": 443, "protocol": "TCP", "reachable": True}
 
@@ -117,11 +115,6 @@ def test_probe_with_trouble(phase, egress_proof, expected) -> None:
     assert failed(found) == ("failed" in expected.values())
     if phase is not Phase.SUCCEEDED:
         assert "QuotaExceeded: exceeded quota: ask for more" in found[0].found
-
-
-def test_probe_that_nobody_takes_up() -> None:
-    finding = judge_failed_probe(NotInstalled("no operator took up execution x"))
-    assert (finding.outcome, finding.found) == (Outcome.FAILED, "no operator took up execution x")
 
 
 @pytest.mark.parametrize("content", ["a: [", "clusters: []", "unreachable"])
