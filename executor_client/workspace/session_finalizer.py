@@ -11,12 +11,15 @@ from typing import Any, Final
 
 from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
 from executor_client.client.request import ClusterRef
-from executor_client.transport.credentials import tls_context
+from executor_client.exceptions import ClusterUnreachable
+from executor_client.transport.credentials import Reading, tls_context
 from executor_client.transport.kube_config import reader
 from executor_client.workspace.shared_session import SharedSession
 
 logger = logging.getLogger(__name__)
 
+_READ_SECONDS: Final = 5
+"""For the kubeconfig, and the credential plugin that it may name: the interpreter waits for this to end."""
 _CONNECT_AND_READ_SECONDS: Final = (2, 3)
 
 
@@ -37,7 +40,7 @@ def _end(name: str, cluster: ClusterRef) -> None:
         # Nothing else needs the synchronous client, which takes a while to load.
         from kubernetes import client
 
-        read = asyncio.run(reader(cluster.kubeconfig, cluster.context)())
+        read = asyncio.run(_read(cluster))
         configuration: Any = client.Configuration()
         configuration.host, configuration.verify_ssl = read.configuration.host, read.configuration.verify_ssl
         configuration.tls_server_name = read.configuration.tls_server_name
@@ -59,3 +62,11 @@ def _end(name: str, cluster: ClusterRef) -> None:
             )
     except Exception as error:  # the last thing that is done; there is nobody to tell but the log
         logger.info("could not end session %s, which ends at its idle timeout: %s", name, error)
+
+
+async def _read(cluster: ClusterRef) -> Reading:
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            return await reader(cluster.kubeconfig, cluster.context)()
+    except TimeoutError:
+        raise ClusterUnreachable(f"reading the credentials took longer than {_READ_SECONDS} s") from None

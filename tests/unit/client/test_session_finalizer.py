@@ -58,11 +58,23 @@ def heard(tmp_path: Path) -> Iterator[list[str]]:
         serving.join()
 
 
-@pytest.mark.parametrize(
-    "executor",
-    ["executor", "globals()['executor']"],
-    ids=["collected in the loop", "alive at the end"],
+HANGS = """
+from executor_client.workspace import session_finalizer
+
+async def never():
+    print("asked", flush=True)
+    await asyncio.Event().wait()
+
+session_finalizer.reader = lambda *_: never
+session_finalizer._READ_SECONDS = 0.1
+"""
+
+WAYS = pytest.mark.parametrize(
+    "executor", ["executor", "globals()['executor']"], ids=["collected in the loop", "alive at the end"]
 )
+
+
+@WAYS
 def test_the_session_is_ended_at_once_or_with_the_interpreter(executor: str, heard: list[str], tmp_path: Path) -> None:
     script = SCRIPT.format(executor=executor)
     arguments = [sys.executable, "-X", "dev", "-c", script, str(tmp_path / "kubeconfig")]
@@ -72,3 +84,12 @@ def test_the_session_is_ended_at_once_or_with_the_interpreter(executor: str, hea
     [asked] = heard
     assert asked.startswith("/apis/codeexec.dev/v1alpha1/namespaces/here/codesessions/session-")
     assert asked.endswith(' {"spec": {"ended": true}}')
+
+
+@WAYS
+def test_an_interpreter_ends_whose_credentials_can_not_be_had(executor: str, tmp_path: Path) -> None:
+    """A plugin may wait for somebody who logs in, in a thread that the interpreter waits for, or after all threads."""
+    script = SCRIPT.format(executor=executor).replace("\nclient =", f"{HANGS}\nclient =")
+    arguments = [sys.executable, "-X", "dev", "-c", script, str(tmp_path / "kubeconfig")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "asked\n", "")
