@@ -255,6 +255,14 @@ def in_utc(moment: datetime | None) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z") if moment else ""
 
 
+def is_in_utc(text: str) -> bool:
+    """True if this is a time as lines have it."""
+    try:
+        return in_utc(datetime.fromisoformat(text)) == text
+    except (ValueError, OverflowError):
+        return False
+
+
 def log_entry(line: Line) -> str:
     """The line of JSON that stands in a log, without its end: the audit line, and what a person wants to read first."""
     body = line.body

@@ -10,23 +10,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from codeexec_api.audit import FORMAT, GENESIS, MEMBER, AuditEvent, digest, in_utc
+from codeexec_api.audit import FORMAT, GENESIS, MEMBER, AuditEvent, digest, in_utc, is_in_utc
 from codeexec_api.audit_export import Exported, read_export
-from codeexec_api.audit_findings import Chain, Finding, FindingKind, Found, LogLine, ReadLine
+from codeexec_api.audit_findings import CLOCKS_APART, Chain, Finding, FindingKind, Found, LogLine, ReadLine
 from codeexec_api.audit_records import Evidence, Records
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, compare, read_checkpoints
-from codeexec_api.v1alpha1.sandbox import AuditAnchor
 
 _HEX: Final = {"chain": re.compile(r"[0-9a-f]{32}"), "previous": re.compile(r"[0-9a-f]{64}")}
 _HEX["hash"] = _HEX["previous"]
-_AHEAD: Final = timedelta(hours=1)
-"""That the operator's clock may be before the reader's."""
 _SHOWN: Final = 80
 """Characters of a value that a finding quotes."""
 
@@ -150,7 +145,7 @@ def verify(
     fine, gone = 0, tuple[str, ...]()
     if records is not None or export is not None:
         unseen = {line.where for line in later}
-        checked = Records(chains, found, in_utc(now + _AHEAD), unseen)
+        checked = Records(chains, found, in_utc(now + CLOCKS_APART), unseen)
         fine, gone = checked.check(records, exported.records, namespace)
     summaries = tuple(sorted(map(_summary, chains.values()), key=lambda one: (one.namespace, one.since, one.chain)))
     return Verification(tuple(found.findings), tuple(found.notes), summaries, found.lines, fine, checkpoints, gone)
@@ -219,6 +214,8 @@ def _malformed(body: Mapping[str, Any]) -> str:
     for name in ("time", "operator", "namespace", "event"):
         if not isinstance(body.get(name), str):
             return f"audit.{name} is not a string"
+    if not is_in_utc(body["time"]):
+        return f"audit.time is {body['time'][:_SHOWN]!r}, which is no time in UTC with microseconds"
     record = body.get("record", {})
     texts = [record.get(name) for name in ("kind", "name", "uid", "phase")] if isinstance(record, dict) else [None]
     if (record or body["event"] == AuditEvent.STATUS_WRITE) and not all(isinstance(one, str) for one in texts):
@@ -245,6 +242,7 @@ def _check_chains(chains: Mapping[str, Chain], found: Found) -> None:
         for line in chain.values():
             if line.body["event"] == AuditEvent.CONTINUES:
                 _check_continuation(line, chains, found)
+    _check_takeovers(chains, found)
 
 
 def _check_link(name: str, before: ReadLine, after: ReadLine, found: Found) -> None:
@@ -261,10 +259,8 @@ def _check_link(name: str, before: ReadLine, after: ReadLine, found: Found) -> N
 
 def _check_continuation(line: ReadLine, chains: Mapping[str, Chain], found: Found) -> None:
     """What a later process saw of an earlier chain has to be there."""
-    after = line.body.get("after")
-    try:
-        anchor = AuditAnchor.model_validate({**after, "time": line.body["time"]} if isinstance(after, dict) else None)
-    except ValidationError:
+    anchor = line.position("after")
+    if anchor is None:
         found.say(FindingKind.UNREADABLE, line.where, "audit.after doesn't name a line")
         return
     chain = chains.get(anchor.chain)
@@ -280,6 +276,31 @@ def _check_continuation(line: ReadLine, chains: Mapping[str, Chain], found: Foun
     elif anchor.sequence in chain and chain[anchor.sequence].body["hash"] != anchor.hash:
         message = f"line {anchor.sequence} of chain {anchor.chain} differs from the one that the next operator saw"
         found.say(FindingKind.CONFLICTING, chain[anchor.sequence].where, message)
+
+
+def _check_takeovers(chains: Mapping[str, Chain], found: Found) -> None:
+    """One operator at a time serves a namespace, so a chain doesn't go on when the next one has begun.
+
+    A chain whose beginning isn't there, or that began within the same hour, is no next one.
+    """
+    begun: defaultdict[str, list[datetime]] = defaultdict(list)
+    for chain in chains.values():
+        if first := chain.get(1):
+            begun[first.body["namespace"]].append(first.moment)
+    for times in begun.values():
+        times.sort()
+    for name, chain in chains.items():
+        first = chain[min(chain)]
+        namespace = first.body["namespace"]
+        since = next((time for time in begun[namespace] if time - first.moment > CLOCKS_APART), None)
+        late = [number for number in chain if since and chain[number].moment - since > CLOCKS_APART]
+        if since and late:
+            line = chain[min(late)]
+            message = (
+                f"line {min(late)} of chain {name} is of {line.body['time']}, but another operator has served "
+                f"namespace {namespace} since {in_utc(since)}"
+            )
+            found.wonder(FindingKind.MISDATED, line.where, message)
 
 
 def _summary(chain: Chain) -> ChainSummary:

@@ -2,8 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pydantic import ValidationError
+
+from codeexec_api.v1alpha1.sandbox import AuditAnchor
+
+CLOCKS_APART: Final = timedelta(hours=1)
+"""That the clocks of operators, signers and readers may differ by."""
 
 
 class FindingKind(StrEnum):
@@ -19,6 +27,8 @@ class FindingKind(StrEnum):
     """A line comes twice in one log."""
     CONFLICTING = "Conflicting"
     """Two different lines stand at one place of a chain."""
+    MISDATED = "Misdated"
+    """At its time nobody can have added a line there: a checkpoint would have seen it, or another operator led."""
     BROKEN = "Broken"
     """A line follows another one than it says."""
     MISSING = "Missing"
@@ -30,7 +40,7 @@ class FindingKind(StrEnum):
     RECORD_UNANCHORED = "RecordUnanchored"
     """A record names no line, or one that is another than the log has, or that of another record."""
     RECORD_MISSING = "RecordMissing"
-    """A record that lines tell of is not there, and no line says that the operator deleted it."""
+    """A record that lines tell of is not there, and no line fits that says that the operator deleted it."""
     EXPORT_INVALID = "ExportInvalid"
     """A file of an export is not what was written, or does not follow the one before it."""
     REWRITTEN = "Rewritten"
@@ -71,6 +81,19 @@ class ReadLine:
     where: str
     """Log and number of the line."""
     body: Mapping[str, Any]
+
+    @property
+    def moment(self) -> datetime:
+        """Its time, by the operator's clock."""
+        return datetime.fromisoformat(self.body["time"])
+
+    def position(self, member: str) -> AuditAnchor | None:
+        """The line that it names in this member, with its own time; None if it names none."""
+        named = self.body.get(member)
+        try:
+            return AuditAnchor.model_validate({**named, "time": self.moment}) if isinstance(named, Mapping) else None
+        except ValidationError:
+            return None
 
     @property
     def record(self) -> Mapping[str, Any]:

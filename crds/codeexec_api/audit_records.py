@@ -4,13 +4,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, Self
 
 from pydantic import ValidationError
 
 from codeexec_api.audit import STATUS_FORM, AuditEvent, facts_of, in_utc, known_facts, status_digest
-from codeexec_api.audit_findings import Chain, FindingKind, Found, ReadLine
+from codeexec_api.audit_findings import CLOCKS_APART, Chain, FindingKind, Found, ReadLine
 from codeexec_api.names import SESSION_KIND
 from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.v1alpha1.execution import CodeExecution
@@ -67,8 +67,8 @@ class Records:
         self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
         """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed, and
         without those that were read later than the records."""
-        self._deleted: set[str] = set()
-        """UIDs of the records that the operator deleted, as its lines tell."""
+        self._deletions: defaultdict[str, list[ReadLine]] = defaultdict(list)
+        """Lines that say that the operator deleted a record, by its UID."""
         self._ages: dict[str, int] = {}
         """Chains by their age, the oldest first."""
         for chain in sorted(chains.values(), key=lambda one: str(one[min(one)].body["time"])):
@@ -80,7 +80,7 @@ class Records:
                     # A client that got no answer, or sent the request twice, doesn't know whether the record is gone.
                     answer = refused.get(number, "")
                     if not answer.startswith("4") or answer == "404":
-                        self._deleted.add(line.record["uid"])
+                        self._deletions[line.record["uid"]].append(line)
                 elif line.record and number not in refused and line.where not in later:
                     self._told[line.record["uid"]].append(line)
 
@@ -111,12 +111,34 @@ class Records:
             if uid not in seen and lines[-1].body["namespace"] == namespace
         ]
         for line in gone:
-            if line.record["uid"] not in self._deleted:
-                message = (
-                    f"the cluster lacks it, and no line says that the operator deleted it (last line: {line.where})"
-                )
+            deletions = self._deletions[line.record["uid"]]
+            if not any(self._fits(one, line) for one in deletions):
+                said = "no line says that the operator deleted it"
+                if deletions:
+                    said = f"the line of its deletion, at {deletions[-1].where}, does not fit the last line about it"
+                message = f"the cluster lacks it, and {said} (last line: {line.where})"
                 self._found.wonder(FindingKind.RECORD_MISSING, line.named, message)
         return fine, tuple(line.named for line in gone)
+
+    def _fits(self, deletion: ReadLine, told: ReadLine) -> bool:
+        """True if a line says that a record was deleted as its last line left it; `told` is the newest about it.
+
+        The last line may be newer than that: a write may have come through though its answer did not. An operator of
+        another version may know other fields of a status.
+        """
+        named = deletion.position("last")
+        last = self._chains.get(named.chain, {}).get(named.sequence) if named else None
+        if named is None or last is None or last.body["event"] != AuditEvent.STATUS_WRITE:
+            return False
+        same_version = last.body["operator"] == deletion.body["operator"]
+        members = ("namespace", "statusSHA256") if same_version else ("namespace",)
+        return (
+            last.body["hash"] == named.hash
+            and last.record["uid"] == deletion.record["uid"]
+            and all(last.body.get(name) == deletion.body.get(name) for name in members)
+            and self._order(last) >= self._order(told)
+            and last.moment - deletion.moment <= CLOCKS_APART
+        )
 
     def _check(self, evidence: Evidence) -> bool:
         """True if it agrees with its line."""
@@ -186,8 +208,7 @@ class Records:
         if given:
             return last or in_utc(anchor.time) <= told.body["time"]
         chain = self._chains[told.body["chain"]]
-        until = max(_moment(line.body["time"]) for line in chain.values())
-        return last and until - _moment(told.body["time"]) > _DYING
+        return last and max(line.moment for line in chain.values()) - told.moment > _DYING
 
     def _agrees(self, where: str, record: CodeExecution | CodeSession, status_sha256: str, line: ReadLine) -> bool:
         said, found = facts_of(record), line.record
@@ -224,13 +245,6 @@ class Records:
     def _order(self, line: ReadLine) -> tuple[int, int]:
         """By which lines of all chains follow each other: clocks may be set back."""
         return (self._ages[line.body["chain"]], line.body["sequence"])
-
-
-def _moment(text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:  # somebody has changed it
-        return datetime.min.replace(tzinfo=UTC)
 
 
 def _refused(chain: Chain) -> dict[int, str]:

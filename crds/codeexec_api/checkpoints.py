@@ -8,6 +8,7 @@ one before it.
 
 import hashlib
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final, NamedTuple, Self, TypeAlias
 
-from codeexec_api.audit import GENESIS, in_utc
-from codeexec_api.audit_findings import Chain, FindingKind, Found
+from codeexec_api.audit import GENESIS, in_utc, is_in_utc
+from codeexec_api.audit_findings import CLOCKS_APART, Chain, FindingKind, Found
 from codeexec_api.signed_note import VerifyingKey
 
 _FORMAT: Final = "codeexec audit checkpoint 1"
@@ -79,7 +80,7 @@ class Checkpoint:
             parts = [one.groups() for one in map(_HEAD.fullmatch, rest.splitlines()) if one]
             heads = tuple(Head(namespace, chain, int(line), *more) for namespace, chain, line, *more in parts)
             checkpoint = cls(origin, int(number), time, previous, heads)
-            if checkpoint.text == text:
+            if checkpoint.text == text and is_in_utc(time):
                 return checkpoint
         first = text.partition("\n")[0]
         raise ValueError(f"it is not a checkpoint that this codeexec knows: {first[:80]!r} (allowed: {_FORMAT!r})")
@@ -221,6 +222,27 @@ def _check_chain(chain: Chain, heads: Sequence[_Seen], covers: _Coverage, found:
         if head.sequence < first and not after and head.time in covers:
             message = f"{told}, which {checkpoint.file}, of {checkpoint.time}, saw, is missing before it"
             return found.say(FindingKind.MISSING, chain[first].where, message)
+    return _check_times(chain, heads, found)
+
+
+def _check_times(chain: Chain, heads: Sequence[_Seen], found: Found) -> None:
+    """What follows a head was written after its first checkpoint was signed, which saw the head as the last line.
+
+    Later checkpoints may repeat a head because the node had dropped what followed. The copy of the log that was signed
+    may have been behind, so it can't be told whether a line that is older was inserted.
+    """
+    numbers = sorted(chain)
+    ends = [*(head.sequence for head, _ in heads[1:]), numbers[-1]]
+    for (head, checkpoint), end in zip(heads, ends, strict=True):
+        signed = datetime.fromisoformat(checkpoint.time)
+        for number in numbers[bisect_right(numbers, head.sequence) : bisect_right(numbers, end)]:
+            line = chain[number]
+            if signed - line.moment > CLOCKS_APART:
+                message = (
+                    f"line {number} of chain {head.chain} is of {line.body['time']}, but {checkpoint.file}, of "
+                    f"{checkpoint.time}, saw line {head.sequence} as the last one"
+                )
+                return found.wonder(FindingKind.MISDATED, line.where, message)
     return None
 
 

@@ -244,6 +244,7 @@ FINDINGS: Final = MappingProxyType(
         FindingKind.REORDERED: "Lines out of order",
         FindingKind.REPEATED: "Line repeated",
         FindingKind.CONFLICTING: "Lines in conflict",
+        FindingKind.MISDATED: "Line misdated",
         FindingKind.BROKEN: "Chain broken",
         FindingKind.MISSING: "Lines missing",
         FindingKind.RECORD_CHANGED: "Record changed",

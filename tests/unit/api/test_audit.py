@@ -3,7 +3,8 @@
 import copy
 import json
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,12 +26,15 @@ from codeexec_api import (
 from codeexec_api.audit import (
     GENESIS,
     AuditEvent,
+    Line,
     Segment,
     canonical,
     digest,
     facts_of,
     log_entry,
+    of_a_deletion,
     of_a_write,
+    of_the_last_one,
     status_digest,
 )
 from codeexec_api.audit_check import Verification, audit_line, read_log, verify
@@ -323,6 +327,68 @@ def test_an_invented_line_is_found(log: str, which: int) -> None:
         )
     elif not last:
         assert FindingKind.CONFLICTING in kinds(found)
+
+
+def the_end_of(world: World, log: str, namespace: str) -> Segment:
+    """The chain of a namespace in this log, to be gone on with by somebody who may append to the log."""
+    texts = [text for text in world.logs[log] if f'"namespace": "{namespace}"' in text]
+    body = json.loads(texts[-1])["audit"]
+    return Segment(body["chain"], namespace, body["operator"], body["sequence"], body["hash"])
+
+
+def test_a_chain_that_goes_on_long_after_another_operator_has_begun_is_found() -> None:
+    world = World()
+    world.start()
+    world.write(named("run-1"), Phase.FAILED)
+    world.now += timedelta(hours=2)
+    taken_over = world.now
+    world.start()
+    world.now += timedelta(days=20)
+    world.write(named("run-2"), Phase.DENIED)
+    ended, log = the_end_of(world, "log-1", "codeexec-sandbox"), world.logs["log-1"]
+    for at, findings in ((taken_over + timedelta(minutes=59), set()), (world.now, {FindingKind.MISDATED})):
+        _, line = ended.append(AuditEvent.CONTINUES, at, of_the_last_one(world.records["run-1"].status.audit))
+        world.logs["log-1"] = [*log, envelope(line)]
+        assert kinds(world.check()) == findings
+    found = world.check(complete=False)
+    assert found.findings == ()
+    assert [(one.kind, one.where) for one in found.notes] == [(FindingKind.MISDATED, "log-1:3")]
+    assert "but another operator has served namespace codeexec-sandbox since 2026-11-21T14:00" in found.notes[0].message
+
+
+@pytest.mark.parametrize("event", [AuditEvent.OPERATOR_STARTED, AuditEvent.RECORD_DELETED])
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"])
+def test_a_forged_time_may_be_the_first_or_the_last_that_there_is(time: str, event: AuditEvent) -> None:
+    world = a_world()
+    deletion = of_a_deletion(world.records.pop("run-3"), "Age")
+    _, line = Segment("f" * 32, "codeexec-sandbox", "1.2.3").append(event, datetime.fromisoformat(time), deletion)
+    world.logs["log-9"] = [envelope(line)]
+    assert world.check().findings
+
+
+def test_an_operator_that_is_made_up_amid_the_time_of_another_is_found() -> None:
+    world = World()
+    world.start()
+    world.write(named("run-1"), Phase.FAILED)
+    world.now += timedelta(days=9)
+    world.write(named("run-2"), Phase.FAILED)
+    deletion = of_a_deletion(world.records.pop("run-1"), "Age")
+    invented = Segment("f" * 32, "codeexec-sandbox", "1.2.3")
+    invented, started = invented.append(AuditEvent.OPERATOR_STARTED, NOW + timedelta(days=4), {})
+    _, deleted = invented.append(AuditEvent.RECORD_DELETED, NOW + timedelta(days=4), deletion)
+    world.logs["log-9"] = [envelope(started), envelope(deleted)]
+    assert kinds(world.check()) == {FindingKind.MISDATED}
+
+
+@pytest.mark.parametrize(
+    "time", ["", "yesterday", "2026-11-21T12:00:00", "2026-11-21T12:00:00Z", "2026-11-21T13:00:00.000000+01:00"]
+)
+def test_a_time_that_no_operator_writes_is_found(time: str) -> None:
+    world = a_world()
+    body = json.loads(world.logs["log-2"][-1])["audit"] | {"time": time}
+    world.logs["log-2"][-1] = json.dumps({"audit": body | {"hash": digest(body)}})
+    found = world.check(complete=False)
+    assert any(one.kind is FindingKind.UNREADABLE and "audit.time is" in one.message for one in found.findings)
 
 
 def test_a_member_that_comes_twice_is_found() -> None:
@@ -620,6 +686,82 @@ def test_a_record_that_the_operator_deleted_is_none_that_is_missing(
     checked = world.check()
     assert (kinds(checked), checked.notes) == (found, ())
     assert checked.gone == ("CodeExecution run-3",)
+
+
+def last_of(line: Line) -> dict[str, Any]:
+    return {"last": {name: line.body[name] for name in ("chain", "sequence", "hash")}}
+
+
+FORGED_DELETIONS: dict[str, Callable[[World, Line], dict[str, Any]]] = {
+    "no last line": lambda _world, _end: {"last": None},
+    "a last line that is none": lambda _world, _end: {"last": {"chain": [], "sequence": {}, "hash": 1}},
+    "the line before the last": lambda world, _end: last_of(audit_line_of(world, "run-3", Phase.RUNNING)),
+    "another hash": lambda _world, end: {"last": last_of(end)["last"] | {"hash": "0" * 64}},
+    "a line that isn't there": lambda _world, end: {"last": last_of(end)["last"] | {"sequence": 99}},
+    "a line of another record": lambda world, _end: last_of(audit_line_of(world, "run-5", Phase.DENIED)),
+    "a line that is not of a status": lambda world, _end: last_of(Line(audit_bodies(world)[0])),
+    "another status": lambda _world, _end: {"statusSHA256": "0" * 64},
+}
+
+
+def audit_bodies(world: World) -> list[Any]:
+    return [body for line in world.lines() if (body := audit_line(line.text))]
+
+
+def audit_line_of(world: World, name: str, phase: Phase) -> Line:
+    told = [one for one in audit_bodies(world) if one.get("record", {}).get("name") == name]
+    return Line(next(one for one in told if one["record"]["phase"] == phase.value))
+
+
+@pytest.mark.parametrize("forged", FORGED_DELETIONS.values(), ids=FORGED_DELETIONS.keys())
+def test_a_line_says_that_the_operator_deleted_a_record_only_if_it_fits_the_last_line_about_it(
+    forged: Callable[[World, Line], dict[str, Any]],
+) -> None:
+    """Who deletes a record and may append to a log can compute hashes, and knows the UID."""
+    world = a_world()
+    ended, end = the_end_of(world, "log-1", "codeexec-sandbox"), audit_line_of(world, "run-3", Phase.SUCCEEDED)
+    honest = of_a_deletion(world.records.pop("run-3"), "Age")
+    _, line = ended.append(AuditEvent.RECORD_DELETED, world.now, {**honest, **forged(world, end)})
+    world.logs["log-1"].append(envelope(line))
+    found = world.check(complete=False)
+    assert [(one.kind, one.where) for one in found.notes] == [(FindingKind.RECORD_MISSING, "CodeExecution run-3")]
+    assert "the line of its deletion, at log-1:" in found.notes[0].message
+    assert kinds(world.check()) == {FindingKind.RECORD_MISSING}
+    _, line = ended.append(AuditEvent.RECORD_DELETED, world.now, honest)
+    world.logs["log-1"][-1] = envelope(line)
+    found = world.check()
+    assert (found.findings, found.notes) == ((), ()), "control"
+
+
+def test_a_line_of_another_namespace_does_not_say_that_the_operator_deleted_a_record() -> None:
+    world = a_world()
+    world.start("codeexec-sandbox", "other")
+    record = world.records.pop("run-3")
+    world.say("other", AuditEvent.RECORD_DELETED, of_a_deletion(record, "Age"))
+    assert kinds(world.check()) == {FindingKind.RECORD_MISSING}
+
+
+def test_a_record_may_be_deleted_as_a_write_without_an_answer_left_it() -> None:
+    world = World()
+    world.start()
+    world.write(named("run-1"), Phase.RUNNING)
+    lost = world.write(named("run-1"), Phase.FAILED, None)
+    status = world.records["run-1"].status.model_copy(update={"phase": Phase.FAILED, "reason": "Failed"})
+    anchored = status.model_copy(update={"audit": lost.anchor})
+    world.records["run-1"] = named("run-1").model_copy(update={"status": anchored})
+    assert world.check().findings == (), "it was written all the same"
+    world.delete("run-1")
+    assert world.check().findings == ()
+
+
+def test_an_operator_of_another_version_may_know_other_fields_of_a_status() -> None:
+    world = a_world()
+    world.start()
+    world.segments = {name: replace(one, operator="1.3.0") for name, one in world.segments.items()}
+    record = world.records.pop("run-3")
+    told = {**of_a_deletion(record, "Age"), "statusSHA256": "0" * 64}
+    world.say("codeexec-sandbox", AuditEvent.RECORD_DELETED, told)
+    assert world.check().findings == ()
 
 
 def test_a_record_that_the_operator_has_yet_to_delete_agrees_with_its_line() -> None:

@@ -1,16 +1,17 @@
 """Signed checkpoints: what hashes alone can't show, because whoever forges can compute them, too."""
 
 import json
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import pytest
-from audit_world import World, a_world, kinds, named
+from audit_world import World, a_world, envelope, kinds, named
 from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import Phase
-from codeexec_api.audit import GENESIS
-from codeexec_api.audit_check import verify
+from codeexec_api.audit import GENESIS, AuditEvent, of_a_deletion
+from codeexec_api.audit_check import Verification, verify
 from codeexec_api.audit_findings import FindingKind
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, checkpoint_files, following
 from codeexec_api.signed_note import SigningKey
@@ -77,6 +78,42 @@ def test_whatever_the_node_still_keeps_of_an_honest_log_has_no_finding(first: in
     kept = {"log-2": world.logs["log-2"][second:]}
     world.logs = {"log-1": world.logs["log-1"][first:], **kept} if both else kept
     assert verify(world.lines(), now=world.now, witness=witness).findings == ()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["sign", "write", "start"]), st.integers(0, 300)), max_size=20))
+def test_whatever_is_signed_and_written_at_whatever_times_an_honest_log_has_no_finding(
+    steps: Sequence[tuple[str, int]],
+) -> None:
+    world, files = World(), {}
+    world.start("codeexec-sandbox", "other")
+    for count, (step, minutes) in enumerate([*steps, ("sign", 0)]):
+        world.now += timedelta(minutes=minutes)
+        if step == "sign":
+            sign(world, files)
+        elif step == "write":
+            world.write(named(f"run-{count}", "other" if minutes % 2 else "codeexec-sandbox"), Phase.DENIED)
+        else:
+            world.start("codeexec-sandbox", "other")
+    found = world.check(witness=Witness(files, KEY.public))
+    assert (found.findings, found.notes) == ((), ())
+
+
+def test_lines_that_the_node_had_dropped_before_they_were_signed_are_no_finding() -> None:
+    """The next checkpoint repeats the head that it knows, hours later."""
+    world, files = World(), {}
+    world.start("codeexec-sandbox", "other")
+    sign(world, files)
+    for namespace in ("other", "codeexec-sandbox"):
+        world.now += timedelta(hours=3)
+        world.write(named(f"run-{namespace}", namespace), Phase.DENIED)
+    world.now += timedelta(hours=3)
+    whole = world.logs["log-1"]
+    world.logs["log-1"] = whole[-1:]
+    sign(world, files)
+    world.logs["log-1"] = whole
+    found = world.check(witness=Witness(files, KEY.public))
+    assert [[head.sequence for head in one.heads] for one in found.checkpoints] == [[1, 1], [2, 1]]
+    assert (found.findings, found.notes) == ((), ())
 
 
 def test_a_namespace_of_which_the_log_shows_nothing_keeps_its_head(world) -> None:
@@ -168,6 +205,40 @@ def test_a_beginning_that_was_taken_out_of_a_log_is_found() -> None:
     assert world.check(complete=False).findings == (), "control: without a checkpoint"
     found = world.check(complete=False, witness=witness)
     assert (kinds(found), found.findings[0].where) == ({FindingKind.MISSING}, "log-1:2")
+
+
+def test_a_deletion_that_is_told_of_afterwards_in_the_chain_of_an_operator_that_ended_is_found() -> None:
+    """The attack: a record is deleted, and a line of its deletion is put at the end of a shipped log of weeks ago."""
+    world, files = World(), {}
+    world.start()
+    world.write(named("run-1"), Phase.FAILED)
+    written, ended = world.now, world.segments["codeexec-sandbox"]
+    world.now += timedelta(hours=9)
+    sign(world, files)
+    world.now += timedelta(hours=1)
+    world.start()
+    logs = world.logs
+    for log in ({"log-2": logs["log-2"]}, logs):
+        world.now += timedelta(weeks=2)
+        world.logs = log
+        sign(world, files)
+    witness = Witness(files, KEY.public)
+    forget = of_a_deletion(world.records.pop("run-1"), "Age")
+    found = world.check(witness=witness)
+    assert kinds(found) == {FindingKind.RECORD_MISSING}, "control: it was deleted"
+
+    def append(at: datetime) -> Verification:
+        _, line = ended.append(AuditEvent.RECORD_DELETED, at, forget)
+        world.logs = {**logs, "log-1": [*logs["log-1"], envelope(line)]}
+        return world.check(witness=witness)
+
+    backdated = append(written + timedelta(hours=7))
+    assert kinds(world.check()) == set(), "control: without a checkpoint it verifies"
+    assert [(one.kind, one.where) for one in backdated.findings] == [(FindingKind.MISDATED, "log-1:3")]
+    assert "but 0000000001.checkpoint, of 2026-11-21T21:00" in backdated.findings[0].message
+    assert backdated.findings[0].message.endswith("saw line 2 as the last one")
+    assert kinds(append(world.now)) == {FindingKind.MISDATED}, "nor is it told of today"
+    assert kinds(append(written + timedelta(hours=9, minutes=30))) == set(), "control: this may have happened"
 
 
 def test_a_chain_that_moved_to_another_namespace_is_found(world, witness) -> None:
