@@ -43,6 +43,7 @@ from executor_client.exceptions import (
     OutputUnavailable,
 )
 from executor_client.runtime.asyncio_tasks import together
+from executor_client.transport.creation import past_quota_races
 from executor_client.transport.kube_api import CORE, KubeApi
 from executor_client.transport.log_lines import lines_of
 from executor_client.transport.output_store import OutputStore
@@ -100,7 +101,8 @@ class Transport(ClusterTransport):
             spec = {"holderIdentity": await self.whoami(), "leaseDurationSeconds": seconds, **renewed}
             lease = {"metadata": {"name": name}, "spec": spec}
             with self._api.errors("create the Lease of this client"):
-                await self._api.request("POST", self._api.path(_LEASES, "leases"), body=lease)
+                leases = self._api.path(_LEASES, "leases")
+                await past_quota_races(lambda: self._api.request("POST", leases, body=lease))
 
     async def delete_lease(self, name: str) -> None:
         """Say that this client is gone.

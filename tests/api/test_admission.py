@@ -19,8 +19,12 @@ TRICKS = {
     "a managed field of four-byte characters": managed({"f:spec": {"f:" + FACE * 5_000: {}}}),
     "a large value of a managed list": managed({"f:spec": {'v:"' + "x" * 20_000 + '"': {}}}),
     "many managed fields": managed({"f:spec": {f"f:{number}": {} for number in range(20_000)}}),
+    "managed fields with short names": managed(
+        {"f:spec": {f"f:{number:x}": {f"f:{one:x}": {} for one in range(80)} for number in range(30)}}
+    ),
     "managed fields at the top": managed({f"f:{number}": {} for number in range(1_000)}),
     "managed fields that are deep": managed(nested(200)),
+    "many managers that apply a field each": managed(*({"f:spec": {"f:x": {}}} for _ in range(100)), operation="Apply"),
     "many managers": managed(*({"f:spec": {f"f:{number}{'x' * 50}": {}}} for number in range(500))),
 }
 PADDING = {name: one for name, one in TRICKS.items() if "managed" in name or "annotations" in name}

@@ -64,7 +64,7 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "create_network_policy": lambda cluster: cluster.create_network_policy(OBJECT),
     "delete_network_policy": lambda cluster: cluster.delete_network_policy(SANDBOX, "run-1"),
     "get_lease": lambda cluster: cluster.get_lease(SANDBOX, "one"),
-    "list_leases": lambda cluster: cluster.list_leases(SANDBOX),
+    "list_leases": lambda cluster: anext(cluster.list_leases(SANDBOX)),
     "delete_lease": lambda cluster: cluster.delete_lease(SANDBOX, "one", "uid"),
     "list_nodes": lambda cluster: cluster.list_nodes(),
     "list_runtime_handlers": lambda cluster: cluster.list_runtime_handlers(),

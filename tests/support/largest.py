@@ -12,18 +12,16 @@ LARGEST_REQUEST = 300 * 1024
 """Bytes of a record before anything has run. docs/scale.md names this number."""
 
 _MANAGED: Object = {
-    "operation": "Update",
     "apiVersion": "codeexec.dev/v1alpha1",
     "fieldsType": "FieldsV1",
     "time": "2026-01-01T00:00:00Z",
 }
 
 
-def managed(*fields: Object) -> Object:
+def managed(*fields: Object, operation: str = "Update") -> Object:
     """Metadata which says that somebody has written these fields: padding, of any size."""
-    return {
-        "managedFields": [_MANAGED | {"manager": f"m{number}", "fieldsV1": one} for number, one in enumerate(fields)]
-    }
+    entry = _MANAGED | {"operation": operation}
+    return {"managedFields": [entry | {"manager": f"m{number}", "fieldsV1": one} for number, one in enumerate(fields)]}
 
 
 def nested(depth: int) -> Object:

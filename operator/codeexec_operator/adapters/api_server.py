@@ -189,14 +189,13 @@ class ApiServer:
             asked["continue"] = token
 
     async def metadata(self, path: str, query: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:
-        """The metadata of all objects of a list: the API server leaves out what they hold."""
-        return await self.list(path, _METADATA, query=query, accept=ONLY_METADATA)
+        """The metadata of all objects of a list, without managedFields: whoever writes an object can put much there."""
+        pages = self.pages(path, _METADATA, query=query, accept=ONLY_METADATA)
+        return [_without_managed_fields(item) async for page in pages for item in page["items"] or ()]
 
-    async def list(
-        self, path: str, limit: int, *, query: Mapping[str, str] | None = None, accept: str = _JSON
-    ) -> list[Mapping[str, Any]]:
+    async def list(self, path: str, limit: int, *, query: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:
         """All objects of a list; it is read page by page."""
-        pages = self.pages(path, limit, query=query, accept=accept)
+        pages = self.pages(path, limit, query=query)
         return [item async for page in pages for item in page["items"] or ()]  # null where there is none
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[tuple[str, Any, int], None]:
@@ -248,6 +247,10 @@ class ApiServer:
         headers = {"Accept": accept}
         await self._credentials.update_params_for_auth(headers, None, ["BearerToken"], "", "", None)
         return headers
+
+
+def _without_managed_fields(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"metadata": {name: value for name, value in item["metadata"].items() if name != "managedFields"}}
 
 
 def _namespace(path: str) -> str:

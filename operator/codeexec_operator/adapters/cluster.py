@@ -5,7 +5,7 @@ is in `api_server`.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -13,7 +13,15 @@ import aiohttp
 
 from codeexec_api import Reason
 from codeexec_api.names import EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SANDBOX_CONTAINER
-from codeexec_operator.adapters.api_server import ONLY_ITS_METADATA, ApiServer, Resource, create, delete, found
+from codeexec_operator.adapters.api_server import (
+    ONLY_ITS_METADATA,
+    ONLY_METADATA,
+    ApiServer,
+    Resource,
+    create,
+    delete,
+    found,
+)
 from codeexec_operator.adapters.contents import Contents
 from codeexec_operator.adapters.records import Records
 from codeexec_operator.core.cluster_view import NodeView, parse_endpoints, parse_node
@@ -168,9 +176,9 @@ class Cluster(Records, Contents):
         lease = await found(self._api.request("GET", _LEASES.path(namespace, name)))
         return (lease.get("spec") or {}) if lease else None
 
-    async def list_leases(self, namespace: str) -> list[Mapping[str, Any]]:
-        """leases: list. Those of the namespace."""
-        return await self._api.list(_LEASES.path(namespace), _AT_A_TIME)
+    def list_leases(self, namespace: str) -> AsyncGenerator[Any, None]:
+        """leases: list. The metadata of those of the namespace, page by page."""
+        return self._api.pages(_LEASES.path(namespace), _AT_A_TIME, accept=ONLY_METADATA)
 
     async def delete_lease(self, namespace: str, name: str, uid: str) -> None:
         """leases: delete. Only the Lease with this UID; a Lease that is gone already is fine."""

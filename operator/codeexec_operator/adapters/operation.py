@@ -27,11 +27,12 @@ from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.resync import resync
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.supervision import Supervisor
-from codeexec_operator.adapters.sweeper import sweep
+from codeexec_operator.adapters.sweeper import LeaseSweeper, sweep
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.adapters.tenants import Tenant, Tenants
 from codeexec_operator.adapters.worker import Context
 from codeexec_operator.core.configuration import Configuration, ConfigurationError, parse_configuration
+from codeexec_operator.core.retention import LEASE_LOOK
 from codeexec_operator.core.shard import Shard
 from codeexec_operator.core.startup import Timing
 from codeexec_operator.settings import Settings
@@ -211,6 +212,8 @@ class Operation:
         again = partial(resync, cluster, namespace, controller, self._context.policies)
         add("look again", again, every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS, tell=tenant.tell("look again"))
         add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS)
+        leases = LeaseSweeper(cluster, namespace)
+        add("leases", leases.look, every=LEASE_LOOK.total_seconds(), after=_FIRST_LOOK_SECONDS)
         self._add_pool(tenant)
 
     async def _serve(self, tenant: Tenant) -> None:

@@ -19,7 +19,6 @@ async def sweep(cluster: Cluster, namespace: str, controller: Controller) -> Non
         [
             _sweep_payloads(cluster, namespace, controller),
             _sweep_outputs(cluster, namespace),
-            _sweep_leases(cluster, namespace),
             _sweep_network_policies(cluster, namespace, controller),
         ]
     )
@@ -41,12 +40,6 @@ async def _sweep_outputs(cluster: Cluster, namespace: str) -> None:
         logger.info("%s/%s: deleted expired output", namespace, name)
 
 
-async def _sweep_leases(cluster: Cluster, namespace: str) -> None:
-    for name, uid in abandoned_leases(await cluster.list_leases(namespace), now()):
-        await cluster.delete_lease(namespace, name, uid)
-        logger.info("%s/%s: deleted the Lease of a client that is gone", namespace, name)
-
-
 async def _sweep_network_policies(cluster: Cluster, namespace: str, controller: Controller) -> None:
     """The worker deletes it when its execution is over; this is for when that did not succeed."""
     for name, uid, execution, owner in owners(await cluster.list_network_policies(namespace)):
@@ -56,3 +49,28 @@ async def _sweep_network_policies(cluster: Cluster, namespace: str, controller: 
         if record is None or record.metadata.uid != owner or record.status.phase.terminal:
             await cluster.delete_network_policy(namespace, name, uid)
             logger.info("%s/%s: deleted the NetworkPolicy of an execution that is over", namespace, name)
+
+
+class LeaseSweeper:
+    """Deletes the Leases of clients that are gone: those that nobody has written between two looks.
+
+    Agents create Leases, so no more than a page of their metadata is held.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster, self._namespace = cluster, namespace
+        self._seen = 0
+        """Resource version of the list at the last look that has succeeded."""
+
+    async def look(self) -> None:
+        """Look once. Two looks have to be `LEASE_LOOK` apart."""
+        version = deleted = 0
+        async for page in self._cluster.list_leases(self._namespace):
+            version = version or int(page["metadata"]["resourceVersion"])
+            seen = self._seen if self._seen <= version else 0  # it is older after etcd was restored from a backup
+            for name, uid in abandoned_leases(page["items"] or (), seen):
+                await self._cluster.delete_lease(self._namespace, name, uid)
+                deleted += 1
+        self._seen = version
+        if deleted:
+            logger.info("%s: deleted %d Leases of clients that are gone", self._namespace, deleted)

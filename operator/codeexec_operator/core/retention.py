@@ -8,8 +8,8 @@ from codeexec_api.names import EXECUTION_LABEL, EXPIRES_ANNOTATION, LEASE_PREFIX
 
 PAYLOAD_MAX_AGE: Final = timedelta(minutes=10)
 """Longer than any execution waits for a pod of its own to start."""
-LEASE_MAX_AGE: Final = timedelta(hours=1)
-"""Far longer than clients take to renew a Lease, because renewTime is by the client's clock."""
+LEASE_LOOK: Final = timedelta(minutes=30)
+"""Between two looks at the Leases of a namespace: far longer than clients take to renew a Lease."""
 
 
 def orphaned_payloads(
@@ -35,13 +35,19 @@ def expired_outputs(config_maps: Iterable[Mapping[str, Any]], now: datetime) -> 
     ]
 
 
-def abandoned_leases(leases: Iterable[Mapping[str, Any]], now: datetime) -> list[tuple[str, str]]:
-    """Name and UID of each Lease of a client that was not renewed for `LEASE_MAX_AGE`."""
+def abandoned_leases(leases: Iterable[Mapping[str, Any]], seen: int) -> list[tuple[str, str]]:
+    """Name and UID of each Lease of a client that nobody has written since an earlier look.
+
+    No time in a Lease counts: it is by the clock of a client, who may put any time there.
+
+    Args:
+        leases: with their metadata.
+        seen: resource version of the list at that look; 0 if there was none.
+    """
     return [
         (meta["name"], meta["uid"])
-        for meta, spec in ((lease["metadata"], lease.get("spec") or {}) for lease in leases)
-        if meta["name"].startswith(LEASE_PREFIX)
-        and _over(spec.get("renewTime") or meta["creationTimestamp"], now - LEASE_MAX_AGE)
+        for meta in (lease["metadata"] for lease in leases)
+        if meta["name"].startswith(LEASE_PREFIX) and int(meta["resourceVersion"]) <= seen
     ]
 
 

@@ -212,6 +212,7 @@ REFUSED = {
     "removed value": (["--set", "policy.maxBlocks=null"], "/policy': missing property 'maxBlocks'"),
     "no pods": (["--set", "resourceQuota.pods=0"], "/resourceQuota/pods'"),
     "no ConfigMap but Kubernetes' own": (["--set", "resourceQuota.configMaps=1"], "/resourceQuota/configMaps'"),
+    "no Lease": (["--set", "resourceQuota.leases=0"], "/resourceQuota/leases'"),
     "unknown quota": (["--set", "resourceQuota.gpus=1"], "/resourceQuota': additional properties 'gpus'"),
     "crds as a switch": (["--set", "crds=false"], "/crds'"),
     "unknown log level": (["--set", "operator.logLevel=trace"], "/operator/logLevel'"),

@@ -54,18 +54,29 @@ def test_outputs_go_when_their_time_is_over(annotations: dict[str, str] | None, 
     assert expired_outputs([an_output(annotations)], NOW) == expected
 
 
+WRITTEN = 1000
+"""Resource version of a Lease in which a client may say any time."""
+
+
 @pytest.mark.parametrize(
-    ("name", "age", "abandoned"),
+    ("name", "seen", "abandoned"),
     [
-        ("codeexec-client-1", 3_599, False),
-        ("codeexec-client-1", 3_600, True),
-        ("another", 3_600, False),
+        ("codeexec-client-1", 0, False),
+        ("codeexec-client-1", WRITTEN - 1, False),
+        ("codeexec-client-1", WRITTEN, True),
+        ("codeexec-client-1", 10 * WRITTEN, True),
+        ("another", WRITTEN, False),
     ],
+    ids=["first look", "written since", "not written since", "of long ago", "no client's"],
 )
-def test_leases_that_no_client_renews(name: str, age: float, abandoned: bool) -> None:
-    meta = {"name": name, "uid": SECRET_UID, "creationTimestamp": (NOW - seconds(9_999)).isoformat()}
-    lease = {"metadata": meta, "spec": {"renewTime": (NOW - seconds(age)).isoformat()}}
-    assert abandoned_leases([lease], NOW) == ([(name, SECRET_UID)] if abandoned else [])
+@pytest.mark.parametrize("renewed", ["9999-12-31T23:59:59.999999Z", "2001-01-01T00:00:00.000000Z", ""])
+def test_leases_that_nobody_writes_go_whatever_time_they_tell(
+    name: str, seen: int, abandoned: bool, renewed: str
+) -> None:
+    """A client's clock may be wrong, and its Lease may say any time."""
+    meta = {"name": name, "uid": SECRET_UID, "resourceVersion": str(WRITTEN), "creationTimestamp": renewed}
+    lease = {"metadata": meta, "spec": {"renewTime": renewed}}
+    assert abandoned_leases([lease], seen) == ([(name, SECRET_UID)] if abandoned else [])
 
 
 def test_the_execution_that_a_network_policy_was_made_for() -> None:
