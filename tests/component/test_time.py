@@ -49,6 +49,12 @@ async def test_output_whose_time_is_over_is_deleted_and_the_record_stays(hurried
         await in_thread(drop_policy, admin)
 
 
+async def test_the_leases_of_clients_are_looked_at(hurried, stage):
+    looks = Match("list", "leases", namespace=SANDBOX)
+    await in_thread(wait_for, "a look at the Leases", lambda: stage.proxy.seen(looks))
+    assert {one.call.query["limit"] for one in stage.proxy.seen(looks)} == {"100"}
+
+
 async def test_a_session_ends_when_nothing_has_run_in_it_for_so_long(hurried, client, asking, admin):
     session = await client.open_session(asking(), idle_timeout_seconds=60, outlives_client=True, wait=True)
     status = await in_thread(wait_for, "the session to end", lambda: ended_session(admin, session.name))

@@ -212,8 +212,8 @@ class Operation:
         again = partial(resync, cluster, namespace, controller, self._context.policies)
         add("look again", again, every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS, tell=tenant.tell("look again"))
         add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS)
-        leases = LeaseSweeper(cluster, namespace)
-        add("leases", leases.look, every=LEASE_LOOK.total_seconds(), after=_FIRST_LOOK_SECONDS)
+        leases = LeaseSweeper(cluster, namespace)  # whose first look deletes nothing
+        add("leases", leases.look, every=LEASE_LOOK.total_seconds(), after=_FIRST_LOOK_SECONDS / 2)
         self._add_pool(tenant)
 
     async def _serve(self, tenant: Tenant) -> None:
