@@ -24,7 +24,8 @@ In:   each message has "epoch": [leader, connection]; after one of a higher epoc
           unless the pod is to be used again: see `reset.py`
 Out:  {"ready": true, "layers": [...], "egress": [{"name", "address", "port", "protocol", "answered"}], "kernel": bool,
        "bootId", "userNamespace": bool, "job": id|null, "used": bool}
-          what the pod sees of its isolation; job: the one that runs, or that was not acknowledged; used: any was begun
+          what the pod sees of its isolation; job: the one that runs, or that was not acknowledged; used: any was begun,
+          or a file was put
       {"resumed": id}                        the frames that were asked for follow
       {"resumed": id, "missing": "NeverBegun"|"Forgotten"|"Overflowed"}        or not, and why: the job was never begun
           here, another was begun since, or there were more than `frames.py` keeps
@@ -92,6 +93,8 @@ class Pod:
         self.nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.standby = Standby(self.children, confinement, ENVIRONMENT, self.nothing)
         self.reset = Reset(self.children, self.nothing)
+        self.used = False
+        """Whether a file was put, or a job was begun: the pod is for nobody else."""
         self._report = report
 
     def confinement_for(self, egress):
@@ -114,7 +117,7 @@ class Pod:
         if kernel:
             kernel = self.start_kernel(message["pids"], message["memoryBytes"], lambda: self.commands.cancels)[0]
         self._say_ready(message, kernel, None)
-        if not self.frames.any_begun and not message.get("kernel") and not self.standby.waits:
+        if not self.used and not message.get("kernel") and not self.standby.waits:
             self.reset.remember()
         if "pids" in message and not message.get("kernel") and not message.get("egress"):
             self.standby.prepare(message["pids"], message["memoryBytes"])
@@ -134,7 +137,7 @@ class Pod:
     def _say_ready(self, message, kernel, job):
         egress = message.get("egress")
         layers = {"layers": self.confinement_for(egress).layers()} if egress else {}
-        send(ready=True, **{**self._report, **layers}, kernel=kernel, job=job, used=self.frames.any_begun)
+        send(ready=True, **{**self._report, **layers}, kernel=kernel, job=job, used=self.used)
 
 
 def serve(pod):
@@ -145,8 +148,10 @@ def serve(pod):
             upload = workspace.Upload()  # whoever asks begins anew
             pod.get_ready(message)
         elif "put" in message:
+            pod.used = True
             upload.put(message["put"], message["data"], message["append"], message.get("mode"))
         elif "blocks" in message:
+            pod.used = True
             upload.finish()
             if run_job(message, upload.problem, pod) and not message["session"] and not _goes_on(message, pod):
                 break

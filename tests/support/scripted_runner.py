@@ -186,7 +186,7 @@ class ScriptedRunner:
             egress = [{**target, "answered": False} for target in self._targets]
             facts = {"layers": sorted(LAYERS), "egress": egress, "userNamespace": True}
             facts["bootId"] = self._script.boot_id
-            facts |= {"job": next(iter(self._running), None), "used": bool(self._frames)}
+            facts |= {"job": next(iter(self._running), None), "used": bool(self._frames or self._files)}
             self._script.kernels += bool(message["kernel"])
             self._send({"ready": True, **facts, "kernel": bool(message["kernel"])})
         elif "resume" in message:

@@ -134,7 +134,7 @@ def _look_at(
     if isinstance(connected, Plan):
         act = AttachMember(name) if connected.actions else None
         return act, min(connected.wake_at or old_at, old_at)
-    if connected[1].used:  # by an execution that is gone
+    if connected[1].used:  # by an execution or a session that is gone
         return DropMember(name)
     if member.proven:
         return _ping(name, sandbox.runner, silent_since, now, timing, old_at)

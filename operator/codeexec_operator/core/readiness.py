@@ -29,7 +29,7 @@ class Readiness:
     job: str | None = None
     """The job that runs there, or that was not acknowledged yet."""
     used: bool = False
-    """True if any job was begun there."""
+    """True if a file was put there, or any job was begun."""
 
 
 def readiness(frame: Mapping[str, Any]) -> Readiness:

@@ -16,6 +16,16 @@ def test_files_are_written_before_the_first_block(run: Any, sandbox: Any) -> Non
     assert (sandbox.workspace / "empty").read_bytes() == b""
 
 
+def test_a_pod_that_got_a_file_and_no_job_is_reported_as_used(session: Any) -> None:
+    """The operator may have ended between the two: whoever gets the pod then would find the file."""
+    report = {"report": True, "kernel": False}
+    session.say(report)
+    assert session.hear("ready").frames[-1]["used"] is False, "control"
+    session.say({"put": "secret", "data": "c2VjcmV0", "append": False}, report)
+    assert session.hear("ready").frames[-1]["used"] is True
+    assert session.run("print(open('secret').read())").text() == "secret\n", "and finds it"
+
+
 def test_a_block_is_written_under_its_path(run: Any, sandbox: Any) -> None:
     report = run({"path": "pkg/main.py", "code": "print(__file__.endswith('pkg/main.py'))"})
     assert report.text() == "True\n"
