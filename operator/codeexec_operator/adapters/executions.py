@@ -147,7 +147,7 @@ class ExecutionWorker(PodWorker):
         facts = self._code.facts
         if self._code.told:
             facts["payload"] = None
-        elif self._seen.payload is not None and (policy := self.context.policies.known(self.meta.namespace)):
+        if policy := self.context.policies.known(self.meta.namespace):
             facts |= {"policy": policy, "policy_source": self.context.policies.source(self.meta.namespace)}
         self._seen = replace(
             self._seen,

@@ -79,18 +79,16 @@ class Policies:
         self._learn(raw["metadata"]["namespace"], None if deleted else raw, _version(raw))
 
     async def read_again(self, namespace: str) -> bool:
-        """Read what is known already: a watch that had to begin anew doesn't tell what went meanwhile.
+        """Read it before a namespace is watched, and again: a watch that had to begin anew doesn't tell what went.
 
         Returns:
-            True if it turned out to be another one.
+            True if it is another one than was known.
         """
         before = self._known.get(namespace)
-        if before is None:
-            return False
         raw = await self._cluster.get_policy(namespace)
-        if self._known.get(namespace) is not before or parse_policy(raw) == before.policy:
+        if self._known.get(namespace) is not before or (before and parse_policy(raw) == before.policy):
             return False
-        self._known[namespace] = _Known(_version(raw) or before.version, parse_policy(raw))
+        self._known[namespace] = _Known(_version(raw) or (before.version if before else 0), parse_policy(raw))
         return True
 
     def _learn(self, namespace: str, raw: Mapping[str, Any] | None, version: int) -> None:
