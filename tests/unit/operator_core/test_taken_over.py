@@ -1,0 +1,72 @@
+"""What a leader finds that it did not begin itself is treated as the leader before would have treated it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+from factories import IMAGE, a_pod, a_policy, a_sandbox, a_transcript, an_execution, output, seconds
+from played_cluster import PlayedCluster
+from played_context import a_context, a_register
+
+from codeexec_api import Phase
+from codeexec_operator.adapters.executions import ExecutionWorker
+from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.worker import now
+from codeexec_operator.core.output_place import CONFIG_MAPS
+
+POLICY = {
+    "metadata": {"name": "default", "namespace": "box", "resourceVersion": "7"},
+    "spec": {"images": [IMAGE], "podTTLSeconds": 600},
+}
+
+
+async def test_the_policy_is_known_before_anything_of_its_namespace_is_heard_of() -> None:
+    """The operator reads it before it watches. A request reads it, too, but that of code that runs is not read again."""
+
+    async def get_policy(_: str) -> Any:
+        return POLICY
+
+    cluster: Any = SimpleNamespace(get_policy=get_policy)
+    policies = Policies(cluster, a_policy(), "")
+    assert policies.known("box") is None, "control"
+    assert await policies.read_again("box")
+    known: Any = policies.known("box")
+    assert known.pod_ttl_seconds == 600
+
+
+@asynccontextmanager
+async def found(phase: Phase, status: dict[str, Any] | None = None, **context: Any) -> AsyncIterator[ExecutionWorker]:
+    """An execution that another leader began, in a namespace with a policy of its own."""
+    own = a_policy(podTTLSeconds=600, outputTTLSeconds=60)
+    policies = SimpleNamespace(default=a_policy(), known=lambda _: own, source=lambda _: "its own")
+    execution = an_execution(phase=phase, status=status)
+    parts = a_context(PlayedCluster(execution), policies=policies, **context)
+    worker = ExecutionWorker(parts, execution, a_register(), lambda _: None)
+    worker.task.cancel()
+    yield worker
+    await asyncio.gather(worker.task, return_exceptions=True)
+
+
+async def test_output_of_code_that_runs_stays_as_long_as_the_policy_of_its_namespace_says() -> None:
+    stored: list[datetime] = []
+
+    async def create_output(_: Any, __: Any, expires_at: datetime) -> None:
+        stored.append(expires_at)
+
+    outputs = SimpleNamespace(place=CONFIG_MAPS, create_output=create_output)
+    async with found(Phase.RUNNING, outputs=outputs) as worker:
+        worker._decide()
+        worker._code.transcript = a_transcript(output("x" * 100_000))
+        assert await worker._code.shorten()
+    [expires_at] = stored
+    assert expires_at - now() < seconds(61)
+
+
+async def test_a_finished_pod_stays_as_long_as_the_policy_of_its_namespace_says() -> None:
+    finished_at = now()
+    async with found(Phase.SUCCEEDED, {"finishedAt": finished_at}) as worker:
+        worker.sandbox = a_sandbox(pod=a_pod(running=False, terminated="Completed"))
+        assert worker._decide().wake_at == finished_at + seconds(600)
