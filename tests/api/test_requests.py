@@ -15,7 +15,7 @@ from faults import Answer, Cut, Lose, Stall, WatchError
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import SandboxPoolSpec
+from codeexec_api import Phase, SandboxPoolSpec
 from codeexec_api.names import EXECUTION_PLURAL
 from codeexec_operator.adapters import api_server
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS, ApiServer, Resource
@@ -75,6 +75,7 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "write_leadership": lambda cluster: cluster.write_leadership(SYSTEM, "one", LeaseRecord("me", 1, 15, "", "")),
     "get_service_targets": lambda cluster: cluster.get_service_targets(SYSTEM, "codeexec-canary"),
     "list_unfinished": lambda cluster: cluster.list_unfinished(SANDBOX),
+    "in_phase": lambda cluster: anext(cluster.in_phase(EXECUTION_PLURAL, SANDBOX, Phase.RUNNING)),
     "pods_in_use": lambda cluster: cluster.pods_in_use(SANDBOX),
     "keys_of_unfinished": lambda cluster: cluster.keys_of_unfinished(SANDBOX),
     "list_pod_metadata": lambda cluster: cluster.list_pod_metadata(SANDBOX),

@@ -1,26 +1,29 @@
 """Operator, API server and etcd go and come back: nothing runs twice, every record ends, and work goes on."""
 
 import asyncio
+import itertools
 import signal
-from datetime import datetime
+from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from api_calls import Match
 from cluster_tools import TERMINAL, wait_for
 from component_stage import RUNNING, in_thread
-from faults import Answer, Cut, Stall
+from faults import Answer, Cut, Delay, Stall
 
-from codeexec_api.names import EXECUTION_PLURAL
+from codeexec_api.names import EXECUTION_PLURAL, EXPIRES_ANNOTATION
 from executor_client import CodeExecError, ExecutionLost, ExecutionNotStarted, PreparedBlock
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 CREATE_POD = Match("create", "pods")
 BOUND = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Starting")
 ENDED = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Succeeded")
+KOPF_LISTS_AT_A_TIME = 20
 
 
-def waiting_at(gate: str) -> tuple[PreparedBlock, ...]:
-    return (PreparedBlock("python", f'wait("{gate}")\nprint("done")'.encode()),)
+def waiting_at(gate: str, first: str = "") -> tuple[PreparedBlock, ...]:
+    return (PreparedBlock("python", f'{first}wait("{gate}")\nprint("done")'.encode()),)
 
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["ends later", "ends meanwhile"])
@@ -80,6 +83,47 @@ async def test_a_session_goes_on_when_the_operator_went(operator, stage, client,
         assert (await session.execute(HELLO)).output == "hello\n"
     for record in stage.records(agent=agent):
         stage.ran_once(record)
+
+
+async def test_the_result_of_code_that_ended_is_taken_up_before_the_next_code_of_its_session_starts(
+    operator, stage, client, asking, agent, monkeypatch
+):
+    """A runner forgets what it has said of a job when the next begins, and long lists come in pages."""
+    names = itertools.chain(["f"], map("{:03}".format, itertools.count()))
+    monkeypatch.setattr("executor_client.client.running.secrets", SimpleNamespace(token_hex=lambda _: next(names)))
+    async with await client.open_session(asking(), wait=True) as session:
+        running = asyncio.create_task(session.execute(waiting_at(agent)))
+        await stage.script.reached(agent, running)
+        queued = [await client.submit(HELLO, asking(), session=session.name) for _ in range(KOPF_LISTS_AT_A_TIME + 5)]
+        await in_thread(operator.kill)
+        stage.script.open(agent)
+        later_pages = Match("list", EXECUTION_PLURAL, where=lambda call: "continue" in call.query)
+        with stage.proxy.fault(later_pages, Delay(5), times=1) as rule:
+            await in_thread(operator.start)
+            await rule.hit()
+            assert {(await one.result()).output for one in queued} == {"hello\n"}
+        assert (await running).output == "done\n"
+    for record in stage.records(agent=agent):
+        stage.ran_once(record)
+
+
+async def test_output_of_code_that_runs_through_a_restart_stays_as_long_as_its_namespaces_policy_says(
+    operator, stage, client, asking, agent, admin, stack
+):
+    policy = stage.a_policy(outputTTLSeconds=600)
+    stack.callback(admin.delete, "executionpolicy", "default", wait=True)
+    await in_thread(admin.apply, policy)
+    running = asyncio.create_task(client.execute(waiting_at(agent, "fill(800_000)\n"), asking()))
+    await stage.script.reached(agent, running)
+    await in_thread(operator.kill)
+    stage.script.open(agent)
+    await in_thread(operator.start)
+    assert len((await running).output) > 800_000
+    record = stage.record(agent)
+    [part, *_] = record["status"]["outputRefs"]
+    kept = await in_thread(admin.get, "configmap", part["name"])
+    expires_at = datetime.fromisoformat(kept["metadata"]["annotations"][EXPIRES_ANNOTATION])
+    assert expires_at < datetime.fromisoformat(record["status"]["startedAt"]) + timedelta(seconds=3600)
 
 
 @pytest.mark.suspect

@@ -219,8 +219,8 @@ class ScriptedRunner:
             self._send({"reset": uid, **rows})
 
     def _resume(self, uid: str, start: int) -> None:
-        if uid not in self._frames:
-            self._send({"resumed": uid, "missing": "NeverBegun"})
+        if uid not in self._frames or uid != next(reversed(self._frames)):
+            self._send({"resumed": uid, "missing": "Forgotten" if uid in self._frames else "NeverBegun"})
             return
         self._send({"resumed": uid})
         for frame in self._frames[uid][start:]:

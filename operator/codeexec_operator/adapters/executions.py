@@ -63,6 +63,8 @@ class ExecutionWorker(PodWorker):
         self._request = RequestReader(self, lambda: self._seen)
         self.approvals = Approvals(self)
         self._code = CodeRun(self, lambda: self._seen)
+        if self.place.started:  # in line before all that wait: a runner forgets a job when the next one begins
+            self.place.step()
 
     # --- what others ask ---
 

@@ -8,7 +8,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final
 
-from codeexec_api.names import DEFAULT_POOL
+from codeexec_api import Phase, SessionPhase
+from codeexec_api.names import DEFAULT_POOL, EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_api.policy import cluster_policy
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
@@ -217,13 +218,23 @@ class Operation:
         self._add_pool(tenant)
 
     async def _serve(self, tenant: Tenant) -> None:
-        """Until it fails. It is asked first, because that costs less than a watch where there are no rights."""
-        self._context.audit.begin(tenant.namespace)
-        await self._cluster.ready(tenant.namespace)
-        if await self._context.policies.read_again(tenant.namespace):
-            self.controller.policy_changed(tenant.namespace)
+        """Until it fails. It is asked first, because that costs less than a watch where there are no rights.
+
+        What governs all the rest is known before that is heard of: the policy, and what runs in sessions.
+        """
+        cluster, namespace = self._cluster, tenant.namespace
+        self._context.audit.begin(namespace)
+        await cluster.ready(namespace)
+        if await self._context.policies.read_again(namespace):
+            self.controller.policy_changed(namespace)
+        async for session in cluster.in_phase(SESSION_PLURAL, namespace, SessionPhase.READY):
+            await self.controller.turn(session)
+            self.controller.on_session(session, deleted=False)
+        async for execution in cluster.in_phase(EXECUTION_PLURAL, namespace, Phase.RUNNING):
+            await self.controller.turn(execution)
+            self.controller.on_execution(execution, deleted=False)
         tenant.tell("watch")(None)
-        await self._watch(self, tenant.namespace)
+        await self._watch(self, namespace)
 
     def _add_pool(self, tenant: Tenant) -> None:
         """The pool that it has to begin with. What becomes of it then is its owner's affair."""

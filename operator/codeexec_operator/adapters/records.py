@@ -60,7 +60,7 @@ UNFINISHED, _FINISHED = (
 )
 """Field selectors: records that are over are many, and some are large."""
 _AT_A_TIME: Final = 20
-"""Unfinished executions that are listed at a time."""
+"""Unfinished executions and sessions that are listed at a time."""
 _ROWS: Final = 50
 """Rows that are listed at a time: the API server reads the objects for them, and they may be large."""
 _APPROVALS_OF_ONE: Final = 500
@@ -118,6 +118,15 @@ class Records:
         pages = self._api.pages(_EXECUTIONS.path(namespace), _AT_A_TIME, query=query)
         sealed = [execution["spec"].get("sealedPayload") async for page in pages for execution in page["items"] or ()]
         return {payload["keyName"] for payload in sealed if payload}
+
+    async def in_phase(
+        self, plural: str, namespace: str, phase: Phase | SessionPhase
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
+        """codeexecutions, codesessions: list. Those of a phase in which each has a pod, so they are not many."""
+        query = {"fieldSelector": f"status.phase={phase.value}"}
+        async for page in self._api.pages(Resource(_API, plural).path(namespace), _AT_A_TIME, query=query):
+            for record in page["items"] or ():
+                yield record
 
     async def pods_in_use(self, namespace: str) -> set[str]:
         """codeexecutions, codesessions: list. Names of the pods of code that runs, and of sessions that aren't over."""

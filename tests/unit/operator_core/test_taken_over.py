@@ -7,11 +7,23 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
-from factories import IMAGE, a_pod, a_policy, a_sandbox, a_transcript, an_execution, output, seconds
+from factories import (
+    IMAGE,
+    SESSION_REF,
+    a_pod,
+    a_policy,
+    a_sandbox,
+    a_session,
+    a_transcript,
+    an_execution,
+    output,
+    seconds,
+)
 from played_cluster import PlayedCluster
 from played_context import a_context, a_register
 
-from codeexec_api import Phase
+from codeexec_api import CodeExecution, CodeSession, Phase, SessionPhase
+from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.worker import now
@@ -23,8 +35,12 @@ POLICY = {
 }
 
 
+def raw_of(record: CodeExecution | CodeSession) -> dict[str, Any]:
+    return record.model_dump(mode="json", by_alias=True)
+
+
 async def test_the_policy_is_known_before_anything_of_its_namespace_is_heard_of() -> None:
-    """The operator reads it before it watches. A request reads it, too, but that of code that runs is not read again."""
+    """It is read before the watch begins. What a request reads does not count: that of code that runs is not read."""
 
     async def get_policy(_: str) -> Any:
         return POLICY
@@ -70,3 +86,15 @@ async def test_a_finished_pod_stays_as_long_as_the_policy_of_its_namespace_says(
     async with found(Phase.SUCCEEDED, {"finishedAt": finished_at}) as worker:
         worker.sandbox = a_sandbox(pod=a_pod(running=False, terminated="Completed"))
         assert worker._decide().wake_at == finished_at + seconds(600)
+
+
+async def test_code_that_runs_is_in_line_before_any_that_is_heard_of_later() -> None:
+    """The runner may have ended it, and forgets it when the next one begins."""
+    execution = an_execution(phase=Phase.RUNNING, **SESSION_REF)
+    controller = Controller(a_context(PlayedCluster(execution)))
+    controller.on_session(raw_of(a_session(phase=SessionPhase.READY)), deleted=False)
+    controller.on_execution(raw_of(execution), deleted=False)
+    [session] = controller._sessions
+    [runs] = controller._executions
+    assert session._queue.first is runs.place
+    await controller.stop()
