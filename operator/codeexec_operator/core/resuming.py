@@ -9,11 +9,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from codeexec_api import Event, Reason, records
-from codeexec_api.phases import SessionPhase
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import AdoptPod, Plan, ReadApprovals, ReadPod, ReadRequest, ResumeCode, StartCode
 from codeexec_operator.core.approving import lapsed_approval, look_at_code
-from codeexec_operator.core.observed import FrameStream, Observed, PodLink
+from codeexec_operator.core.observed import FrameStream, Observed
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.record import finish
@@ -65,10 +64,9 @@ def _in_own_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:
     runner = seen.sandbox.runner
     if ending := startup.unreachable(runner, now, timing):
         return finish(seen, now, ending)
-    answer_by = startup.answer_by(runner, timing)
-    if answer_by and now >= answer_by:
-        return finish(seen, now, _lost(f"the runner did not answer within {timing.start_timeout:g} s"))
-    connected = startup.connect(seen.sandbox, now, timing, answer_by)
+    if silent := startup.unanswered(runner, now, timing):
+        return finish(seen, now, _lost(silent))
+    connected = startup.connect(seen.sandbox, now, timing, startup.answer_by(runner, timing))
     if isinstance(connected, Plan):
         return connected
     return Plan(actions=(ResumeCode(), *_adopt(seen, now, timing)))
@@ -87,9 +85,7 @@ def _in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if view is None:
         gone = Ending(Event.VANISHED, None, "the session was deleted while the code ran")
         return look_for_session(seen, now, timing, gone)
-    runner = view.sandbox.runner
-    ready = view.session.status.phase is SessionPhase.READY and runner.ready and runner.link is PodLink.OPEN
-    return Plan(actions=(ResumeCode(),)) if ready else Plan()  # the session sees to it that it comes
+    return Plan(actions=(ResumeCode(),)) if startup.takes_code(view) else Plan()  # the session sees to it that it comes
 
 
 def _hand_over_again(seen: Observed, now: datetime, timing: Timing) -> Plan:

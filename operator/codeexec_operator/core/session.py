@@ -280,9 +280,8 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
         return Ending(Event.FAULT, None, seen.unresponsive)
     if seen.sandbox.runner.problem:
         return Ending(Event.FAULT, None, seen.sandbox.runner.problem)
-    answer_by = startup.answer_by(seen.sandbox.runner, timing)
-    if answer_by and now >= answer_by:
-        return Ending(Event.FAULT, None, f"the runner did not answer within {timing.start_timeout:g} s")
+    if silent := startup.unanswered(seen.sandbox.runner, now, timing):
+        return Ending(Event.FAULT, None, silent)
     if startup.was_taken(seen.sandbox):
         return Ending(Event.VANISHED, None, startup.taken(seen.sandbox, ""))
     if ending := startup.unreachable(seen.sandbox.runner, now, timing):

@@ -31,7 +31,7 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.image_trust import unverified
 from codeexec_operator.core.isolation import insufficient, unobtainable
-from codeexec_operator.core.observed import Observed, PodLink, PodView, PoolView, SessionView
+from codeexec_operator.core.observed import Observed, PodView, PoolView, SessionView
 from codeexec_operator.core.outcome import Ending, Proven, recordable, waits_no_more, with_condition
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish, knowing, moved, waiting_no_more
@@ -281,9 +281,7 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return look_for_session(seen, now, timing, Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message))
     if ending := session_over(view):
         return finish(seen, now, ending)
-    runner = view.sandbox.runner
-    ready = view.session.status.phase is SessionPhase.READY and runner.ready and runner.link is PodLink.OPEN
-    if not view.turn or not ready:
+    if not view.turn or not startup.takes_code(view):
         return _wait_for_session(seen, view, now, timing)
     if plan := _without_payload(seen, now):
         return plan

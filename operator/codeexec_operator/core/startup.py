@@ -17,6 +17,7 @@ from codeexec_api import (
     PodLimits,
     PodRequests,
     Reason,
+    SessionPhase,
     condition,
     find_condition,
 )
@@ -24,7 +25,7 @@ from codeexec_operator.core.actions import Attach, DeletePod, Plan
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import explain, judge
 from codeexec_operator.core.isolation import USER_NAMESPACE, awaits_node, insufficient, look_at
-from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.observed import PodLink, PodView, PolicyProblem, RunnerView, Sandbox, SessionView
 from codeexec_operator.core.outcome import Ending, Proven, recordable
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.manifests.pod import PodParts
@@ -246,6 +247,12 @@ def answer_by(runner: RunnerView, timing: Timing) -> datetime | None:
     return runner.asked_at + timedelta(seconds=timing.start_timeout)
 
 
+def unanswered(runner: RunnerView, now: datetime, timing: Timing) -> str:
+    """What to say of a runner that was asked for its report, and did not give it in time; empty if there is time."""
+    late_at = answer_by(runner, timing)
+    return f"the runner did not answer within {timing.start_timeout:g} s" if late_at and now >= late_at else ""
+
+
 def evicted(what: str, pod: PodView, limits: PodLimits) -> str:
     """How something ended that the kubelet evicted, though its node had room."""
     limit = f"spec.limits.ephemeralStorage ({limits.ephemeral_storage})"
@@ -258,6 +265,11 @@ def evicted(what: str, pod: PodView, limits: PodLimits) -> str:
 def has_reported(sandbox: Sandbox) -> bool:
     """True if the runner is ready, and can be given code at this moment."""
     return sandbox.runner.ready is not None and sandbox.runner.link is PodLink.OPEN
+
+
+def takes_code(view: SessionView) -> bool:
+    """True if the session is ready, and code can be handed to its runner at this moment."""
+    return view.session.status.phase is SessionPhase.READY and has_reported(view.sandbox)
 
 
 def late(sandbox: Sandbox, timing: Timing) -> Ending:
