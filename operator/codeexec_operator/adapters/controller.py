@@ -112,7 +112,7 @@ class Controller:
         if (pool := parse_or_log(SandboxPool.parse, raw)) is None:
             return
         if worker:
-            worker.observe_pool(pool)
+            worker.observe(pool)
             return
         self._pools.add(
             PoolWorker(

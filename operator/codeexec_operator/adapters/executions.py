@@ -110,6 +110,8 @@ class ExecutionWorker(PodWorker):
             self._seen = replace(self._seen, payload=hold(payload, waits=may_wait(record)))
         if self.phase is before:
             return
+        if self.phase is Phase.RUNNING and not record.spec.session_ref:
+            self.place.is_in(record.status.pod_name)
         if self.phase is Phase.APPROVED:  # its session may have ended meanwhile
             self._seen = replace(self._seen, payload=None, session=None)
         if self.phase.terminal:
@@ -220,7 +222,11 @@ class ExecutionWorker(PodWorker):
             await all_of([self._act(action) for action in adoptions])
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
-        written = await self.context.recorder.write_execution(self._seen.execution, status)
+        try:
+            written = await self.context.recorder.write_execution(self._seen.execution, status)
+        except Exception as error:
+            self.recheck_unless_refused(error)
+            raise
         self._seen = replace(self._seen, recorded_at=now())
         self._take_in(newer(written, self._seen.execution))
 
@@ -276,12 +282,8 @@ class ExecutionWorker(PodWorker):
             facts["payload"] = hold(facts["payload"], waits=True)
         self._know(**facts)
 
-    async def _refresh(self) -> None:
-        current = await self.context.cluster.get_execution(self.meta.namespace, self.meta.name)
-        if current is None or current.metadata.uid != self.uid:
-            self.observe_deletion()
-        else:
-            self._take_in(current)
+    async def _get(self) -> CodeExecution | None:
+        return await self.context.cluster.get_execution(self.meta.namespace, self.meta.name)
 
     async def _end(self) -> None:
         self._code.over()

@@ -68,6 +68,16 @@ class PoolClaimant:
             pool.claims.discard(pod.pod_name)
             pool.leave(self, pod)
 
+    def is_in(self, pod: str) -> None:
+        """The record says where it is: that counts, whatever it has got since. What was written may come late."""
+        if pod == self._worker.pod_name:
+            return
+        self.give_back()
+        if self._pool:
+            self._pool.leave(self, None)
+        self._pool = None
+        self._has(pod, Sandbox(), None)
+
     def _has_none(self) -> None:
         """Its pod, if it gets another one, is its own."""
         self._claimed = None

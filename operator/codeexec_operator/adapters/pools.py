@@ -64,12 +64,12 @@ class PoolWorker(Worker):
         self._starts, self._rooms, self._forget, self._opened = starts, rooms, forget, opened
         super().__init__(context, pool.metadata)
 
-    def observe_pool(self, pool: SandboxPool) -> None:
+    def observe(self, record: SandboxPool) -> None:
         """Take a newer version of the object; one that is older than what was written here is ignored."""
         before = self._seen.pool
-        if int(pool.metadata.resource_version) > int(before.metadata.resource_version):
-            self._seen = replace(self._seen, pool=pool)
-            if pool.metadata.generation != before.metadata.generation:
+        if int(record.metadata.resource_version) > int(before.metadata.resource_version):
+            self._seen = replace(self._seen, pool=record)
+            if record.metadata.generation != before.metadata.generation:
                 self._seen = self._seen.without_problem()
                 self.claims.wake()
             self.wake()
@@ -229,7 +229,7 @@ class PoolWorker(Worker):
         self.claims.discarded.discard(name)
 
     async def _write_status(self, status: SandboxPoolStatus) -> None:
-        self.observe_pool(await self.context.recorder.write_pool(self._seen.pool, status))
+        self.observe(await self.context.recorder.write_pool(self._seen.pool, status))
 
     async def _act(self, action: actions.Action) -> None:
         match action:
@@ -279,13 +279,8 @@ class PoolWorker(Worker):
         self.wake()
         await self._delete(name)
 
-    async def _refresh(self) -> None:
-        """It is gone, or has changed: the watch tells of both, but for what went while there was none."""
-        current = await self.context.cluster.find_pool(self.meta.namespace, self.meta.name)
-        if current is None or current.metadata.uid != self.meta.uid:
-            self.observe_deletion()
-        else:
-            self.observe_pool(current)
+    async def _get(self) -> SandboxPool | None:
+        return await self.context.cluster.find_pool(self.meta.namespace, self.meta.name)
 
     async def _end(self) -> None:
         self._pods.close()

@@ -63,6 +63,8 @@ class SessionWorker(PodWorker):
     def observe(self, record: CodeSession) -> None:
         """Take a newer version of the object."""
         self._know(session=record)
+        if self.phase in (SessionPhase.STARTING, SessionPhase.READY):
+            self._pool.is_in(record.status.pod_name)
 
     def _know(self, **facts: Any) -> None:
         self._seen = replace(self._seen, **facts)
@@ -154,24 +156,20 @@ class SessionWorker(PodWorker):
             phase = plan.status.phase
             if phase.terminal or phase is SessionPhase.ASLEEP:  # before the pod goes: what runs there has to learn why
                 self._seen = replace(self._seen, ending=True)  # nothing is handed over while it is written
-                await (self._write_status if phase.terminal else self._write_sleep)(plan.status)
+                await self._write_status(plan.status)
             else:
                 self.pod_name = plan.status.pod_name or self.pod_name
                 writes.append(self._write_status(plan.status))
         await all_of([*map(self._act, plan.actions), *writes])
 
-    async def _write_sleep(self, status: CodeSessionStatus) -> None:
-        """If no answer comes, the record is read before anything else is decided."""
-        try:
-            await self._write_status(status)
-        except Exception as error:
-            self._unsure = not (isinstance(error, ApiException) and error.status in range(400, 500))
-            self.recheck()
-            raise
-
     async def _write_status(self, status: CodeSessionStatus) -> None:
         before = self.phase
-        written = await self.context.recorder.write_session(self._seen.session, status)
+        try:
+            written = await self.context.recorder.write_session(self._seen.session, status)
+        except Exception as error:
+            if self.recheck_unless_refused(error) and status.phase is SessionPhase.ASLEEP:
+                self._unsure = True
+            raise
         self._seen = replace(self._seen, session=newer(written, self._seen.session))
         self._unsure = False
         if before is SessionPhase.PENDING and self.phase is SessionPhase.READY:
@@ -254,12 +252,8 @@ class SessionWorker(PodWorker):
             return unread(now())
         return observe(self._seen.lease, spec, now())
 
-    async def _refresh(self) -> None:
-        current = await self.context.cluster.get_session(self.meta.namespace, self.meta.name)
-        if current is None or current.metadata.uid != self.meta.uid:
-            self.observe_deletion()
-        else:
-            self._seen = replace(self._seen, session=current)
+    async def _get(self) -> CodeSession | None:
+        return await self.context.cluster.get_session(self.meta.namespace, self.meta.name)
 
     async def _end(self) -> None:
         self._rooms.know(self.meta.namespace, self.meta.uid, now(), needs=False)

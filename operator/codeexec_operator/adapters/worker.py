@@ -127,8 +127,12 @@ class Worker(ABC):
         """Carry out a plan."""
 
     @abstractmethod
-    async def _refresh(self) -> None:
-        """See the object as it is now, after it turned out to be another than the one that was decided on."""
+    async def _get(self) -> Any:
+        """The object of this name as it is now; None if there is none."""
+
+    @abstractmethod
+    def observe(self, record: Any) -> None:
+        """Take a newer version of the object."""
 
     @abstractmethod
     def _look(self) -> None:
@@ -164,6 +168,14 @@ class Worker(ABC):
         """The object is gone, and the garbage collector takes its pod: nothing can be recorded any more."""
         self.deleted = True
         self.wake()
+
+    async def _refresh(self) -> None:
+        """See the object as it is now, after it turned out to be another than the one that was decided on."""
+        current = await self._get()
+        if current is None or current.metadata.uid != self.meta.uid:
+            self.observe_deletion()
+        else:
+            self.observe(current)
 
     def run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
         """Do something that nobody waits for; it is finished before this worker ends."""
@@ -282,6 +294,14 @@ class PodWorker(Worker):
         self._left_at = version
         self.wake()
 
+    def recheck_unless_refused(self, error: Exception) -> bool:
+        """True if what could not be written may be on record all the same: before anything is done, that is read."""
+        refused = isinstance(error, ApiException) and error.status in range(400, 500)
+        if refused or isinstance(error, AuditFailure):
+            return False
+        self.recheck()
+        return True
+
     async def _step(self) -> Plan:
         self._stale = self._stale or self._left_at > self.version
         return await super()._step()
@@ -301,8 +321,11 @@ class PodWorker(Worker):
     def lose_pods(self, names: Collection[str]) -> None:
         """These pods are gone without a word."""
         if self.pod_name in names:
-            self.sandbox = replace(self.sandbox, gone=True)
-            self.wake()
+            self._gone()
+
+    def _gone(self) -> None:
+        self.sandbox = replace(self.sandbox, gone=True, over_at=self.sandbox.over_at or now())
+        self.wake()
 
     async def discard_pod(self, name: str) -> None:
         """Delete a pod that nobody looks after any more."""
@@ -354,5 +377,4 @@ class PodWorker(Worker):
         if found := await self.context.cluster.find_pod(self.meta.namespace, self.pod_name):
             self.observe_pod(found, deleted=False)
         else:
-            self.sandbox = replace(self.sandbox, gone=True, over_at=now())
-            self.wake()
+            self._gone()

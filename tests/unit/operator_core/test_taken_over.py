@@ -98,3 +98,14 @@ async def test_code_that_runs_is_in_line_before_any_that_is_heard_of_later() -> 
     [runs] = controller._executions
     assert session._queue.first is runs.place
     await controller.stop()
+
+
+async def test_a_pod_that_went_unnoticed_is_over_from_when_that_is_found_out() -> None:
+    """What its runner has said before has a moment to arrive, and no more: nobody tells of the end of this pod."""
+    async with found(Phase.RUNNING) as worker:
+        worker.sandbox = a_sandbox()
+        worker._code.begin()
+        worker.lose_pods({worker.pod_name})
+        wake_at = worker._decide().wake_at
+        assert wake_at
+        assert wake_at <= now() + seconds(worker.context.timing.grace)

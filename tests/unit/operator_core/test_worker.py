@@ -33,7 +33,10 @@ class Idle(Worker):
     async def _apply(self, plan: Plan) -> None:
         pass
 
-    async def _refresh(self) -> None:
+    async def _get(self) -> Any:
+        return None
+
+    def observe(self, record: Any) -> None:
         pass
 
     def _look(self) -> None:

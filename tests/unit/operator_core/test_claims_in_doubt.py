@@ -1,0 +1,153 @@
+"""A pod of a pool was claimed, and no answer says whether that is on record: the record says which pod it is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from factories import CLUSTER_VIEW, NOW, a_policy, a_sandbox, a_secret, a_session, an_execution
+from kubernetes.aio.client.exceptions import ApiException
+from plans import proof_of
+from played_context import a_context, a_register
+from polling import until
+
+from codeexec_api import Phase, SandboxPool, SessionPhase
+from codeexec_operator.adapters.executions import ExecutionWorker
+from codeexec_operator.adapters.pool_pods import ClaimedPod
+from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.adapters.sessions import SessionWorker
+from codeexec_operator.core.observed import PodLink, PoolView, Room, RunnerView
+from codeexec_operator.core.observed_pool import ObservedPool
+from codeexec_operator.core.output_place import CONFIG_MAPS
+from codeexec_operator.core.pod_template import Template, template_of
+
+Worker = ExecutionWorker | SessionWorker
+BEGUN = (Phase.RUNNING, SessionPhase.READY)
+
+
+class Api:
+    """Has one record, and no answer comes to the write that its code runs, or that the session is ready."""
+
+    def __init__(self, record: Any, *, late: bool) -> None:
+        self.record, self.late, self.unanswered = record, late, 0
+        self.pool = Pool()
+        self._on_its_way: Any = None
+
+    async def write_status(self, seen: Any, status: Any) -> Any:
+        if status.phase in BEGUN and not self.unanswered:
+            self.unanswered += 1
+            self.pool.cut()
+            self._on_its_way = status
+            if not self.late:
+                self.arrive()
+            raise TimeoutError
+        self.arrive()
+        if seen.metadata.resource_version != self.record.metadata.resource_version:
+            raise ApiException(status=409)
+        return self._store(status)
+
+    def arrive(self) -> None:
+        """What was on its way is stored."""
+        if self._on_its_way:
+            self._store(self._on_its_way)
+            self._on_its_way = None
+
+    def _store(self, status: Any) -> Any:
+        version = str(int(self.record.metadata.resource_version) + 1)
+        meta = self.record.metadata.model_copy(update={"resource_version": version})
+        self.record = self.record.model_copy(update={"metadata": meta, "status": status})
+        return self.record
+
+    async def get_execution(self, *_: str) -> Any:
+        return self.record
+
+    async def get_session(self, *_: str) -> Any:
+        return self.record
+
+    async def get_payload(self, *_: Any) -> Any:
+        return (a_secret(),)
+
+    async def find_pod(self, *_: str) -> None:
+        return None
+
+    async def patch_pod(self, *_: Any) -> None:
+        pass
+
+    @asynccontextmanager
+    async def attach(self, *_: str) -> AsyncIterator[Any]:
+        raise ConnectionError
+        yield
+
+
+class Pool:
+    """Gives one pod after the other to the one who asks."""
+
+    def __init__(self) -> None:
+        self.meta: Any = SimpleNamespace(name="default")
+        self.keeps_pods, self.given = False, 0
+        self.discarded: list[str] = []
+        self.claims: Any = SimpleNamespace(discard=self.discarded.append, adopted=lambda _: None)
+        spec = {"replicas": 2}
+        meta = {"name": "default", "namespace": "box", "uid": "pool", "resourceVersion": "7", "generation": 1}
+        pool = SandboxPool.model_validate({"metadata": meta, "spec": spec})
+        made = template_of(ObservedPool(pool, policy=a_policy(), cluster_view=CLUSTER_VIEW, members={}))
+        assert isinstance(made, Template)
+        self._template = made
+
+    def join(self, claimant: Any) -> None:
+        self.given += 1
+        sandbox = a_sandbox()
+        self.connection: Any = SimpleNamespace(view=sandbox.runner, close=lambda: None)
+        name = f"pod-{self.given}"
+        claimant.receive(ClaimedPod(name, sandbox, self.connection, proof_of(sandbox), self._template, NOW))
+
+    def leave(self, *_: Any) -> None:
+        pass
+
+    def serves(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def view_for(self, *_: Any) -> PoolView:
+        return PoolView("default", NOW)
+
+    def cut(self) -> None:
+        """The connection to the pod that was given last has broken."""
+        self.connection.view = RunnerView(link=PodLink.CLOSED, closed_at=datetime.now(UTC))
+
+
+@asynccontextmanager
+async def asked(kind: str, *, late: bool) -> AsyncIterator[tuple[Api, Worker]]:
+    record = an_execution() if kind == "execution" else a_session()
+    api = Api(record, late=late)
+    payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
+    context = a_context(api, payloads=payloads, outputs=SimpleNamespace(place=CONFIG_MAPS, files=None))
+    worker: Worker
+    if kind == "execution":
+        worker = ExecutionWorker(context, record, a_register(pool=api.pool), lambda _: None)  # type: ignore[arg-type]
+    else:
+        rooms = Rooms(lambda _: Room(), lambda _: None)
+        find: Any = lambda *_, **__: api.pool  # noqa: E731
+        worker = SessionWorker(context, record, lambda _: None, rooms, find)  # type: ignore[arg-type]
+    try:
+        yield api, worker
+    finally:
+        worker.task.cancel()
+        await asyncio.gather(worker.task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("kind", ["execution", "session"])
+async def test_a_pod_that_is_on_record_is_not_given_back_though_its_connection_has_broken(kind: str) -> None:
+    async with asked(kind, late=False) as (api, worker):
+        await until(lambda: api.unanswered and worker.phase in BEGUN)
+        assert (worker.pod_name, api.pool.discarded, api.pool.given) == ("pod-1", [], 1)
+
+
+@pytest.mark.parametrize("kind", ["execution", "session"])
+async def test_what_comes_late_counts_and_another_pod_that_was_claimed_since_is_given_back(kind: str) -> None:
+    async with asked(kind, late=True) as (api, worker):
+        await until(lambda: worker.phase in BEGUN)
+        assert api.record.status.pod_name == "pod-1", "control"
+        assert (worker.pod_name, api.pool.discarded, api.pool.given) == ("pod-1", ["pod-1", "pod-2"], 2)
