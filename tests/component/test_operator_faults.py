@@ -15,7 +15,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import load_kube_config
 
 from codeexec_api.names import EXECUTION_PLURAL, SANDBOX_CONTAINER
-from codeexec_operator.adapters import api_server
+from codeexec_operator.adapters import cluster as doorway
 from codeexec_operator.adapters.api_server import ApiServer
 from codeexec_operator.adapters.cluster import Cluster
 from executor_client import ExecutionLost, ExecutionNotStarted, PreparedBlock
@@ -142,13 +142,12 @@ async def test_a_ping_is_answered_by_the_far_end_of_a_connection_and_silence_end
     name = stage.record(agent)["status"]["podName"]
     async with cluster._api.attach(f"/api/v1/namespaces/{SANDBOX}/pods/{name}/attach", ATTACHING) as websocket:
         assert websocket.protocol == "v4.channel.k8s.io"
-        websocket._autoping = False  # so that the answer is seen here
         await websocket.ping(b"there?")
         async with asyncio.timeout(20):
             while (answer := await websocket.receive()).type is WSMsgType.BINARY:
                 pass
         assert (answer.type, bytes(answer.data)) == (WSMsgType.PONG, b"there?")
-    monkeypatch.setattr(api_server, "_PING_SECONDS", 0.5)
+    monkeypatch.setattr(doorway, "_PING_SECONDS", 0.5)
     async with cluster.attach(SANDBOX, name) as link:
         assert stage.proxy.silence_open(Match("connect", "pods", name, "attach")) >= 1
         async with asyncio.timeout(20):

@@ -21,7 +21,6 @@ async def test_the_container_runtime_answers_pings(admin, make_pool, kubeconfig_
     await config.load_kube_config(str(path), client_configuration=configuration)
     api = ApiServer(configuration)
     async with api.attach(f"/api/v1/namespaces/{SANDBOX}/pods/{name}/attach", QUERY) as websocket:
-        websocket._autoping = False
         await websocket.ping(b"there?")
         async with asyncio.timeout(20):
             while (answer := await websocket.receive()).type is WSMsgType.BINARY:

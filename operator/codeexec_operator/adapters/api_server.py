@@ -54,8 +54,6 @@ _WATCH_SECONDS: Final = 300
 _METADATA: Final = 200
 """Objects whose metadata is listed at a time."""
 _LONGEST_EVENT: Final = 2 * 1024 * 1024
-_PING_SECONDS: Final = 30
-"""After so much silence a websocket is pinged; half of that later it counts as dead (aiohttp)."""
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -227,7 +225,7 @@ class ApiServer:
 
     @asynccontextmanager
     async def attach(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A websocket to a container. If the other side is gone without a word, that is noticed (`_PING_SECONDS`).
+        """A websocket to a container. Pings are for whoever reads: aiohttp's own heartbeat hears no answer meanwhile.
 
         The API server passes what is sent to the kubelet as it is. The container runtime's end answers the pings.
         """
@@ -236,7 +234,7 @@ class ApiServer:
             params=query,
             headers=await self._headers("*/*"),
             protocols=(_ATTACH,),
-            heartbeat=_PING_SECONDS,
+            autoping=False,
             **self._route,
         ) as websocket:
             yield websocket

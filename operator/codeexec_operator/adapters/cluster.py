@@ -4,9 +4,10 @@ What concerns the kinds of codeexec.dev is in `records`, Secrets and ConfigMaps 
 is in `api_server`.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import aiohttp
@@ -43,6 +44,9 @@ _AT_A_TIME: Final = 100
 _STDIN: Final = b"\x00"
 _STDOUT: Final = 1
 _CHUNK: Final = 64 * 1024
+_PING_SECONDS: Final = 30
+"""After so much silence the far end is pinged; half of that later it counts as dead."""
+_ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
 
 
 class RunnerLink:
@@ -62,10 +66,26 @@ class RunnerLink:
         await self._socket.send_bytes(_STDIN + b"\n")
 
     async def received(self) -> AsyncIterator[bytes]:
-        """What the runner writes, in pieces of any size, until the connection ends."""
-        async for message in self._socket:
-            if message.type is aiohttp.WSMsgType.BINARY and message.data and message.data[0] == _STDOUT:
+        """What the runner writes, in pieces of any size, until the connection ends.
+
+        If the far end is gone without a word, that is an end, too. Only while somebody reads is it silence that
+        nothing comes: whoever takes long over a piece finds the rest as it was.
+        """
+        while (message := await self._next()) and message.type not in _ENDS:
+            if message.type is aiohttp.WSMsgType.PING:
+                await self._socket.pong(message.data)
+            elif message.type is aiohttp.WSMsgType.BINARY and message.data and message.data[0] == _STDOUT:
                 yield message.data[1:]
+
+    async def _next(self) -> aiohttp.WSMessage | None:
+        """What comes next; None if the far end doesn't even answer a ping."""
+        with suppress(TimeoutError):
+            return await self._socket.receive(_PING_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PING_SECONDS / 2):
+                await self._socket.ping()
+                return await self._socket.receive()
+        return None
 
 
 class Cluster(Records, Contents):
