@@ -8,9 +8,12 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final
 
+from kubernetes.aio.client.exceptions import ApiException
+
 from codeexec_api import Phase, SessionPhase
 from codeexec_api.names import DEFAULT_POOL, EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_api.policy import cluster_policy
+from codeexec_operator.adapters.api_server import message_of
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
@@ -26,6 +29,7 @@ from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.record_retention import RecordKeeper
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.resync import resync
+from codeexec_operator.adapters.retries import REQUEST_ERRORS
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.supervision import Supervisor
 from codeexec_operator.adapters.sweeper import LeaseSweeper, sweep
@@ -254,9 +258,18 @@ class Operation:
             )
 
     async def _awaited_keys(self) -> frozenset[str] | None:
-        """One shard throws old keys away; it asks the API server which of them the namespaces of the others need."""
+        """One shard throws old keys away; it asks the API server which of them the namespaces of the others need.
+
+        If one of these can't be asked, it may be any of them: a namespace that is gone keeps nobody from a new key.
+        """
         if self._shard.index:
             return None
-        others = set(self._configuration.namespaces).difference(self._ours())
-        awaited = [await self._cluster.keys_of_unfinished(namespace) for namespace in sorted(others)]
-        return self.controller.awaited_keys().union(*awaited)
+        awaited = set(self.controller.awaited_keys())
+        for namespace in sorted(set(self._configuration.namespaces).difference(self._ours())):
+            try:
+                awaited |= await self._cluster.keys_of_unfinished(namespace)
+            except REQUEST_ERRORS as error:
+                why = message_of(error) if isinstance(error, ApiException) else type(error).__name__
+                logger.warning("no old sealing key is deleted: which of them %s needs is unknown: %s", namespace, why)
+                return None
+        return frozenset(awaited)
