@@ -42,8 +42,10 @@ async def _sweep_outputs(cluster: Cluster, namespace: str) -> None:
 
 async def _sweep_network_policies(cluster: Cluster, namespace: str, controller: Controller) -> None:
     """The worker deletes it when its execution is over; this is for when that did not succeed."""
-    for name, uid, execution, owner in owners(await cluster.list_network_policies(namespace)):
-        if owner in controller.known(namespace).objects:
+    found = owners(await cluster.list_network_policies(namespace))
+    known = controller.known(namespace).objects
+    for name, uid, execution, owner in found:
+        if owner in known:
             continue
         record = await cluster.get_execution(namespace, execution)
         if record is None or record.metadata.uid != owner or record.status.phase.terminal:

@@ -15,8 +15,8 @@ from played_context import a_context
 from work_done import WorkDone
 
 from codeexec_api import CodeSession, Limits, Phase, SandboxPool, SessionPhase, Verdict
-from codeexec_api.names import POOL_LABEL, TEMPLATE_LABEL
-from codeexec_operator.adapters import pools
+from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, TEMPLATE_LABEL
+from codeexec_operator.adapters import pools, sweeper
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.egress_prober import EgressProber
@@ -75,6 +75,17 @@ class Stage:
 
     async def create_pod(self, pod: Mapping[str, Any]) -> None:
         self.pods.append(pod)
+
+    async def list_network_policies(self, namespace: str) -> list[Mapping[str, Any]]:
+        """Each execution has one."""
+        owners = [worker.meta for worker in self.controller._of(namespace)]
+        return [
+            {
+                "metadata": {"name": "p", "uid": "p", "labels": {EXECUTION_LABEL: one.name}}
+                | {"ownerReferences": [{"uid": one.uid, "controller": True}]}
+            }
+            for one in owners
+        ]
 
     def a_pod_of(self, namespace: str) -> Mapping[str, Any]:
         """As the API server tells of one that was made here."""
@@ -143,6 +154,19 @@ async def test_an_event_of_a_namespace_costs_the_same_however_much_there_is_else
             event(stage.controller)
         await stage.controller.stop()
         return work.lines
+
+    await same_work(measure)
+
+
+async def test_each_network_policy_is_swept_at_the_same_cost_however_many_there_are() -> None:
+    async def measure(others: int) -> int:
+        stage = Stage()
+        for number in range(others):
+            stage.controller.on_execution(a_raw_execution(number, HERE), deleted=False)
+        with WorkDone() as work:  # before anybody has begun to work
+            await sweeper._sweep_network_policies(stage, HERE, stage.controller)  # type: ignore[arg-type]
+        await stage.controller.stop()
+        return work.lines // others
 
     await same_work(measure)
 
