@@ -125,7 +125,13 @@ class Connection:
             await self._send(message)
 
     async def put(self, message: Mapping[str, Any]) -> None:
-        """Put a piece of a file, ahead of a job. If the connection has ended, the job hears of that."""
+        """Put a piece of a file, ahead of a job.
+
+        Raises:
+            ConnectionResetError: the connection has ended.
+        """
+        if self._link is None:
+            raise ConnectionResetError
         await self._send(message)
 
     async def resume(self, job: Job) -> None:

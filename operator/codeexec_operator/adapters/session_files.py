@@ -32,11 +32,14 @@ class SessionFiles:
         self.restoring: Transfer | None = None
         self._worker, self._limits = worker, limits
         self._job: _ListingJob | None = None
+        self._putting: asyncio.Task[None] | None = None
 
     def forget(self) -> None:
-        """The session has no pod any more."""
+        """The session has no pod any more. What is on its way into that pod ends, wherever it is."""
         self._keep_awake()
-        self.restoring = None
+        if self._putting:
+            self._putting.cancel()
+        self._putting = self.restoring = None
 
     def act(
         self,
@@ -99,6 +102,7 @@ class SessionFiles:
     async def _restore(self, runner: Connection, stored: StoredFiles, transfer: Transfer) -> None:
         """Put all files into the pod, then compare the pod's files with the list."""
         problem, reason = "", Reason.STORE_UNAVAILABLE
+        self._putting = asyncio.current_task()
         try:
             async with self._turn():
                 if self.restoring is not transfer:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from codeexec_operator.adapters.output_store import OutputStore
 from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.session_files import SessionFiles
 from codeexec_operator.core import actions, backoff
+from codeexec_operator.core.output_parts import PART_BYTES
 from codeexec_operator.core.output_place import CONFIG_MAPS, stored_at
 from codeexec_operator.core.startup import Timing
 
@@ -309,3 +311,40 @@ async def test_a_session_that_is_needed_while_it_waits_to_list_its_files_lists_n
     await asyncio.gather(*session.tasks)
     assert session.files.storing is None
     assert not Path(files.root).exists()
+
+
+class Slow(Files):
+    """A store whose reads wait until they may go on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may, self.reads = threading.Event(), 0
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        self.reads += 1
+        self.may.wait(30)
+        return super().cat_file(path, start, end)
+
+
+@pytest.mark.parametrize("how", ["given up", "connection lost"])
+async def test_a_restore_that_has_no_pod_any_more_keeps_no_slot_and_reads_no_further(
+    files: Files, pods: tuple[Pod, Pod], tmp_path: Path, how: str
+) -> None:
+    pods[0].files = {name: (0o640, hashlib.shake_256(name.encode()).digest(PART_BYTES)) for name in "abc"}
+    stored = (await Session(files).store(pods[0])).stored
+    one_at_a_time, slow = FairSlots(1), Slow(tmp_path)
+    session = Session(slow, transfers=one_at_a_time)
+    session.files.act(actions.RestoreFiles(stored), pods[1].connection, needed=True)
+    await until(lambda: slow.reads == 1)
+    assert not one_at_a_time.free_for("other"), "control: it is on its way"
+    if how == "given up":
+        session.files.forget()
+    else:
+        pods[1].connection.close()
+        slow.may.set()
+    async with asyncio.timeout(5), one_at_a_time.slot("other"):
+        pass
+    slow.may.set()
+    await asyncio.gather(*session.tasks, return_exceptions=True)
+    assert slow.reads == (1 if how == "given up" else 2), "the list, and at most one of three parts"
+    assert session.files.restoring is None
