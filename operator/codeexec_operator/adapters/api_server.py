@@ -36,9 +36,9 @@ ONLY_ITS_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s
 """The same, for one object."""
 ONLY_COLUMNS: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
 """The same, for what `kubectl get` prints."""
-
-_FOR_GOOD: Final = (400, 403, 413, 422)
+FOR_GOOD: Final = (400, 403, 413, 422)
 """Answers that another try would get again, unless Kubernetes hasn't counted yet what a quota is for."""
+
 _STARTING_SECONDS: Final = 10
 """How long a refusal may be due to an API server or a namespace that is new, and lacks what comes a moment later."""
 _STARTING_PAUSE: Final = 0.5
@@ -336,7 +336,7 @@ async def create(api: ApiServer, path: str, body: Mapping[str, Any], fault: Call
             if _may_pass(error) and time.monotonic() < give_up:
                 await asyncio.sleep(_STARTING_PAUSE)
                 continue
-            if error.status in _FOR_GOOD and "status unknown for quota" not in str(error.body):
+            if error.status in FOR_GOOD and "status unknown for quota" not in str(error.body):
                 return fault(message_of(error))
             raise
         return None

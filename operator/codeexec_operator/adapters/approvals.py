@@ -1,7 +1,7 @@
 """What humans decide about one execution, and the copy of its code that they read."""
 
 from codeexec_api import CodeExecution, ExecutionApproval
-from codeexec_operator.adapters.worker import Worker, parse_or_log
+from codeexec_operator.adapters.worker import OUTAGE_SECONDS, Worker, parse_or_log
 from codeexec_operator.core.payload import Payload
 
 
@@ -47,7 +47,7 @@ class Approvals:
         """Put its code where whoever decides can read it."""
         publish = self._worker.context.cluster.publish_code
         failure = "the code could not be published for approvers"
-        self.unreadable = not await self._worker.insist(failure, publish, execution, payload)
+        self.unreadable = not await self._worker.insist(failure, publish, execution, payload, seconds=OUTAGE_SECONDS)
         self._worker.wake()
 
     async def withdraw(self, execution: CodeExecution) -> None:

@@ -10,7 +10,7 @@ from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.output_room import Share
 from codeexec_operator.adapters.outputs import StoreFailure
 from codeexec_operator.adapters.retries import REQUEST_ERRORS
-from codeexec_operator.adapters.worker import PodWorker, now
+from codeexec_operator.adapters.worker import OUTAGE_SECONDS, PodWorker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.observed import FrameStream, Observed
 from codeexec_operator.core.output_parts import OutputPart
@@ -121,7 +121,9 @@ class CodeRun:
         expires_at = now() + timedelta(seconds=policy.output_ttl_seconds)
         failure, create = "a part of the output was not stored", context.outputs.create_output
         try:
-            fault = await self._worker.attempt(failure, create, seen.execution, part, expires_at)
+            fault = await self._worker.attempt(
+                failure, create, seen.execution, part, expires_at, seconds=OUTAGE_SECONDS
+            )
         except REQUEST_ERRORS as error:
             why = str(error) if isinstance(error, StoreFailure) else "the API server did not accept it"
             transcript.parts.lose(part, why)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.utils.retry import retry_after_seconds  # type: ignore[attr-defined]
 
-from codeexec_operator.adapters.api_server import NETWORK_ERRORS, message_of
+from codeexec_operator.adapters.api_server import FOR_GOOD, NETWORK_ERRORS, message_of
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.outputs import StoreFailure
 from codeexec_operator.core import backoff
@@ -63,32 +63,39 @@ class Retries:
             logger.info("%s: succeeded after %d failed tries in %.1f s", self._name, self._failures, seconds)
         self._failures, self._told = 0, ""
 
-    async def attempt(self, what: str, tries: int, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """What a call gives, which is tried at most so often. The log says `what` could not be done.
+    async def attempt(
+        self, what: str, tries: int, call: Callable[..., Awaitable[T]], *arguments: Any, seconds: float = 0.0
+    ) -> T:
+        """What a call gives, which is tried so often, and for so many seconds. The log says `what` could not be done.
+
+        What the API server refuses for good is tried so often only: `seconds` are for an outage.
 
         Raises:
             Exception: the failure of the last try, one of REQUEST_ERRORS; or what no other try heals.
         """
-        left = tries
+        begun, tried = time.monotonic(), 0
         while True:
-            left -= 1
+            tried += 1
             try:
                 given = await call(*arguments)
             except REQUEST_ERRORS as error:
                 pause = self.failed(error, what)
-                if not left:
+                refused = isinstance(error, ApiException) and error.status in FOR_GOOD
+                if tried >= tries and (refused or time.monotonic() - begun >= seconds):
                     words = message_of(error) if isinstance(error, ApiException) else _words(error)
-                    logger.warning("%s: %s, also not by %d tries: %s", self._name, what, tries, words)
+                    logger.warning("%s: %s, also not by %d tries: %s", self._name, what, tried, words)
                     raise
                 await asyncio.sleep(pause)
             else:
                 self.succeeded()
                 return given
 
-    async def insist(self, what: str, tries: int, call: Callable[..., Awaitable[object]], *arguments: Any) -> bool:
+    async def insist(
+        self, what: str, tries: int, call: Callable[..., Awaitable[object]], *arguments: Any, seconds: float = 0.0
+    ) -> bool:
         """The same for what nothing depends on: False if it has failed each time."""
         try:
-            await self.attempt(what, tries, call, *arguments)
+            await self.attempt(what, tries, call, *arguments, seconds=seconds)
         except REQUEST_ERRORS:
             return False
         return True

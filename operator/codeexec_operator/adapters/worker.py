@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+OUTAGE_SECONDS: Final = 60
+"""For so long at least is tried what nobody makes up for later. No leader outlives such an outage of the API server."""
 _TRIES: Final = 7
 
 
@@ -183,17 +185,23 @@ class Worker(ABC):
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def attempt(self, failure: str, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """What a call gives, which is tried some times. If it does not succeed, `failure` is in the log.
+    async def attempt(
+        self, failure: str, call: Callable[..., Awaitable[T]], *arguments: Any, seconds: float = 0.0
+    ) -> T:
+        """What a call gives, which is tried some times, and for so long. If that is in vain, the log says `failure`.
 
         Raises:
             Exception: see `Retries.attempt`.
         """
-        return await Retries(self.name, self.context.telemetry.metrics).attempt(failure, _TRIES, call, *arguments)
+        retries = Retries(self.name, self.context.telemetry.metrics)
+        return await retries.attempt(failure, _TRIES, call, *arguments, seconds=seconds)
 
-    async def insist(self, failure: str, call: Callable[..., Awaitable[object]], *arguments: Any) -> bool:
+    async def insist(
+        self, failure: str, call: Callable[..., Awaitable[object]], *arguments: Any, seconds: float = 0.0
+    ) -> bool:
         """The same for what nothing depends on: False if it does not succeed."""
-        return await Retries(self.name, self.context.telemetry.metrics).insist(failure, _TRIES, call, *arguments)
+        retries = Retries(self.name, self.context.telemetry.metrics)
+        return await retries.insist(failure, _TRIES, call, *arguments, seconds=seconds)
 
     async def _run(self) -> None:
         try:

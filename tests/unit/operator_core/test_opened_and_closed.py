@@ -16,6 +16,7 @@ from polling import until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
 from codeexec_operator.adapters.executions import ExecutionWorker
+from codeexec_operator.core import backoff
 from codeexec_operator.core.cluster_view import NodeView
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
@@ -86,8 +87,14 @@ class Played(PlayedCluster):
 class Approved(Played):
     """An API server that takes its time with Secrets."""
 
+    outage = 0
+    """How many requests for a Secret it doesn't answer."""
+
     async def publish_code(self, execution: CodeExecution, payload: Payload) -> None:
         await asyncio.sleep(0.01)
+        if self.outage:
+            self.outage -= 1
+            raise ConnectionRefusedError
         self.heard.append("publish code")
 
     async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
@@ -184,11 +191,15 @@ async def test_code_is_read_before_there_is_a_pod(code: bytes, phase: Phase | No
     assert played.execution.status.phase is (phase or Phase.STARTING)
 
 
-async def test_code_can_be_read_when_the_record_says_that_it_is_to_be_approved(monkeypatch) -> None:
-    """Who watches the record reads the code at once."""
+@pytest.mark.parametrize("outage", [0, 20])
+async def test_code_can_be_read_when_the_record_says_that_it_is_to_be_approved(monkeypatch, outage: int) -> None:
+    """Who watches the record reads the code at once. In an outage that the leader survives many tries fail at once."""
+    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.001)
     sealed = {"payloadRef": None, "sealedPayload": {"keyName": "key-1", "data": "AAAA"}}
     played = Approved(an_execution(limits={"memory": "3Gi"}, **sealed))
     monkeypatch.setattr("codeexec_operator.adapters.request_reader.open_payload", lambda *_: Payload((b"print(1)",)))
+    played.outage = outage
     played.begin(a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}))
     await played.until("AwaitingApproval")
     assert played.heard == ["publish code", "AwaitingApproval"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters import retries as module
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.retries import Retries
 
@@ -115,3 +116,37 @@ async def test_who_insists_in_vain_logs_what_the_server_said(
 
     await retries.insist("the pod was not deleted", 2, call)
     assert caplog.messages[-1].endswith("the pod was not deleted, also not by 2 tries: too many requests for this flow")
+
+
+@pytest.fixture
+def played_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each pause was. Time passes by pauses alone."""
+    pauses: list[float] = []
+
+    async def sleep(pause: float) -> None:
+        pauses.append(pause)
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(module.time, "monotonic", lambda: sum(pauses))
+    return pauses
+
+
+@pytest.mark.parametrize(
+    ("error", "outage", "seconds", "outlived"),
+    [
+        (OSError("connection refused"), 6.5, 60, True),
+        (refused(503), 59.0, 60, True),
+        (OSError("connection refused"), 80.0, 60, False),
+        (refused(403), 14.0, 60, False),
+        (OSError("connection refused"), 6.5, 0, False),
+    ],
+    ids=["refused connections", "503", "too long", "refused for good", "control: seven tries are over sooner"],
+)
+async def test_an_outage_is_outlived_by_what_is_tried_for_so_long(
+    retries: Retries, played_clock: list[float], error: Exception, outage: float, seconds: float, outlived: bool
+) -> None:
+    async def call() -> None:
+        if sum(played_clock) < outage:
+            raise error
+
+    assert await retries.insist("a part was not stored", 7, call, seconds=seconds) is outlived

@@ -69,7 +69,8 @@ class Pod(PlayedPod):
     def _run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
         self.tasks.append(asyncio.create_task(job))
 
-    async def _attempt(self, failure: str, call: Any, *arguments: Any) -> Any:
+    async def _attempt(self, failure: str, call: Any, *arguments: Any, seconds: float) -> Any:
+        assert seconds > 6.7, "the leader outlives an outage of so many seconds"
         return await Retries("run", Metrics("0")).attempt(failure, TRIES, call, *arguments)
 
     async def start(self) -> None:
