@@ -40,6 +40,11 @@ class KeptPods:
         """As they are at this moment; who has waited longest comes first."""
         return {name: _view(*one) for name, one in self._pods.items()}
 
+    @property
+    def tenants(self) -> list[Tenant]:
+        """Whose they are."""
+        return [tenant for _, tenant, *_ in self._pods.values()]
+
     def take(self, name: str) -> ClaimedPod:
         """Its tenant has it again."""
         pod = self._pods.pop(name)[0]

@@ -1,6 +1,8 @@
 """Who waits for a pod of a pool, and who has got one."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Protocol
 
 from codeexec_operator.adapters.kept_pods import KeptPods
@@ -26,6 +28,9 @@ class Claims:
     def __init__(self, changed: Callable[[], None]) -> None:
         """`changed` is called when something new is known of a pod that is kept."""
         self.queue: Line[PodClaimant] = Line(rank)
+        self._tenants: dict[PodClaimant, Tenant] = {}
+        self._lines: dict[Tenant, Line[PodClaimant]] = {}
+        """Those in the queue who may get a pod that was used, by whose it has to be."""
         self.taken: dict[str, PodClaimant] = {}
         self.discarded: set[str] = set()
         """Pods that have yet to be deleted."""
@@ -36,15 +41,36 @@ class Claims:
         self.kept = KeptPods(changed)
         """Pods that were used, and are kept for the one who has used them."""
 
+    def join(self, claimant: PodClaimant) -> bool:
+        """Get in line; False if it waits already."""
+        if not self.queue.join(claimant):
+            return False
+        if tenant := claimant.claim.tenant:
+            self._tenants[claimant] = tenant
+            self._lines.setdefault(tenant, Line(rank)).join(claimant)
+        return True
+
+    def _wait_no_more(self, claimant: PodClaimant) -> None:
+        self.queue.leave(claimant)
+        if tenant := self._tenants.pop(claimant, None):
+            self._lines[tenant].leave(claimant)
+            if not self._lines[tenant]:
+                del self._lines[tenant]
+
+    def next_of_tenants(self) -> Iterator[PodClaimant]:
+        """Of each tenant the first in line, as many as pods are kept for it. Nobody else is looked at."""
+        for tenant, pods in Counter(self.kept.tenants).items():
+            yield from islice(self._lines.get(tenant, ()), pods)
+
     def take(self, claimant: PodClaimant, pod: ClaimedPod) -> None:
         """It is its turn."""
-        self.queue.leave(claimant)
+        self._wait_no_more(claimant)
         self.taken[pod.pod_name] = claimant
         claimant.receive(pod)
 
     def leave(self, claimant: PodClaimant, pod: ClaimedPod | None) -> bool:
         """An execution is over, or doesn't wait any more. True if it gives up a pod."""
-        self.queue.leave(claimant)
+        self._wait_no_more(claimant)
         if pod is None or self.taken.pop(pod.pod_name, None) is None:
             return False
         if pod.pod_name not in self._adopted:

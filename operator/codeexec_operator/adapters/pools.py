@@ -117,7 +117,7 @@ class PoolWorker(Worker):
 
     def join(self, claimant: PodClaimant) -> None:
         """Get in line, behind those that were created earlier. May `receive` a pod at once."""
-        if self.claims.queue.join(claimant):
+        if self.claims.join(claimant):
             self._hand_out()
             self.wake()
 
@@ -153,8 +153,8 @@ class PoolWorker(Worker):
         if not self.claims.queue or not isinstance(template, Template):
             return
         moment, admitted, queue = now(), self._pods.in_order(), self.claims.queue
-        kept = self.claims.kept
-        for claimant, name in assign_kept(queue, kept.view, template, self._seen, moment, self.context.timing):
+        kept, heirs = self.claims.kept, self.claims.next_of_tenants()
+        for claimant, name in assign_kept(heirs, kept.view, template, self._seen, moment, self.context.timing):
             self._seen = replace(self._seen, last_claim_at=moment)
             self.claims.take(claimant, kept.take(name))
         for claimant, name in assign(queue, admitted, template, self._seen, moment, self.context.timing):

@@ -5,12 +5,13 @@ What is compared is how many lines of the operator are executed for an event, wi
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import IMAGE, NOW, a_session, an_execution, seconds
+from factories import IMAGE, NOW, a_policy, a_sandbox, a_session, an_execution, seconds
+from plans import proof_of
 from played_context import a_context
 from work_done import WorkDone
 
@@ -22,12 +23,17 @@ from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.placement import Placement
+from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.observed import PodView, Room
+from codeexec_operator.core.observed_pool import Tenant
 from codeexec_operator.core.placement import Claim
+from codeexec_operator.core.pod_reset import Reset
+from codeexec_operator.core.pod_template import Template, template_of
+from codeexec_operator.core.reuse import tenant_of
 from codeexec_operator.core.startup import Timing
 
 FEW, MANY = 4, 64
@@ -53,11 +59,13 @@ class Stage:
     """An operator whose API server takes every pod, and tells nothing of it."""
 
     pods: list[Mapping[str, Any]] = field(default_factory=list)
+    policy: Any = None
 
     def __post_init__(self) -> None:
         metrics = Metrics("1")
         self.context = a_context(
             self,
+            policy=self.policy,
             timing=Timing(pool_status=3600),  # nothing is due by the clock
             telemetry=SimpleNamespace(metrics=metrics),
             audit=AuditLog("1", metrics, lambda _: None),
@@ -188,14 +196,16 @@ class PodClaimant:
 
     woken = 0
 
-    def __init__(self, number: int) -> None:
-        self.claim = Claim(str(number), NOW + seconds(number), False, Verdict(IMAGE, None), Limits())
+    def __init__(self, number: int, tenant: Tenant | None = None) -> None:
+        asked = Verdict(IMAGE, None)
+        self.claim = Claim(str(number), NOW + seconds(number), False, asked, Limits(), tenant=tenant)
+        self.pods: list[str] = []
 
     def wake(self) -> None:
         self.woken += 1
 
-    def receive(self, pod: object) -> None:
-        raise AssertionError("there is none")
+    def receive(self, pod: ClaimedPod) -> None:
+        self.pods.append(pod.pod_name)
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         raise AssertionError("it has none")
@@ -260,6 +270,57 @@ async def test_a_place_in_the_line_of_a_pool_is_found_at_the_same_cost_however_m
         return work.lines
 
     await same_work(measure)
+
+
+def a_tenant(name: str) -> Tenant:
+    found = tenant_of(an_execution(requestedBy=name), Verdict(IMAGE, None))
+    assert found
+    return found
+
+
+async def a_pool_that_keeps_a_pod(tenant: Tenant) -> tuple[Stage, Any, Any]:
+    """With the pool, and the connection to that pod; its runner has not told yet that the pod is clean."""
+    stage = Stage(policy=a_policy(podReuse={"maxExecutions": 5}))
+    stage.controller.on_pool(a_raw_pool(0, HERE), deleted=False)
+    pool: Any = next(iter(stage.controller._of(HERE)))
+    await settle()
+    sandbox, template = a_sandbox(), template_of(pool._seen)
+    assert isinstance(template, Template)
+    connection: Any = SimpleNamespace(view=sandbox.runner, changed=None, close=lambda: None)
+    used = ClaimedPod("used", sandbox, connection, proof_of(sandbox), template, now())
+    pool.claims.taken["used"] = PodClaimant(0)
+    assert pool.claims.keep(used, tenant, "last")
+    return stage, pool, connection
+
+
+async def test_who_joins_costs_the_same_however_many_wait_while_a_pod_of_somebody_else_is_kept() -> None:
+    async def measure(others: int) -> int:
+        stage, pool, connection = await a_pool_that_keeps_a_pod(a_tenant("alice"))
+        connection.view = replace(connection.view, reset=Reset("last", True, (), "", 1))
+        for number in range(others):
+            pool.join(PodClaimant(number, a_tenant("bob")))
+        with WorkDone() as work:
+            pool.join(PodClaimant(others, a_tenant("bob")))
+        hers = PodClaimant(others + 1, a_tenant("alice"))
+        pool.join(hers)
+        assert hers.pods == ["used"], "control: it can be had"
+        await stage.controller.stop()
+        return work.lines
+
+    await same_work(measure)
+
+
+async def test_who_has_waited_longest_gets_the_pod_of_its_tenant_though_another_joins_when_it_is_clean() -> None:
+    stage, pool, connection = await a_pool_that_keeps_a_pod(a_tenant("alice"))
+    first, gone, last = (PodClaimant(number, a_tenant("alice")) for number in (1, 0, 2))
+    pool.join(first)
+    pool.join(gone)
+    pool.leave(gone, None)
+    assert first.pods == [], "control: it is not clean yet"
+    connection.view = replace(connection.view, reset=Reset("last", True, (), "", 1))
+    pool.join(last)
+    assert [first.pods, gone.pods, last.pods] == [["used"], [], []]
+    await stage.controller.stop()
 
 
 async def test_what_is_known_of_a_node_is_found_at_the_same_cost_however_many_nodes_there_are() -> None:
