@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol
 
 from codeexec_operator.adapters.kept_pods import KeptPods
 from codeexec_operator.adapters.pool_pods import ClaimedPod
+from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.line import Line
 from codeexec_operator.core.observed_pool import Tenant
 from codeexec_operator.core.placement import Claimant, rank
@@ -31,6 +33,8 @@ class Claims:
         self._tenants: dict[PodClaimant, Tenant] = {}
         self._lines: dict[Tenant, Line[PodClaimant]] = {}
         """Those in the queue who may get a pod that was used, by whose it has to be."""
+        self.queued_since: datetime | None = None
+        """Since when there was always somebody in the queue."""
         self.taken: dict[str, PodClaimant] = {}
         self.discarded: set[str] = set()
         """Pods that have yet to be deleted."""
@@ -45,6 +49,7 @@ class Claims:
         """Get in line; False if it waits already."""
         if not self.queue.join(claimant):
             return False
+        self.queued_since = self.queued_since or now()
         if tenant := claimant.claim.tenant:
             self._tenants[claimant] = tenant
             self._lines.setdefault(tenant, Line(rank)).join(claimant)
@@ -56,6 +61,8 @@ class Claims:
             self._lines[tenant].leave(claimant)
             if not self._lines[tenant]:
                 del self._lines[tenant]
+        if not self.queue:
+            self.queued_since = None
 
     def next_of_tenants(self) -> Iterator[PodClaimant]:
         """Of each tenant the first in line, as many as pods are kept for it. Nobody else is looked at."""

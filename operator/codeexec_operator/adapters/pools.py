@@ -185,21 +185,22 @@ class PoolWorker(Worker):
         cluster_view = self.context.prober.view_from(*(one.sandbox.pod for one in self._pods.members.values()))
         moment, timing, namespace, starting = now(), self.context.timing, self.meta.namespace, self._pods.starting
         others = len(self._pods.members) + len(self.claims.kept) - starting
-        seen = self._seen = replace(self._seen, queued=len(self.claims.queue))
-        demand = Demand(self.meta.uid, namespace, starts_wanted(seen, starting, others, moment, timing), starting)
-        limit = STARTS_PER_NODE * max(1, cluster_view.open_nodes)
-        self._seen = replace(
+        seen = replace(
             self._seen,
             cluster_view=cluster_view,
             members=self._pods.members if self._listed else None,
             claimed=self.claims.in_use,
             kept=self.claims.kept.view,
-            allowance=self._starts.allowance(demand, limit, time.monotonic()),
+            queued=len(self.claims.queue),
+            queued_since=self.claims.queued_since,
             full_at=self._pods.full_at,
             held_until=self._rooms.held_until(namespace, moment, timing),
             unserved=self._rooms.unserved(namespace, moment, timing),
             names=_names(self.meta.name),
         )
+        demand = Demand(self.meta.uid, namespace, starts_wanted(seen, starting, others, moment, timing), starting)
+        limit = STARTS_PER_NODE * max(1, cluster_view.open_nodes)
+        self._seen = replace(seen, allowance=self._starts.allowance(demand, limit, time.monotonic()))
         self._trouble = trouble_of(self._seen)
         plan = decide_pool(self._seen, moment, timing)
         self._rooms.given(namespace, plan, moment, timing)

@@ -103,6 +103,8 @@ class ObservedPool:
     kept: Mapping[str, "KeptPod"] = field(default_factory=dict)
     """Pods that were used, and are kept for the one who has used them; by name."""
     queued: int = 0
+    queued_since: datetime | None = None
+    """Since when there was always somebody in the queue; None if nobody is there."""
     allowance: int = 0
     """How many more may be starting, so that all namespaces get their share of what the nodes can start."""
     full_at: datetime | None = None

@@ -42,7 +42,9 @@ def starts_wanted(seen: ObservedPool, starting: int, others: int, now: datetime,
     """How many pods would be starting, if only this pool were there, with so many `others` that don't start."""
     if not can_start(seen, now, timing):
         return starting
-    return max(starting, seen.pool.spec.replicas + seen.queued - others)
+    wanted = seen.pool.spec.replicas + seen.queued - others
+    bound = _starts_at_most(seen, now, timing)
+    return max(starting, min(wanted, bound[0]) if bound else wanted)
 
 
 def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
@@ -86,7 +88,11 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
         if now < create_at:
             wakes.append(create_at)
         else:
-            new = seen.names[: min(missing, max(0, seen.allowance))]
+            if bound := _starts_at_most(seen, now, timing):
+                most, until = bound
+                missing = min(missing, most - sum(not one.ready for one in kept.values()))
+                wakes.append(until)
+            new = seen.names[: max(0, min(missing, seen.allowance))]
             if len(new) < missing:  # others start, and it may be this one's turn though none of them has ended
                 wakes.append(now + timedelta(seconds=timing.start_turn))
             acts += [CreateMember(name, _manifest(name, seen, template, now, timing)) for name in new]
@@ -203,6 +209,25 @@ def _likely_to_fit(seen: ObservedPool, members: Mapping[str, Member], now: datet
     if seen.full_at is None or now >= seen.full_at + timedelta(seconds=timing.crowded):
         return len(seen.names)
     return 0 if any(not one.ready for one in members.values()) else 1
+
+
+def _starts_at_most(seen: ObservedPool, now: datetime, timing: Timing) -> tuple[int, datetime] | None:
+    """How many pods may be starting while executions wait, and until when; None: as many as are missing.
+
+    Pods that start take the time from each other. So as many start as wait, or one on each node. Where pods are used
+    again, those that run code count for a moment as pods that come back, and one that nobody waits for would push
+    another one out.
+    """
+    since = seen.queued_since or now
+    back_at, refill_at = (since + timedelta(seconds=one) for one in (timing.reuse_return, timing.queue_first))
+    if not seen.queued or now >= refill_at:
+        return None
+    if most_uses(seen) == 1:
+        return max(seen.queued, seen.cluster_view.open_nodes), refill_at
+    if now >= back_at:
+        return seen.queued, refill_at
+    in_use = seen.claimed - sum(one.clean for one in seen.kept.values())  # what is clean is for others, who don't wait
+    return max(0, seen.queued - in_use), back_at
 
 
 def _create_at(seen: ObservedPool, members: Mapping[str, Member], now: datetime, timing: Timing) -> datetime:

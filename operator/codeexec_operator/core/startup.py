@@ -80,6 +80,10 @@ class Timing:
     """How long a pool that is at least half full waits, after a pod was taken, before it starts others."""
     low_refill_pause: float = 0.3
     """The same for one that is not half full: about what code takes that takes no time. Not where pods come back."""
+    queue_first: float = 10
+    """How long a pool makes pods only for those who wait. If some wait ever on, it is filled up beside them then."""
+    reuse_return: float = 0.3
+    """How long, once executions wait, a pod that runs code counts as one that comes back and makes another needless."""
     ping_every: float = 10
     """How often a pod that waits is asked whether it is still there."""
     ping_answer: float = 5

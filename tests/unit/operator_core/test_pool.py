@@ -45,6 +45,7 @@ TIMING = Timing(
     attach_retry=1,
     refill_pause=1,
     low_refill_pause=0.3,
+    queue_first=10,
     pool_pause=1,
     pool_longest_pause=60,
     start_turn=5,
@@ -118,7 +119,10 @@ class TestHowMany:
         assert created(plan(seen({"a": ready(), "b": starting(), "c": starting()}))) == []
 
     def test_who_waits_gets_a_pod_besides(self) -> None:
-        assert len(created(plan(seen({"a": starting()}, queued=5)))) == 7
+        waiting = seen({"a": starting()}, queued=5, queued_since=NOW)
+        assert len(created(plan(waiting))) == 4
+        assert plan(waiting).wake_at == NOW + seconds(10)
+        assert len(created(plan(waiting, 10))) == 7, "then the pool is filled up, too"
 
     def test_no_more_start_than_may(self) -> None:
         assert len(created(plan(seen(queued=5, allowance=2)))) == 2
@@ -223,8 +227,8 @@ class TestWhen:
         assert created(plan(seen(members, last_claim_at=NOW), 0.3)) == [NAMES[0]]
 
     def test_at_once_when_somebody_waits_or_nothing_was_taken_yet(self) -> None:
-        for members, missing in (({"a": ready()}, 3), ({"a": ready(), "b": ready()}, 2)):
-            assert len(created(plan(seen(members, last_claim_at=NOW, queued=1), 0))) == missing
+        for members in ({"a": ready()}, {"a": ready(), "b": ready()}):
+            assert len(created(plan(seen(members, last_claim_at=NOW, queued=1), 0))) == 1
         assert len(created(plan(seen({"a": ready()})))) == 2
 
     def test_after_a_fault_ever_later(self) -> None:
@@ -308,7 +312,7 @@ class TestStarts:
 
     @pytest.mark.parametrize(
         ("replicas", "queued", "starting", "others", "wanted"),
-        [(3, 0, 0, 0, 3), (3, 2, 0, 1, 4), (3, 2, 5, 1, 5), (3, 0, 1, 3, 1), (0, 2, 1, 0, 1)],
+        [(3, 0, 0, 0, 3), (3, 2, 0, 1, 2), (3, 2, 0, 4, 1), (3, 2, 5, 1, 5), (3, 0, 1, 3, 1), (0, 2, 1, 0, 1)],
     )
     def test_it_wants_what_it_lacks_and_what_starts(
         self, replicas: int, queued: int, starting: int, others: int, wanted: int
