@@ -204,7 +204,8 @@ class ExecutionWorker(PodWorker):
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._code.begin()
-        self.run_in_background(self._tidy_up(others))
+        if others:
+            self.run_in_background(self._tidy_up(others))
         if adoptions:
             self.run_in_background(self._adopt(adoptions))
         await self._code.start(self.place.connection, start.messages)

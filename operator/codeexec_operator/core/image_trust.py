@@ -4,11 +4,40 @@ Signatures come with the policy, so nothing is fetched, and the answer is the sa
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from codeexec_api import Event, ExecutionPolicySpec, Reason
 from codeexec_api.image_signatures import ImageKey, examine
+from codeexec_operator.core.cluster_view import ClusterView
+from codeexec_operator.core.isolation import unobtainable
 from codeexec_operator.core.observed import PolicyProblem
 from codeexec_operator.core.outcome import Ending
+
+
+class Seen(Protocol):
+    """What is observed of an execution, a session or a pool, as far as it decides about images."""
+
+    @property
+    def policy(self) -> ExecutionPolicySpec | PolicyProblem | None:
+        """That of the namespace."""
+
+    @property
+    def policy_source(self) -> str:
+        """Where the policy is kept, for messages."""
+
+    @property
+    def cluster_view(self) -> ClusterView:
+        """With the keys that there are."""
+
+
+def refused_image(seen: Seen, image: str, runtime_class_name: str | None) -> Ending | None:
+    """The refusal, if no pod of this RuntimeClass would have what the policy requires, or the image is distrusted."""
+    return unobtainable(seen.policy, seen.cluster_view, runtime_class_name) or distrusted(seen, image)
+
+
+def distrusted(seen: Seen, image: str) -> Ending | None:
+    """The refusal, if the image has to be signed and is not."""
+    return unverified(image, seen.policy, seen.cluster_view.image_keys, seen.policy_source)
 
 
 def unverified(

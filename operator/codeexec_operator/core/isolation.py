@@ -60,7 +60,7 @@ def look_at(pod: PodView, ready: Readiness, cluster_view: ClusterView) -> Isolat
 
 
 def unobtainable(
-    policy: ExecutionPolicySpec | PolicyProblem, cluster_view: ClusterView, runtime_class_name: str | None
+    policy: ExecutionPolicySpec | PolicyProblem | None, cluster_view: ClusterView, runtime_class_name: str | None
 ) -> Ending | None:
     """The refusal, if no pod of this RuntimeClass would have what the policy requires."""
     if not _requires(policy) or cluster_view.user_namespace(runtime_class_name):

@@ -9,8 +9,7 @@ from typing import Any
 
 from codeexec_api import Event, PodLimits, PodRequests, Reason, evaluate
 from codeexec_api.names import TEMPLATE_LABEL
-from codeexec_operator.core.image_trust import unverified
-from codeexec_operator.core.isolation import unobtainable
+from codeexec_operator.core.image_trust import refused_image
 from codeexec_operator.core.observed import PolicyProblem
 from codeexec_operator.core.observed_pool import ObservedPool
 from codeexec_operator.core.outcome import Ending
@@ -45,9 +44,7 @@ def template_of(seen: ObservedPool) -> Template | Ending:
     verdict = evaluate(seen.pool.spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message)
-    if ending := unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name):
-        return ending
-    if ending := unverified(verdict.image, seen.policy, seen.cluster_view.image_keys, seen.policy_source):
+    if ending := refused_image(seen, verdict.image, verdict.runtime_class_name):
         return ending
     return Template(
         verdict.image,

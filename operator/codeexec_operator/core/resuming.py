@@ -12,13 +12,13 @@ from codeexec_api import Event, Reason, records
 from codeexec_operator.core import startup
 from codeexec_operator.core.actions import AdoptPod, Plan, ReadApprovals, ReadPod, ReadRequest, ResumeCode, StartCode
 from codeexec_operator.core.approving import lapsed_approval, look_at_code
+from codeexec_operator.core.image_trust import distrusted
 from codeexec_operator.core.observed import FrameStream, Observed
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.record import finish
 from codeexec_operator.core.starting import (
     deadline_of,
-    distrusted,
     job_of,
     look_for_session,
     seconds_to_run,

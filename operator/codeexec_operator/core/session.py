@@ -29,8 +29,7 @@ from codeexec_operator.core.actions import (
     ReturnPod,
 )
 from codeexec_operator.core.client_lease import look_after_client
-from codeexec_operator.core.image_trust import unverified
-from codeexec_operator.core.isolation import unobtainable
+from codeexec_operator.core.image_trust import distrusted, refused_image
 from codeexec_operator.core.observed import ObservedSession, PodView, PolicyProblem
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, is_usable
 from codeexec_operator.core.outcome import Ending, Proven
@@ -68,8 +67,7 @@ def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     verdict = evaluate(spec, seen.policy, source=seen.policy_source)
     if not verdict.allowed:
         return end(seen, now, Ending(Event.REFUSED, Reason.POLICY_VIOLATION, verdict.message))
-    never = unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name)
-    if ending := never or _unverified(seen, verdict.image):
+    if ending := refused_image(seen, verdict.image, verdict.runtime_class_name):
         return end(seen, now, ending)
     if not seen.pool_asked and _lifetime(seen, timing) <= MAX_RUN_SECONDS:
         return Plan(actions=(AskPool(verdict.image, verdict.runtime_class_name),))
@@ -115,10 +113,6 @@ def _lifetime(seen: ObservedSession, timing: Timing) -> float:
     return seen.session.spec.max_lifetime_seconds + 2 * timing.grace
 
 
-def _unverified(seen: ObservedSession, image: str) -> Ending | None:
-    return unverified(image, seen.policy, seen.cluster_view.image_keys, seen.policy_source)
-
-
 def _manifest(
     seen: ObservedSession, now: datetime, timing: Timing, image: str, runtime_class_name: str | None
 ) -> dict[str, Any]:
@@ -139,7 +133,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
         return fail(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
     if not seen.policy_read:
         return Plan(actions=(ReadPolicy(),))
-    if ending := _unverified(seen, status.image):  # an operator before this one may have had other keys
+    if ending := distrusted(seen, status.image):  # an operator before this one may have had other keys
         return end(seen, now, ending)
     if status.pool_name and (plan := _get_hold_of_pod(seen, now, timing, give_up_at)):
         return plan

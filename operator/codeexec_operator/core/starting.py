@@ -29,8 +29,8 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.approving import consult, permits
-from codeexec_operator.core.image_trust import unverified
-from codeexec_operator.core.isolation import insufficient, unobtainable
+from codeexec_operator.core.image_trust import distrusted, refused_image
+from codeexec_operator.core.isolation import insufficient
 from codeexec_operator.core.observed import Observed, PodView, PoolView, SessionView
 from codeexec_operator.core.outcome import Ending, Proven, recordable, waits_no_more, with_condition
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
@@ -63,11 +63,6 @@ def needs_own_pod(spec: CodeExecutionSpec) -> bool:
     return bool(spec.egress or spec.mounts)
 
 
-def distrusted(seen: Observed, image: str) -> Ending | None:
-    """The refusal, if the image has to be signed and is not."""
-    return unverified(image, seen.policy, seen.cluster_view.image_keys, seen.policy_source)
-
-
 def not_to_be_had(seen: Observed, verdict: Verdict) -> Ending | None:
     """The refusal, if something is asked for that nobody can permit here, or that no pod of this class would have."""
     spec = seen.execution.spec
@@ -77,10 +72,7 @@ def not_to_be_had(seen: Observed, verdict: Verdict) -> Ending | None:
             "session. Nothing was run"
         )
         return Ending(Event.REFUSED, Reason.POLICY_VIOLATION, message)
-    if not spec.session_ref and (
-        refusal := unobtainable(seen.policy, seen.cluster_view, verdict.runtime_class_name)
-        or distrusted(seen, verdict.image)
-    ):
+    if not spec.session_ref and (refusal := refused_image(seen, verdict.image, verdict.runtime_class_name)):
         return refusal
     asked = spec.egress
     if not asked:
