@@ -44,8 +44,7 @@ def decide_session(seen: ObservedSession, now: datetime, timing: Timing) -> Plan
     """What to do about one session. Pure: same observation, same time, same plan."""
     phase = seen.session.status.phase
     if phase.terminal:
-        running = seen.sandbox.pod is not None and not seen.sandbox.gone
-        return startup.delete(seen.sandbox, now, timing) if running else Plan(actions=(Forget(),))
+        return _clear_up(seen, now, timing)
     if seen.session.spec.ended:
         return end(seen, now, Ending(Event.ENDED, None, "ended on request (spec.ended)"))
     if phase is SessionPhase.PENDING:
@@ -55,6 +54,14 @@ def decide_session(seen: ObservedSession, now: datetime, timing: Timing) -> Plan
     if phase is SessionPhase.ASLEEP:
         return _sleep_on(seen, now, timing)
     return _keep(seen, now, timing)
+
+
+def _clear_up(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
+    """Have the pod deleted. Nobody tells of a pod that is still a pool's, and nobody else looks after that one."""
+    sandbox = seen.sandbox
+    untold = bool(seen.session.status.pool_name) and sandbox.deleted_at is None
+    left = not sandbox.gone and (sandbox.pod is not None or untold)
+    return startup.delete(sandbox, now, timing) if left else Plan(actions=(Forget(),))
 
 
 def _accept(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:

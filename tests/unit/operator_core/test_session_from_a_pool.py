@@ -14,6 +14,7 @@ from codeexec_operator.core.actions import (
     Attach,
     CreatePod,
     DeletePod,
+    Forget,
     Plan,
     ReadPod,
     ReturnPod,
@@ -115,6 +116,16 @@ def test_a_session_that_is_ended_before_its_record_names_the_pod_gives_it_up() -
     result = plan(seen(spec={"ended": True}, **claimed()))
     assert isinstance(result.status, CodeSessionStatus)
     assert (result.status.phase, result.actions) == (SessionPhase.ENDED, (DeletePod(),))
+
+
+def test_a_session_that_ends_before_a_new_operator_has_heard_of_its_pod_leaves_none_behind() -> None:
+    """The pod is still the pool's, which leaves it to the session."""
+    ended = plan(ready(sandbox=Sandbox(), spec={"ended": True})).status
+    assert isinstance(ended, CodeSessionStatus)
+    over = ready(sandbox=Sandbox())
+    over = replace(over, session=over.session.model_copy(update={"status": ended}))
+    assert plan(over) == Plan(actions=(DeletePod(),))
+    assert plan(replace(over, sandbox=Sandbox(deleted_at=NOW))) == Plan(actions=(Forget(),))
 
 
 def test_the_pod_becomes_the_sessions_and_its_deadline_is_lowered_to_its_lifetime() -> None:
