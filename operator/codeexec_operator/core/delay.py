@@ -23,6 +23,7 @@ def tell(
     plan: Plan,
     sandbox: Sandbox,
     room: Room,
+    since: datetime,
     now: datetime,
     timing: Timing,
     said: str = "",
@@ -34,7 +35,7 @@ def tell(
     """
     blocked = sandbox.pod.unschedulable if sandbox.pod else ""
     notice = timing.queue_notice if blocked else timing.start_notice
-    tell_at = requested_at(record.status.conditions, now) + timedelta(seconds=notice)
+    tell_at = requested_at(record.status.conditions, since, now, timing) + timedelta(seconds=notice)
     if now < tell_at:
         return replace(plan, wake_at=min(plan.wake_at or tell_at, tell_at))
     reason = Reason.UNSCHEDULABLE if blocked else Reason.POD_STARTING

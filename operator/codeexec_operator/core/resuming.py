@@ -112,7 +112,7 @@ def _hand_over_again(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if seen.session and not seen.session.turn:
         return Plan()
     seconds = seconds_to_run(seen.execution.spec, timing)
-    if startup.ends_before(seen.sandbox.pod, seconds, seen.execution.status.conditions, now):
+    if startup.ends_before(seen.sandbox.pod, seconds, seen.execution.status.conditions, seen.since, now, timing):
         message = (
             f"the code was not handed to the runner, and its pod may end in less than {seconds:g} s. Nothing was run"
         )

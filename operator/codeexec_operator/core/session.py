@@ -151,7 +151,7 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if isinstance(connected, Plan):
         if late:
             return fail(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
-        return delay.tell(seen.session, connected, seen.sandbox, seen.room, now, timing)
+        return delay.tell(seen.session, connected, seen.sandbox, seen.room, seen.since, now, timing)
     return _enter(seen, *connected, now, timing)
 
 
@@ -164,7 +164,7 @@ def _enter(seen: ObservedSession, pod: PodView, ready: Readiness, now: datetime,
     if startup.undecided(proven, seen.policy) and now < give_up_at:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message
-        return delay.tell(seen.session, plan, seen.sandbox, seen.room, now, timing, said)
+        return delay.tell(seen.session, plan, seen.sandbox, seen.room, seen.since, now, timing, said)
     if status.stored_files and not startup.refuses(proven, seen.policy):
         return sleep.restore(seen, status.stored_files, now, timing) or _ready(seen, proven, now)
     return _ready(seen, proven, now)
@@ -179,7 +179,7 @@ def _sleep_on(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     if ending := _too_old(seen, now):
         return end(seen, now, ending)
     if seen.claimants:
-        wake_at = sleep.wake_at(status, now, timing)
+        wake_at = sleep.wake_at(status, seen.since, now, timing)
         return Plan(wake_at=min(wake_at, end_at)) if now < wake_at else _accept(seen, now, timing)
     if quiet := sleep.needed_no_more(seen, now):
         return quiet

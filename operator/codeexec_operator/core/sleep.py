@@ -18,7 +18,7 @@ from codeexec_api import (
     advance_session,
     find_condition,
 )
-from codeexec_operator.core import delay
+from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import KeepAwake, LeavePod, Plan, RestoreFiles, StoreFiles
 from codeexec_operator.core.observed import ObservedSession
 from codeexec_operator.core.outcome import Ending, waits_no_more, with_condition
@@ -89,12 +89,13 @@ def as_it_was(session: CodeSession) -> CodeSessionSpec:
     return session.spec.model_copy(update={"image": session.status.image, "sleep_after_seconds": None})
 
 
-def wake_at(status: CodeSessionStatus, now: datetime, timing: Timing) -> datetime:
+def wake_at(status: CodeSessionStatus, since: datetime, now: datetime, timing: Timing) -> datetime:
     """When a session may be woken: a while after that has failed."""
     asleep = find_condition(status.conditions, ConditionType.ASLEEP)
     if asleep is None or asleep.reason == Reason.FILES_STORED.value:
         return now
-    return asleep.last_transition_time + timedelta(seconds=timing.wake_retry)
+    failed_at = startup.by_this_clock(asleep.last_transition_time, since, now, timing)
+    return failed_at + timedelta(seconds=timing.wake_retry)
 
 
 def needed_no_more(seen: ObservedSession, now: datetime) -> Plan | None:
@@ -123,7 +124,9 @@ def restore(seen: ObservedSession, stored: StoredFiles, now: datetime, timing: T
             message = f"its files did not come back within {timing.workspace_transfer:g} s"
             return on(seen, now, Ending(Event.SLEPT, Reason.STORE_UNAVAILABLE, message))
         plan = Plan(wake_at=give_up_at)
-        return delay.tell(seen.session, plan, seen.sandbox, seen.room, now, timing, "its files are being put back")
+        return delay.tell(
+            seen.session, plan, seen.sandbox, seen.room, seen.since, now, timing, "its files are being put back"
+        )
     if not restoring.problem:
         return None
     message = f"{restoring.problem}. The files as they were stored are in {stored.url} (list {stored.sha256})"

@@ -96,9 +96,12 @@ def session_over(view: SessionView) -> Ending | None:
 
 
 def _manifest(seen: Observed, now: datetime, timing: Timing) -> dict[str, Any]:
-    """The pod, with a deadline behind those of the runner and of this operator."""
+    """The pod, with a deadline behind those of the runner and of this operator.
+
+    There is a while between for which no operator is there, and for which their clocks differ.
+    """
     spec, status = seen.execution.spec, seen.execution.status
-    seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace + timing.clock_skew
+    seconds = timing.start_timeout + seconds_to_run(spec, timing) + timing.grace + 2 * timing.clock_skew
     runtime_class = status.runtime_class_name or None
     parts = startup.parts_of(status.image, runtime_class, seconds, seen.policy, seen.cluster_view, now)
     return build_pod(seen.execution, **parts)
@@ -122,7 +125,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.cluster_view)
     if isinstance(connected, Plan):
-        waits = delay.tell(seen.execution, connected, seen.sandbox, seen.room, now, timing)
+        waits = delay.tell(seen.execution, connected, seen.sandbox, seen.room, seen.since, now, timing)
         return finish(seen, now, _late(seen, timing)) if late else waits
     pod, ready = connected
     status = seen.execution.status
@@ -131,7 +134,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if startup.undecided(proven, seen.policy) and not late:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message
-        return delay.tell(seen.execution, plan, seen.sandbox, seen.room, now, timing, said)
+        return delay.tell(seen.execution, plan, seen.sandbox, seen.room, seen.since, now, timing, said)
     seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     if ending := startup.refuses(proven, seen.policy) or _too_late(seen, pod, now, timing):
         return finish(seen, now, ending)
@@ -141,7 +144,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
 def _too_late(seen: Observed, pod: PodView, now: datetime, timing: Timing) -> Ending | None:
     """The end, if no operator was there for so long that the kubelet may end the pod before its code."""
     seconds = seconds_to_run(seen.execution.spec, timing)
-    if not startup.ends_before(pod, seconds, seen.execution.status.conditions, now):
+    if not startup.ends_before(pod, seconds, seen.execution.status.conditions, seen.since, now, timing):
         return None
     message = (
         f"the pod was requested so long ago that it may end before the {seconds:g} s that the code may take "

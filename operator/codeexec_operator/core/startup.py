@@ -209,14 +209,22 @@ def deadline_of(pod: PodView | None, seconds: float, now: datetime, timing: Timi
     return deadline if deadline < (pod.deadline_seconds or math.inf) else None
 
 
-def ends_before(pod: PodView | None, seconds: float, conditions: Sequence[Condition], now: datetime) -> bool:
+def ends_before(
+    pod: PodView | None,
+    seconds: float,
+    conditions: Sequence[Condition],
+    since: datetime,
+    now: datetime,
+    timing: Timing,
+) -> bool:
     """True if the kubelet may end a pod before code in it had so many seconds.
 
     The pod was made after it was requested, which is known by the clock of operators. That of its node doesn't count.
     """
     if pod is None or pod.deadline_seconds is None:
         return False
-    return now + timedelta(seconds=seconds) > requested_at(conditions, now) + timedelta(seconds=pod.deadline_seconds)
+    requested = requested_at(conditions, since, now, timing)
+    return now + timedelta(seconds=seconds) > requested + timedelta(seconds=pod.deadline_seconds)
 
 
 def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodRequests:
@@ -226,14 +234,20 @@ def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodReques
 
 def give_up_at(conditions: Sequence[Condition], since: datetime, now: datetime, timing: Timing) -> datetime:
     """Until when the pod has to be ready. This process has not looked at the pod before `since`."""
-    return max(requested_at(conditions, now), since) + timedelta(seconds=timing.start_timeout)
+    return max(requested_at(conditions, since, now, timing), since) + timedelta(seconds=timing.start_timeout)
 
 
-def requested_at(conditions: Sequence[Condition], now: datetime) -> datetime:
+def requested_at(conditions: Sequence[Condition], since: datetime, now: datetime, timing: Timing) -> datetime:
     """When the pod was requested: after it was accepted, after it waited for a pool in vain, or when it was woken."""
     kinds = (ConditionType.ACCEPTED, ConditionType.QUEUED, ConditionType.ASLEEP)
     found = (find_condition(conditions, kind) for kind in kinds)
-    return max((last.last_transition_time for last in found if last), default=now)
+    return by_this_clock(max((one.last_transition_time for one in found if one), default=now), since, now, timing)
+
+
+def by_this_clock(time: datetime, since: datetime, now: datetime, timing: Timing) -> datetime:
+    """A time of a record, whose operator may have had a clock that is ahead. What that one wrote was there `since`."""
+    ahead = now + timedelta(seconds=timing.grace) < time <= since + timedelta(seconds=timing.clock_skew)
+    return since if ahead else time
 
 
 def unreachable(runner: RunnerView, now: datetime, timing: Timing) -> Ending | None:

@@ -820,8 +820,39 @@ def test_the_deadline_of_a_pod_leaves_time_for_an_operator_that_comes_later() ->
     [create] = plan(starting(sandbox=Sandbox())).actions
     assert isinstance(create, CreatePod)
     to_run = 60 + TIMING.grace
-    late = TIMING.grace + TIMING.clock_skew
+    late = TIMING.grace + 2 * TIMING.clock_skew
     assert create.manifest["spec"]["activeDeadlineSeconds"] == TIMING.start_timeout + to_run + late
+
+
+def accepted_at(after: float) -> dict[str, Any]:
+    """The status of an execution whose operator had another clock than this one."""
+    [accepted] = an_execution(phase=Phase.STARTING).status.conditions
+    return {"conditions": (accepted.model_copy(update={"last_transition_time": NOW + seconds(after)}),)}
+
+
+def test_a_pod_gets_its_minute_by_this_clock_and_no_more_though_the_clock_before_was_ahead() -> None:
+    observed = starting(status=accepted_at(TIMING.clock_skew), sandbox=Sandbox(a_pod(running=False)))
+    told = plan(observed, TIMING.start_notice)
+    assert condition_of(told, "Delayed") == ("True", "PodStarting")
+    assert told.status
+    known = replace(observed, execution=observed.execution.model_copy(update={"status": told.status}))
+    assert plan(known, TIMING.start_timeout - 0.1) == Plan(wake_at=NOW + seconds(TIMING.start_timeout))
+    assert outcome(plan(known, TIMING.start_timeout)) == (Phase.FAILED, "StartTimeout")
+
+
+def test_a_clock_that_was_set_back_a_little_takes_no_pod_its_minute() -> None:
+    """It waited for approval before, so this operator knows it for long."""
+    observed = starting(status=accepted_at(90), sandbox=Sandbox(a_pod(running=False)))
+    assert plan(observed, 89.9).status is None
+
+
+def test_code_runs_in_a_pod_that_starts_late_though_the_clock_before_was_behind() -> None:
+    [create] = plan(starting(sandbox=Sandbox())).actions
+    assert isinstance(create, CreatePod)
+    pod = a_pod(deadline_seconds=create.manifest["spec"]["activeDeadlineSeconds"])
+    taken_over, started = 20, 75
+    observed = attached(pod=pod, status=accepted_at(-TIMING.clock_skew), since=NOW + seconds(taken_over))
+    assert outcome(plan(observed, started))[0] is Phase.RUNNING
 
 
 def test_a_default_that_was_changed_stops_nothing_that_has_a_pod() -> None:

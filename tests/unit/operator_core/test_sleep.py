@@ -319,6 +319,15 @@ def test_what_may_pass_costs_no_files_and_is_tried_again(changes: Any, after: fl
     assert outcome(plan(sleeping, 10)) == (SessionPhase.STARTING, "Waking")
 
 
+def test_it_is_tried_again_as_soon_though_the_clock_of_the_operator_before_was_ahead() -> None:
+    failed = asleep(Reason.STORE_UNAVAILABLE, claimants=BUSY)
+    [shown_then] = failed.session.status.conditions
+    ahead = shown_then.model_copy(update={"last_transition_time": NOW + seconds(TIMING.clock_skew)})
+    after = replace(failed, session=asleep(status={"conditions": (ahead,)}).session)
+    assert plan(after, 9) == Plan(wake_at=NOW + seconds(10))
+    assert outcome(plan(after, 10)) == (SessionPhase.STARTING, "Waking")
+
+
 def test_once_nobody_waits_for_it_the_record_of_a_session_that_sleeps_on_says_so() -> None:
     failed = waking(restoring=Transfer(NOW, NOW, problem="no answer"))
     left = replace(
