@@ -166,9 +166,11 @@ def test_every_rule_has_a_pod_that_breaks_it(admin):
     """Two rules name no field of their own: the tests of fields that are not listed, and of changes, are theirs."""
     rules = admin.get("validatingadmissionpolicy", POLICY)["spec"]["validations"]
     named = {rule["message"].split()[0] for rule in rules if "message" in rule}
-    assert named - {field for field, _ in WEAKER.values()} == {"spec.runtimeClassName", "metadata.labels"}, (
-        "which have tests of their own"
-    )
+    assert named - {field for field, _ in WEAKER.values()} == {
+        "spec.runtimeClassName",
+        "metadata.labels",
+        "metadata.ownerReferences",
+    }, "which have tests of their own"
     assert len(rules) - 2 == len([rule for rule in rules if "message" in rule])
 
 
@@ -201,6 +203,37 @@ def test_only_the_operator_makes_a_pod_that_a_permit_opens_the_network_for(ungua
     assert unguarded.refusal(pod) == "", "positive control"
     assert guarded.refuses_as_ours(guarded.refusal(pod), "metadata.labels")
     assert operator.refusal(pod) == ""
+
+
+OURS = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "CodeExecution", "name": "run-1", "uid": "0badcafe-0000"}
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"labels": {"codeexec.dev/execution": "run-1"}}, "metadata.labels"),
+        ({"labels": {"codeexec.dev/pool": "default"}}, "metadata.labels"),
+        ({"labels": {"more.codeexec.dev/new": "x"}}, "metadata.labels"),
+        ({"ownerReferences": [OURS | {"controller": True}]}, "metadata.ownerReferences"),
+        ({"ownerReferences": [OURS]}, "metadata.ownerReferences"),
+        ({"ownerReferences": [OURS | {"kind": "SandboxPool", "controller": True}]}, "metadata.ownerReferences"),
+    ],
+    ids=str,
+)
+def test_only_the_operator_makes_a_pod_that_says_it_is_of_an_object_of_ours(unguarded, guarded, operator, said, field):
+    """Else the code of an execution would be handed to a pod that somebody else has made."""
+    pod = a_hardened_pod()
+    metadata(**said)(pod)
+    assert unguarded.refusal(pod) == "", "positive control"
+    assert guarded.refuses_as_ours(guarded.refusal(pod), field)
+    assert operator.refusal(pod) == ""
+
+
+def test_other_labels_and_owners_are_free(guarded):
+    pod = a_hardened_pod()
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "one", "uid": "0badcafe-0000"}
+    metadata(labels={"app": "x", "notcodeexec.dev/x": "1"}, ownerReferences=[owner])(pod)
+    assert guarded.refusal(pod) == ""
 
 
 def test_runtime_class_that_the_chart_does_not_name_is_refused(unguarded, guarded, scheduled_class):

@@ -237,7 +237,7 @@ class Kubelets:
     def _adopt(self, raw: Mapping[str, Any]) -> Pod:
         meta = raw["metadata"]
         self._counts.pods += 1
-        runner = ScriptedRunner(egress_targets_of(raw["spec"]), self._script)
+        runner = ScriptedRunner(json.loads(egress_targets_of(raw["spec"])), self._script)
         image = raw["spec"]["containers"][0]["image"]
         pod = Pod(meta["namespace"], meta["name"], meta["uid"], image, runner, started_at=_now())
         self._pods[pod.uid] = self._by_name[pod.namespace, pod.name] = pod

@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 
 from codeexec_api import Reason
-from codeexec_api.names import EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SANDBOX_CONTAINER
+from codeexec_api.names import API_VERSION, EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SANDBOX_CONTAINER
 from codeexec_operator.adapters.api_server import (
     ONLY_ITS_METADATA,
     ONLY_METADATA,
@@ -47,6 +47,10 @@ _CHUNK: Final = 64 * 1024
 _PING_SECONDS: Final = 30
 """After so much silence the far end is pinged; half of that later it counts as dead."""
 _ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
+
+
+def _is_ours(pod: Mapping[str, Any]) -> bool:
+    return any(one["apiVersion"] == API_VERSION for one in pod["metadata"].get("ownerReferences") or ())
 
 
 class RunnerLink:
@@ -119,7 +123,8 @@ class Cluster(Records, Contents):
     async def create_pod(self, pod: Any) -> Fault | None:
         """pods: create. A fault is a refusal for good; a pod of that name is the one that was asked for.
 
-        Pod names contain the start of the execution's UID, and only the operator may create pods.
+        Pod names contain the start of the execution's UID. A pod of somebody else of that name has no owner of ours, so
+        no code gets there (admission-pods.yaml).
         """
         return await create(self._api, _PODS.path(pod["metadata"]["namespace"]), pod, _pod_refused)
 
@@ -128,9 +133,12 @@ class Cluster(Records, Contents):
         return await self._api.list(_PODS.path(namespace), _AT_A_TIME, query={"labelSelector": labels})
 
     async def find_pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """pods: list. The pod of this name, if it is there; the operator has no right to get one."""
+        """pods: list. The pod of this name, if it is there; the operator has no right to get one.
+
+        A pod that belongs to no object of ours is somebody else's, who has taken the name: it is none.
+        """
         pods = await self._api.list(_PODS.path(namespace), 1, query={"fieldSelector": f"metadata.name={name}"})
-        return pods[0] if pods else None
+        return next(filter(_is_ours, pods), None)
 
     async def list_pod_metadata(self, namespace: str) -> list[Mapping[str, Any]]:
         """pods: list. The metadata of all that are there."""

@@ -1,7 +1,7 @@
 """Keeps an eye on the cluster around the sandboxes: nodes and runtimes, and which egress targets answer from here.
 
 The targets are what the runner of each pod must not reach. By reaching them itself, the operator shows that they are
-there; see `core.egress`.
+there; see `core.egress`. It tries what it has found itself, and nothing else because a pod says so.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,8 @@ TARGETS_SECONDS: Final = 10
 _NODES_EVERY: Final = 30
 """How many looks there are to one at the nodes and runtime classes, which are many and change slowly."""
 _ANSWER_SECONDS: Final = 2
+_NAMED: Final = 32
+"""Kubelets that are tried because pods that start were told to try them, besides those that are chosen now."""
 _LONGEST_ANSWER: Final = 512
 _DNS_QUESTION: Final = (
     struct.pack(">6H", 1, 0x0100, 1, 0, 0, 0)
@@ -56,7 +59,7 @@ class EgressProber:
         self._canary: asyncio.Server | None = None
         self._unreached: frozenset[Target] = frozenset()
         self._named: dict[Target, float] = {}
-        """What pods were told to try, and when one of them was last looked at here."""
+        """Kubelets that pods were told to try, and when one of these pods was last looked at here."""
         self._looks_until_nodes = 0
 
     def trust(self, image_keys: Sequence[ImageKey]) -> None:
@@ -67,7 +70,7 @@ class EgressProber:
         """What was seen last. If it says nothing of a node of these pods, the next look is at the nodes, too."""
         now = time.monotonic()
         for targets in {pod.egress_targets for pod in pods if pod}:
-            self._named |= dict.fromkeys(targets, now)
+            self._named |= dict.fromkeys(targets & self.view.kubelets, now)
         if any(pod and pod.node_name and pod.node_name not in self.view.node for pod in pods):
             self._looks_until_nodes = 0
         return self.view
@@ -130,13 +133,15 @@ class EgressProber:
         return True
 
     async def _look_at_targets(self) -> None:
-        # A pod that starts keeps the targets that it was given, also when others are given by now.
+        # A pod that starts keeps the kubelets that it was given, also when others are given by now.
         oldest = time.monotonic() - FRESH.total_seconds()
         self._named = {target: when for target, when in self._named.items() if when >= oldest}
-        targets = list({*self.view.required, *kubelet_targets(self.view.nodes), *self._named})
-        answers = await asyncio.gather(*(_answers(target) for target in targets))
+        named = islice(self._named, _NAMED)
+        targets = list({*self.view.required, *kubelet_targets(self.view.nodes), *named})
+        # An address that can't be tried at all is one that does not answer, and spoils no other.
+        answers = await asyncio.gather(*(_answers(target) for target in targets), return_exceptions=True)
         now = datetime.now(UTC)
-        reached = {target: now for target, answered in zip(targets, answers, strict=True) if answered}
+        reached = {target: now for target, answered in zip(targets, answers, strict=True) if answered is True}
         known = {target: when for target, when in self.view.reached_at.items() if target in targets}
         self.view = replace(self.view, reached_at=known | reached)
         unreached = frozenset(targets) - reached.keys()

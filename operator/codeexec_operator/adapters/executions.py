@@ -223,11 +223,7 @@ class ExecutionWorker(PodWorker):
             await all_of([self._act(action) for action in adoptions])
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
-        try:
-            written = await self.context.recorder.write_execution(self._seen.execution, status)
-        except Exception as error:
-            self.recheck_unless_refused(error)
-            raise
+        written = await self.rechecked(self.context.recorder.write_execution(self._seen.execution, status))
         self._seen = replace(self._seen, recorded_at=now())
         self._take_in(newer(written, self._seen.execution))
 

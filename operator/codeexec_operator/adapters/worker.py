@@ -310,6 +310,14 @@ class PodWorker(Worker):
         self.recheck()
         return True
 
+    async def rechecked(self, write: Awaitable[T]) -> T:
+        """What a write of the status gives; see `recheck_unless_refused`."""
+        try:
+            return await write
+        except Exception as error:
+            self.recheck_unless_refused(error)
+            raise
+
     async def _step(self) -> Plan:
         self._stale = self._stale or self._left_at > self.version
         return await super()._step()

@@ -40,6 +40,11 @@ class NodeView:
     boot_id: str = ""
     """What its kernel has made up when it was started."""
 
+    @property
+    def kubelet(self) -> Target | None:
+        """Where its kubelet answers, if that is known."""
+        return Target("kubelet", self.address, self.kubelet_port) if self.address and self.kubelet_port else None
+
 
 def parse_node(raw: Mapping[str, Any]) -> NodeView:
     """From a node of the API server."""
@@ -96,8 +101,8 @@ def _single(address: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | Non
 
 def kubelet_targets(nodes: Iterable[NodeView]) -> list[Target]:
     """Kubelets of the first nodes, by name."""
-    known = sorted((node for node in nodes if node.address and node.kubelet_port), key=lambda node: node.name)
-    return [Target("kubelet", node.address, node.kubelet_port) for node in known[:KUBELETS]]
+    known = sorted((node for node in nodes if node.kubelet), key=lambda node: node.name)
+    return [node.kubelet for node in known[:KUBELETS] if node.kubelet]
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,11 @@ class ClusterView:
     def node(self) -> Mapping[str, NodeView]:
         """Nodes by name."""
         return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def kubelets(self) -> frozenset[Target]:
+        """Of all nodes."""
+        return frozenset(node.kubelet for node in self.nodes if node.kubelet)
 
     @cached_property
     def open_nodes(self) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -15,7 +14,7 @@ from codeexec_api.names import SANDBOX_CONTAINER
 from codeexec_api.policy import namespace_policy
 from codeexec_operator.core.client_lease import LeaseView
 from codeexec_operator.core.cluster_view import ClusterView
-from codeexec_operator.core.egress import Target
+from codeexec_operator.core.egress import Target, parse_targets
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.pod_reset import Reset
@@ -124,14 +123,8 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         deleting="deletionTimestamp" in raw["metadata"],
         disruption=disruption,
         unwell="deletionTimestamp" in raw["metadata"] or bool(disruption) or _is_lost(conditions, state),
-        egress_targets=_shared(frozenset(Target(**one) for one in egress_targets_of(spec))),
+        egress_targets=parse_targets(egress_targets_of(spec)) or frozenset(),
     )
-
-
-@lru_cache(maxsize=1024)
-def _shared(targets: frozenset[Target]) -> frozenset[Target]:
-    """The same object for all pods with the same targets: thousands are compared each time a pool is decided on."""
-    return targets
 
 
 _DISRUPTIONS: Final = {

@@ -33,12 +33,11 @@ EGRESS_TARGETS: Final = "CODEEXEC_EGRESS_TARGETS"
 """The one variable of a sandbox pod. Only the runner can read it; code gets an environment of the runner's making."""
 
 
-def egress_targets_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The targets that the spec of a sandbox pod tells its runner to try."""
+def egress_targets_of(spec: Mapping[str, Any]) -> str:
+    """What the spec of a sandbox pod tells its runner to try: a list in JSON, if the operator has made the pod."""
     containers = spec.get("containers") or [{}]
     variables = {variable["name"]: variable.get("value") for variable in containers[0].get("env") or ()}
-    targets: list[Mapping[str, Any]] = json.loads(variables.get(EGRESS_TARGETS) or "[]")
-    return targets
+    return variables.get(EGRESS_TARGETS) or "[]"
 
 
 class PodParts(TypedDict, total=False):

@@ -20,12 +20,14 @@ class Played:
 
     def __init__(self) -> None:
         self.names = ["node-1"]
+        self.kubelets: dict[str, tuple[str, int]] = {}
 
     async def get_service_targets(self, namespace: str, name: str) -> list[tuple[str, int]]:
         return [("127.0.0.1", 1)] if (namespace, name) == SERVICE else []
 
     async def list_nodes(self) -> list[NodeView]:
-        return [NodeView(name, "", 0, True, frozenset()) for name in self.names]
+        at = {name: self.kubelets.get(name, ("", 0)) for name in self.names}
+        return [NodeView(name, *at[name], True, frozenset()) for name in self.names]
 
     async def list_api_servers(self) -> frozenset[str]:
         return frozenset()
@@ -79,17 +81,54 @@ async def test_without_an_address_of_the_canary_nothing_begins(make: Any) -> Non
         await ours.know()
 
 
-async def test_what_a_pod_was_told_to_try_is_looked_at_whatever_others_are_told(make: Any) -> None:
+@pytest.fixture
+async def listener() -> AsyncIterator[asyncio.Server]:
+    """Answers whoever connects to it."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        yield server
+
+
+def kubelet_at(listener: asyncio.Server) -> Target:
+    return Target("kubelet", *listener.sockets[0].getsockname()[:2])
+
+
+async def test_what_a_pod_was_told_to_try_is_looked_at_whatever_others_are_told(make: Any, listener: Any) -> None:
     """Finding B3: a node that joins changes which kubelets are chosen, and pods in flight name the others."""
-    ours, _ = await make()
+    ours, cluster = await make()
+    named = kubelet_at(listener)
+    cluster.names = ["node-1", "node-2", "node-3"]
+    cluster.kubelets = {
+        "node-1": ("127.0.0.1", 1),
+        "node-2": ("127.0.0.1", 2),
+        "node-3": (named.address, named.port),
+    }
     await ours.know()
-    listener = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    named = Target("kubelet", *listener.sockets[0].getsockname()[:2])
+    assert named not in ours.view.reached_at, "two others are chosen"
     ours.view_from(a_pod(egress_targets=frozenset({named})))
     await ours.look()
     assert named in ours.view.reached_at
     ours._named = {named: time.monotonic() - FRESH.total_seconds() - 1}
     await ours.look()
     assert named not in ours.view.reached_at, "no pod names it any more"
-    listener.close()
-    await listener.wait_closed()
+
+
+async def test_nothing_is_tried_because_a_pod_says_so(make: Any, listener: Any) -> None:
+    """Whoever may create pods could else have the operator connect to anything, and read the answer in a record."""
+    ours, _ = await make()
+    await ours.know()
+    named = kubelet_at(listener)
+    ours.view_from(a_pod(egress_targets=frozenset({named})))
+    await ours.look()
+    assert named not in ours.view.reached_at
+
+
+@pytest.mark.parametrize("address", [("127.0.0.1", 99_999_999), ("x" * 70, 443)], ids=["port", "name"])
+async def test_a_target_that_can_not_be_tried_spoils_no_other(make: Any, listener: Any, address: Any) -> None:
+    ours, cluster = await make()
+    good = kubelet_at(listener)
+    cluster.names = ["node-1", "node-2"]
+    cluster.kubelets = {"node-1": address, "node-2": (good.address, good.port)}
+    await ours.know()
+    assert good in ours.view.reached_at
+    assert Target("kubelet", *address) not in ours.view.reached_at

@@ -1,5 +1,6 @@
 """Pods of the API server, as far as decisions depend on them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -220,3 +221,36 @@ def a_target(reason: str = "", message: str = "", status: str = "True") -> dict[
 )
 def test_a_pod_that_is_taken_away_tells_why(status: dict[str, Any], why: str) -> None:
     assert parse_pod(a_raw_pod(**status)).disruption == why
+
+
+def with_targets(value: str) -> dict[str, Any]:
+    raw = a_raw_pod()
+    raw["spec"] = {"containers": [{"env": [{"name": "CODEEXEC_EGRESS_TARGETS", "value": value}]}]}
+    return raw
+
+
+KUBELET = {"name": "kubelet", "address": "10.0.0.1", "port": 10250, "protocol": "TCP"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "no JSON",
+        "{}x",
+        "7",
+        "[7]",
+        "[" * 5000,
+        json.dumps([{"name": "kubelet"}]),
+        json.dumps([KUBELET | {"port": 99_999_999}]),
+        json.dumps([KUBELET | {"address": "10.0.0.1/../x"}]),
+        json.dumps([KUBELET | {"port": port} for port in range(1, 1000)]),
+    ],
+)
+def test_targets_that_the_operator_has_not_written_are_none(value: str) -> None:
+    """Whoever may create pods can write anything there."""
+    assert parse_pod(with_targets(value)).egress_targets == frozenset()
+
+
+def test_targets_that_the_operator_has_written() -> None:
+    [target] = parse_pod(with_targets(json.dumps([KUBELET]))).egress_targets
+    assert target.dump() == KUBELET

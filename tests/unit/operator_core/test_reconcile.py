@@ -48,7 +48,7 @@ from codeexec_operator.core.actions import (
     StartCode,
 )
 from codeexec_operator.core.cluster_view import ClusterView
-from codeexec_operator.core.egress import FRESH
+from codeexec_operator.core.egress import FRESH, parse_targets
 from codeexec_operator.core.observed import (
     Fault,
     FrameStream,
@@ -408,7 +408,7 @@ class TestEgressProof:
     def test_the_pod_is_told_what_must_not_answer(self) -> None:
         [action] = plan(seen(payload=PAYLOAD)).actions
         assert isinstance(action, CreatePod)
-        assert egress_targets_of(action.manifest["spec"]) == [TARGET.dump()]
+        assert parse_targets(egress_targets_of(action.manifest["spec"])) == {TARGET}
 
     @pytest.mark.parametrize(
         ("changes", "verdict", "why"),

@@ -34,6 +34,7 @@ from codeexec_operator.core.actions import (
 )
 from codeexec_operator.core.client_lease import observe
 from codeexec_operator.core.cluster_view import ClusterView
+from codeexec_operator.core.egress import parse_targets
 from codeexec_operator.core.observed import Fault, ObservedSession, PodLink, PolicyProblem, RunnerView, Sandbox
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
@@ -94,7 +95,7 @@ class TestPending:
         assert result.status
         assert result.status.pod_name == action.manifest["metadata"]["name"] == "work-1-3f333df6"
         assert result.status.image == IMAGE
-        assert egress_targets_of(action.manifest["spec"]) == [TARGET.dump()]
+        assert parse_targets(egress_targets_of(action.manifest["spec"])) == {TARGET}
 
     def test_the_kubelets_deadline_is_behind_that_of_the_session(self) -> None:
         [action] = plan(seen()).actions
