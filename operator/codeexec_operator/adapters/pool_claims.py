@@ -90,6 +90,12 @@ class Claims:
         """How many pods are nobody else's."""
         return len(self.taken) + len(self.kept)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is observed of them, as fields of `ObservedPool`."""
+        facts = {"queued": len(self.queue), "queued_since": self.queued_since}
+        return facts | {"claimed": self.in_use, "kept": self.kept.view}
+
     def keep(self, pod: ClaimedPod, tenant: Tenant, job: str) -> bool:
         """An execution is over, and its pod is kept. False if the pod is the execution's own by now."""
         if pod.pod_name in self._adopted or self.taken.pop(pod.pod_name, None) is None:

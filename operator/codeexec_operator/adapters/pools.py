@@ -189,14 +189,11 @@ class PoolWorker(Worker):
             self._seen,
             cluster_view=cluster_view,
             members=self._pods.members if self._listed else None,
-            claimed=self.claims.in_use,
-            kept=self.claims.kept.view,
-            queued=len(self.claims.queue),
-            queued_since=self.claims.queued_since,
             full_at=self._pods.full_at,
             held_until=self._rooms.held_until(namespace, moment, timing),
             unserved=self._rooms.unserved(namespace, moment, timing),
             names=_names(self.meta.name),
+            **self.claims.facts,
         )
         demand = Demand(self.meta.uid, namespace, starts_wanted(seen, starting, others, moment, timing), starting)
         limit = STARTS_PER_NODE * max(1, cluster_view.open_nodes)

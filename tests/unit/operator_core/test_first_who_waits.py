@@ -3,17 +3,20 @@
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from factories import CLUSTER_VIEW, NOW, a_policy, a_sandbox, seconds
 from plans import proof_of
 
-from codeexec_api import SandboxPool
+from codeexec_api import Limits, SandboxPool
+from codeexec_operator.adapters.pool_claims import Claims
 from codeexec_operator.core.actions import CreateMember
 from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.observed import Sandbox
 from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant
+from codeexec_operator.core.placement import Claim
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool, starts_wanted
@@ -151,6 +154,30 @@ def test_where_somebody_always_waits_the_pool_is_filled_up_all_the_same(full: Pl
     begun = next(at for at in full.made if full.made.count(at) > 1)
     assert begun == TIMING.queue_first
     assert full.ready > 0, "those who come now need not wait"
+
+
+class Waiting:
+    """An execution that waits."""
+
+    def __init__(self) -> None:
+        self.claim = Claim("", NOW, False, None, Limits())
+
+    def receive(self, pod: object) -> None:
+        """Has it now."""
+
+
+def test_since_when_there_is_a_queue_is_known_until_nobody_is_left_in_it() -> None:
+    claims, pod = Claims(lambda: None), SimpleNamespace(pod_name="pod")
+    first, second = cast("list[Any]", [Waiting(), Waiting()])
+    assert claims.facts["queued_since"] is None
+    claims.join(first)
+    since = claims.facts["queued_since"]
+    assert since
+    claims.join(second)
+    claims.leave(first, None)
+    assert claims.facts == {"queued": 1, "queued_since": since, "claimed": 0, "kept": {}}
+    claims.take(second, cast("Any", pod))
+    assert (claims.facts["queued"], claims.facts["queued_since"]) == (0, None)
 
 
 class TestWherePodsComeBack:
