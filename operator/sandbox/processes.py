@@ -8,6 +8,8 @@ import time
 from channel import CHUNK
 
 STOP_SECONDS = 2
+MOST_AT_ONCE = 1000
+_STATE, _TERMINAL, _THREADS = 0, 4, 17  # in /proc/PID/stat, behind the name
 
 
 class Children:
@@ -16,8 +18,9 @@ class Children:
     def __init__(self, loop):
         """From now on `loop` collects every child that ends."""
         self._statuses = {}
-        self._wake, wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+        self._stopped = set()
+        self._wake, self._wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         loop.add(self._wake, self.reap, urgent=True)
 
@@ -39,12 +42,13 @@ class Children:
     def forget(self, pid):
         """The program is of no interest any more; its number may be used again."""
         del self._statuses[pid]
+        self._stopped.discard(pid)
 
     def reap(self):
-        """Collect every child that has ended."""
+        """Collect children that have ended, and no more at once: code may start them faster than they are collected."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, CHUNK)
-        while True:
+        for _ in range(MOST_AT_ONCE):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -52,6 +56,8 @@ class Children:
             if pid == 0:
                 return
             self._note(pid, status)
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_writer, b"\0")  # so that the loop comes again: there may be more
 
     def _note(self, pid, status):
         # A child that has made us its tracer only stands still.
@@ -73,25 +79,50 @@ class Children:
     def kill_all_but(self, kept):
         """Stop these children and kill every other process. False, and all are dead, if that doesn't succeed.
 
-        Those that stand still can neither write nor start anything, nor let another go on.
+        Those that stand still can neither write nor start anything, nor let another go on. But whoever ends may let
+        another go on by that, and can't be stopped any more. So a time is looked for in which nothing happens: of the
+        others none lives, two looks at them are the same, and meanwhile the kept stand still.
         """
         _check_pid()
         deadline = time.monotonic() + STOP_SECONDS
+        before = None
         while time.monotonic() < deadline:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGSTOP)
             self.reap()
             if any(self.status(pid) is not None for pid in kept):
                 break
-            others = [pid for pid in _living() if pid not in kept]
-            for pid in others:
+            if any([self._has_turned(pid) for pid in kept]):
+                before = None
+            living, look = _look(kept)
+            for pid in living:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            if not others and all(_stands_still(pid) for pid in kept):
+            if living or not self._stopped.issuperset(kept):
+                before = None
+                time.sleep(0.001)
+            elif look != before:
+                before = look
+            elif any(_has_terminal(pid) for pid in kept):
+                break
+            elif all(_facts(pid)[_STATE] == b"T" for pid in kept):
                 return True
-            time.sleep(0.001)
+            else:
+                time.sleep(0.001)  # one was killed while it stood still
         self.kill_all()
         return False
+
+    def _has_turned(self, pid):
+        """Whether a child has come to a stop, with all of its threads, or has gone on, since this was asked last."""
+        with contextlib.suppress(ChildProcessError):  # it is ending
+            event = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+            if event is None:
+                return False
+            if event.si_code == os.CLD_STOPPED:
+                self._stopped.add(pid)
+                return True
+        self._stopped.discard(pid)
+        return True
 
 
 def _check_pid():
@@ -99,28 +130,37 @@ def _check_pid():
         raise RuntimeError("not PID 1")
 
 
-def _living():
-    """Numbers of all other processes that have not ended."""
-    numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
-    return [pid for pid in numbers if _state(f"/proc/{pid}") not in "ZX"]
+def _look(kept):
+    """Which other processes live, and what differs from look to look if one was started in between.
+
+    That is the number given last, and all numbers: Linux lists one process after the other, and may miss one that is
+    started meanwhile. gVisor tells no last number, and lists the processes of one moment.
+    """
+    with open("/proc/loadavg", "rb") as file:
+        newest = file.read().rpartition(b" ")[2]
+    others = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    others = [pid for pid in others if pid != 1 and pid not in kept]
+    return [pid for pid in others if _lives(pid)], (newest, others)
 
 
-def _stands_still(pid):
-    """Whether no thread of the process runs."""
+def _lives(pid):
+    """Whether any thread of a process has not ended. Its state is that of its first one, which tells of no other."""
+    facts = _facts(pid)
+    return facts is not None and (facts[_STATE] not in (b"Z", b"X") or int(facts[_THREADS]) > 1)
+
+
+def _has_terminal(pid):
+    """Whether the leader of a session would go on when its terminal hangs up, which may come late."""
+    return _facts(pid)[_TERMINAL] != b"0"
+
+
+def _facts(pid):
+    """What the kernel says of a process, from its state on; None if it is gone."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return False
-    return all(_state(f"/proc/{pid}/task/{thread}") in "TtZX" for thread in threads)
-
-
-def _state(folder):
-    """The letter of a process or a thread; X if it is gone."""
-    try:
-        with open(f"{folder}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1].decode()
-    except OSError:
-        return "X"
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def spawn(command, environment, streams, confine, inherited=()):

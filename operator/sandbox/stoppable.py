@@ -1,7 +1,9 @@
 """Keeps a process that was stopped from waking itself. Standard library only.
 
 SIGCONT lets a process go on, and a process can arrange for the system to send it one later: by a timer, or with a
-message of a queue. (The third way, the signal of a descriptor's owner, is refused to all code in `confinement.py`.)
+message of a queue. Other ways are closed elsewhere. The signal of a descriptor's owner is refused to all code in
+`confinement.py`. The end of another process may send it, so `processes.py` waits until all others have ended. The
+hang-up of a terminal may send it, so that keeps nobody who has one.
 """
 
 import platform

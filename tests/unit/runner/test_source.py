@@ -5,7 +5,6 @@ Each attack has its control: where the block doesn't look at the door, or the pr
 
 import hashlib
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -244,47 +243,6 @@ def test_other_code_than_was_announced_is_not_run(session: Any) -> None:
         assert "was submitted; the block was not run" in report.frames[-1]["error"]
         assert report.frames[-1]["seq"] == -1
     assert session.run(SUBMITTED).text() == "as submitted\n"
-
-
-WAKES_ITSELF = """
-import ctypes, errno, signal, threading
-class Event(ctypes.Structure):
-    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("rest", ctypes.c_int * 13)]  # 0: by a signal
-libc = ctypes.CDLL(None, use_errno=True)
-timer, event = ctypes.c_void_p(), Event(None, signal.SIGCONT)
-if libc.timer_create(1, ctypes.byref(event), ctypes.byref(timer)) == 0:
-    # Again and again: the first may come before it is stopped. Without a handler, Linux 6.13 would not repeat it.
-    signal.signal(signal.SIGCONT, lambda *_: None)
-    every_300_ms = (ctypes.c_long * 4)(0, 300_000_000, 0, 300_000_000)
-    libc.timer_settime(timer, 0, ctypes.byref(every_300_ms), None)
-else:
-    print(errno.errorcode[ctypes.get_errno()])
-def write():
-    while True:
-        with open("count", "a") as file: file.write("x")
-threading.Thread(target=write, daemon=True).start()
-"""
-WATCH = bash("""
-before=$(stat -c %s count)
-for n in $(seq 100); do
-    [ $before = $(stat -c %s count) ] || { echo awake; exit; }
-    sleep 0.01
-done
-echo asleep
-""")
-
-
-def test_a_kernel_is_stopped_while_other_blocks_run(stateful: Callable[..., Any]) -> None:
-    """Its threads could write to the file of a shell before that opens it."""
-    assert stateful(WAKES_ITSELF, WATCH).text() == "ENOSYS\nasleep\n"
-    assert stateful(WATCH).text() == "asleep\n"
-    grows = "import time; size = len(open('count').read())\nwhile len(open('count').read()) == size: time.sleep(0.01)"
-    assert stateful(grows).endings == [(0, "Completed")]  # it goes on with the next cell
-
-
-@pytest.mark.parametrize("before", ["kernel.stay_stopped = lambda: None"])
-def test_the_control_a_timer_wakes_a_kernel_that_was_stopped(stateful: Callable[..., Any]) -> None:
-    assert stateful(WAKES_ITSELF, WATCH).text() == "awake\n"
 
 
 NEVER_READY = """
