@@ -7,7 +7,8 @@ no more.
 
 Runner to host: {"cell": number}, with the descriptor of its source. Host to runner: {"ready": true},
 {"cell": number, "exitCode"}.
-Between cells both are stopped, so that a thread that a cell has left behind does nothing while other blocks run.
+Between cells both are stopped, so that a thread that a cell has left behind does nothing while other blocks run. The
+runner lets them go on for a cell only.
 """
 
 import contextlib
@@ -131,14 +132,8 @@ class Kernel:
         for pipe, sink in zip(self.pipes, sinks, strict=False):
             pipe.sink = sink
 
-    def go_on(self):
-        """Let both run again after they were stopped."""
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
     def execute(self, block):
-        """Have a block run as a cell; `answer` or `gone` tells of its end."""
+        """Let both go on, and have a block run as a cell; `answer` or `gone` tells of its end."""
         self._cell += 1
         self.answer = None
         source = Source()
@@ -149,6 +144,9 @@ class Kernel:
             self._deaf = True
         finally:
             source.close()
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def interrupt(self):
         """Raise KeyboardInterrupt in the cell, and signal the processes that it waits for."""

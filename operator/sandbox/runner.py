@@ -102,10 +102,12 @@ class Pod:
         return Confinement(egress) if egress else self.confinement
 
     def start_kernel(self, pids, file_bytes, stopped, seconds=START_SECONDS):
-        """See to it that a kernel runs. Returns whether one does, and what a failed start has written."""
+        """See to it that there is a kernel. Returns whether there is, and what a failed start has written.
+
+        One that was stopped stays so: it goes on with its next cell only.
+        """
         self.children.reap()
         if not self.kernel.gone:
-            self.kernel.go_on()
             return True, ""
         if self.kernel.pids:
             self.kernel.drop()

@@ -55,6 +55,17 @@ def test_the_control_a_timer_wakes_a_kernel_that_was_stopped(stateful: Callable[
     assert stateful(WAKES_ITSELF, WATCH).text() == "awake\n"
 
 
+REPORT = {"report": True, "kernel": True, "pids": 64, "memoryBytes": 2**28}
+
+
+def test_a_kernel_that_was_stopped_stays_so_when_an_operator_connects_anew(stateful: Callable[..., Any]) -> None:
+    stateful(WAKES_ITSELF)
+    connection = stateful.func.__self__  # type: ignore[attr-defined]
+    connection.say(REPORT)
+    assert connection.hear("ready").frames[-1]["kernel"] is True
+    assert stateful(WATCH).text() == "asleep\n"
+
+
 OF_ANY_SYSTEM = """
 import ctypes, mmap, os, signal, threading, time
 libc, EXIT = ctypes.CDLL(None), 60 if os.uname().machine == "x86_64" else 93
