@@ -2,8 +2,8 @@
 
 Two processes, confined as user code is and of the same user: the kernel (`kernel_app.py`, ipykernel), which writes the
 output of cells straight to its pipes, and the host (`kernel_host.py`, jupyter_client), which hands cells to it. Code
-can tamper with both; it gains nothing that it couldn't print itself. The runner believes them how a cell has ended, and
-no more.
+can tamper with both; it gains nothing that it couldn't print itself. The runner believes them how a cell has ended,
+once and after the cell was handed over, and no more.
 
 Runner to host: {"cell": number}, with the descriptor of its source. Host to runner: {"ready": true},
 {"cell": number, "exitCode"}.
@@ -14,12 +14,12 @@ runner lets them go on for a cell only.
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
 import time
 
+from emptying import empty
 from output import Pipe
 from processes import cpu_seconds, exit_code
 from source import Source
@@ -27,6 +27,8 @@ from stoppable import stay_stopped
 
 FOLDERS = "/tmp"
 START_SECONDS = 60
+FOLDER_SECONDS = 1
+"""How long it may take to delete what code has left in the folder of the two."""
 LONGEST_LINE = 4096
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -50,7 +52,7 @@ class Kernel:
         self._folder = None
         self._orders = self._answers = None
         self._line = b""
-        self._ready = self._deaf = self._listening = False
+        self._ready = self._deaf = self._listening = self._awaiting = False
         self._cell = 0
 
     @property
@@ -76,15 +78,20 @@ class Kernel:
             Whether they do, and what they have written meanwhile. If they don't, they are killed.
         """
         words = []
+        try:
+            connection = self._make_folder()
+        except OSError as error:  # code has left no room for it
+            self._remove_folder()
+            return False, f"{error.filename or self._folder}: {error.strerror}\n"
         self.pipes = (Pipe(), Pipe())
         self.direct([lambda _, text: words.append(text)] * 2)
-        self._line, self._ready, self._deaf = b"", False, False
+        self._line, self._ready, self._deaf, self._awaiting = b"", False, False, False
 
         def confine():
             stay_stopped()
             self._confinement.apply(pids, file_bytes)
 
-        self._spawn(confine)
+        self._spawn(connection, confine)
         self._loop.add(self._answers, self._listen)
         self._listening = True
         for pipe in self.pipes:
@@ -92,9 +99,7 @@ class Kernel:
         self._loop.serve(lambda: self._ready or self.gone or stopped(), time.monotonic() + seconds)
         ready = self._ready and not self.gone
         if not ready:
-            for pid in self.pids:
-                if self._children.status(pid) is None:
-                    os.kill(pid, signal.SIGKILL)
+            self._kill()
         for pipe in self.pipes:
             pipe.drain()
         if not ready:
@@ -103,12 +108,22 @@ class Kernel:
             self.unannounced = not announced  # it had no variables yet
         return ready, "".join(words)[-LONGEST_LINE:]
 
-    def _spawn(self, confine):
+    def _make_folder(self):
+        """A folder of their own, and the file in it that says how they connect."""
         self._folder = f"{FOLDERS}/kernel-{os.urandom(4).hex()}"
         os.mkdir(self._folder, 0o700)
         connection = f"{self._folder}/connection.json"
         with open(connection, "w") as file:
             json.dump(_connection(self._folder), file)
+        return connection
+
+    def _remove_folder(self):
+        """Code may have filled it with anything."""
+        with contextlib.suppress(OSError):
+            empty(self._folder, time.monotonic() + FOLDER_SECONDS)
+            os.rmdir(self._folder)
+
+    def _spawn(self, connection, confine):
         environment = self._environment | _settings(self._folder)
         orders, self._orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._orders.setblocking(False)
@@ -134,8 +149,14 @@ class Kernel:
 
     def execute(self, block):
         """Let both go on, and have a block run as a cell; `answer` or `gone` tells of its end."""
-        self._cell += 1
         self.answer = None
+        self._listen()
+        if self._line:  # nothing was to be said yet
+            self._deaf = True
+        if self._deaf:
+            return
+        self._cell += 1
+        self._awaiting = True
         source = Source()
         try:
             source.seal(block)
@@ -159,7 +180,8 @@ class Kernel:
         return (exit_code(status) if status is not None else 0) or 1
 
     def drop(self):
-        """Forget two processes that are dead or as good as dead."""
+        """Kill the two if they live, and forget them."""
+        self._kill()
         for pid in self.pids:
             self._children.forget(pid)
         for pipe in self.pipes:
@@ -169,32 +191,45 @@ class Kernel:
             self._loop.remove(self._answers)
         self._orders.close()
         os.close(self._answers)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_folder()
         self.pids = self.pipes = ()
         self.unannounced = True
 
+    def _kill(self):
+        for pid in self.pids:
+            if self._children.status(pid) is None:
+                os.kill(pid, signal.SIGKILL)
+                self._children.await_end(pid)
+
     def _listen(self):
+        """Hear answers; code can write there, too, and anything. After what is no answer, nothing is heard any more."""
+        if not self._listening:
+            return
         try:
             data = os.read(self._answers, LONGEST_LINE)
         except BlockingIOError:
             return
-        if not data:
+        *lines, self._line = (self._line + data).split(b"\n")
+        if not data or len(self._line) > LONGEST_LINE or not all(map(self._take, lines)):
             self._loop.remove(self._answers)
             self._listening, self._deaf = False, True
-        *lines, self._line = (self._line + data).split(b"\n")
-        if len(self._line) > LONGEST_LINE:
-            self._line, self._deaf = b"", True
-        for line in lines:
-            try:
-                self._take(json.loads(line))
-            except (ValueError, KeyError, TypeError):
-                self._deaf = True
 
-    def _take(self, message):
-        if message.get("ready"):
+    def _take(self, line):
+        """Whether a line is what is to be said now: once that it is ready, and once how each cell has ended."""
+        try:
+            message = json.loads(line)
+        except Exception:  # whatever it is: nesting, for one, is no ValueError
+            return False
+        if message == {"ready": True} and not self._ready:
             self._ready = True
-        elif message["cell"] == self._cell:
-            self.answer = int(message["exitCode"]) & 0xFF
+            return True
+        code = message.get("exitCode") if isinstance(message, dict) else None
+        if not self._awaiting or message != {"cell": self._cell, "exitCode": code}:
+            return False
+        if type(code) is not int or not 0 <= code <= 255:
+            return False
+        self.answer, self._awaiting = code, False
+        return True
 
 
 def _connection(folder):

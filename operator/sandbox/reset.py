@@ -13,13 +13,12 @@ import time
 
 import first_day
 from channel import send
+from emptying import empty
 
 SECONDS = 2
 """How long a pod may take to be emptied; one with more in it is not worth it."""
 SETTLE_SECONDS = 0.1
 """How long the kernel may take to take back what nobody holds any more, such as what lies in sockets."""
-_HOLD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _IPC_RMID = 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -60,7 +59,7 @@ class Reset:
         problems = {}
         for path in first_day.VOLUMES:
             try:
-                _empty(path, deadline)
+                empty(path, deadline)
                 _restore(path, self._before["VolumeAttributes"][path])
             except (OSError, TimeoutError, KeyError) as error:
                 problems["Volumes"] = f"could not be emptied ({type(error).__name__})"
@@ -71,69 +70,6 @@ class Reset:
         while (found := first_day.differences(self._before, first_day.look())) and time.monotonic() < settled:
             time.sleep(0.002)
         return found | problems
-
-
-def _empty(path, deadline):
-    """Delete all that is in a folder, however deep, whatever its modes, and following no link.
-
-    Folders that lie in folders are moved up before they are emptied, so that depth costs nothing.
-    """
-    top = os.open(path, _HOLD)
-    try:
-        with contextlib.suppress(PermissionError):  # another's, as in a pod: then it is open to all
-            os.chmod(f"/proc/self/fd/{top}", stat.S_IRWXU)
-        names = os.listdir(f"/proc/self/fd/{top}")
-        number = 0
-        while names:
-            name = names.pop()
-            if not _unlink(name, top):
-                inner = _open_folder(name, top)
-                try:
-                    for entry in os.listdir(inner):
-                        if time.monotonic() > deadline:
-                            raise TimeoutError
-                        if not _unlink(entry, inner):
-                            number += 1
-                            moved = _free_name(number, top)
-                            os.close(_open_folder(entry, inner))  # to be moved, it has to be writable
-                            os.rename(entry, moved, src_dir_fd=inner, dst_dir_fd=top)
-                            names.append(moved)
-                finally:
-                    os.close(inner)
-                os.rmdir(name, dir_fd=top)
-            if time.monotonic() > deadline:
-                raise TimeoutError
-    finally:
-        os.close(top)
-
-
-def _unlink(name, folder):
-    """Whether it was something else than a folder, and is gone."""
-    try:
-        os.unlink(name, dir_fd=folder)
-    except (IsADirectoryError, PermissionError):
-        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise
-        return False
-    return True
-
-
-def _open_folder(name, parent):
-    """Opened for listing, though its owner may have closed it to itself."""
-    held = os.open(name, _HOLD, dir_fd=parent)
-    try:
-        os.chmod(f"/proc/self/fd/{held}", stat.S_IRWXU)
-    finally:
-        os.close(held)
-    return os.open(name, _LIST, dir_fd=parent)
-
-
-def _free_name(number, top):
-    name = f".codeexec-{number}"
-    with contextlib.suppress(FileNotFoundError):
-        while os.stat(name, dir_fd=top, follow_symlinks=False):
-            name += "-"
-    return name
 
 
 def _restore(path, before):
