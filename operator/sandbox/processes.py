@@ -9,7 +9,7 @@ from channel import CHUNK
 
 STOP_SECONDS = 2
 MOST_AT_ONCE = 1000
-_STATE, _TERMINAL, _THREADS = 0, 4, 17  # in /proc/PID/stat, behind the name
+_STATE, _TERMINAL, _CPU, _THREADS = 0, 4, slice(11, 13), 17  # in /proc/PID/stat, behind the name
 
 
 class Children:
@@ -203,12 +203,8 @@ def exit_code(status):
 
 def cpu_seconds(pid):
     """How long all threads of a process have had a processor; 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            ticks = file.read().rpartition(b") ")[2].split()[11:13]
-    except OSError:
-        return 0
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    facts = _facts(pid)
+    return sum(map(int, facts[_CPU])) / os.sysconf("SC_CLK_TCK") if facts else 0
 
 
 def oom_kills():
