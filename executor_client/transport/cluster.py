@@ -115,10 +115,9 @@ class Transport(ClusterTransport):
 
     @override
     async def check(self) -> None:
-        # What the first call needs is asked for now.
-        opened, *_ = await together(self._shared_watch.open(), self.whoami(), self._payloads.sealing_key())
-        if not opened:
-            await self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, {})
+        # What the first call needs is asked for at the same time.
+        begun = self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, {})
+        await together(begun, self.whoami(), self._payloads.sealing_key())
 
     @override
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:

@@ -62,31 +62,20 @@ class SharedWatch:
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
-    async def open(self) -> bool:
-        """Open the watch if it is closed; True if it was. It is closed again if it stays unused.
-
-        Raises:
-            CodeExecError: see `executor_client.exceptions`.
-        """
-        closed = self._task is None or self._task.done()
-        if closed:
-            await self._opening()
-        return closed
-
     async def expect(self, name: str) -> None:
         """An execution of this name is about to be created.
 
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
-        await self.open()
+        if self._task is None or self._task.done():
+            await self._opening()
         self._entries[name] = _Entry()
         for old in [one for one, entry in self._entries.items() if not entry.waiting][:-_MOST]:
             del self._entries[old]
 
     async def _open_watch(self) -> None:
         self._task = asyncio.create_task(self._run(await self._begin()), name="shared watch of executions")
-        self._close_if_unused()
 
     def knows(self, name: str) -> bool:
         """True if `changes` can tell of this execution."""
@@ -96,7 +85,9 @@ class SharedWatch:
         """Nobody will ask for this execution."""
         self._entries.pop(name, None)
         if not self._entries and self._task:
-            self._close_if_unused()
+            if self._idle:
+                self._idle.cancel()
+            self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._stop_if_idle)
 
     async def changes(self, start: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
         """The newest version, each time there is one after the given one, until the execution is not listed any more.
@@ -129,11 +120,6 @@ class SharedWatch:
             self._idle.cancel()
         if self._task:
             await asyncio_tasks.stop(self._task)
-
-    def _close_if_unused(self) -> None:
-        if self._idle:
-            self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._stop_if_idle)
 
     def _stop_if_idle(self) -> None:
         if self._task and not self._entries:

@@ -170,7 +170,7 @@ async def test_the_first_call_of_an_executor_is_made_of_these_requests(operator,
         assert result.output == "hello\n"
         kinds = (EXECUTION_PLURAL, SESSION_PLURAL, "configmaps")  # another thread keeps the Lease
         assert counts(stage.client_proxy.seen()[client:], *kinds) == {
-            ("list", EXECUTION_PLURAL, ""): 1,
+            ("list", EXECUTION_PLURAL, ""): 2,
             ("watch", EXECUTION_PLURAL, ""): 1,
             ("get", "configmaps", ""): 1,
             ("create", SESSION_PLURAL, ""): 1,
