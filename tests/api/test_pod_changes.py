@@ -97,6 +97,7 @@ def test_running_pod_is_not_changed_to_have(core, guarded, unguarded, running, k
 
 # --- metadata --------------------------------------------------------------------------------------------------------
 
+OWNER = {"apiVersion": API_VERSION, "kind": EXECUTION_KIND, "name": "one", "uid": "0badcafe-0001", "controller": True}
 METADATA = {
     "networks of Multus": ("metadata.annotations", {"annotations": {"k8s.v1.cni.cncf.io/networks": "other"}}),
     "settings of Kata": (
@@ -108,6 +109,8 @@ METADATA = {
     "the permit of another": ("metadata.labels", {"labels": {EGRESS_LABEL: "1-2"}}),
     "the name of another execution": ("metadata.labels", {"labels": {EXECUTION_LABEL: "other"}}),
     "any other label": ("metadata.labels", {"labels": {"app": "other"}}),
+    "the label of a pool": ("metadata.labels", {"labels": {POOL_LABEL: "default", TEMPLATE_LABEL: "0"}}),
+    "an execution for an owner": ("metadata.ownerReferences", {"ownerReferences": [OWNER]}),
     "an owner that takes it along": (
         "metadata.ownerReferences",
         {"ownerReferences": [{"apiVersion": "v1", "kind": "Secret", "name": "gone", "uid": "0badcafe-0001"}]},
@@ -139,6 +142,30 @@ def test_scheduler_brings_no_annotation_and_no_label_of_ours(unguarded, guarded,
         assert unguarded.bind(waiting(unguarded), node, metadata) == "", "positive control"
         assert guarded.refuses_the_change(guarded.bind(waiting(guarded), node, metadata), field)
     assert guarded.bind(waiting(guarded), node, {"labels": {"topology.kubernetes.io/zone": "a"}}) == "", "as 1.35 does"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"apiVersion": "apps/v1"}, {"apiVersion": API_VERSION}),
+        ({"controller": False}, {"controller": True}),
+        (None, {}),
+    ],
+    ids=["of another group", "that controls nothing", "none"],
+)
+def test_an_owner_does_not_become_one_of_ours(core, unguarded, guarded, before, after):
+    """Controllers adopt pods that have no owner. Nobody makes a pod of an execution's of it."""
+    owners = [] if before is None else [{**OWNER, "apiVersion": "apps/v1", **before}]
+    patch = {"metadata": {"ownerReferences": [OWNER | after]}}
+    refusals = []
+    for place in (unguarded, guarded):
+        pod = a_hardened_pod()
+        pod["metadata"]["ownerReferences"] = owners
+        name = place.create(pod)
+        refusals.append(place.patch(name, patch, kind="merge"))
+        core.delete_namespaced_pod(name, place.namespace, grace_period_seconds=0)
+    assert refusals[0] == "", "positive control"
+    assert guarded.refuses_the_change(refusals[1], "metadata.ownerReferences")
 
 
 @pytest.fixture(scope="module")
