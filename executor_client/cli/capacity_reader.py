@@ -15,7 +15,7 @@ from codeexec_api import ExecutionPolicy, ExecutionPolicySpec
 from codeexec_api.names import GROUP, NODE_RUNTIME, POLICY_KIND, POLICY_NAME, POLICY_PLURAL, POOL_PLURAL, VERSION
 from codeexec_api.policy import inheriting
 from executor_client.cli.diagnosis import Right
-from executor_client.cli.inspector import RUNTIME_CLASSES, Inspector
+from executor_client.cli.inspector import Inspector, runtime_class_path
 from executor_client.exceptions import CodeExecError, NotFound
 from executor_client.transport.api_errors import message
 from executor_client.transport.kube_api import CORE, OURS
@@ -24,7 +24,6 @@ _PAGE: Final = 500
 _CHART: Final = "app.kubernetes.io/part-of=codeexec"
 _POLICY_KEY: Final = "policy.yaml"
 _FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 
 Objects = Sequence[dict[str, Any]]
 
@@ -116,12 +115,8 @@ class CapacityReader(Inspector):
         right, so = Right(GROUP, POLICY_PLURAL, "get"), "what a sandbox requests is unknown"
         where = f"in namespace {self.namespace!r}"
         with self._reading("get the policy", facts, right, where, so):
-            try:
-                raw = await self.request("GET", self.path(OURS, POLICY_PLURAL, POLICY_NAME))
+            if raw := await self.find(self.path(OURS, POLICY_PLURAL, POLICY_NAME)):
                 own = ExecutionPolicy.read(raw).spec
-            except ApiException as error:
-                if error.status != _NOT_FOUND:
-                    raise
         if facts.missing:
             return
         default = await self._default_policy(facts, operator_namespace)
@@ -155,12 +150,9 @@ class CapacityReader(Inspector):
             return
         right, so = Right("node.k8s.io", "runtimeclasses", "get"), f"overhead and nodes of {name!r} are unknown"
         with self._reading("read the RuntimeClass", facts, right, "in the cluster", so):
-            try:
-                facts.runtime_class = await self.request("GET", f"{RUNTIME_CLASSES}/{quote(name, safe='')}")
-            except ApiException as error:
-                if error.status != _NOT_FOUND:
-                    raise
-                raise NotFound(f"RuntimeClass {name!r} does not exist; pass one that does by --runtime-class") from None
+            facts.runtime_class = await self.find(runtime_class_path(name))
+            if facts.runtime_class is None:
+                raise NotFound(f"RuntimeClass {name!r} does not exist; pass one that does by --runtime-class")
         facts.runtime_class_known = facts.runtime_class is not None
 
     async def _list(

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from kubernetes.aio.client.exceptions import ApiException
-
 from codeexec_api.names import EXPORT_CURSOR
 from executor_client.transport.kube_api import CORE, LONG_SECONDS, OURS, KubeApi
 
@@ -52,12 +50,9 @@ class FinishedRecords(KubeApi):
 
         async def read(one: Name) -> Mapping[str, Any] | None:
             async with turns:
-                try:
-                    raw = await self.request("GET", self.path(OURS, plural, one.name), seconds=LONG_SECONDS)
-                except ApiException as error:
-                    if error.status == 404:
-                        return None
-                    raise
+                raw = await self.find(self.path(OURS, plural, one.name), seconds=LONG_SECONDS)
+            if raw is None:
+                return None
             meta = {key: value for key, value in raw["metadata"].items() if key != "managedFields"}
             unchanged = (meta["uid"], int(meta["resourceVersion"])) == (one.uid, one.version)
             return {**raw, "kind": kind, "metadata": meta} if unchanged else None

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Final
 from urllib.parse import quote
 
 from kubernetes.aio import client
@@ -11,8 +10,6 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from executor_client.cli.diagnosis import Right
 from executor_client.transport.kube_api import OURS, KubeApi
-
-RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,8 @@ class Inspector(KubeApi):
     async def kinds(self) -> frozenset[str]:
         """The codeexec kinds that the API server knows."""
         with self.errors("list the kinds"):
-            try:
-                found = await self.request("GET", OURS)
-            except ApiException as error:
-                if error.status == 404:
-                    return frozenset()
-                raise
-        return frozenset(one["kind"] for one in found["resources"])
+            found = await self.find(OURS)
+        return frozenset(one["kind"] for one in found["resources"]) if found else frozenset()
 
     async def may(self, right: Right) -> bool:
         """Ask whether this identity has a right in the namespace."""
@@ -69,9 +61,13 @@ class Inspector(KubeApi):
         """Ask whether a RuntimeClass exists. None: this identity may not read RuntimeClasses."""
         with self.errors("read the RuntimeClass"):
             try:
-                await self.request("GET", f"{RUNTIME_CLASSES}/{quote(name, safe='')}")
+                return await self.find(runtime_class_path(name)) is not None
             except ApiException as error:
-                if error.status not in (403, 404):
+                if error.status != 403:
                     raise
-                return False if error.status == 404 else None
-        return True
+                return None
+
+
+def runtime_class_path(name: str) -> str:
+    """The path of a RuntimeClass."""
+    return f"/apis/node.k8s.io/v1/runtimeclasses/{quote(name, safe='')}"

@@ -113,7 +113,7 @@ class OperatorLog(KubeApi):
         query = {"container": _CONTAINER, "previous": str(previous).lower()}
         with self.errors("read the operator's log"), self._rights("get pods/log"):
             try:
-                text = await self.text("GET", self.path(CORE, "pods", pod, "log"), query, seconds=LONG_SECONDS)
+                text = await self.text(self.path(CORE, "pods", pod, "log"), query, seconds=LONG_SECONDS)
             except ApiException as error:
                 if error.status in _NO_LOG:
                     return None

@@ -189,28 +189,24 @@ class KubeApi:
             aiohttp.ClientError: there is no whole answer.
             OSError: the same.
         """
-        text = await self.text(method, path, query, body, accept=accept, seconds=seconds)
+        text = await self._answer(method, path, query, body, accept, seconds)
         try:
             return json.loads(text)
         except ValueError:
             raise ApiException(status=200, reason=f"the answer is no JSON: {text[:100]!r}") from None
 
-    async def text(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        *,
-        accept: str = "*/*",
-        seconds: float | None = None,
-    ) -> str:
-        """The same, but the text of the answer."""
-        answer = await self._send(method, path, query, body, accept, seconds)
-        text: str = (await answer.read()).decode(errors="replace")
-        if not 200 <= answer.status < 300:
-            raise ApiException(http_resp=answer, body=text)
-        return text
+    async def find(self, path: str, *, seconds: float | None = None) -> Any:
+        """The same for a GET; None if nothing is there (404)."""
+        try:
+            return await self.request("GET", path, seconds=seconds)
+        except ApiException as error:
+            if error.status != 404:
+                raise
+            return None
+
+    async def text(self, path: str, query: Mapping[str, Any], *, seconds: float | None = None) -> str:
+        """The same for a GET, but the text of the answer, which need not be JSON."""
+        return await self._answer("GET", path, query, None, "*/*", seconds)
 
     async def stream(
         self, path: str, query: Mapping[str, str], *, silent: float | None = None
@@ -225,6 +221,15 @@ class KubeApi:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=connections.REQUEST_SECONDS, sock_read=silent)
         response: aiohttp.ClientResponse = (await self._send("GET", path, query, None, "*/*", limits)).response
         return response
+
+    async def _answer(
+        self, method: str, path: str, query: Mapping[str, Any] | None, body: Any, accept: str, seconds: float | None
+    ) -> str:
+        answer = await self._send(method, path, query, body, accept, seconds)
+        text: str = (await answer.read()).decode(errors="replace")
+        if not 200 <= answer.status < 300:
+            raise ApiException(http_resp=answer, body=text)
+        return text
 
     async def _send(
         self, method: str, path: str, query: Mapping[str, Any] | None, body: Any, accept: str, limits: Any
