@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import signal
 from typing import Any
 
 import pytest
@@ -141,21 +142,31 @@ Picture()
     assert report.sent["output-2-4.png"] == b"\x89PNG of an object"
 
 
+# For what heeds an interrupt: it may take as long as it takes.
+HEEDS_AN_INTERRUPT = "job.INTERRUPT_SECONDS = 60"
+HEEDS_A_CANCELLATION = f"{HEEDS_AN_INTERRUPT}; job.CANCEL_SECONDS = 60"
+patient = pytest.mark.parametrize("before", [HEEDS_AN_INTERRUPT])
+
+
+@patient
 def test_a_cell_past_its_limit_is_interrupted_and_variables_stay(stateful: Any) -> None:
     stateful("z = 5")
     late = "import sys; print('so far', end=''); f = open('later', 'w'); print(file=sys.stderr)\nwhile True: pass"
-    report = stateful(late, timeoutSeconds=10)
+    report = stateful(late, timeoutSeconds=60)
     assert report.endings == [(124, "DeadlineExceeded")]
     assert report.text() == "so far"
     assert "KeyboardInterrupt" in report.text("stderr")
-    assert 15_000 <= report.blocks[0]["durationMs"] < 20_000  # the clock went on by 15 s at once
+    assert report.blocks[0]["durationMs"] >= 75_000  # the clock went on by 75 s at once
     assert stateful("z").text() == "5\n"
 
 
+@patient
 def test_an_interrupt_ends_what_the_cell_waits_for(stateful: Any) -> None:
-    report = stateful("import os; os.system('sleep 60')", timeoutSeconds=0.5)
+    stateful("z = 5")
+    report = stateful("import os; os.system('touch later; echo; sleep 600')", timeoutSeconds=60)
     assert report.endings == [(124, "DeadlineExceeded")]
-    assert stateful("1").text("stderr") == ""
+    assert (report.text().split(), report.text("stderr")) == ([str(int(signal.SIGINT))], "")  # how the shell ended
+    assert stateful("z").text() == "5\n"
 
 
 STUBBORN = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('so far')\nwhile True: pass"
@@ -164,7 +175,7 @@ STUBBORN = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('
 def test_a_cell_that_does_not_heed_the_interrupt_ends_with_the_kernel(stateful: Any) -> None:
     stateful("z = 5")
     late = STUBBORN.replace("while", "f = open('later', 'w'); print()\nwhile")
-    report = stateful(late, timeoutSeconds=10)
+    report = stateful(late, timeoutSeconds=60)
     assert report.endings == [(124, "DeadlineExceeded")]
     assert report.text() in ("so far\n", "so far\n\n")  # the end may come before the line that wakes the runner
     assert report.text("stderr") == "the Python kernel did not stop in time and was killed; its variables are gone\n"
@@ -178,17 +189,25 @@ def late(*_):
     time.sleep(0.8)
     raise KeyboardInterrupt
 signal.signal(signal.SIGINT, late)
-time.sleep(60)
+print("begun")
+while True: time.sleep(0.01)  # Python does not run a handler while it waits for a signal that came just before
 """
 """It heeds the interrupt when it has long been over, without the processor meanwhile: as on a busy node."""
 
 
-@pytest.mark.parametrize("code", ["while True: pass", LATE, STUBBORN], ids=["at once", "late", "never"])
+@pytest.mark.parametrize(
+    ("code", "before"),
+    [
+        pytest.param("print('begun')\nwhile True: pass", HEEDS_A_CANCELLATION, id="at once"),
+        pytest.param(LATE, HEEDS_A_CANCELLATION, id="late"),
+        pytest.param(STUBBORN, HEEDS_AN_INTERRUPT, id="never"),
+    ],
+)
 def test_cancelling_ends_a_cell(code: str, stateful: Any, job: Any) -> None:
     stateful("z = 5")
     connection = stateful.func.__self__
-    connection.say(job(f"print('begun')\n{code}", session=True, stateful=True, id="long"))
-    connection.hear("stream")
+    connection.say(job(code, session=True, stateful=True, id="long", timeoutSeconds=90))
+    connection.hear("stream")  # an interrupt that comes before its handler is set would end any of them at once
     connection.say({"cancel": "long"})
     report = connection.hear("done")
     assert report.endings == [(130, "Cancelled")]
@@ -240,18 +259,21 @@ def test_nothing_but_variables_and_files_gets_into_the_next_job(stateful: Any) -
     """A thread of the kernel and a process that a cell has left behind, both writing for ever."""
     noise = """
 import os, subprocess, threading, time
+written = threading.Event()
 def write():
     while True:
         os.write(1, b"noise\\n")
+        written.set()
 subprocess.Popen(["sh", "-c", "while :; do echo noise of a process; sleep 0.01; echo > heard; done"])
-threading.Thread(target=write, daemon=True).start()
-while not os.path.exists("heard"):
+while not os.path.exists("heard"):  # before the other one, which fills all the room that output has
     time.sleep(0.01)
+threading.Thread(target=write, daemon=True).start()
+written.wait()
 """
     heard = stateful(noise).text()
     assert "noise\n" in heard
     assert "noise of a process\n" in heard
-    report = stateful(bash("sleep 0.2; ls /proc | grep -c '^[0-9]'; for f in /proc/[0-9]*/stat; do cat $f; done"))
+    report = stateful(bash("ls /proc | grep -c '^[0-9]'; for f in /proc/[0-9]*/stat; do cat $f; done"))
     assert "noise" not in report.text()
     # The runner, the two of the kernel, what its cell left as a zombie, and those of this block.
     states = [line.rpartition(") ")[2][0] for line in report.text().splitlines()[1:]]
