@@ -35,7 +35,14 @@ from codeexec_api.v1alpha1.execution_status import (
 )
 from codeexec_api.v1alpha1.limits import Limits, PodLimits, PodRequests, PolicyLimits
 from codeexec_api.v1alpha1.manifest import manifest
-from codeexec_api.v1alpha1.policy import EgressMode, ExecutionPolicy, ExecutionPolicySpec, PodReuse, RecordRetention
+from codeexec_api.v1alpha1.policy import (
+    EgressMode,
+    ExecutionPolicy,
+    ExecutionPolicySpec,
+    ExecutionPolicyStatus,
+    PodReuse,
+    RecordRetention,
+)
 from codeexec_api.v1alpha1.pool import SandboxPool, SandboxPoolSpec, SandboxPoolStatus
 from codeexec_api.v1alpha1.sandbox import (
     AuditAnchor,
@@ -80,6 +87,7 @@ __all__ = [
     "ExecutionApprovalSpec",
     "ExecutionPolicy",
     "ExecutionPolicySpec",
+    "ExecutionPolicyStatus",
     "ExecutionRef",
     "File",
     "Grant",

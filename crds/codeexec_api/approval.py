@@ -86,7 +86,8 @@ def question(execution: CodeExecution, verdict: Verdict) -> str:
     """The same in words: what is asked for, how to approve it, and what the policy says."""
     names = ", ".join(map(str, verdict.grants))
     short = names if len(names) <= _SHORT else f"{len(verdict.grants)} things"
-    how = f"`kubectl codeexec approve {execution.metadata.name} --uid {execution.metadata.uid}`"
+    meta = execution.metadata
+    how = f"`kubectl codeexec approve {meta.name} -n {meta.namespace} --uid {meta.uid}`"
     return f"a human has to approve {short}: {how}. {verdict.message}"
 
 

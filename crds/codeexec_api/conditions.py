@@ -8,7 +8,7 @@ from codeexec_api.v1alpha1.sandbox import Condition
 
 
 class ConditionType(StrEnum):
-    """Types of conditions on CodeExecutions, CodeSessions and SandboxPools."""
+    """Types of conditions on CodeExecutions, CodeSessions, SandboxPools and ExecutionPolicies."""
 
     ACCEPTED = "Accepted"
     """True: policy and payload allow it. False: denied; reason and message say why."""
@@ -21,6 +21,8 @@ class ConditionType(StrEnum):
     """Of a session. True: executions can run in it. False: its pod could not be started, or it is over.
 
     Of a pool. True: as many pods as asked for stand ready. False: not yet; reason and message say why.
+
+    Of a policy. True: in force. False: the operator can't read it, so nothing new runs; the message says why.
     """
     ASLEEP = "Asleep"
     """Of a session. True: its files are stored, and it has no pod. False: it has one, or is to get one; the
@@ -35,6 +37,8 @@ class ConditionType(StrEnum):
     """True: the code was handed to the runner. False: the pod could not be started."""
     FINISHED = "Finished"
     """True: nothing happens any more; reason says how it ended."""
+    SUCCEEDED = "Succeeded"
+    """Of an execution that is over. True: its phase is Succeeded. False: it has ended in another way."""
 
 
 def find_condition(conditions: Iterable[Condition], kind: ConditionType) -> Condition | None:

@@ -33,7 +33,7 @@ def check_store_url(url: str) -> str:
     bare = url.rstrip("/")
     if len(bare) > MAX_STORE_URL or not _URL.fullmatch(bare) or {".", ".."} & set(bare.split("/")):
         raise ValueError(
-            f"{url!r} is no URL of an output store. Allowed is PROTOCOL://PLACE, such as s3://bucket/prefix or "
+            f"{url!r} is not the URL of an output store. Allowed is PROTOCOL://PLACE, such as s3://bucket/prefix or "
             f"file:///mnt/store: letters, digits and ._~/-, no '..', at most {MAX_STORE_URL} characters. Set users and "
             "passwords in the environment, as the backend of fsspec wants them"
         )

@@ -79,6 +79,7 @@ class Reason(StrEnum):
 
     POLICY_VIOLATION = "PolicyViolation"
     POLICY_INVALID = "PolicyInvalid"
+    POLICY_IN_FORCE = "PolicyInForce"
     APPROVAL_REQUIRED = "ApprovalRequired"
     APPROVED = "Approved"
     APPROVAL_NOT_NEEDED = "ApprovalNotNeeded"
@@ -255,6 +256,17 @@ def to_markdown() -> str:
         "",
         "The operator records the default reason in `status.reason` unless it knows a more specific one.",
         "[Troubleshooting](troubleshooting.md) explains every reason.",
+        "",
+        "Each execution that has ended has two more conditions. `Finished` is true. `Succeeded` is true in the phase",
+        "Succeeded, and in all other phases false with the reason of the phase:",
+        "",
+        "```console",
+        "$ kubectl wait --for=condition=Finished codeexecution/NAME          # however it ends",
+        "$ kubectl wait --for=condition=Succeeded codeexecution/NAME         # until it has succeeded",
+        "$ kubectl wait --for=condition=Succeeded=false codeexecution/NAME   # until it has ended in another way",
+        "```",
+        "",
+        "Records of 0.1 have no `Succeeded`.",
         "",
         "## CodeExecution",
         "",

@@ -3,14 +3,18 @@
 The operator, the fake of `executor_client.testing` and the local sandbox write records. What they say alike is here.
 """
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from codeexec_api.phases import Event, Reason, SessionPhase
+from codeexec_api.conditions import ConditionType, condition
+from codeexec_api.phases import Event, Phase, Reason, SessionPhase
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1.execution import CodeExecutionSpec
-from codeexec_api.v1alpha1.execution_status import CodeExecutionStatus
+from codeexec_api.v1alpha1.execution_status import BlockStatus, CodeExecutionStatus
 from codeexec_api.v1alpha1.limits import PodLimits
+from codeexec_api.v1alpha1.sandbox import Condition
 from codeexec_api.v1alpha1.session import CodeSession, CodeSessionStatus
 
 BLOCK_EVENTS: Final = MappingProxyType(
@@ -30,6 +34,8 @@ EGRESS_WARNING: Final = (
 )
 FILES_TRANSFERRED: Final = "the files were transferred"
 ENDED_WITH_SESSION: Final = "the session was ended while the code ran"
+LONGEST_BLOCK_MS: Final = 86_400_000
+"""Longer than that no block may run; what a runner reports may be anything."""
 _SHELL_CODES: Final = {Event.OUT_OF_MEMORY: 137, Event.CANCEL: 130}
 
 
@@ -44,12 +50,37 @@ def exit_code(event: Event, last: int | None) -> int | None:
     return last if event is Event.EXITED_NONZERO else None
 
 
+def succeeded(phase: Phase, reason: str, now: datetime, generation: int) -> Condition:
+    """The condition of an execution that ends, for `kubectl wait`. It has no message: Finished has the same."""
+    holds = phase is Phase.SUCCEEDED
+    return condition(ConditionType.SUCCEEDED, holds=holds, reason=reason, message="", now=now, generation=generation)
+
+
 def duration(seconds: float) -> str:
     """Text such as `2.50s` or `3m12s`, for `kubectl get`."""
     if seconds < 60:
         return f"{seconds:.2f}s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}m{rest}s"
+
+
+def within_run(blocks: Sequence[BlockStatus], began: datetime, ended: datetime) -> tuple[BlockStatus, ...]:
+    """The blocks of a run, by the clock that says when the run began and ended.
+
+    The runner goes by the clock of its node. If that clock turns out to differ, the first block counts as begun with
+    the run, and the distances between the blocks stay.
+    """
+
+    def end_of(block: BlockStatus) -> timedelta:
+        return block.started_at - began + timedelta(milliseconds=min(block.duration_ms, LONGEST_BLOCK_MS))
+
+    whole, none = ended - began, timedelta()
+    if all(one.started_at >= began and end_of(one) <= whole for one in blocks):
+        return tuple(blocks)
+    after = [min(max(one.started_at - blocks[0].started_at, none), whole) for one in blocks]
+    return tuple(
+        one.model_copy(update={"started_at": began + distance}) for one, distance in zip(blocks, after, strict=True)
+    )
 
 
 def egress_may_be_open(status: CodeExecutionStatus | CodeSessionStatus) -> bool:

@@ -210,8 +210,10 @@ _POLICY_COLUMNS: Final = [
     _column("Max-Blocks", ".spec.maxBlocks", "integer", text="Highest number of blocks in one execution"),
     _column("Egress-Proof", ".spec.egressProof", text="Enforce: no code runs unless the network is shown to be closed"),
     _column("Runtime", ".spec.runtimeClassName", text="RuntimeClass of requests that name none"),
+    _column("Ready", ".status.conditions[?(@.type=='Ready')].status", text="Whether the policy is in force"),
     _AGE,
     _column("Image", ".spec.images[0]", wide=True, text="Default image"),
+    _column("Message", ".status.conditions[?(@.type=='Ready')].message", wide=True, text="Why it is in force or not"),
 ]
 
 

@@ -50,8 +50,8 @@ class ApprovalStatus(Status):
     )
     wait_until: datetime | None = Field(
         None,
-        description="waitUntil is the time until which the execution waits for a decision. Without one it ends as "
-        "Expired.",
+        description="waitUntil is the time until which the execution waits for a decision. After that time, it "
+        "ends as Expired.",
     )
     code_secret: OptionalName = Field(
         "",
@@ -117,7 +117,7 @@ class ExecutionApprovalSpec(Model):
             ),
             rule(
                 "has(self.revokedBy) == self.revoked",
-                "spec.revokedBy must be there if spec.revoked is true, and only then",
+                "set spec.revokedBy if spec.revoked is true, and only then",
                 field=".revokedBy",
             ),
             rule(

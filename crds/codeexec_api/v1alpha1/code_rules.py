@@ -68,7 +68,7 @@ class CodeRule(Model):
     action: CodeAction = Field(
         description="action is what happens to code that matches. Note: the code runs, and the status lists the "
         "finding. NeedApproval: the execution waits for approval. Deny: the execution is denied. If several rules "
-        "match, the strictest applies. To unreadable Python, the strictest of all rules applies."
+        "match, the strictest applies. For unreadable Python, the strictest of all rules applies."
     )
 
 

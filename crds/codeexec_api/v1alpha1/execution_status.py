@@ -58,7 +58,9 @@ class BlockStatus(Status):
         "Cancelled.",
     )
     started_at: datetime = Field(
-        description="startedAt is the time at which the block started, as the runner in the pod reported it."
+        description="startedAt is the time at which the block started, as the runner in the pod reported it. If that "
+        "is before status.startedAt or after status.finishedAt, the node's clock differs from the operator's. The time "
+        "is then corrected."
     )
     duration_ms: Count = Field(description="durationMs is the time for which the block ran, in milliseconds.")
     stdout_bytes: Count = Field(
@@ -213,7 +215,7 @@ class CodeExecutionStatus(SandboxStatus):
     conditions: Conditions = Field(
         (),
         description="conditions lists the current conditions. Their types are Accepted, Approved, Queued, "
-        "Delayed, EgressClosed, Started and Finished.",
+        "Delayed, EgressClosed, Started, Finished and Succeeded.",
     )
     observed_generation: Generation = Field(0, description=OBSERVED_GENERATION)
     code_digest: str = Field(

@@ -55,8 +55,8 @@ QuantityText = Annotated[
         },
     ),
 ]
-"""A quantity inside a list. The API server needs a bounded length to estimate the cost of its rules, so this is a
-string, and a bare number must be quoted in YAML."""
+"""A quantity inside a list. The API server needs a bounded length to estimate the cost of its rules. Kubernetes 1.32
+knows none for an integer or string, so this is a string, and a bare number must be quoted in YAML (ADR 0047)."""
 
 
 class PodLimits(Model):

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 
 from codeexec_api.names import NODE_RUNTIME
 from codeexec_api.v1alpha1.access import EgressRules, MountRules
-from codeexec_api.v1alpha1.base import Model, Object
+from codeexec_api.v1alpha1.base import Model, Object, Status
 from codeexec_api.v1alpha1.bounds import (
     MAX_AGENT_RULES,
     MAX_BLOCKS,
@@ -18,6 +18,7 @@ from codeexec_api.v1alpha1.bounds import (
 from codeexec_api.v1alpha1.code_rules import CodeRules
 from codeexec_api.v1alpha1.fields import (
     SET,
+    Generation,
     ImageReference,
     ImageSignature,
     LanguageName,
@@ -27,6 +28,7 @@ from codeexec_api.v1alpha1.fields import (
     rules,
 )
 from codeexec_api.v1alpha1.limits import PodRequests, PolicyLimits, SomeLimits
+from codeexec_api.v1alpha1.sandbox import Conditions
 
 
 class EgressMode(StrEnum):
@@ -177,8 +179,8 @@ class PodReuse(Model):
         ge=1,
         le=MAX_POD_USES,
         description="maxExecutions is the number of executions that a pod of a pool can run, one after the other, all "
-        "of one requester and agent with the same image and limits. Between two, the pod is cleaned and checked, and "
-        "it is deleted if the check fails. 1: each pod is used once. Defaults to 1.",
+        "of one requester and agent with the same image and limits. Between two executions, the pod is cleaned "
+        "and checked. If the check fails, the pod is deleted. 1: each pod is used once. Defaults to 1.",
     )
 
 
@@ -345,6 +347,19 @@ class ExecutionPolicySpec(Model):
     )
 
 
+class ExecutionPolicyStatus(Status):
+    """ExecutionPolicyStatus is the observed state of the policy. Only the operator writes it."""
+
+    observed_generation: Generation = Field(
+        0, description="observedGeneration is the metadata.generation that the operator last read."
+    )
+    conditions: Conditions = Field(
+        (),
+        description="conditions lists the current conditions. The only type is Ready. True: the policy is in force. "
+        "False: the operator can't read the policy, and nothing new runs in the namespace.",
+    )
+
+
 class ExecutionPolicy(Object):
     """ExecutionPolicy defines what requests in its namespace can ask for. It must have the name default.
 
@@ -352,3 +367,7 @@ class ExecutionPolicy(Object):
     """
 
     spec: ExecutionPolicySpec = Field(description="spec is the policy.")
+    status: ExecutionPolicyStatus = Field(
+        default_factory=ExecutionPolicyStatus,
+        description="status is the observed state of the policy. Only the operator writes it.",
+    )
