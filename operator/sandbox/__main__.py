@@ -1,5 +1,5 @@
 """`python3 -I FOLDER`: what the sandbox image starts. Isolated mode leaves this folder alone on the path of imports."""
 
-from runner import main
+from start import main
 
 main()

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import platform
 import resource
 import socket
 import struct
@@ -107,7 +106,7 @@ class Confinement:
         egress = egress or {}
         kinds = [kind for kind in PROTOCOLS if egress.get(kind)]
         self._permits = bool(kinds)
-        self._filter = Filter(seccomp_program(platform.machine(), kinds))
+        self._filter = Filter(seccomp_program(os.uname().machine, kinds))
         version = landlock_version()
         self._ruleset = _landlock_ruleset(version, egress.get("tcp", ())) if version else None
         self._knows_ports = version >= _KNOWS_PORTS

@@ -7,7 +7,6 @@ that what is told of a difference can go into a log.
 import ctypes
 import fcntl
 import os
-import platform
 import resource
 import struct
 
@@ -176,7 +175,7 @@ def _descriptors():
 
 
 def _priority():
-    number = _IOPRIO_GET[platform.machine()]
+    number = _IOPRIO_GET[os.uname().machine]
     return {
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "scheduler": os.sched_getscheduler(0),

@@ -1,9 +1,7 @@
 """PID 1 of every sandbox pod: runs jobs of code blocks and reports on stdout, one JSON object a line.
 
 Started by the image with `python3 -I` on this folder; uses the standard library only. The operator attaches to the
-container and talks to it over stdin and stdout; nothing else may be written to stdout.
-
-Environment: CODEEXEC_EGRESS_TARGETS, JSON: what must not answer, see `egress.py`. Code can't read it here.
+container and talks to it over stdin and stdout; nothing else may be written to stdout. `start.py` comes first.
 
 In:   each message has "epoch": [leader, connection]; after one of a higher epoch, those of lower epochs are refused
       {"report": true, "kernel": bool, "pids", "memoryBytes", "egress"?}
@@ -50,8 +48,6 @@ A job goes on when the connection ends. No job is begun twice.
 The runner has to be PID 1 of its own PID namespace, because it ends a job by killing every other process that it sees.
 """
 
-import ctypes
-import json
 import os
 import signal
 import sys
@@ -61,7 +57,6 @@ import isolation
 import workspace
 from channel import Input, Loop, send
 from confinement import Confinement
-from egress import prove_closed
 from frames import Frames
 from job import run_job
 from kernel import START_SECONDS, Kernel
@@ -70,9 +65,7 @@ from programs import ENVIRONMENT
 from reset import Reset
 from standby import Standby
 
-EGRESS_SECONDS = 10
 ACK_SECONDS = 120
-PR_SET_DUMPABLE = 4
 
 
 class Pod:
@@ -183,21 +176,18 @@ def _goes_on(job, pod):
     return pod.reset.run(job["id"])
 
 
-def main():
-    """Prove that the network is closed, then serve."""
-    if os.getpid() != 1:
-        sys.exit("runner: must be PID 1 of a container, because it kills every process that it can see")
-    # Not dumpable: code of the same user can't read this process's memory or open its descriptors.
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        sys.exit(f"runner: prctl(PR_SET_DUMPABLE): {os.strerror(ctypes.get_errno())}")
-    targets = json.loads(os.environ.get("CODEEXEC_EGRESS_TARGETS", "[]"))
+def prepare():
+    """What code is put under for which nothing is permitted, and what the pod sees of its isolation.
+
+    Raises:
+        OSError: see `Confinement.layers`.
+    """
     confinement = Confinement()
-    answered = prove_closed(targets, EGRESS_SECONDS)
-    report = {
-        "layers": confinement.layers(),
-        "egress": [{**target, "answered": one} for target, one in zip(targets, answered, strict=True)],
-        **isolation.facts(),
-    }
+    return confinement, {"layers": confinement.layers(), **isolation.facts()}
+
+
+def run(confinement, report):
+    """Serve until the end."""
     # The kernel drops every signal that PID 1 has no handler for, so user code can't end the runner by one. The price:
     # the runner doesn't hear the kubelet's SIGTERM either, and a deleted pod ends by the SIGKILL after it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -2,8 +2,9 @@
 
 import errno
 import fcntl
-import hashlib
 import os
+
+from sha256 import Sha256
 
 PIECE = 256 * 1024
 _NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL: Linux 6.3 or newer, where a node may demand it
@@ -40,7 +41,7 @@ def compare(descriptor, block):
     Raises:
         RuntimeError: it doesn't.
     """
-    digest, size = hashlib.sha256(), 0
+    digest, size = Sha256(), 0
     while piece := os.pread(descriptor, PIECE, size):
         digest.update(piece)
         size += len(piece)

@@ -6,7 +6,7 @@ message of a queue. Other ways are closed elsewhere. The signal of a descriptor'
 hang-up of a terminal may send it, so that keeps nobody who has one.
 """
 
-import platform
+import os
 
 from confinement import Filter, no_new_privileges
 from syscall_filter import refusing
@@ -21,4 +21,4 @@ def stay_stopped():
         OSError: that could not be done; no user code may run then.
     """
     no_new_privileges()
-    Filter(refusing(platform.machine(), ("timer_create", "mq_notify"))).install()
+    Filter(refusing(os.uname().machine, ("timer_create", "mq_notify"))).install()

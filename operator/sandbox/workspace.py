@@ -7,13 +7,13 @@ import base64
 import contextlib
 import errno
 import fnmatch
-import hashlib
 import heapq
 import os
 import stat
 
 from channel import data_fields
 from paths import MAX_PATH_BYTES, is_telling
+from sha256 import Sha256
 from source import PIECE, compare
 
 WORKSPACE = "/workspace"
@@ -165,6 +165,15 @@ class Upload:
                 _write(self._file, base64.b64decode(data, validate=True))
         except (OSError, ValueError) as error:
             self.problem = f"{path}: {getattr(error, 'strerror', None) or error}"
+            if path == self._path:
+                self._discard(path)
+
+    def _discard(self, path):
+        """Leave no part of a file behind: nobody could tell that it is not all, and it may fill the disk."""
+        self._close()
+        *folders, name = path.split("/")
+        with contextlib.suppress(OSError), hold_folder(folders) as folder:
+            os.unlink(name, dir_fd=folder)
 
     def _begin(self, path, mode):
         self._close()
@@ -275,7 +284,8 @@ def report_artifacts(wanted, patterns, before, send, most):
 
     Args:
         wanted: "None", "Changed" (what `before` doesn't hold) or "All".
-        patterns: files to send: each is a path, or a pattern whose `*` matches `/`, too.
+        patterns: files to send: each is a path, or a pattern whose `*` matches `/`, too. Where not all files fit,
+            those of earlier ones come first.
         before: the Snapshot from before the job.
         send: is called with the fields of each frame.
         most: how many bytes of files may be sent.
@@ -294,27 +304,50 @@ def report_artifacts(wanted, patterns, before, send, most):
     def candidates():
         nonlocal matching
         for path, found in survey.files():
-            fetched = any(path == one or fnmatch.fnmatchcase(path, one) for one in patterns)
-            if fetched or wanted == "All" or (wanted == "Changed" and not before.holds(path, found)):
+            place = _place(path, patterns)
+            if place < len(patterns) or wanted == "All" or (wanted == "Changed" and not before.holds(path, found)):
                 matching += 1
-                yield not fetched, path, found.st_size
+                yield place, path, found.st_size
 
     chosen = heapq.nsmallest(MAX_ARTIFACTS, candidates())
-    budget = _Budget(most if patterns else 0)
-    for index, (path, kept, size) in enumerate(sorted((path, kept, size) for kept, path, size in chosen)):
-        _report(index, path, size, not kept, budget, send)
+    fetched = [(path, size) for place, path, size in chosen if place < len(patterns)]
+    budget = _Budget(most if patterns else 0, fetched)
+    for index, (path, place, size) in enumerate(sorted((path, place, size) for place, path, size in chosen)):
+        _report(index, path, size, place < len(patterns), budget, send)
     return survey.omitted + matching - len(chosen)
 
 
-class _Budget:
-    """How many bytes may still be sent, and how many hashed that are not sent."""
+def _place(path, patterns):
+    """Index of the first pattern that selects a file. If none does, the number of patterns."""
+    found = (i for i, one in enumerate(patterns) if path == one or fnmatch.fnmatchcase(path, one))
+    return next(found, len(patterns))
 
-    def __init__(self, most):
-        self.send = self.most = most
+
+class _Budget:
+    """How many bytes may still be sent, which of them are kept for which file, and how many may be hashed unsent.
+
+    Args:
+        most: bytes that may be sent.
+        fetched: paths and sizes of the files to send, those first that come first where not all fit.
+    """
+
+    def __init__(self, most, fetched):
+        self.send = left = most
         self.hash = MAX_HASHED_BYTES - min(most, MAX_FETCH_BYTES)
+        self._kept = {}
+        for path, size in fetched:
+            if size <= left:
+                self._kept[path] = size
+                left -= size
+
+    def room_for(self, path):
+        """How many bytes this file may have, which is asked for once: all that is not kept for others."""
+        self._kept.pop(path, None)
+        return self.send - sum(self._kept.values())
 
 
 def _report(index, path, size, fetch, budget, send):
+    room = budget.room_for(path)
     try:
         file = open_file(path)
     except OSError:  # not readable any more, or gone
@@ -322,22 +355,22 @@ def _report(index, path, size, fetch, budget, send):
         return
     with file:
         size = os.fstat(file.fileno()).st_size
-        sending = fetch and size <= budget.send
+        sending = fetch and size <= room
         if not sending and (size > MAX_FETCH_BYTES or size > budget.hash):
             send(artifact=index, path=path, size=size, sha256=None)
             return
         if not sending:
             budget.hash -= size
-        size, digest = digest_of(file, budget.most if sending else MAX_FETCH_BYTES)
+        size, digest = digest_of(file, room if sending else MAX_FETCH_BYTES)
         send(artifact=index, path=path, size=size, sha256=digest)
-        if sending and size <= budget.send:
+        if sending and size <= room:
             budget.send -= size
-            send_content(index, path, file, digest, send, budget.most)
+            send_content(index, path, file, digest, send, room)
 
 
 def digest_of(file, most):
     """Size and SHA-256 of a file as it is read; without the digest if it has grown too large meanwhile."""
-    digest, size = hashlib.sha256(), 0
+    digest, size = Sha256(), 0
     while piece := os.pread(file.fileno(), PIECE, size):
         size += len(piece)
         if size > most:
@@ -348,7 +381,7 @@ def digest_of(file, most):
 
 def send_content(index, path, file, expected, send, most):
     """Send the frames of the content of a file, which has to be what it was when its digest was taken."""
-    digest, size = hashlib.sha256(), 0
+    digest, size = Sha256(), 0
     while (piece := os.pread(file.fileno(), PIECE, size)) or size == 0:  # an empty file has a piece, too
         send(file=index, **data_fields(piece))
         digest.update(piece)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters import narrow_json
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.core.observed import Fault
 
@@ -30,6 +31,8 @@ NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 """What is raised if no answer of the API server came, or only a part of an answer."""
 ANSWER_SECONDS: Final = 15
 """How long the whole answer to a request may take, with the wait for a turn."""
+CONNECT_SECONDS: Final = 5
+"""How long it may take until there is a connection."""
 ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """What to accept, so that the API server leaves out what the objects hold (Kubernetes API concepts)."""
 ONLY_ITS_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -45,14 +48,18 @@ _STARTING_PAUSE: Final = 0.5
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _ATTACH: Final = "v4.channel.k8s.io"
-_CONNECT_SECONDS: Final = 5
 _REQUESTS: Final = 100
 """Requests that are under way at the same time; further requests wait for their turn, up to ANSWER_SECONDS."""
 _REQUESTS_OF_ONE: Final = 25
 """Of these, requests about one namespace. The operator's own namespace is one of them, so its Lease waits for none."""
 _WATCH_SECONDS: Final = 300
-_METADATA: Final = 200
-"""Objects whose metadata is listed at a time."""
+_METADATA: Final = 100
+"""Objects whose metadata is listed at a time: 14 MiB of JSON, if all of it is as large as admission lets it be.
+
+Of each these are 4 KiB of annotations and 16 KiB of managedFields, which the API server writes with six bytes for each
+`<`, and 12 KiB of labels. No more than kopf lists at a time, so a second page is needed only where kopf needs one.
+"""
+_KEPT: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _LONGEST_EVENT: Final = 2 * 1024 * 1024
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -118,12 +125,12 @@ class ApiServer:
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            limit=connections, ssl=self._credentials.rest_client.ssl_context, socket_factory=_socket
+            limit=connections, ssl=self._credentials.rest_client.ssl_context, socket_factory=keepalive_socket
         )
         return aiohttp.ClientSession(
             connector=connector,
             headers={"User-Agent": f"codeexec-operator/{version('codeexec')}"},
-            timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS),
             trust_env=False,  # else proxies and their passwords are looked for with each request
             read_bufsize=_LONGEST_EVENT,
         )
@@ -167,10 +174,10 @@ class ApiServer:
             return _parse(body_read)
 
     async def pages(
-        self, path: str, limit: int, *, query: Mapping[str, str] | None = None, accept: str = _JSON
+        self, path: str, limit: int | None, *, query: Mapping[str, str] | None = None, accept: str = _JSON
     ) -> AsyncGenerator[Any, None]:
-        """A list, one page of at most `limit` objects after the other."""
-        asked: dict[str, str | int] = {**(query or {}), "limit": limit}
+        """A list, one page of at most `limit` objects after the other; None: all of them at once."""
+        asked: dict[str, str | int] = {**(query or {}), **({"limit": limit} if limit else {})}
         while True:
             try:
                 page = await self.request("GET", path, query=asked, accept=accept)
@@ -186,15 +193,26 @@ class ApiServer:
                 return
             asked["continue"] = token
 
-    async def metadata(self, path: str, query: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:
-        """The metadata of all objects of a list, without managedFields: whoever writes an object can put much there."""
-        pages = self.pages(path, _METADATA, query=query, accept=ONLY_METADATA)
-        return [_without_managed_fields(item) async for page in pages for item in page["items"] or ()]
+    async def metadata(
+        self, path: str, query: Mapping[str, str] | None = None, *, also: Collection[str] = ()
+    ) -> list[Mapping[str, Any]]:
+        """Names, versions and times of creation of all objects of a list: whoever writes one can fill the rest.
 
-    async def list(self, path: str, limit: int, *, query: Mapping[str, str] | None = None) -> list[Mapping[str, Any]]:
+        Of the rest there is only what `also` names: labels, annotations, or `ownerReferences`.
+        """
+        pages = self.pages(path, _METADATA, query=query, accept=ONLY_METADATA)
+        return [_lean(item["metadata"], also) async for page in pages for item in page["items"] or ()]
+
+    async def list(
+        self, path: str, limit: int | None, *, query: Mapping[str, str] | None = None
+    ) -> list[Mapping[str, Any]]:
         """All objects of a list; it is read page by page."""
         pages = self.pages(path, limit, query=query)
         return [item async for page in pages for item in page["items"] or ()]  # null where there is none
+
+    async def named(self, path: str, name: str) -> Mapping[str, Any] | None:
+        """The object of a list that has this name; None if there is none. It needs no right to get objects."""
+        return next(iter(await self.list(path, 1, query={"fieldSelector": f"metadata.name={name}"})), None)
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[tuple[str, Any, int], None]:
         """What becomes of these objects from now on, until the server ends the watch.
@@ -211,7 +229,7 @@ class ApiServer:
             self._host + path,
             params={**query, **asked, "watch": "true"},
             headers=await self._headers(_JSON),
-            timeout=aiohttp.ClientTimeout(total=_WATCH_SECONDS + ANSWER_SECONDS, sock_connect=_CONNECT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=_WATCH_SECONDS + ANSWER_SECONDS, sock_connect=CONNECT_SECONDS),
             allow_redirects=False,
             **self._route,
         ) as response:
@@ -247,8 +265,11 @@ class ApiServer:
         return headers
 
 
-def _without_managed_fields(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"metadata": {name: value for name, value in item["metadata"].items() if name != "managedFields"}}
+def _lean(meta: Mapping[str, Any], also: Collection[str]) -> Mapping[str, Any]:
+    kept = {name: meta[name] for name in meta.keys() & {*_KEPT, *also}}
+    for part in ("labels", "annotations"):
+        kept[part] = {name: value for name, value in (meta.get(part) or {}).items() if name in also}
+    return {"metadata": {name: value for name, value in kept.items() if value}}
 
 
 def _namespace(path: str) -> str:
@@ -264,7 +285,8 @@ def _another_token(error: ApiException) -> str:
         return ""
 
 
-def _socket(address: tuple[Any, ...]) -> socket.socket:
+def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
+    """For aiohttp: a peer that is gone without a word is noticed."""
     made = socket.socket(*address[:3])
     for option in _KEEPALIVE:
         made.setsockopt(*option)
@@ -283,7 +305,7 @@ async def _checked(response: aiohttp.ClientResponse) -> bytes:
 
 def _parse(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return narrow_json.parse(body)
     except ValueError as error:  # from something between here and the API server
         raise aiohttp.ClientPayloadError("the answer is no JSON") from error
 
@@ -309,8 +331,8 @@ async def unless_there(request: Awaitable[Any]) -> None:
 
 async def delete(
     api: ApiServer, resource: Resource, namespace: str, name: str, *, uid: str = "", grace: int | None = None
-) -> None:
-    """Delete one object, only that with this UID if one is given; an object that is gone already is fine."""
+) -> bool:
+    """Delete one object, only that with this UID if one is given. False if it was gone already."""
     if not name:
         raise ValueError("without a name this would delete all of them")
     options: dict[str, Any] = {} if grace is None else {"gracePeriodSeconds": grace}
@@ -324,6 +346,8 @@ async def delete(
     except ApiException as error:
         if error.status not in (404, 409):  # 409: the UID is another object's
             raise
+        return False
+    return True
 
 
 async def create(api: ApiServer, path: str, body: Mapping[str, Any], fault: Callable[[str], Fault]) -> Fault | None:

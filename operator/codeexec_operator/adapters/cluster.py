@@ -8,12 +8,21 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import Any, Final
 
 import aiohttp
 
 from codeexec_api import Reason
-from codeexec_api.names import API_VERSION, EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, SANDBOX_CONTAINER
+from codeexec_api.names import (
+    API_VERSION,
+    EXECUTION_LABEL,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    POOL_LABEL,
+    SANDBOX_CONTAINER,
+    SESSION_LABEL,
+)
 from codeexec_operator.adapters.api_server import (
     ONLY_ITS_METADATA,
     ONLY_METADATA,
@@ -108,6 +117,11 @@ class Cluster(Records, Contents):
         """
         return cls(await ApiServer.connect())
 
+    @property
+    def date(self) -> datetime:
+        """The time by the API server's clock, in whole seconds, as its last answer told it."""
+        return self._api.date
+
     def ask_first(self, may_send: Callable[[], object]) -> None:
         """From now on call this before each request; it must not return if the request may not be sent."""
         self._api.may_send = may_send
@@ -137,20 +151,21 @@ class Cluster(Records, Contents):
 
         A pod that belongs to no object of ours is somebody else's, who has taken the name: it is none.
         """
-        pods = await self._api.list(_PODS.path(namespace), 1, query={"fieldSelector": f"metadata.name={name}"})
-        return next(filter(_is_ours, pods), None)
+        found = await self._api.named(_PODS.path(namespace), name)
+        return found if found and _is_ours(found) else None
 
     async def list_pod_metadata(self, namespace: str) -> list[Mapping[str, Any]]:
-        """pods: list. The metadata of all that are there."""
-        return [pod["metadata"] for pod in await self._api.metadata(_PODS.path(namespace))]
+        """pods: list. The metadata of all that are there, with whose they are."""
+        also = (EXECUTION_LABEL, SESSION_LABEL, POOL_LABEL, "ownerReferences")
+        return [pod["metadata"] for pod in await self._api.metadata(_PODS.path(namespace), also=also)]
 
     async def patch_pod(self, namespace: str, name: str, patch: Any) -> None:
         """pods: patch. A pod that is gone is fine."""
         await found(self._api.request("PATCH", _PODS.path(namespace, name), patch, accept=ONLY_ITS_METADATA))
 
-    async def delete_pod(self, namespace: str, name: str) -> None:
-        """pods: delete. At once, without a grace period; a pod that is gone already is fine."""
-        await delete(self._api, _PODS, namespace, name, grace=0)
+    async def delete_pod(self, namespace: str, name: str) -> bool:
+        """pods: delete. At once, without a grace period. False if the pod was gone already."""
+        return await delete(self._api, _PODS, namespace, name, grace=0)
 
     @asynccontextmanager
     async def attach(self, namespace: str, pod: str) -> AsyncIterator[RunnerLink]:
@@ -169,9 +184,10 @@ class Cluster(Records, Contents):
         await delete(self._api, _NETWORK_POLICIES, namespace, name, uid=uid)
 
     async def list_network_policies(self, namespace: str) -> list[Mapping[str, Any]]:
-        """networkpolicies: list. The metadata of those of executions."""
+        """networkpolicies: list. The metadata of those of executions, with whose they are."""
         query = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY},{EXECUTION_LABEL}"}
-        return await self._api.metadata(_NETWORK_POLICIES.path(namespace), query)
+        also = (EXECUTION_LABEL, "ownerReferences")
+        return await self._api.metadata(_NETWORK_POLICIES.path(namespace), query, also=also)
 
     async def get_leadership(self, namespace: str, name: str) -> LeaseRecord | None:
         """leases: get. The Lease that the leading replica holds; None if there is none yet."""

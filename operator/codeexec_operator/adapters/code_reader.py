@@ -23,26 +23,30 @@ _CHILDREN: Final = 2
 """A namespace whose code takes long to read leaves one to the others. Each takes `imports.MEMORY_BYTES` at most."""
 _HELD_BYTES: Final = 32 * 1024 * 1024
 """Code that is fetched and not read yet, of all namespaces; that of one execution is 16 MB at most."""
+_SMALL: Final = 256 * 1024
+"""Code up to this size has room of its own: it doesn't wait until much code of others was fetched, which takes time."""
+_SMALL_HELD_BYTES: Final = 4 * 1024 * 1024
 
 
 class CodeReader:
     """Reads code of two executions at a time, so that no more memory is taken than that of two children.
 
     Whoever wants code read takes a `turn` of its namespace before it fetches the code. In each namespace one execution
-    has a turn at a time, and all that have one hold at most so many bytes (`_HELD_BYTES`). The child is waited for in
-    `read`, with the code at hand: a namespace whose code can't be fetched keeps no other from having its code read, and
-    a namespace with many executions stands in the line only once, and holds one of the two children at most.
+    has a turn at a time, and all that have one hold at most so many bytes (`_HELD_BYTES`, `_SMALL_HELD_BYTES`). So each
+    namespace stands in a line only once, and who comes first is first: the namespaces take turns. The child is waited
+    for in `read`, with the code at hand: code that takes long to fetch keeps no child from other code.
     """
 
     def __init__(self) -> None:
         self._children = asyncio.Semaphore(_CHILDREN)
-        self._room = ByteBudget(_HELD_BYTES)
+        self._room, self._small_room = ByteBudget(_HELD_BYTES), ByteBudget(_SMALL_HELD_BYTES)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def turn(self, namespace: str, size: int) -> AsyncIterator[None]:
         """The time in which code of this namespace, of so many bytes, can be fetched and read."""
-        async with self._turns.setdefault(namespace, asyncio.Lock()), self._room.holding(size):
+        room = self._room if size > _SMALL else self._small_room
+        async with self._turns.setdefault(namespace, asyncio.Lock()), room.holding(size):
             yield
 
     async def read(self, inquiry: Inquiry) -> Reading:

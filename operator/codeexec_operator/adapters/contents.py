@@ -85,8 +85,8 @@ class Contents:
         await delete(self._api, _SECRETS, namespace, name, uid=uid)
 
     async def list_payloads(self, namespace: str) -> list[Mapping[str, Any]]:
-        """secrets: list. The metadata of payload Secrets only: all that is in them would not fit into memory."""
-        return await self._api.metadata(_SECRETS.path(namespace), _OF_PAYLOADS)
+        """secrets: list. Names of payload Secrets and of whose they are: their contents would not fit into memory."""
+        return await self._api.metadata(_SECRETS.path(namespace), _OF_PAYLOADS, also=(EXECUTION_LABEL,))
 
     async def get_configuration(self, namespace: str, name: str) -> Mapping[str, str]:
         """configmaps: get. What the operator's own ConfigMap holds.
@@ -136,8 +136,8 @@ class Contents:
         return await create(self._api, _CONFIG_MAPS.path(meta.namespace), body, partial(Fault, Reason.QUOTA_EXCEEDED))
 
     async def list_outputs(self, namespace: str) -> list[Mapping[str, Any]]:
-        """configmaps: list. The metadata of those that hold output."""
-        return await self._api.metadata(_CONFIG_MAPS.path(namespace), _OF_OUTPUTS)
+        """configmaps: list. The metadata of those that hold output, with when that expires."""
+        return await self._api.metadata(_CONFIG_MAPS.path(namespace), _OF_OUTPUTS, also=(EXPIRES_ANNOTATION,))
 
     async def delete_output(self, namespace: str, name: str, uid: str) -> None:
         """configmaps: delete. Only the ConfigMap with this UID; a ConfigMap that is gone already is fine."""

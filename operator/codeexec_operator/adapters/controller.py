@@ -1,8 +1,9 @@
 """All executions and sessions that are not over, or whose pod is still there, and all pools."""
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections import ChainMap
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -14,36 +15,36 @@ from codeexec_api import (
     Phase,
     PodLimits,
     SandboxPool,
-    SessionPhase,
     Verdict,
 )
-from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL, payload_name
-from codeexec_api.v1alpha1.bounds import MAX_PAYLOAD_PARTS
+from codeexec_api.names import EXECUTION_LABEL, EXECUTION_PLURAL, POOL_LABEL, SESSION_LABEL, SESSION_PLURAL
+from codeexec_operator.adapters import needs
+from codeexec_operator.adapters.departed import Departed
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.pools import PoolWorker
+from codeexec_operator.adapters.reception import Reception
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.roster import Roster
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.supervision import end
-from codeexec_operator.adapters.worker import Context, parse_or_log
+from codeexec_operator.adapters.worker import Context, end_all, parse_or_log
 from codeexec_operator.core.measures import Census
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.starts import Starts
 
-_TRIES: Final = 3
-_TRY_AGAIN_SECONDS: Final = 0.2
-_REMEMBERED: Final = 10_000
-"""Objects that were let go of, of which something may be heard that is older than their end."""
 _Record: TypeAlias = CodeExecution | CodeSession
+_Kind: TypeAlias = type[CodeExecution] | type[CodeSession]
+_RecordWorker: TypeAlias = ExecutionWorker | SessionWorker
+_PLURALS: Final[Mapping[type, str]] = {CodeExecution: EXECUTION_PLURAL, CodeSession: SESSION_PLURAL}
 
 
 @dataclass(frozen=True)
 class Known:
-    """Objects of a namespace that are not over, by UID, and pods, by name."""
+    """Objects of a namespace that are not over, by UID, and pods, by name, each with its version as it was seen."""
 
-    objects: frozenset[str]
-    pods: frozenset[str]
+    objects: Mapping[str, int]
+    pods: Mapping[str, int]
 
 
 class Controller:
@@ -55,44 +56,56 @@ class Controller:
         self._sessions: Roster[SessionWorker] = Roster()
         self._pools: Roster[PoolWorker] = Roster()
         self._starts = Starts(self._wake_pool)
-        self._ended: OrderedDict[str, int] = OrderedDict()
-        """Resource versions, by UID, at which executions and sessions were let go of lately."""
+        self._departed = Departed()
+        self._reception = Reception(self._read, self._enter, context)
         self._rooms = Rooms(self._look_around, self._wake_pools)
         self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._rooms)
 
     async def turn(self, raw: Mapping[str, Any]) -> None:
         """Wait until it is the turn of an object's namespace. To read an object takes time of the one thread."""
-        await self._context.turns.turn(raw["metadata"]["namespace"])
+        await self._reception.turn(raw["metadata"], self._worker)
+
+    def waits(self, kind: _Kind, raw: Mapping[str, Any]) -> bool:
+        """True if nobody looks after a request yet, and it is not its turn."""
+        uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
+        known = self._executions.get(uid) or self._sessions.get(uid) or self._departed.outlived(uid, version)
+        return not (known or self._reception.lets_in(_PLURALS[kind], raw))
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""
-        self._on_record(self._executions.get(raw["metadata"]["uid"]), CodeExecution.parse, raw, left=deleted)
+        self._on_record(CodeExecution, self._executions.get(raw["metadata"]["uid"]), raw, left=deleted)
 
     def on_session(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeSession that isn't over was seen or changed, or it is over or deleted by now."""
-        self._on_record(self._sessions.get(raw["metadata"]["uid"]), CodeSession.parse, raw, left=deleted)
+        self._on_record(CodeSession, self._sessions.get(raw["metadata"]["uid"]), raw, left=deleted)
 
-    def _on_record(
-        self,
-        worker: ExecutionWorker | SessionWorker | None,
-        parse: Callable[[Mapping[str, Any]], Any],
-        raw: Mapping[str, Any],
-        *,
-        left: bool,
-    ) -> None:
-        uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
-        if version <= worker.version if worker else version < self._ended.get(uid, 0):
+    def _on_record(self, kind: _Kind, worker: _RecordWorker | None, raw: Mapping[str, Any], *, left: bool) -> None:
+        meta = raw["metadata"]
+        uid, version = meta["uid"], int(meta["resourceVersion"])
+        if left:
+            self._reception.leave(meta["namespace"], uid)
+        elif worker:
+            self._reception.changed(raw)
+        if version <= worker.version if worker else self._departed.outlived(uid, version):
             return  # most are what was written here, and some are late
         if left:
             if worker:
                 worker.observe_leaving(version)
             return
-        if (record := parse_or_log(parse, raw)) is None:
+        if self.waits(kind, raw):
             return
+        if (record := parse_or_log(kind.parse, raw)) is None:
+            self._reception.leave(meta["namespace"], uid)
+            return
+        self._take(worker, record)
+
+    def _take(self, worker: _RecordWorker | None, record: Any) -> None:
         self._context.audit.heard(record.metadata.namespace, record.status.audit)
         if worker:
             worker.observe(record)
-        elif not record.status.phase.terminal:
+        elif record.status.phase.terminal:
+            self._reception.leave(record.metadata.namespace, record.metadata.uid)
+        else:
             self._start(record)
 
     def on_approval(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
@@ -114,21 +127,20 @@ class Controller:
         if worker:
             worker.observe(pool)
             return
-        self._pools.add(
-            PoolWorker(
-                self._context,
-                pool,
-                starts=self._starts,
-                rooms=self._rooms,
-                forget=self._forget_pool,
-                opened=self._pool_opened,
-            )
+        worker = PoolWorker(
+            self._context,
+            pool,
+            starts=self._starts,
+            rooms=self._rooms,
+            forget=self._forget_pool,
+            opened=self._pool_opened,
         )
+        self._pools.add(worker)
 
     def on_policy(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """An ExecutionPolicy was seen, changed or deleted."""
-        self._context.policies.observe(raw, deleted=deleted)
-        self.policy_changed(raw["metadata"]["namespace"])
+        if self._context.policies.observe(raw, deleted=deleted):  # and not only its status
+            self.policy_changed(raw["metadata"]["namespace"])
 
     def policy_changed(self, namespace: str) -> None:
         """The policy of a namespace is another one."""
@@ -155,15 +167,16 @@ class Controller:
     def known(self, namespace: str) -> Known:
         """What is known of a namespace at this moment."""
         workers = self._of(namespace)
-        live = (worker.meta.uid for worker in workers if isinstance(worker, PoolWorker) or not worker.phase.terminal)
-        return Known(frozenset(live), frozenset(pod for worker in workers for pod in worker.pods()))
+        live = {one.meta.uid: one.version for one in workers if isinstance(one, PoolWorker) or not one.phase.terminal}
+        waiting = {one.uid: sys.maxsize for one in self._reception.waiting(namespace)}  # they are read on their turn
+        return Known(waiting | live, dict(ChainMap(*(one.pods() for one in workers))))
 
-    def missed(self, namespace: str, known: Known) -> None:
+    def missed(self, namespace: str, objects: Set[str], pods: Set[str]) -> None:
         """These objects and pods aren't listed any more: their deletion, or their end, was missed."""
         for worker in self._of(namespace):
-            if worker.meta.uid in known.objects:
+            if worker.meta.uid in objects:
                 worker.recheck()
-            if gone := worker.pods() & known.pods:
+            if gone := worker.pods().keys() & pods:
                 worker.lose_pods(gone)
 
     async def release(self, namespace: str) -> None:
@@ -171,6 +184,7 @@ class Controller:
 
         Returns when nobody looks after anything there any more. When cancelled, what is left is looked after as before.
         """
+        await self._reception.release(namespace)
         here = self._of(namespace)
         running = [worker for worker in here if isinstance(worker, ExecutionWorker) and worker.phase is Phase.RUNNING]
         await end(*(worker.task for worker in here if worker not in running and not isinstance(worker, SessionWorker)))
@@ -183,7 +197,7 @@ class Controller:
         finally:
             for worker in left:
                 worker.released = False
-        await end(*(worker.task for worker in self._of(namespace)))
+        await end_all(self._of(namespace))
 
     def _of(self, namespace: str) -> "list[ExecutionWorker | SessionWorker | PoolWorker]":
         return [*self._executions.of(namespace), *self._sessions.of(namespace), *self._pools.of(namespace)]
@@ -193,46 +207,43 @@ class Controller:
 
     async def _look_up(self, meta: Mapping[str, Any], uid: str) -> None:
         """Start a worker for the owner of a pod, whatever its phase is."""
-        namespace, labels, cluster = meta["namespace"], meta["labels"], self._context.cluster
-        if SESSION_LABEL in labels:
-            record = await self._ask(uid, partial(cluster.get_session, namespace, labels[SESSION_LABEL]))
-        else:
-            record = await self._ask(uid, partial(cluster.get_execution, namespace, labels[EXECUTION_LABEL]))
-        if record and record.metadata.uid == uid and self._worker(uid) is None:
+        in_session = SESSION_LABEL in meta["labels"]
+        plural, label = (SESSION_PLURAL, SESSION_LABEL) if in_session else (EXECUTION_PLURAL, EXECUTION_LABEL)
+        record = await self._read(plural, meta["namespace"], meta["labels"][label], uid)
+        if record and self._worker(uid) is None:
             self._start(record)
 
-    async def _ask(self, uid: str, read: Callable[[], Awaitable[_Record | None]]) -> _Record | None:
-        """What the API server has. Not as it was before a worker has written its end meanwhile, and is gone."""
-        for _ in range(_TRIES):
-            found = await read()
-            if found is None or int(found.metadata.resource_version) >= self._ended.get(uid, 0):
-                return found
-            await asyncio.sleep(_TRY_AGAIN_SECONDS)
-        self._ended.pop(uid, None)  # the API server has gone back to what it was
-        return found
+    async def _read(self, plural: str, namespace: str, name: str, uid: str) -> _Record | None:
+        cluster = self._context.cluster
+        get: Any = cluster.get_execution if plural == EXECUTION_PLURAL else cluster.get_session
+        record: _Record | None = await self._departed.ask(uid, partial(get, namespace, name))
+        return record if record and record.metadata.uid == uid else None
 
-    def _let_go(self, uid: str, version: int) -> None:
-        self._ended[uid] = version
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
+    def _enter(self, record: _Record) -> None:
+        """A request has been read. It may have been heard of meanwhile, too."""
+        worker = self._executions.get(record.metadata.uid) or self._sessions.get(record.metadata.uid)
+        if worker is None or worker.version < int(record.metadata.resource_version):
+            self._take(worker, record)
 
     def _start(self, record: _Record) -> None:
+        self._reception.let_in(record)
         if isinstance(record, CodeExecution):
             self._executions.add(ExecutionWorker(self._context, record, self._register, self._forget))
         else:
             self._sessions.add(SessionWorker(self._context, record, self._forget, self._rooms, self._find_pool))
 
-    def _forget(self, worker: ExecutionWorker | SessionWorker) -> None:
-        self._let_go(worker.meta.uid, worker.version)
+    def _forget(self, worker: _RecordWorker) -> None:
+        self._departed.let_go(worker.meta.uid, worker.version)
+        self._reception.leave(worker.meta.namespace, worker.meta.uid)
         if isinstance(worker, ExecutionWorker):
             self._executions.remove(worker)
         else:
             self._sessions.remove(worker)
 
     def _adopt_session(self, session: CodeSession) -> None:
-        uid = session.metadata.uid
-        late = int(session.metadata.resource_version) < self._ended.get(uid, 0)
-        if not session.status.phase.terminal and self._sessions.get(uid) is None and not late:
+        uid, version = session.metadata.uid, int(session.metadata.resource_version)
+        late = session.status.phase.terminal or self._departed.outlived(uid, version)
+        if not late and self._sessions.get(uid) is None:
             self._start(session)
 
     def _find_session(self, namespace: str, name: str) -> SessionWorker | None:
@@ -246,13 +257,8 @@ class Controller:
         return next((pool for pool in here if pool.serves(verdict, limits, stateful=stateful)), None)
 
     def _look_around(self, namespace: str) -> Room:
-        sessions = [session for session in self._sessions.of(namespace) if session.phase is SessionPhase.READY]
-        return Room(
-            idle=tuple(session.meta.name for session in sessions if not session.busy),
-            busy=sum(session.busy for session in sessions),
-            executions=sum(run.phase is Phase.RUNNING and bool(run.pods()) for run in self._executions.of(namespace)),
-            ready=sum(pool.count.ready for pool in self._pools.of(namespace)),
-        )
+        sessions, executions = self._sessions.of(namespace), self._executions.of(namespace)
+        return needs.room(sessions, executions, self._pools.of(namespace))
 
     def _wake_pools(self, namespace: str) -> None:
         for pool in self._pools.of(namespace):
@@ -277,22 +283,17 @@ class Controller:
 
     def awaited_payloads(self, namespace: str) -> set[str]:
         """Names of the Secrets that an execution still needs."""
-        needed = [worker.awaited for worker in self._executions.of(namespace)]
-        parts = {payload_name(one.payload, part) for one in needed if one.payload for part in range(MAX_PAYLOAD_PARTS)}
-        return parts | {one.review for one in needed if one.review}
+        return needs.payloads(self._executions.of(namespace), self._reception.waiting(namespace))
 
     def awaited_keys(self) -> frozenset[str]:
         """Names of the sealing keys that an execution still needs."""
-        return frozenset(key for worker in self._executions if (key := worker.awaited.key))
+        return needs.keys(self._executions, self._reception.all_waiting())
 
     def census(self) -> Census:
         """How many there are of what is not over."""
-        return Census(
-            Counter((worker.meta.namespace, worker.phase) for worker in self._executions if not worker.phase.terminal),
-            Counter((worker.meta.namespace, worker.phase) for worker in self._sessions if not worker.phase.terminal),
-            [pool.count for pool in self._pools],
-        )
+        return needs.census(self._executions, self._sessions, self._pools, self._reception.all_waiting())
 
     async def stop(self) -> None:
         """End all work. Code that runs goes on; the next operator takes it up."""
+        await self._reception.stop()
         await end(*(worker.task for worker in [*self._executions, *self._sessions, *self._pools]))

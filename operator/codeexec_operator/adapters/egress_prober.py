@@ -22,8 +22,9 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
-from codeexec_operator.adapters.api_server import NETWORK_ERRORS
+from codeexec_operator.adapters.api_server import FOR_GOOD, NETWORK_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
+from codeexec_operator.adapters.supervision import explain
 from codeexec_operator.core.cluster_view import ClusterView, kubelet_targets
 from codeexec_operator.core.egress import FRESH, Target
 from codeexec_operator.core.observed import PodView
@@ -84,11 +85,12 @@ class EgressProber:
         self._canary = await asyncio.start_server(lambda _, writer: writer.close(), port=self._canary_port)
 
     async def know(self) -> None:
-        """Look, so that pods can be made: each has to try the canary.
+        """Look, so that pods can be made: each has to try the canary, and no permit may open a node's address.
 
         Raises:
-            ApiException: the canary's Service could not be read.
-            LookupError: it has no address.
+            ApiException: the API server fails, so that another try may heal it.
+            OSError: the same, without an answer; or aiohttp.ClientError.
+            LookupError: the canary's Service has no address.
         """
         # A Service keeps its address for as long as it is there, whichever replicas are behind it.
         found = await self._cluster.get_service_targets(*self._canary_service)
@@ -97,7 +99,7 @@ class EgressProber:
             raise LookupError(f"Service {name!r} in namespace {namespace!r} has no clusterIP; the chart makes it")
         canary = tuple(Target("canary", address, port) for address, port in found)
         self.view = replace(self.view, required=(*self._fixed, *canary))
-        await self.look()
+        await self.look(first=True)
 
     async def close(self) -> None:
         """End the canary."""
@@ -105,12 +107,17 @@ class EgressProber:
             self._canary.close()
             await self._canary.wait_closed()
 
-    async def look(self) -> None:
-        """Look once. Without it no execution would ever be shown to be closed again."""
-        if self._looks_until_nodes == 0 and await self._try(self._look_at_nodes, "nodes and runtime classes"):
+    async def look(self, *, first: bool = False) -> None:
+        """Look once. Without it no execution would ever be shown to be closed again.
+
+        Raises:
+            Exception: see `know`; at the first look only, because what was seen last counts afterwards.
+        """
+        nodes = "nodes and runtime classes"
+        if self._looks_until_nodes == 0 and await self._try(self._look_at_nodes, nodes, needed=first):
             self._looks_until_nodes = _NODES_EVERY
         # They are few, and may change at any time.
-        await self._try(self._look_at_api_servers, "the API server's EndpointSlices")
+        await self._try(self._look_at_api_servers, "the API server's EndpointSlices", needed=first)
         await self._look_at_targets()
         self._looks_until_nodes = max(0, self._looks_until_nodes - 1)
 
@@ -122,13 +129,15 @@ class EgressProber:
         api_servers = await self._cluster.list_api_servers()
         self.view = replace(self.view, api_servers=api_servers)
 
-    async def _try(self, look: Callable[[], Awaitable[None]], what: str) -> bool:
-        """What was seen last counts while nothing can be had: targets have to be looked at, whatever becomes of it."""
+    async def _try(self, look: Callable[[], Awaitable[None]], what: str, *, needed: bool) -> bool:
+        """Targets have to be looked at, whatever becomes of it. What is needed is refused for good, or raises."""
         try:
             async with asyncio.timeout(TARGETS_SECONDS):
                 await look()
         except (ApiException, *NETWORK_ERRORS) as error:
-            logger.warning("%s could not be listed (%s)", what, error)
+            if needed and not (isinstance(error, ApiException) and error.status in FOR_GOOD):
+                raise
+            logger.warning("%s could not be listed: %s", what, explain(error))
             return False
         return True
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,28 +12,56 @@ from codeexec_operator.adapters.approvals import Approvals
 from codeexec_operator.adapters.code_run import CodeRun
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.placement import Placement, Register
+from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.request_reader import RequestReader
-from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
+from codeexec_operator.adapters.worker import Context, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed import Observed
-from codeexec_operator.core.payload import Awaited, Payload, PayloadProblem, build_report_request, hold, may_wait
+from codeexec_operator.core.observed import Observed, SessionView
+from codeexec_operator.core.payload import (
+    Awaited,
+    HeldPayload,
+    Payload,
+    PayloadProblem,
+    build_report_request,
+    hold,
+    may_wait,
+)
 from codeexec_operator.core.reconcile import decide
 
+_LITTLE_CODE: Final = 4096
+"""Sealed code that stays in memory: it takes less than its worker, and another read of the request would delay it."""
 _CHORES_SECONDS: Final = 0.1
 """How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
 _RESULT_SECONDS: Final = 0.1
 """How long they wait then, until the caller has the result."""
 
 
-def _lean(execution: CodeExecution) -> CodeExecution:
-    """Without the output and the code of a finished execution: they would only fill memory here."""
+def _lean(execution: CodeExecution, payload: object = None) -> CodeExecution:
+    """Without what would only fill memory here: its code, once a payload was verified, and all output at its end.
+
+    Whoever needs the code again reads the request again. The digests in the spec say whether that is the same.
+    """
+    sealed = execution.spec.sealed_payload
     if not execution.status.phase.terminal:
-        return execution
+        if sealed is None or len(sealed.data) <= _LITTLE_CODE or not isinstance(payload, Payload | HeldPayload):
+            return execution
+        spec = execution.spec.model_copy(update={"sealed_payload": sealed.model_copy(update={"data": ""})})
+        return execution.model_copy(update={"spec": spec})
     spec = execution.spec.model_copy(update={"sealed_payload": None})
     heavy = {"stdout": None, "stderr": None, "output_order": (), "blocks": (), "artifacts": ()}
     heavy |= {"output_refs": (), "output_store": None}
     return execution.model_copy(update={"spec": spec, "status": execution.status.model_copy(update=heavy)})
+
+
+def _lets_go(execution: CodeExecution, session: SessionView | None) -> bool:
+    """True if it may wait for long, and its code is in Secrets: for a human, or for a session that isn't there.
+
+    Sealed code is little, and counted as a part of its request. If somebody is to approve it, it is published first.
+    """
+    spec = execution.spec
+    asks, lost = execution.status.phase is Phase.AWAITING_APPROVAL, spec.session_ref is not None and session is None
+    return spec.payload_ref is not None and (asks or lost)
 
 
 async def _comes(event: asyncio.Event, seconds: float) -> bool:
@@ -56,6 +84,7 @@ class ExecutionWorker(PodWorker):
     ) -> None:
         self.uid = execution.metadata.uid
         super().__init__(context, execution)
+        self._begun = execution.spec.cancelled  # its end makes room, so it comes before what is new
         self._forget = forget
         self._over = asyncio.Event()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
@@ -105,7 +134,7 @@ class ExecutionWorker(PodWorker):
         It comes from a write, from the watch, or from a read after a write whose answer was lost.
         """
         before = self.phase
-        self._seen = replace(self._seen, execution=_lean(record))
+        self._seen = replace(self._seen, execution=_lean(record, self._seen.payload))
         if isinstance(payload := self._seen.payload, Payload):
             self._seen = replace(self._seen, payload=hold(payload, waits=may_wait(record)))
         if self.phase is before:
@@ -273,21 +302,21 @@ class ExecutionWorker(PodWorker):
             return
         if session := await self.place.look_up_session():
             facts["session"] = session
-        asks = self.phase is Phase.AWAITING_APPROVAL and self._seen.execution.spec.payload_ref is not None
-        if (asks or self.place.waits) and isinstance(facts["payload"], Payload):
-            # After a restart of the operator: there may be many.
-            facts["payload"] = hold(facts["payload"], waits=True)
-        self._know(**facts)
+        known = session or self.place.view_session() or self._seen.session
+        if isinstance(facts["payload"], Payload) and (self.place.waits or _lets_go(self._seen.execution, known)):
+            facts["payload"] = hold(facts["payload"], waits=True)  # there may be many
+        self._know(**facts, execution=_lean(self._seen.execution, facts["payload"]))
 
     async def _get(self) -> CodeExecution | None:
         return await self.context.cluster.get_execution(self.meta.namespace, self.meta.name)
 
     async def _end(self) -> None:
-        self._code.over()
-        if self.deleted and self.place.started:
-            await self.place.abandon_session()
-        self.place.leave()
-        if self.deleted and self.place.started and self._seen.execution.status.pool_name:
-            await self.discard_pod(self.pod_name)  # it may not be adopted yet, so nobody else would
-        self._forget(self)
-        await super()._end()
+        async with AsyncExitStack() as last:  # whatever fails, nobody waits for it, and nobody takes it for known
+            last.push_async_callback(super()._end)
+            last.callback(self._forget, self)
+            if self.deleted and self.place.started and self._seen.execution.status.pool_name:
+                last.push_async_callback(self.discard_pod, self.pod_name)  # perhaps not adopted: nobody else would
+            last.callback(self.place.leave)
+            self._code.over()
+            if self.deleted and self.place.started:
+                await self.place.abandon_session()

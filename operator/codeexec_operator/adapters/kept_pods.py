@@ -78,9 +78,10 @@ class KeptPods:
         self._pods[name] = (replace(pod, sandbox=replace(pod.sandbox, **facts)), *rest)  # type: ignore[assignment]
         self._changed()
 
-    def pods(self) -> set[str]:
-        """Names of those that are not known to be gone."""
-        return {name for name, (pod, *_) in self._pods.items() if not pod.sandbox.gone}
+    def pods(self) -> dict[str, int]:
+        """Names of those that are not known to be gone, each with its version as it was seen."""
+        boxes = ((name, pod.sandbox) for name, (pod, *_) in self._pods.items())
+        return {name: box.pod.version for name, box in boxes if box.pod and not box.gone}
 
     def close(self) -> None:
         """Disconnect from all."""

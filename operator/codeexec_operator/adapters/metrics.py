@@ -66,6 +66,9 @@ class Metrics:
             "1 if the operator's ConfigMap is in force, 0 if it isn't valid and the one before it still is.",
         )
         self._leader = self._gauge("leader", "1 on the replica that leads, 0 on those that stand by.")
+        self._pace = self._gauge(
+            "pace_limit", "New work that a namespace with a queue may have under way beside others; below 1, it rests."
+        )
         self._tasks = self._gauge("tasks", "Tasks of the operator's event loop.")
         self.spans = self._outcomes("spans", "Spans", SPANS_EXPORTED, SPANS_FAILED, SPANS_DROPPED)
         """Count spans. From any thread."""
@@ -116,6 +119,10 @@ class Metrics:
     def counts_tasks_of(self, loop: asyncio.AbstractEventLoop) -> None:
         """Whenever Prometheus asks."""
         self._tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+
+    def paced_by(self, limit: Callable[[], float]) -> None:
+        """Show this limit whenever Prometheus asks."""
+        self._pace.set_function(limit)
 
     def leads(self, census: Callable[[], Census], served: Callable[[], Mapping[str, bool]]) -> None:
         """This replica works now. From now on tell what there is, too, as these say whenever Prometheus asks."""

@@ -26,6 +26,7 @@ from codeexec_operator.adapters.outputs import Outputs
 from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
+from codeexec_operator.adapters.policy_statuses import PolicyStatuses
 from codeexec_operator.adapters.record_retention import RecordKeeper
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.resync import resync
@@ -45,7 +46,9 @@ from codeexec_operator.settings import Settings
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 60
-"""Between two looks for what is left over, or was missed."""
+"""Between two looks for what is left over."""
+UNTOLD_SECONDS: Final = 40
+"""Between two looks for what no watch has told. A client waits for 60 s until somebody takes up what it has created."""
 _FIRST_LOOK_SECONDS: Final = 20
 """After a start. By then, what was there before has been listed, and nothing is deleted without another look at it."""
 _KEYS_SECONDS: Final = 600
@@ -95,15 +98,23 @@ class Operation:
         release, metrics, turns = version("codeexec"), telemetry.metrics, FairSlots(1)
         pacer = Pacer()
         cluster.measure_writes(pacer.measured)
+        metrics.paced_by(lambda: pacer.limit)
         prober.trust(configuration.image_keys)
         audit = AuditLog(release, metrics)
         self._events = EventRecorder(cluster, metrics)
+        self._policy_statuses = PolicyStatuses(cluster)
         self._context = Context(
             cluster=cluster,
             prober=prober,
             output=OutputRoom(),
             outputs=outputs,
-            policies=Policies(cluster, configuration.policy, cluster_policy(settings.config_map), outputs.place),
+            policies=Policies(
+                cluster,
+                configuration.policy,
+                cluster_policy(settings.config_map),
+                outputs.place,
+                self._policy_statuses.observe,
+            ),
             payloads=Payloads(cluster, turns),
             sealing=SealingKeys(cluster, *settings.sealing_secret),
             reader=CodeReader(),
@@ -209,13 +220,14 @@ class Operation:
         cluster, controller, namespace = self._cluster, self.controller, tenant.namespace
         add = tenant.jobs.add
         add("watch", partial(self._serve, tenant), tell=tenant.tell("watch"), every=0)
+        add("policy status", partial(self._policy_statuses.write, namespace), every=0)
         add("payloads", partial(self._context.payloads.watch, namespace, controller.on_payload), every=0.1)
         keep = partial(self._keeper.run, namespace)
         add("old records", keep, every=_LOOK_SECONDS, after=_RECORDS_SECONDS)
         add("chain before", partial(self._tell_of_earlier, namespace))
         add("sealing key", partial(self._context.sealing.publish, namespace))
         again = partial(resync, cluster, namespace, controller, self._context.policies)
-        add("look again", again, every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS, tell=tenant.tell("look again"))
+        add("look again", again, every=UNTOLD_SECONDS, after=_FIRST_LOOK_SECONDS, tell=tenant.tell("look again"))
         add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS)
         leases = LeaseSweeper(cluster, namespace)  # whose first look deletes nothing
         add("leases", leases.look, every=LEASE_LOOK.total_seconds(), after=_FIRST_LOOK_SECONDS / 2)

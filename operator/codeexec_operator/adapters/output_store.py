@@ -1,13 +1,15 @@
 """The owner's store for output, reached by fsspec. Objects are created, and neither replaced nor deleted.
 
 fsspec blocks, and a store can hang. So each call runs in a thread of its own, which holds no process up at its end.
-There are few of these threads, and each call has a time limit.
+There are few of these threads, and each call has a time limit. obstore gives a request up after 30 s; what fsspec's
+backends and file systems do is theirs. A thread that hangs for longer is given up, and replaced by another one.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from codeexec_api import CodeExecution, Reason
 from codeexec_api.digests import sha256_hex
@@ -22,12 +24,18 @@ from codeexec_operator.core.output_place import OutputPlace, stored_at
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 CALL_SECONDS: Final = 15
 """How long one try may take, with the wait for a thread. As long as the API server has for an answer."""
 THREADS: Final = 8
-"""Calls at the same time. A call that hangs keeps its thread."""
+"""Calls at the same time."""
 THREADS_OF_ONE: Final = 4
 """Of these, at most so many for one namespace. Namespaces that wait take turns."""
+LIMITS_OF_A_HANG: Final = 4
+"""A call that lasts this many times CALL_SECONDS hangs: what it had is free for another one, and its thread is left."""
+MOST_HUNG: Final = 24
+"""Threads that are left at the same time. Beyond that a call that hangs keeps what it has, until one of them ends."""
 _WORDS: Final = 300
 """Characters of the store's own words in a record."""
 
@@ -48,6 +56,7 @@ class OutputStore:
         self.place: Final = place
         self._files, self._root, self._seconds = files, root, seconds
         self._threads = FairSlots(THREADS, THREADS_OF_ONE)
+        self._hung: set[asyncio.Future[Any]] = set()
         self._may_send: Callable[[], object] = lambda: None
 
     @classmethod
@@ -114,7 +123,7 @@ class OutputStore:
             async with limit:
                 return await self._in_thread(namespace, call)
         except Exception as error:  # of whatever type the backend likes
-            late = f"did not answer within {self._seconds:g} s"
+            late = f"did not answer within {self._seconds:g} s{self._stuck}"
             why = late if limit.expired() else f"{failed}: {_words(error)}"
             raise StoreFailure(f"the output store {self.place.url} {why}") from error
 
@@ -137,9 +146,41 @@ class OutputStore:
         except BaseException:  # there are no more threads
             self._threads.give(namespace)
             raise
-        running.add_done_callback(lambda _: self._threads.give(namespace))
+        self._give_back_in_time(namespace, running)
         running.add_done_callback(asyncio.Future.exception)  # asyncio would log what nobody waits for
         return await asyncio.shield(running)  # a thread goes on, whoever has given up
+
+    def _give_back_in_time(self, namespace: str, running: asyncio.Future[Any]) -> None:
+        """Give the slot back when the call has ended, or when it hangs."""
+        later, seconds = asyncio.get_running_loop().call_later, LIMITS_OF_A_HANG * self._seconds
+        timer = later(seconds, lambda: hangs())
+
+        def hangs() -> None:
+            nonlocal timer
+            if self._stuck:
+                logger.error("the output store %s%s", self.place.url, self._stuck)
+                timer = later(seconds, hangs)
+                return
+            self._hung.add(running)
+            logger.warning("the output store %s: call %d that hangs was given up", self.place.url, len(self._hung))
+            self._threads.give(namespace)
+
+        def ended(_: asyncio.Future[Any]) -> None:
+            timer.cancel()
+            if running in self._hung:
+                self._hung.discard(running)
+            else:
+                self._threads.give(namespace)
+
+        running.add_done_callback(ended)
+
+    @property
+    def _stuck(self) -> str:
+        """What to say if no further thread may be left behind; empty as long as one may."""
+        if len(self._hung) < MOST_HUNG:
+            return ""
+        what = "calls hang, and no thread is started for another one; repair it or restart the operator"
+        return f": {len(self._hung)} {what}"
 
 
 def _words(error: Exception) -> str:

@@ -18,6 +18,11 @@ class Pacer:
         self._lines: Final[dict[str, deque[asyncio.Future[None]]]] = {}
         self._timers: Final[dict[str, asyncio.TimerHandle]] = {}
 
+    @property
+    def limit(self) -> float:
+        """How much a namespace with a queue may have under way beside others."""
+        return self._pacing.congestion.limit
+
     def measured(self, seconds: float) -> None:
         """A write has taken so long."""
         self._pacing.congestion.measured(seconds, asyncio.get_running_loop().time())

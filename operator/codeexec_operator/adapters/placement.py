@@ -10,11 +10,12 @@ from typing import Any
 
 from codeexec_api import CodeExecution, CodeSession, Phase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.pool_claimant import FindPool, PoolClaimant
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.worker import PodWorker, now
+from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.observed import PoolView, Room, SessionView, is_blocked, lacks_room
 from codeexec_operator.core.placement import Claim, Step, next_step
 from codeexec_operator.core.reuse import tenant_of

@@ -1,7 +1,7 @@
 """The policies of the sandbox namespaces, as they were seen last, so that no execution waits for them to be read."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,14 @@ from codeexec_operator.core.output_place import CONFIG_MAPS, OutputPlace
 
 _ADMISSION_SECONDS: Final = 30
 """How long the API server may take until it applies changed admission policies; usually about one."""
+
+
+Tell = Callable[[str, Mapping[str, Any] | None, ExecutionPolicySpec | PolicyProblem | None], object]
+"""Takes a namespace, its policy as the API server has it, and what was read of that."""
+
+
+def _nobody(*_: object) -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +37,19 @@ class Policies:
     """
 
     def __init__(
-        self, cluster: Cluster, default: ExecutionPolicySpec, default_source: str, place: OutputPlace = CONFIG_MAPS
+        self,
+        cluster: Cluster,
+        default: ExecutionPolicySpec,
+        default_source: str,
+        place: OutputPlace = CONFIG_MAPS,
+        tell: Tell = _nobody,
     ) -> None:
         """`default` is the policy of namespaces that have none of their own. `default_source` says where it is kept.
 
-        No policy allows more output than there is place for, nor sessions that sleep where there is no store.
+        No policy allows more output than there is place for, nor sessions that sleep where there is no store. `tell` is
+        told of each version of a policy that was read.
         """
-        self._cluster, self._place = cluster, place
+        self._cluster, self._place, self._tell = cluster, place, tell
         self.change(default)
         self._default_source = default_source
         self._known: dict[str, _Known] = {}
@@ -53,7 +67,8 @@ class Policies:
         """What governs this namespace now."""
         if namespace not in self._known:
             raw = await self._cluster.get_policy(namespace)
-            self._learn(namespace, raw, _version(raw))
+            if namespace not in self._known:  # what was heard of meanwhile was told to all whom it concerns
+                self._learn(namespace, raw, _version(raw))
         return self.known(namespace) or self.default
 
     def known(self, namespace: str) -> ExecutionPolicySpec | PolicyProblem | None:
@@ -74,9 +89,12 @@ class Policies:
         known = self._known.get(namespace)
         return namespace_policy(namespace) if known and known.policy else self._default_source
 
-    def observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """A policy was listed, created, changed or deleted."""
-        self._learn(raw["metadata"]["namespace"], None if deleted else raw, _version(raw))
+    def observe(self, raw: Mapping[str, Any], *, deleted: bool) -> bool:
+        """A policy was listed, created, changed or deleted. True if another policy governs the namespace now."""
+        namespace = raw["metadata"]["namespace"]
+        before = self._known.get(namespace)
+        self._learn(namespace, None if deleted else raw, _version(raw))
+        return before is None or self._known[namespace].policy != before.policy
 
     async def read_again(self, namespace: str) -> bool:
         """Read it before a namespace is watched, and again: a watch that had to begin anew doesn't tell what went.
@@ -86,15 +104,20 @@ class Policies:
         """
         before = self._known.get(namespace)
         raw = await self._cluster.get_policy(namespace)
-        if self._known.get(namespace) is not before or (before and parse_policy(raw) == before.policy):
+        if self._known.get(namespace) is not before:
             return False
-        self._known[namespace] = _Known(_version(raw) or (before.version if before else 0), parse_policy(raw))
+        policy = parse_policy(raw)
+        self._tell(namespace, raw, policy)
+        if before and policy == before.policy:
+            return False
+        self._known[namespace] = _Known(_version(raw) or (before.version if before else 0), policy)
         return True
 
     def _learn(self, namespace: str, raw: Mapping[str, Any] | None, version: int) -> None:
         known = self._known.get(namespace)
         if known is None or version >= known.version:
-            self._known[namespace] = _Known(version, parse_policy(raw))
+            self._known[namespace] = _Known(version, policy := parse_policy(raw))
+            self._tell(namespace, raw, policy)
 
 
 def _version(raw: Mapping[str, Any] | None) -> int:

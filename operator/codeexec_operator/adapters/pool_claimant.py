@@ -9,9 +9,10 @@ from typing import Any, Final, Protocol
 from codeexec_api import CodeSession, PodLimits, Verdict
 from codeexec_api.names import pod_name
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.pools import PoolWorker
-from codeexec_operator.adapters.worker import PodWorker, now
+from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.observed import ClaimedView, Sandbox
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claim

@@ -118,9 +118,9 @@ class Claims:
         self._done[pod] = None
         self.discarded.add(pod)
 
-    def pods(self) -> set[str]:
-        """Names of pods that still carry the label of the pool, and that nobody is about to delete."""
-        return (self._done.keys() - self.discarded) | self.kept.pods()
+    def pods(self) -> dict[str, int]:
+        """Names of pods that still carry the label of the pool, and that nobody is about to delete, with versions."""
+        return dict.fromkeys(self._done.keys() - self.discarded, 0) | self.kept.pods()
 
     def lose(self, pod: str) -> None:
         """A pod is gone without a word."""

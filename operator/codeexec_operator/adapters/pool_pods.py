@@ -13,7 +13,7 @@ from codeexec_api.names import POOL_LABEL
 from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, now
-from codeexec_operator.core.observed import Sandbox, is_blocked, parse_pod
+from codeexec_operator.core.observed import Sandbox, is_blocked, parse_pod, placed_since
 from codeexec_operator.core.observed_pool import Member
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import build_warm_up
@@ -87,21 +87,23 @@ class PoolPods:
         cluster, namespace = self._context.cluster, self._namespace
         in_use = await cluster.pods_in_use(namespace)
         pods = {raw["metadata"]["name"]: raw for raw in await cluster.list_pods(namespace, f"{POOL_LABEL}={pool}")}
+        found_at, by_api_server = now(), cluster.date
         for name in pods.keys() - in_use - self.members.keys():
-            if parse_pod(pods[name]).owner != self._uid:
+            raw = pods[name]
+            if parse_pod(raw).owner != self._uid:
                 continue  # a pool of this name is gone, and so will this pod be
-            self.observe(pods[name], deleted=False)
-            self.members[name] = replace(self.members[name], since=now())
+            age = by_api_server - datetime.fromisoformat(raw["metadata"]["creationTimestamp"])  # both by its clock
+            self.members[name] = Member(found_at - max(age, timedelta()), template_label(raw), since=found_at)
+            self.observe(raw, deleted=False)
         return pods.keys() & in_use
 
     def observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """A pod was seen, changed or deleted."""
-        name = raw["metadata"]["name"]
-        created = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
-        member = self.members.get(name) or Member(created, template_label(raw))
+        """One of the pods was seen, changed or deleted."""
+        member = self.members[raw["metadata"]["name"]]
         pod = parse_pod(raw, member.sandbox.pod)
-        sandbox = replace(member.sandbox, pod=pod, gone=deleted, requested=True)
-        self.members[name] = replace(member, sandbox=sandbox)
+        placed_at = placed_since(member.sandbox, pod, now())
+        sandbox = replace(member.sandbox, pod=pod, gone=deleted, requested=True, placed_at=placed_at)
+        self.members[raw["metadata"]["name"]] = replace(member, sandbox=sandbox)
 
     def lose(self, name: str) -> None:
         """A pod is gone without a word."""
@@ -109,21 +111,26 @@ class PoolPods:
             self.members[name] = replace(member, sandbox=replace(member.sandbox, gone=True))
 
     async def create(self, name: str, manifest: Mapping[str, Any]) -> None:
-        """Ask for a pod. From now on it counts."""
-        self._starts.began(self._uid)
-        self.members[name] = Member(now(), template_label(manifest), Sandbox(requested=True))
+        """Ask for a pod. From now on it counts. Without an answer it may have been made, and is asked for again.
+
+        Raises:
+            ApiException: the API server could not say whether it was made.
+        """
+        asked_again = name in self.members
+        if not asked_again:
+            self._starts.began(self._uid)
+            self.members[name] = Member(now(), template_label(manifest))
         try:
             fault = await self._context.cluster.create_pod(manifest)
         except ApiException as error:
-            if error.status and error.status < 500:
+            if error.status != 409:
+                raise
+            if not asked_again:  # somebody else was counted at the same moment
                 self.members.pop(name, None)
-            if error.status == 409:  # somebody else was counted at the same moment
-                asyncio.get_running_loop().call_later(_RACE_SECONDS, self._changed)
-                return
-            # Else nobody knows whether it was made: it counts until it is seen, or until it is late.
-            raise
-        if fault and name in self.members:
-            self.members[name] = replace(self.members[name], sandbox=Sandbox(requested=True, fault=fault))
+            asyncio.get_running_loop().call_later(_RACE_SECONDS, self._changed)
+            return
+        if member := self.members.get(name):
+            self.members[name] = replace(member, sandbox=replace(member.sandbox, requested=True, fault=fault))
         self._changed()
 
     def attach(self, name: str, pool: SandboxPoolSpec) -> None:

@@ -74,6 +74,11 @@ class PoolWorker(Worker):
                 self.claims.wake()
             self.wake()
 
+    @property
+    def version(self) -> int:
+        """Resource version of what is known here."""
+        return int(self._seen.pool.metadata.resource_version)
+
     def policy_changed(self) -> None:
         """The policy of the namespace is another one."""
         self._seen = self._seen.without_problem()
@@ -93,10 +98,10 @@ class PoolWorker(Worker):
         else:
             self.claims.observe_pod(raw, deleted=deleted)
 
-    def pods(self) -> set[str]:
-        """Names of the pods that were seen, are nobody else's, and are not known to be gone."""
-        members = {name for name, one in self._pods.members.items() if one.sandbox.pod and not one.sandbox.gone}
-        return members | self.claims.pods()
+    def pods(self) -> dict[str, int]:
+        """Names of the pods that were seen, are nobody else's, and are not known to be gone, each with its version."""
+        seen = ((name, one.sandbox.pod) for name, one in self._pods.members.items() if not one.sandbox.gone)
+        return {name: pod.version for name, pod in seen if pod} | self.claims.pods()
 
     def lose_pods(self, names: Collection[str]) -> None:
         """These pods are gone without a word."""
@@ -272,7 +277,7 @@ class PoolWorker(Worker):
                 self.claims.discard(name)
                 await self._delete(name)
             return  # else somebody has just got it
-        if not member.sandbox.gone and not member.sandbox.fault:
+        if not member.sandbox.gone:
             self.claims.discard(name)
         self.wake()
         await self._delete(name)

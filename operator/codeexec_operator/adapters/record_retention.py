@@ -15,12 +15,14 @@ from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.supervision import JobFailure
+from codeexec_operator.adapters.worker import now as own_time
 from codeexec_operator.core.record_retention import Census, Choice, Obstacle, Row, obstacle, parse_cursor
 
 logger = logging.getLogger(__name__)
 
 _REST_SHARE: Final = 10
-"""A rest is at least so many times as long as the look before it, so that a look may take its time."""
+"""A rest is so many times as long as the look before it, so that a look may take its time. It is for all namespaces:
+the share of the CPU does not grow with their number."""
 _STEP_SECONDS: Final = 0.05
 """Between two requests about records, for all namespaces together. So 20 a second, at most."""
 _MOST: Final = 10_000
@@ -30,7 +32,7 @@ _UNEXPORTED: Final = 100
 
 
 class RecordKeeper:
-    """Looks at the records of each namespace again and again.
+    """Looks at the records of each namespace again and again: at those of one namespace at a time, with a rest between.
 
     Args:
         cluster: where the records are.
@@ -40,18 +42,19 @@ class RecordKeeper:
 
     def __init__(self, cluster: Cluster, policies: Policies, audit: AuditLog) -> None:
         self._cluster, self._policies, self._audit = cluster, policies, audit
-        self._turn = asyncio.Lock()
+        self._turn, self._lists = asyncio.Lock(), asyncio.Lock()
+        self._rests_until = 0.0
 
     async def run(self, namespace: str) -> None:
-        """Look once, and again at once while there is more. Then rest.
+        """Look once, when it is the turn of the namespace, and again while there is more.
 
         Raises:
             ApiException: the API server refused.
             AuditFailure: a deletion could not be told of, so nothing is deleted.
             JobFailure: the operator may not delete records.
         """
-        while True:
-            begun = time.monotonic()
+        more = True
+        while more:
             try:
                 more = await self._look(namespace)
             except ApiException as error:
@@ -59,9 +62,6 @@ class RecordKeeper:
                     raise
                 why = "old records may not be deleted: set the Helm value operator.deleteRecords to true"
                 raise JobFailure(why) from error
-            if not more:
-                await asyncio.sleep(_REST_SHARE * (time.monotonic() - begun))
-                return
 
     async def _look(self, namespace: str) -> bool:
         """True if another look will find more."""
@@ -74,17 +74,29 @@ class RecordKeeper:
             if not exported:
                 logger.warning("%s: records wait for `codeexec audit export --confirm` before they go", namespace)
                 return False
+        async with self._lists:
+            await asyncio.sleep(self._rests_until - time.monotonic())
+            begun = time.monotonic()
+            try:
+                census, now = await self._list(namespace)
+            finally:
+                self._rests_until = time.monotonic() + _REST_SHARE * (time.monotonic() - begun)
+        deleted = await self._delete(namespace, census.choose(retention, now), retention, exported, now)
+        if deleted:
+            logger.info("%s: deleted %d old records", namespace, deleted)
+        return census.full and deleted > 0
+
+    async def _list(self, namespace: str) -> tuple[Census, datetime]:
+        """What there is, and the time by the API server's clock, or by the operator's if that is behind."""
         census, now = Census(_MOST), datetime.min.replace(tzinfo=UTC)
-        for plural in (EXECUTION_PLURAL, SESSION_PLURAL):
+        for plural in (SESSION_PLURAL, EXECUTION_PLURAL):
             async for page in self._cluster.list_columns(plural, namespace):
                 now = page.date
                 for cells in page.rows:
                     census.add(Row.of(plural, cells))
                 await self._pause()
-        deleted = await self._delete(namespace, census.choose(retention, now), retention, exported, now)
-        if deleted:
-            logger.info("%s: deleted %d old records", namespace, deleted)
-        return census.full and deleted > 0
+        # The times of records are by the operator's clock. If the API server's is ahead, nothing goes too early.
+        return census, min(now, own_time())
 
     async def _delete(
         self, namespace: str, choices: list[Choice], policy: RecordRetention, exported: dict[str, int], now: datetime

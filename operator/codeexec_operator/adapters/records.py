@@ -1,5 +1,10 @@
 """Requests for the kinds of codeexec.dev. Each method names the RBAC verb that it needs.
 
+Before Kubernetes 1.34 an API server takes the first page of a list from its cache, and each further page from etcd
+(`shouldDelegateList` in k8s.io/apiserver, pkg/storage/cacher/delegator.go). There it reads every record until enough
+are found that a field selector is for. Among 100,000 finished records that takes longer than a request may. So lists of
+what each has a pod are not cut into pages, and those of all that is unfinished seldom need a second one.
+
 Records that are over are not watched, because they are many and some are large. Lists of them are columns, in pages:
 the API server leaves the rest out.
 """
@@ -12,6 +17,7 @@ from typing import Any, Final, TypeVar
 from codeexec_api import (
     CodeExecution,
     CodeSession,
+    ExecutionPolicyStatus,
     Phase,
     SandboxPool,
     SandboxPoolSpec,
@@ -59,8 +65,12 @@ UNFINISHED, _FINISHED = (
     for over in (False, True)
 )
 """Field selectors: records that are over are many, and some are large."""
-_AT_A_TIME: Final = 20
-"""Unfinished executions and sessions that are listed at a time."""
+AT_A_TIME: Final = 100
+"""Unfinished executions and sessions that are listed at a time: 50 MB of JSON, if all are as large as they may be.
+
+Each takes 0.5 MB then: the API server writes `<` and some other characters with six bytes each. While a page is read,
+up to three times as much is held (`narrow_json.py`).
+"""
 _ROWS: Final = 50
 """Rows that are listed at a time: the API server reads the objects for them, and they may be large."""
 _APPROVALS_OF_ONE: Final = 500
@@ -112,10 +122,21 @@ class Records:
         """executionpolicies: get."""
         return await self._get(_POLICIES, namespace, POLICY_NAME)
 
+    async def write_policy_status(self, meta: ObjectMeta, status: ExecutionPolicyStatus) -> None:
+        """executionpolicies/status: patch.
+
+        Raises:
+            ApiException: 409 the policy has changed since it was seen; 404 it is gone, or its CRD knows no status.
+        """
+        seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        body = {"metadata": seen, "status": status.dump()}
+        path = _POLICIES.path(meta.namespace, meta.name, "status")
+        await self._api.request("PATCH", path, body, accept=ONLY_ITS_METADATA)
+
     async def keys_of_unfinished(self, namespace: str) -> set[str]:
         """codeexecutions: list. Names of the keys that the payloads of unfinished executions are sealed with."""
         query = {"fieldSelector": UNFINISHED[EXECUTION_PLURAL]}
-        pages = self._api.pages(_EXECUTIONS.path(namespace), _AT_A_TIME, query=query)
+        pages = self._api.pages(_EXECUTIONS.path(namespace), AT_A_TIME, query=query)
         sealed = [execution["spec"].get("sealedPayload") async for page in pages for execution in page["items"] or ()]
         return {payload["keyName"] for payload in sealed if payload}
 
@@ -124,7 +145,7 @@ class Records:
     ) -> AsyncGenerator[Mapping[str, Any], None]:
         """codeexecutions, codesessions: list. Those of a phase in which each has a pod, so they are not many."""
         query = {"fieldSelector": f"status.phase={phase.value}"}
-        async for page in self._api.pages(Resource(_API, plural).path(namespace), _AT_A_TIME, query=query):
+        async for page in self._api.pages(Resource(_API, plural).path(namespace), None, query=query):
             for record in page["items"] or ():
                 yield record
 
@@ -132,19 +153,28 @@ class Records:
         """codeexecutions, codesessions: list. Names of the pods of code that runs, and of sessions that aren't over."""
         users = ((_EXECUTIONS, f"status.phase={Phase.RUNNING.value}"), (_SESSIONS, UNFINISHED[SESSION_PLURAL]))
         lists = [
-            self._api.list(resource.path(namespace), _AT_A_TIME, query={"fieldSelector": selector})
+            self._api.list(resource.path(namespace), None, query={"fieldSelector": selector})
             for resource, selector in users
         ]
         every = [record for listed in await asyncio.gather(*lists) for record in listed]
         return {record.get("status", {}).get("podName", "") for record in every}
 
     async def list_unfinished(self, namespace: str) -> list[Mapping[str, Any]]:
-        """codeexecutions, codesessions, sandboxpools: list. The metadata of all that isn't over."""
-        lists = [
-            self._api.metadata(resource.path(namespace), {"fieldSelector": UNFINISHED.get(resource.plural, "")})
+        """codeexecutions, codesessions, sandboxpools: list. Name, UID and version of all that isn't over; its `plural`.
+
+        One kind after the other, because a page may be large.
+        """
+        return [
+            {**one, "plural": resource.plural}
             for resource in (_EXECUTIONS, _SESSIONS, _POOLS)
+            for one in await self._api.metadata(
+                resource.path(namespace), {"fieldSelector": UNFINISHED.get(resource.plural, "")}
+            )
         ]
-        return [meta for listed in await asyncio.gather(*lists) for meta in listed]
+
+    async def find_record(self, plural: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """codeexecutions, codesessions, sandboxpools: list. The object of this name; None if there is none."""
+        return await self._api.named(Resource(_API, plural).path(namespace), name)
 
     async def _get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any] | None:
         raw: Mapping[str, Any] | None = await found(self._api.request("GET", resource.path(namespace, name)))
@@ -187,8 +217,8 @@ class Records:
 
     async def find_pool(self, namespace: str, name: str) -> SandboxPool | None:
         """sandboxpools: list."""
-        pools = await self._api.list(_POOLS.path(namespace), 1, query={"fieldSelector": f"metadata.name={name}"})
-        return SandboxPool.parse(pools[0]) if pools else None
+        raw = await self.find_record(POOL_PLURAL, namespace, name)
+        return SandboxPool.parse(raw) if raw else None
 
     async def list_approvals(self, namespace: str, execution: str) -> list[Mapping[str, Any]]:
         """executionapprovals: list. Those that name this execution."""

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from codeexec_api import CodeExecutionSpec, ExecutionPolicySpec, PayloadRef, Phase
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import CodeExecutionSpec, ExecutionPolicySpec, PayloadRef, Phase, SealedPayload
 from codeexec_api.code_rules import Inquiry
 from codeexec_api.policy import policy_for
 from codeexec_operator.adapters.worker import Worker, now
@@ -39,12 +41,26 @@ class RequestReader:
 
     async def _open(self, spec: CodeExecutionSpec) -> Payload | PayloadProblem:
         execution = self._seen().execution
-        if spec.sealed_payload:
-            return open_payload(execution, spec.sealed_payload, self._worker.context.sealing.ring)
+        if sealed := spec.sealed_payload:
+            return open_payload(execution, await self._whole(sealed), self._worker.context.sealing.ring)
         if spec.payload_ref:
             secrets = await self._read_payload(spec.payload_ref)
             return verify_payload(self._seen().execution, secrets)
         return Payload()
+
+    async def _whole(self, sealed: SealedPayload) -> SealedPayload:
+        """With its data, which was let go of when it had been verified.
+
+        Raises:
+            ApiException: 404, if the execution is gone.
+        """
+        if sealed.data:
+            return sealed
+        meta = self._worker.meta
+        found = await self._worker.context.cluster.get_execution(meta.namespace, meta.name)
+        if found is None or found.metadata.uid != meta.uid or found.spec.sealed_payload is None:
+            raise ApiException(status=404, reason="the execution is gone")
+        return found.spec.sealed_payload
 
     async def _read_payload(self, ref: PayloadRef) -> Sequence[Mapping[str, Any] | None]:
         """The Secrets of the payload.

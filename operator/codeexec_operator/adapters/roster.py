@@ -30,7 +30,7 @@ class Roster(Generic[W]):
         """It has ended."""
         meta = worker.meta
         del self._by_uid[meta.uid]
-        if self._by_name[meta.namespace, meta.name] is worker:
+        if self._by_name.get((meta.namespace, meta.name)) is worker:
             del self._by_name[meta.namespace, meta.name]
         here = self._by_namespace[meta.namespace]
         del here[meta.uid]

@@ -11,7 +11,8 @@ from codeexec_api.digests import sha256_hex
 from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
 from codeexec_operator.adapters.output_room import Share
 from codeexec_operator.adapters.outputs import FileStore, StoreDamage, StoreFailure
-from codeexec_operator.adapters.worker import PodWorker, now
+from codeexec_operator.adapters.pod_worker import PodWorker
+from codeexec_operator.adapters.worker import now
 from codeexec_operator.core import actions
 from codeexec_operator.core.workspace_copy import (
     FILES_JOB,

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -10,10 +11,11 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase, Verdict
 from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.pool_claimant import FindPool, SessionClaimant
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.session_files import SessionFiles
-from codeexec_operator.adapters.worker import Context, PodWorker, all_of, newer, now
+from codeexec_operator.adapters.worker import Context, all_of, newer, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
@@ -256,6 +258,12 @@ class SessionWorker(PodWorker):
         return await self.context.cluster.get_session(self.meta.namespace, self.meta.name)
 
     async def _end(self) -> None:
+        async with AsyncExitStack() as last:  # whatever fails, nobody waits for it, and nobody takes it for known
+            last.push_async_callback(super()._end)
+            last.callback(self._forget, self)
+            await self._leave_all()
+
+    async def _leave_all(self) -> None:
         self._rooms.know(self.meta.namespace, self.meta.uid, now(), needs=False)
         if self.deleted:  # for those who still look at it
             gone = self._seen.session.model_copy(
@@ -264,5 +272,3 @@ class SessionWorker(PodWorker):
             self._seen = replace(self._seen, session=gone)
         self._wake_claimants(all_of_them=True)
         await self._pool.end()
-        self._forget(self)
-        await super()._end()

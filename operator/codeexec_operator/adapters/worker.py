@@ -9,20 +9,16 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from kubernetes.aio.client.exceptions import ApiException
 from pydantic import ValidationError
 
-from codeexec_api import CodeExecution, CodeSession
-from codeexec_api.names import pod_name
 from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
-from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.output_room import OutputRoom
@@ -37,7 +33,6 @@ from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed import Sandbox, parse_pod
 from codeexec_operator.core.startup import Timing
 
 logger = logging.getLogger(__name__)
@@ -64,6 +59,11 @@ async def all_of(jobs: Sequence[Coroutine[Any, Any, None]]) -> None:
     for result in await asyncio.gather(*jobs, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
+
+
+async def end_all(workers: Sequence["Worker"]) -> None:
+    """Stop these workers."""
+    await asyncio.gather(*(worker.end() for worker in workers))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Worker(ABC):
         """True: its namespace isn't served any more, so a request that is forbidden is not made again."""
         self._wake = asyncio.Event()
         self._background: set[asyncio.Task[object]] = set()
-        self._stale = self._begun = False
+        self._stale = self._begun = self._left = False
         self._retries = Retries(self.name, context.telemetry.metrics)
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
 
@@ -159,8 +159,8 @@ class Worker(ABC):
         self.wake()
 
     @abstractmethod
-    def pods(self) -> set[str]:
-        """Names of the pods that there were and that are not known to be gone."""
+    def pods(self) -> Mapping[str, int]:
+        """Names of pods that there were and that are not known to be gone, each with its version as it was seen."""
 
     @abstractmethod
     def lose_pods(self, names: Collection[str]) -> None:
@@ -216,7 +216,16 @@ class Worker(ABC):
             await end(*self._background)  # the next operator finds what is left
             raise
         finally:
-            await asyncio.gather(*self._background, return_exceptions=True)
+            try:
+                await asyncio.gather(*self._background, return_exceptions=True)
+            finally:  # also if it is cancelled while it waits
+                self._left = True
+                await self._end()
+
+    async def end(self) -> None:
+        """Stop it, and let go of it also if it had no step yet."""
+        await end(self.task)
+        if not self._left:
             await self._end()
 
     def _paced(self) -> AbstractAsyncContextManager[None]:
@@ -276,121 +285,3 @@ class Worker(ABC):
     def name(self) -> str:
         """For log lines."""
         return f"{self.meta.namespace}/{self.meta.name}"
-
-
-class PodWorker(Worker):
-    """Looks after an object that has one pod."""
-
-    def __init__(self, context: Context, record: CodeExecution | CodeSession) -> None:
-        self.sandbox = Sandbox()
-        self.connection: Connection | None = None
-        meta = record.metadata
-        self.pod_name = record.status.pod_name or pod_name(meta.name, meta.uid)  # it may have come from a pool
-        self._left_at = 0
-        super().__init__(context, meta)
-
-    @property
-    @abstractmethod
-    def version(self) -> int:
-        """Resource version of what is known here."""
-
-    def observe_leaving(self, version: int) -> None:
-        """At this version the object was no longer among those that aren't over: it has ended, or is gone.
-
-        The answer to what was written here may still be on its way. If that is what was heard of, nothing is asked.
-        """
-        self._left_at = version
-        self.wake()
-
-    def recheck_unless_refused(self, error: Exception) -> bool:
-        """True if what could not be written may be on record all the same: before anything is done, that is read."""
-        refused = isinstance(error, ApiException) and error.status in range(400, 500)
-        if refused or isinstance(error, AuditFailure):
-            return False
-        self.recheck()
-        return True
-
-    async def rechecked(self, write: Awaitable[T]) -> T:
-        """What a write of the status gives; see `recheck_unless_refused`."""
-        try:
-            return await write
-        except Exception as error:
-            self.recheck_unless_refused(error)
-            raise
-
-    async def _step(self) -> Plan:
-        self._stale = self._stale or self._left_at > self.version
-        return await super()._step()
-
-    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """The pod was seen, changed or deleted."""
-        pod = parse_pod(raw, self.sandbox.pod)
-        over_at = (self.sandbox.over_at or now()) if deleted or pod.terminated else None
-        self.sandbox = replace(self.sandbox, pod=pod, gone=deleted, over_at=over_at)
-        self.wake()
-
-    def pods(self) -> set[str]:
-        """Its pod, if there was one and it is not known to be gone."""
-        there = self.sandbox.pod or (self.sandbox.requested and not self.sandbox.fault)
-        return {self.pod_name} if there and not self.sandbox.gone else set()
-
-    def lose_pods(self, names: Collection[str]) -> None:
-        """These pods are gone without a word."""
-        if self.pod_name in names:
-            self._gone()
-
-    def _gone(self) -> None:
-        self.sandbox = replace(self.sandbox, gone=True, over_at=self.sandbox.over_at or now())
-        self.wake()
-
-    async def discard_pod(self, name: str) -> None:
-        """Delete a pod that nobody looks after any more."""
-        await self.insist("its pod was not deleted", self.context.cluster.delete_pod, self.meta.namespace, name)
-
-    def _look(self) -> None:
-        if self.connection:
-            self.sandbox = replace(self.sandbox, runner=self.connection.view)
-
-    async def _end(self) -> None:
-        if self.connection:
-            self.connection.close()
-
-    async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
-        """Carry out one of the actions that concern the pod."""
-        match action:
-            case actions.CreatePod(manifest, network_policy):
-                cluster = self.context.cluster
-                fault = await cluster.create_network_policy(network_policy) if network_policy else None
-                fault = fault or await cluster.create_pod(manifest)
-                if fault and fault.admission and self.context.policies.just_changed:
-                    raise ApiException(status=403, reason="admission does not know the changed configuration yet")
-                self.sandbox = replace(self.sandbox, requested=True, fault=fault)
-                self.wake()
-            case actions.ReadPod():
-                await self._read_pod()
-            case actions.Attach():
-                self.connection = Connection(
-                    self.context.cluster,
-                    self.meta.namespace,
-                    self.pod_name,
-                    epoch=self.context.epoch,
-                    greeting=greeting,
-                    reusable=reusable,
-                    before=self.connection,
-                    changed=self.wake,
-                )
-                self.connection.open()
-            case actions.DeletePod():
-                await self.context.cluster.delete_pod(self.meta.namespace, self.pod_name)
-                self.sandbox = replace(self.sandbox, deleted_at=now())
-            case actions.Forget():
-                pass  # `_run` ends
-            case _:
-                raise TypeError(f"{type(action).__name__} is no action of {type(self).__name__}")
-
-    async def _read_pod(self) -> None:
-        """It is told of by its owner, which may be a pool that does not know whose it is."""
-        if found := await self.context.cluster.find_pod(self.meta.namespace, self.pod_name):
-            self.observe_pod(found, deleted=False)
-        else:
-            self._gone()

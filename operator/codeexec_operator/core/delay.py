@@ -1,11 +1,12 @@
 """Why a pod that was requested doesn't start yet, and what to do about it, in the words of the record. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from codeexec_api import CodeExecution, CodeSession, ConditionType, Reason, find_condition
-from codeexec_operator.core.actions import Plan
+from codeexec_api import CodeExecution, CodeSession, Condition, ConditionType, Reason, find_condition
+from codeexec_operator.core.actions import Plan, ReadPod
 from codeexec_operator.core.observed import Room, Sandbox, is_blocked, lacks_room
 from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.startup import Timing, late, requested_at, why
@@ -28,13 +29,14 @@ def tell(
     timing: Timing,
     said: str = "",
 ) -> Plan:
-    """The plan for a record whose pod isn't ready, with what the record has to say about that.
+    """The plan for a record whose pod isn't ready, with what the record has to say about that, and with a look for it.
 
     It is written again only if the reason is another one, or the words of the scheduler or the kubelet are. Who has
     pods changes often, and stays as it was then. `said` is why the pod isn't ready, if its status doesn't tell that.
     """
+    plan = _look_again(plan, sandbox, now, timing)
     blocked = sandbox.pod.unschedulable if sandbox.pod else ""
-    notice = timing.queue_notice if blocked else timing.start_notice
+    notice = timing.early_notice if blocked else timing.start_notice
     tell_at = requested_at(record.status.conditions, since, now, timing) + timedelta(seconds=notice)
     if now < tell_at:
         return replace(plan, wake_at=min(plan.wake_at or tell_at, tell_at))
@@ -65,6 +67,31 @@ def _delayed(record: CodeExecution | CodeSession, reason: str, message: str, now
         record.status.conditions, ConditionType.DELAYED, reason, message, now, record.metadata, holds=True
     )
     return {"reason": reason, "message": message, "conditions": conditions}
+
+
+def give_up_at(
+    conditions: Sequence[Condition], sandbox: Sandbox, since: datetime, now: datetime, timing: Timing
+) -> datetime:
+    """Until when the pod has to be ready. This process has not looked at the pod before `since`."""
+    begun = max(requested_at(conditions, since, now, timing), since)
+    least = timedelta(seconds=timing.late_start)
+    return max(begun + timedelta(seconds=timing.start_timeout), (sandbox.runs_since or since) + least)
+
+
+def _look_again(plan: Plan, sandbox: Sandbox, now: datetime, timing: Timing) -> Plan:
+    """The plan for a pod that doesn't run yet: if nothing is heard of the pod for a while, it is looked for."""
+    if sandbox.heard_at is None or (sandbox.pod and sandbox.pod.running):
+        return plan
+    look_at = sandbox.heard_at + timedelta(seconds=timing.look_again)
+    if now >= look_at:
+        return replace(plan, actions=(*plan.actions, ReadPod()))
+    return replace(plan, wake_at=min(plan.wake_at or look_at, look_at))
+
+
+def look_before(give_up_at: datetime, sandbox: Sandbox) -> Plan | None:
+    """A last look for a pod that seems to be late; None if something was heard of the pod since then."""
+    heard = sandbox.heard_at and sandbox.heard_at >= give_up_at
+    return None if heard else Plan(actions=(ReadPod(),))
 
 
 def too_late(sandbox: Sandbox, room: Room, timing: Timing) -> Ending:

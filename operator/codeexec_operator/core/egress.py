@@ -107,8 +107,8 @@ def explain(proof: EgressProof, opened: Sequence[OpenedEgress] = ()) -> str:
         if opened:
             return (
                 f"the network of the sandbox is open: {answered} answered from inside the pod, and no permit may open "
-                f"that. Either a permit opens it nevertheless ({', '.join(map(_opened, opened))}), or the network "
-                "does: run an execution without spec.egress and see whether its network is shown to be closed"
+                f"that. Either a permit opens it nevertheless ({', '.join(map(_opened, opened))}), or the network is "
+                "open without a permit: run an execution without spec.egress, and look at its status.egressProof"
             )
         return (
             f"the network of the sandbox is open: {answered} answered from inside the pod. The namespace needs the "

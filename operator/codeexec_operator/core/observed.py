@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, ExecutionPolicy, ExecutionPolicySpec, Reason
 from codeexec_api.code_rules import Reading
+from codeexec_api.invalid import wrong_fields
 from codeexec_api.names import SANDBOX_CONTAINER
 from codeexec_api.policy import namespace_policy
 from codeexec_operator.core.client_lease import LeaseView
@@ -24,8 +25,6 @@ from codeexec_operator.core.workspace_copy import Transfer
 from codeexec_operator.manifests.hardening import has_user_namespace
 from codeexec_operator.manifests.pod import egress_targets_of
 
-_SETTLED: Final = timedelta(seconds=2)
-
 
 @dataclass(frozen=True)
 class PolicyProblem:
@@ -39,10 +38,9 @@ def parse_policy(raw: Mapping[str, Any] | None) -> ExecutionPolicySpec | PolicyP
     if raw is None:
         return None
     try:
-        return ExecutionPolicy.model_validate(raw).spec
+        return ExecutionPolicy.model_validate({part: raw[part] for part in raw if part != "status"}).spec
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        message = f"{namespace_policy(raw['metadata']['namespace'])} is not valid: {wrong}"
+        message = f"{namespace_policy(raw['metadata']['namespace'])} is not valid: {wrong_fields(error)}"
         return PolicyProblem(f"{message}. Nothing runs in the namespace until the platform owner corrects it")
 
 
@@ -50,6 +48,8 @@ def parse_policy(raw: Mapping[str, Any] | None) -> ExecutionPolicySpec | PolicyP
 class PodView:
     """The part of a sandbox pod's status that decisions depend on."""
 
+    version: int = 0
+    """Its resource version."""
     running: bool = False
     terminated: str | None = None
     """Reason of the container's or the pod's end, such as `OOMKilled`, `Error` or `DeadlineExceeded`."""
@@ -64,15 +64,13 @@ class PodView:
     """Why the scheduler finds no node, in its words."""
     refused: str = ""
     """The same, kept once it has found one: the pod itself doesn't tell it any more."""
-    scheduled_at: datetime | None = None
-    """When it got its node."""
     node_name: str = ""
     image_id: str = ""
     runtime_class_name: str | None = None
     user_namespace: bool = False
     """True if it was to have one of its own."""
     started_at: datetime | None = None
-    """When the kubelet has taken it up; its deadline counts from there."""
+    """When the kubelet has taken it up, by the clock of its node; its deadline counts from there."""
     deadline_seconds: int | None = None
     """Its `activeDeadlineSeconds`, which can only be lowered."""
     owner: str = ""
@@ -100,9 +98,9 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
     conditions = {one["type"]: one for one in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled", {})
     blocked = scheduled.get("message", "") if scheduled.get("status") == "False" else ""
-    placed_at = scheduled.get("lastTransitionTime") if scheduled.get("status") == "True" else None
     disruption = _disruption(conditions.get("DisruptionTarget", {}), status)
     return PodView(
+        version=int(raw["metadata"].get("resourceVersion", 0)),
         running="running" in state and not finished,
         terminated=reason,
         end_message=status.get("message", "") if finished else "",
@@ -112,7 +110,6 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         waiting_message=waiting.get("message", ""),
         unschedulable=blocked,
         refused=blocked or (before.refused if before else ""),
-        scheduled_at=_time(placed_at),
         node_name=spec.get("nodeName", ""),
         image_id=container.get("imageID", ""),
         runtime_class_name=spec.get("runtimeClassName"),
@@ -150,10 +147,10 @@ def _disruption(target: Mapping[str, Any], status: Mapping[str, Any]) -> str:
 
 
 def _is_lost(conditions: Mapping[str, Mapping[str, Any]], state: Mapping[str, Any]) -> bool:
-    ready, begun = conditions.get("Ready", {}), _time((state.get("running") or {}).get("startedAt"))
-    # A pod without probes is ready as soon as it runs. It isn't any more when its node has not answered for a while.
-    changed = _time(ready.get("lastTransitionTime"))
-    return ready.get("status") == "False" and begun is not None and changed is not None and changed > begun + _SETTLED
+    # For the kubelet, such a pod is ready if its containers are. Once the node has not answered for a while, the node
+    # controller says that the pod is not, and leaves the other condition alone. The two have clocks of their own.
+    said = [conditions.get(kind, {}).get("status") for kind in ("ContainersReady", "Ready")]
+    return "running" in state and said == ["True", "False"]
 
 
 def _time(text: str | None) -> datetime | None:
@@ -205,6 +202,12 @@ class Sandbox:
 
     pod: PodView | None = None
     requested: bool = False
+    heard_at: datetime | None = None
+    """When anything last came of it: its creation, an event, or the answer to a look for it."""
+    placed_at: datetime | None = None
+    """When it was first seen to have a node, by this process and its clock."""
+    runs_since: datetime | None = None
+    """When it was first seen to run."""
     gone: bool = False
     over_at: datetime | None = None
     """When its end was first seen."""
@@ -212,6 +215,11 @@ class Sandbox:
     """When this process had it deleted last."""
     fault: Fault | None = None
     runner: RunnerView = field(default_factory=RunnerView)
+
+
+def placed_since(sandbox: Sandbox, pod: PodView, now: datetime) -> datetime | None:
+    """The next `placed_at` of a sandbox whose pod was seen like this."""
+    return sandbox.placed_at or (now if pod.node_name else None)
 
 
 def is_blocked(sandbox: Sandbox) -> bool:

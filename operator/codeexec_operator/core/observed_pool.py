@@ -21,6 +21,7 @@ class Member:
     """A pod of the pool that nobody has taken."""
 
     created_at: datetime
+    """By the clock of this process."""
     template: str
     """Digest of what it was made of."""
     sandbox: Sandbox = field(default_factory=Sandbox)

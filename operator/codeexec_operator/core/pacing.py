@@ -15,7 +15,7 @@ LOWEST_LIMIT: Final = 0.25
 HIGHEST_LIMIT: Final = 4.0
 FEW: Final = 4
 """A namespace with less new work than that, waiting and under way, begins it at once."""
-RECENT_SECONDS: Final = 10.0
+RECENT_SECONDS: Final = 60.0
 """A namespace that has begun something within this time is a neighbour that can be hurt."""
 WINDOW: Final = 8
 """Requests whose median is looked at together."""

@@ -105,7 +105,7 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
 
 
 def _concerns(action: Action, names: Collection[str]) -> bool:
-    return isinstance(action, AttachMember | AdmitMember | PingMember) and action.name in names
+    return isinstance(action, CreateMember | AttachMember | AdmitMember | PingMember) and action.name in names
 
 
 def _look_at(
@@ -118,22 +118,16 @@ def _look_at(
     timing: Timing,
 ) -> DropMember | tuple[Action | None, datetime]:
     """That it is given up, or what to do about it and when to look again."""
-    stale = isinstance(template, Ending) or member.template != template.digest
     old_at = member.created_at + timedelta(seconds=seen.pool.spec.max_age_seconds)
-    if stale or now >= old_at:
+    if isinstance(template, Ending) or member.template != template.digest or now >= old_at:
         return DropMember(name)
+    if no_good := _no_good(name, member, seen, now, timing):
+        return no_good
     sandbox = member.sandbox
-    # What was let in under a policy that only warns is no good under one that enforces.
-    refused = member.proven and startup.refuses(member.proven, seen.policy)
-    lost = startup.unreachable(sandbox.runner, now, timing)
-    # An operator before this one may have run code in a pod that was found and has ended.
-    used = sandbox.pod and (sandbox.pod.unwell or (sandbox.pod.terminated and member.since))
-    if refused or lost or used:  # what is no fault of the pool is no problem of it
-        return DropMember(name)
-    if ending := startup.failure(sandbox):
-        return DropMember(name, ending)
     give_up_at = _give_up_at(member, timing)
     late = give_up_at is not None and now >= give_up_at
+    if not (sandbox.requested or late):  # nobody knows whether it was made
+        return CreateMember(name, _manifest(name, seen, template, now, timing)), give_up_at or old_at
     connected = startup.connect(sandbox, now, timing, give_up_at, seen.cluster_view)
     if late and isinstance(connected, Plan):
         return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
@@ -150,6 +144,20 @@ def _look_at(
     if ending := startup.refuses(proven, seen.policy):
         return DropMember(name, ending)
     return AdmitMember(name, proven), old_at
+
+
+def _no_good(name: str, member: Member, seen: ObservedPool, now: datetime, timing: Timing) -> DropMember | None:
+    """That a pod is given up because of what became of it."""
+    sandbox = member.sandbox
+    # What was let in under a policy that only warns is no good under one that enforces.
+    refused = member.proven and startup.refuses(member.proven, seen.policy)
+    lost = startup.unreachable(sandbox.runner, now, timing)
+    # An operator before this one may have run code in a pod that was found and has ended.
+    used = sandbox.pod and (sandbox.pod.unwell or (sandbox.pod.terminated and member.since))
+    if refused or lost or used:  # what is no fault of the pool is no problem of it
+        return DropMember(name)
+    ending = startup.failure(sandbox)
+    return DropMember(name, ending) if ending else None
 
 
 def _silent_since(members: Mapping[str, Member], now: datetime, timing: Timing) -> datetime | None:
@@ -174,12 +182,15 @@ def _ping(
 
 
 def _give_up_at(member: Member, timing: Timing) -> datetime | None:
-    """Until when a pod has to be ready, from when a node has it. One that no node has room for may wait."""
+    """Until when a pod has to be ready, from when a node has it. One that no node has room for may wait.
+
+    When that was is known by this process's clock: that of the node may be another one.
+    """
     pod = member.sandbox.pod
     if member.proven or (pod and not pod.node_name):
         return None
-    begun = (pod.started_at or pod.scheduled_at) if pod else None
-    return max(begun or member.created_at, member.since or member.created_at) + timedelta(seconds=timing.start_timeout)
+    begun = member.sandbox.placed_at or member.since or member.created_at
+    return begun + timedelta(seconds=timing.start_timeout)
 
 
 def _surplus(members: Mapping[str, Member], wanted: int) -> list[str]:

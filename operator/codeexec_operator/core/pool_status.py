@@ -80,7 +80,7 @@ def trouble_of(seen: ObservedPool) -> str:
     placeless = [pod.unschedulable for member in (seen.members or {}).values() if (pod := member.sandbox.pod)]
     blocked = [words for words in placeless if words]
     if seen.held_until:
-        return f"its pods give way to pods of executions and sessions that no node has room for. {FREE_ROOM}"
+        return f"its ready pods make room for executions and sessions for which no node has room. {FREE_ROOM}"
     if not blocked:
         return ""
     return f"the scheduler found no node for {counted(len(blocked), 'pod')}: {blocked[0].rstrip('.')}. {FREE_ROOM}"

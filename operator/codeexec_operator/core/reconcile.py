@@ -108,7 +108,7 @@ def _enter(seen: Observed, verdict: Verdict, now: datetime, timing: Timing) -> P
     if seen.session:
         accepted = _in_line(seen, seen.session, now)
         at_once = start_in_session(with_status(seen, accepted), now, timing)
-        tell_at = seen.since + timedelta(seconds=timing.queue_notice)
+        tell_at = seen.since + timedelta(seconds=timing.early_notice)
         if at_once.status or now >= tell_at or _is_ready(seen):
             return at_once if at_once.status else Plan(status=accepted)
         return Plan(wake_at=tell_at)  # it was made with its session, which may have a pod in no time

@@ -15,6 +15,7 @@ from codeexec_api import (
     StreamStatus,
     advance,
     records,
+    set_condition,
 )
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import output_name, part_name
@@ -51,29 +52,31 @@ def finish(seen: Observed, now: datetime, ending: Ending) -> Plan:
         message += f"; not all output could be kept: {transcript.parts.lost}"
     ending = replace(ending, message=message)
     status = moved(seen, now, ending, ConditionType.FINISHED)
-    started = status.started_at
-    update: dict[str, Any] = {"finished_at": now}
+    started, conditions, meta = status.started_at, status.conditions, seen.execution.metadata
+    finished = max(now, started or now)  # an operator before this one may have had a clock that was ahead
+    update: dict[str, Any] = {"finished_at": finished}
     if not started:
         not_yet = seen.execution.status.phase in (Phase.PENDING, Phase.AWAITING_APPROVAL, Phase.APPROVED)
         never_accepted = not_yet and ending.event in (Event.REFUSED, Event.EXPIRED)
         kind = ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED
-        meta = seen.execution.metadata
         said = (status.reason, status.message, now, meta)
-        update["conditions"] = with_condition(waits_no_more(status.conditions, *said), kind, *said)
+        conditions = with_condition(waits_no_more(conditions, *said), kind, *said)
     else:
         update |= _result(seen, ending.event)
-        duration = records.duration((now - started).total_seconds())
+        update["blocks"] = records.within_run(seen.transcript.blocks, started, finished)
+        duration = records.duration((finished - started).total_seconds())
         update["summary"] = status.summary.model_copy(update={"duration": duration})
+    succeeded = records.succeeded(status.phase, status.reason, now, meta.generation)
+    update["conditions"] = set_condition(conditions, succeeded)
     return Plan(status=status.model_copy(update=update), actions=tuple(_cleanup(seen)))
 
 
 def _result(seen: Observed, event: Event) -> dict[str, Any]:
     """What came out, as fields of the status."""
     transcript, meta = seen.transcript, seen.execution.metadata
-    blocks = tuple(transcript.blocks)
+    last = transcript.blocks[-1].exit_code if transcript.blocks else None
     return {
-        "blocks": blocks,
-        "exit_code": records.exit_code(event, blocks[-1].exit_code if blocks else None),
+        "exit_code": records.exit_code(event, last),
         "stdout": transcript.stream("stdout"),
         "stderr": transcript.stream("stderr"),
         "output_order": transcript.order(),

@@ -46,7 +46,7 @@ class Choice(NamedTuple):
 
 
 class Census:
-    """The finished records of a namespace, seen one by one. It holds only the oldest of them.
+    """The finished records of a namespace, seen one by one: sessions first. It holds only the oldest of them.
 
     Args:
         most: how many are held.
@@ -55,14 +55,26 @@ class Census:
     def __init__(self, most: int) -> None:
         self._most, self._count = most, 0
         self._oldest: list[Row] = []
+        self._sessions: set[str] = set()
+        """Names of the sessions among them."""
         self._kept_sessions: set[str] = set()
+        """Those of these with an execution that stays."""
 
     def add(self, row: Row) -> None:
         """Count a record."""
         self._count += 1
         insort(self._oldest, row)
+        if row.plural == SESSION_PLURAL:
+            self._sessions.add(row.name)
         if len(self._oldest) > self._most:
-            self._kept_sessions.add(self._oldest.pop().session)
+            self._keep(self._oldest.pop())
+
+    def _keep(self, row: Row) -> None:
+        if row.plural == SESSION_PLURAL:
+            self._sessions.discard(row.name)
+            self._kept_sessions.discard(row.name)
+        elif row.session in self._sessions:
+            self._kept_sessions.add(row.session)
 
     def choose(self, policy: RecordRetention, now: datetime) -> list[Choice]:
         """What to delete, in this order.
@@ -77,7 +89,7 @@ class Census:
             elif index < over and row.written + _SETTLED <= now:
                 chosen.append(Choice(row, Why.NUMBER))
             else:
-                self._kept_sessions.add(row.session)
+                self._keep(row)
         sessions = [choice for choice in chosen if choice.row.plural == SESSION_PLURAL]
         return [
             *(choice for choice in chosen if choice.row.plural == EXECUTION_PLURAL),
@@ -113,7 +125,8 @@ def obstacle(
 ) -> Obstacle | None:
     """Why a record stays after all, though its row was chosen; None if it is to be deleted.
 
-    `exported` is the newest resource version that was exported, by plural, and `now` the API server's time.
+    `exported` is the newest resource version that was exported, by plural, and `now` the time by the
+    API server's clock or the operator's, whichever is earlier.
     """
     anchor = record.status.audit
     if not record.status.phase.terminal or (anchor.time if anchor else _UNKNOWN) != choice.row.written:

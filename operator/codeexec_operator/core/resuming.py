@@ -30,7 +30,7 @@ from codeexec_operator.manifests.pod import build_adoption
 _NEVER_BEGUN: Final = "NeverBegun"
 _KILLED: Final = range(129, 160)
 _MISSING: Final = {
-    "Overflowed": "the code had said more than the runner keeps for an operator that attaches again",
+    "Overflowed": "the code had written more than the runner keeps for an operator that connects again",
     "Forgotten": "the runner no longer knows what the code has said",
 }
 
@@ -55,7 +55,7 @@ def _in_another_session(seen: Observed) -> Ending | None:
     """The end of code whose session was deleted, and made again under the same name."""
     if seen.session is None or seen.session.session.status.pod_name == seen.execution.status.pod_name:
         return None
-    return Ending(Event.VANISHED, None, "the session was deleted while the code ran; there is a new one of its name")
+    return Ending(Event.VANISHED, None, "the session was deleted while the code ran; a new session has its name")
 
 
 def _in_own_pod(seen: Observed, now: datetime, timing: Timing) -> Plan:

@@ -4,10 +4,13 @@ from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from codeexec_api.names import EXECUTION_LABEL, EXPIRES_ANNOTATION, LEASE_PREFIX
+from codeexec_api.names import EXECUTION_LABEL, EXPIRES_ANNOTATION, LEASE_PREFIX, payload_name
+from codeexec_api.v1alpha1.bounds import MAX_PAYLOAD_PARTS
 
 PAYLOAD_MAX_AGE: Final = timedelta(minutes=10)
 """Longer than any execution waits for a pod of its own to start."""
+_FURTHER_PARTS: Final = frozenset(payload_name("", part) for part in range(1, MAX_PAYLOAD_PARTS))
+"""What the names of all parts of a payload end with but that of the first, which has any name."""
 LEASE_LOOK: Final = timedelta(minutes=30)
 """Between two looks at the Leases of a namespace: far longer than clients take to renew a Lease."""
 
@@ -17,13 +20,19 @@ def orphaned_payloads(
 ) -> list[tuple[str, str, str]]:
     """Name and UID of each payload Secret that no execution known here will use, and name of its execution.
 
-    `awaited` are those of executions that have not started.
+    `awaited` are those of executions that have not started; of a payload in parts, the first.
     """
     return [
         (meta["name"], meta["uid"], (meta.get("labels") or {}).get(EXECUTION_LABEL, ""))
         for meta in (secret["metadata"] for secret in secrets)
-        if meta["name"] not in awaited and now - datetime.fromisoformat(meta["creationTimestamp"]) > PAYLOAD_MAX_AGE
+        if now - datetime.fromisoformat(meta["creationTimestamp"]) > PAYLOAD_MAX_AGE
+        and not _is_awaited(meta["name"], awaited)
     ]
+
+
+def _is_awaited(name: str, awaited: Container[str]) -> bool:
+    first, hyphen, part = name.rpartition("-")
+    return name in awaited or (f"{hyphen}{part}" in _FURTHER_PARTS and first in awaited)
 
 
 def expired_outputs(config_maps: Iterable[Mapping[str, Any]], now: datetime) -> list[tuple[str, str]]:

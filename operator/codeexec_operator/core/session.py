@@ -134,10 +134,11 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     fail = sleep.on if status.stored_files else end
     if ending := startup.failure(seen.sandbox):
         return fail(seen, now, ending)
-    give_up_at = startup.give_up_at(status.conditions, seen.since, now, timing)
+    give_up_at = delay.give_up_at(status.conditions, seen.sandbox, seen.since, now, timing)
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
-        return fail(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
+        too_late = delay.too_late(seen.sandbox, seen.room, timing)
+        return delay.look_before(give_up_at, seen.sandbox) or fail(seen, now, too_late)
     if not seen.policy_read:
         return Plan(actions=(ReadPolicy(),))
     if ending := distrusted(seen, status.image):  # an operator before this one may have had other keys
@@ -160,7 +161,7 @@ def _enter(seen: ObservedSession, pod: PodView, ready: Readiness, now: datetime,
     status = seen.session.status
     claimed = seen.claimed.proven if seen.claimed else None
     proven = claimed or startup.prove(pod, ready, seen.cluster_view, now, seen.session.metadata.generation)
-    give_up_at = startup.give_up_at(status.conditions, seen.since, now, timing)
+    give_up_at = delay.give_up_at(status.conditions, seen.sandbox, seen.since, now, timing)
     if startup.undecided(proven, seen.policy) and now < give_up_at:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message
@@ -239,7 +240,7 @@ def _get_hold_of_pod(seen: ObservedSession, now: datetime, timing: Timing, end_a
         return Plan(actions=(ReadPod(),)) if now >= listed_at else Plan(wake_at=min(end_at, listed_at))
     if not status.pool_name or seen.adopting or pod.owner == seen.session.metadata.uid:
         return None
-    deadline = startup.deadline_of(pod, _lifetime(seen, timing), now, timing)
+    deadline = startup.deadline_of(seen.sandbox, _lifetime(seen, timing), now, timing)
     return Plan(actions=(AdoptPod(build_adoption(seen.session, deadline_seconds=deadline)),))
 
 

@@ -21,7 +21,8 @@ def end(seen: ObservedSession, now: datetime, ending: Ending) -> Plan:
     refused = seen.session.status.phase is SessionPhase.PENDING and ending.event is Event.REFUSED
     kind = ConditionType.ACCEPTED if refused else ConditionType.READY
     status = moved(seen, now, ending, kind, holds=False)
-    status = status.model_copy(update={"ended_at": now, **use(seen)})
+    # An operator before this one may have had a clock that was ahead.
+    status = status.model_copy(update={"ended_at": max(now, status.started_at or now), **use(seen)})
     pod = seen.sandbox.pod is not None or seen.sandbox.requested
     return Plan(status=status, actions=(DeletePod(),) * pod)
 

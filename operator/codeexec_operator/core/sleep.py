@@ -125,7 +125,7 @@ def restore(seen: ObservedSession, stored: StoredFiles, now: datetime, timing: T
             return on(seen, now, Ending(Event.SLEPT, Reason.STORE_UNAVAILABLE, message))
         plan = Plan(wake_at=give_up_at)
         return delay.tell(
-            seen.session, plan, seen.sandbox, seen.room, seen.since, now, timing, "its files are being put back"
+            seen.session, plan, seen.sandbox, seen.room, seen.since, now, timing, "its files are being restored"
         )
     if not restoring.problem:
         return None
@@ -140,7 +140,7 @@ def on(seen: ObservedSession, now: datetime, ending: Ending) -> Plan:
     if ending.event is Event.REFUSED:  # the policy has to be changed first
         return end(seen, now, ending)
     reason = ending.reason or advance_session(seen.session.status.phase, ending.event).reason
-    message = f"the session could not be woken and sleeps on: {ending.message.rstrip('.')}. It is tried again"
+    message = f"the session could not be woken and stays asleep: {ending.message.rstrip('.')}. The operator tries again"
     again = Ending(Event.SLEPT, reason, message)
     status = _without_pod(seen, moved(seen, now, again, ConditionType.ASLEEP), again, now)
     conditions = with_condition(

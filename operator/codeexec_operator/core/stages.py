@@ -10,6 +10,7 @@ from typing import Final
 
 from codeexec_api import BlockStatus, CodeExecution, ConditionType, Reason, find_condition
 from codeexec_api.attributes import Attributes, Value, error_of, outcome_attributes, request_attributes
+from codeexec_api.records import LONGEST_BLOCK_MS
 
 EXECUTION: Final = "handle_execution"
 ACCEPT: Final = "accept"
@@ -26,9 +27,6 @@ _COMPLETED: Final = Reason.COMPLETED.value
 _REASONS: Final = frozenset(reason.value for reason in Reason)
 _CREATION: Final = timedelta(seconds=1)
 """The API server writes the time of creation in whole seconds."""
-
-_LONGEST_MS: Final = 86_400_000
-"""Longer than that no block may run; what a runner reports may be anything."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,9 @@ def times_of(execution: CodeExecution, seen_at: datetime) -> Times:
     asked_at = status.approval.requested_at if status.approval else None
     happened = [moment for moment in (asked_at, accepted_at, left_at, started, finished) if moment]
     created = execution.metadata.creation_timestamp or seen_at
-    # Within that second, and neither after it was seen nor after anything happened to it.
-    created = max(created, min(created + _CREATION, seen_at, *happened))
+    # Within that second, and neither after it was seen nor after anything happened to it. The clock of the API server,
+    # which says when it was created, may be ahead of the operator's, which says all else.
+    created = min(created + _CREATION, seen_at, *happened)
     moments: list[datetime | None] = []
     latest = created
     for moment in (asked_at, accepted_at, left_at, started, finished):  # clocks of several machines have part in them
@@ -152,7 +151,7 @@ def _run(execution: CodeExecution, began: datetime, ended: datetime) -> Stage:
 def _block(execution: CodeExecution, index: int, block: BlockStatus, earliest: datetime, latest: datetime) -> Stage:
     """Its times are the node's; they are kept within those of the run, which are the operator's."""
     began = min(max(block.started_at, earliest), latest)
-    ended = min(began + timedelta(milliseconds=min(block.duration_ms, _LONGEST_MS)), latest)
+    ended = min(began + timedelta(milliseconds=min(block.duration_ms, LONGEST_BLOCK_MS)), latest)
     attributes: dict[str, Value] = {
         "codeexec.block.index": index,
         "codeexec.stdout.size_bytes": block.stdout_bytes,

@@ -113,10 +113,10 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, _CANCELLED_BEFORE)
     if ending := startup.failure(seen.sandbox):
         return finish(seen, now, ending)
-    give_up_at = startup.give_up_at(seen.execution.status.conditions, seen.since, now, timing)
+    give_up_at = delay.give_up_at(seen.execution.status.conditions, seen.sandbox, seen.since, now, timing)
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
-        return finish(seen, now, _late(seen, timing))
+        return delay.look_before(give_up_at, seen.sandbox) or finish(seen, now, _late(seen, timing))
     if plan := _without_payload(seen, now):
         return plan
     if ending := distrusted(seen, seen.execution.status.image):  # an operator before this one may have had other keys
@@ -147,8 +147,8 @@ def _too_late(seen: Observed, pod: PodView, now: datetime, timing: Timing) -> En
     if not startup.ends_before(pod, seconds, seen.execution.status.conditions, seen.since, now, timing):
         return None
     message = (
-        f"the pod was requested so long ago that it may end before the {seconds:g} s that the code may take "
-        f"(activeDeadlineSeconds: {pod.deadline_seconds}). Nothing was run"
+        f"the pod was requested long ago and may reach its deadline (activeDeadlineSeconds: {pod.deadline_seconds}) "
+        f"before the code's limit of {seconds:g} s. Nothing was run"
     )
     return Ending(Event.FAULT, Reason.START_TIMEOUT, message)
 
@@ -182,7 +182,7 @@ def start_from_pool(seen: Observed, now: datetime, timing: Timing) -> Plan:
         listed_at = seen.since + timedelta(seconds=timing.list_grace)
         if status.observed_generation and now < listed_at:  # pools are heard of later than executions
             return Plan(wake_at=listed_at)
-        seen = waiting_no_more(seen, now, Reason.POD_REQUESTED, "the pool was deleted, or its pods don't fit any more")
+        seen = waiting_no_more(seen, now, Reason.POD_REQUESTED, "the pool was deleted, or its pods no longer match")
         return request_pod(knowing(seen, facts | {"pool_name": ""}), now, timing)
     pool = seen.pool
     if (pool.image, pool.runtime_class_name) != (verdict.image, verdict.runtime_class_name):
@@ -263,7 +263,7 @@ def _start_claimed(seen: Observed, pool: PoolView, proven: Proven, now: datetime
 def deadline_of(seen: Observed, now: datetime, timing: Timing) -> int | None:
     """Of a pod of a pool in which the code runs: behind those of the runner and of this operator."""
     seconds = seconds_to_run(seen.execution.spec, timing) + timing.grace
-    return startup.deadline_of(seen.sandbox.pod, seconds, now, timing)
+    return startup.deadline_of(seen.sandbox, seconds, now, timing)
 
 
 def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:

@@ -55,6 +55,10 @@ class Timing:
     """How long a runner that has reported its end may take to exit, before its pod is deleted."""
     unreachable: float = 60
     """How long connections to a pod in which code runs may be refused, before the code counts as lost."""
+    look_again: float = 15
+    """How long nothing may be heard of a pod that starts, before it is looked for: its watch may have gone silent."""
+    late_start: float = 5
+    """What a runner gets to answer that was seen to run at the last moment."""
     clock_skew: float = 300
     """How much the clock of a node may differ from the operator's."""
     grace: float = 5
@@ -67,11 +71,14 @@ class Timing:
     """How long it may take, after a start of the operator, until what there is was listed."""
     use_recorded: float = 30
     """How old what the record says of a session's use may get."""
-    queue_notice: float = 0.25
-    """How long an execution waits for a pod of a pool before its record says so."""
+    queue_notice: float = 1
+    """How long an execution waits for a pod of a pool before its record says so, which costs two writes."""
+    early_notice: float = 0.25
+    """How long an execution or session whose pod finds no room waits before its record says so, and an execution that
+    was made with its session before its record says that the execution was accepted."""
     start_notice: float = 1.5
     """How long an execution or session waits for its own pod, or for its turn in a session, before its record says
-    so. If no node has room for its pod, it is `queue_notice`."""
+    so. If no node has room for its pod, it is `early_notice`."""
     queue_recorded: float = 5
     """How old what the record says of its place in the queue may get."""
     queue_write: float = 0.1
@@ -80,7 +87,7 @@ class Timing:
     """How long a pool that is at least half full waits, after a pod was taken, before it starts others."""
     low_refill_pause: float = 0.3
     """The same for one that is not half full: about what code takes that takes no time. Not where pods come back."""
-    queue_first: float = 10
+    queue_first: float = 3
     """How long a pool makes pods only for those who wait. If some wait ever on, it is filled up beside them then."""
     reuse_return: float = 0.3
     """How long, once executions wait, a pod that runs code counts as one that comes back and makes another needless."""
@@ -196,15 +203,16 @@ def parts_of(
     }
 
 
-def deadline_of(pod: PodView | None, seconds: float, now: datetime, timing: Timing) -> int | None:
+def deadline_of(sandbox: Sandbox, seconds: float, now: datetime, timing: Timing) -> int | None:
     """Of a pod that was there before, and is needed for so many seconds more: `activeDeadlineSeconds`.
 
     The kubelet counts from the pod's start, by the clock of its node. None: the deadline stays, because it is not known
     when that was, or is sooner already. Kubernetes refuses a later one.
     """
+    pod = sandbox.pod
     if pod is None or pod.started_at is None:
         return None
-    age = max(0, (now - pod.started_at).total_seconds())
+    age = max(0, (now - min(pod.started_at, sandbox.placed_at or pod.started_at)).total_seconds())
     deadline = int(age + timing.clock_skew + seconds)
     return deadline if deadline < (pod.deadline_seconds or math.inf) else None
 
@@ -230,11 +238,6 @@ def ends_before(
 def requests_of(policy: ExecutionPolicySpec | PolicyProblem | None) -> PodRequests:
     """What pods request under this policy."""
     return policy.requests if isinstance(policy, ExecutionPolicySpec) else PodRequests()
-
-
-def give_up_at(conditions: Sequence[Condition], since: datetime, now: datetime, timing: Timing) -> datetime:
-    """Until when the pod has to be ready. This process has not looked at the pod before `since`."""
-    return max(requested_at(conditions, since, now, timing), since) + timedelta(seconds=timing.start_timeout)
 
 
 def requested_at(conditions: Sequence[Condition], since: datetime, now: datetime, timing: Timing) -> datetime:

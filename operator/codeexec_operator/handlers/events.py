@@ -15,6 +15,7 @@ from typing import Any, Final
 import kopf
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.names import (
     APPROVAL_PLURAL,
     EXECUTION_LABEL,
@@ -50,8 +51,9 @@ NAMESPACE: Final = kopf.OperatorRegistry()
 CONFIGURATION: Final = kopf.OperatorRegistry()
 _WATCHED: Final = (EXECUTION_PLURAL, SESSION_PLURAL, APPROVAL_PLURAL, POLICY_PLURAL, POOL_PLURAL, "pods")
 """In each namespace."""
-for _registry in (PROCESS, NAMESPACE, CONFIGURATION):
-    kopf.on.login(registry=_registry)(kopf.login_via_client)
+kopf.on.login(registry=PROCESS)(kopf.login_via_client)
+for _registry in (NAMESPACE, CONFIGURATION):
+    kopf.on.login(registry=_registry)(watching.login)
 
 
 @kopf.on.startup(registry=PROCESS, backoff=1)
@@ -169,24 +171,38 @@ async def on_configuration(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> N
     memo.operation.configuration_changed(None if event["type"] == "DELETED" else event["object"].get("data") or {})
 
 
-def _pass_on(take: Callable[..., None], *, in_turn: bool) -> Callable[..., Awaitable[None]]:
+def _pass_on(
+    take: Callable[..., None], kind: type[CodeExecution | CodeSession] | None
+) -> Callable[..., Awaitable[None]]:
     async def handler(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
         """An object was listed, created or changed, or it is deleted, or no longer among those that are watched."""
-        if in_turn:
-            await memo.controller.turn(event["object"])
-        take(memo.controller, event["object"], deleted=event["type"] == "DELETED")
+        raw, deleted = event["object"], event["type"] == "DELETED"
+        if kind is None:
+            take(memo.controller, raw, deleted=deleted)
+        elif deleted or not memo.controller.waits(kind, raw):  # what waits is let go of at once: many may come
+            await memo.controller.turn(raw)
+            take(memo.controller, raw, deleted=deleted)
+        _empty(raw)
 
     return handler
 
 
-for _plural, _take, _many in (
-    (EXECUTION_PLURAL, Controller.on_execution, True),
-    (SESSION_PLURAL, Controller.on_session, True),
-    (APPROVAL_PLURAL, Controller.on_approval, False),
-    (POLICY_PLURAL, Controller.on_policy, False),
-    (POOL_PLURAL, Controller.on_pool, False),
+def _empty(raw: Any) -> None:
+    """Leave the name of an object that was passed on: kopf holds it for a while longer, and some are large."""
+    for part in raw.keys() - {"apiVersion", "kind", "metadata"}:
+        del raw[part]
+    for part in ("annotations", "labels", "managedFields"):
+        raw["metadata"].pop(part, None)
+
+
+for _plural, _take, _kind in (
+    (EXECUTION_PLURAL, Controller.on_execution, CodeExecution),
+    (SESSION_PLURAL, Controller.on_session, CodeSession),
+    (APPROVAL_PLURAL, Controller.on_approval, None),
+    (POLICY_PLURAL, Controller.on_policy, None),
+    (POOL_PLURAL, Controller.on_pool, None),
 ):
-    kopf.on.event(GROUP, VERSION, _plural, id=_plural, registry=NAMESPACE)(_pass_on(_take, in_turn=_many))
+    kopf.on.event(GROUP, VERSION, _plural, id=_plural, registry=NAMESPACE)(_pass_on(_take, _kind))
 
 
 def _is_sandbox(labels: Mapping[str, str], **_: Any) -> bool:

@@ -1,0 +1,146 @@
+"""A worker whose object has one pod: what is seen of the pod, and the connection to its runner."""
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from kubernetes.aio.client.exceptions import ApiException
+
+from codeexec_api import CodeExecution, CodeSession
+from codeexec_api.names import pod_name
+from codeexec_operator.adapters.audit import AuditFailure
+from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.worker import Context, Worker, now
+from codeexec_operator.core import actions
+from codeexec_operator.core.actions import Plan
+from codeexec_operator.core.observed import Sandbox, parse_pod, placed_since
+
+T = TypeVar("T")
+
+
+class PodWorker(Worker):
+    """Looks after an object that has one pod."""
+
+    def __init__(self, context: Context, record: CodeExecution | CodeSession) -> None:
+        self.sandbox = Sandbox()
+        self.connection: Connection | None = None
+        meta = record.metadata
+        self.pod_name = record.status.pod_name or pod_name(meta.name, meta.uid)  # it may have come from a pool
+        self._left_at = 0
+        super().__init__(context, meta)
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Resource version of what is known here."""
+
+    def observe_leaving(self, version: int) -> None:
+        """At this version the object was no longer among those that aren't over: it has ended, or is gone.
+
+        The answer to what was written here may still be on its way. If that is what was heard of, nothing is asked.
+        """
+        self._left_at = version
+        self.wake()
+
+    def recheck_unless_refused(self, error: Exception) -> bool:
+        """True if what could not be written may be on record all the same: before anything is done, that is read."""
+        refused = isinstance(error, ApiException) and error.status in range(400, 500)
+        if refused or isinstance(error, AuditFailure):
+            return False
+        self.recheck()
+        return True
+
+    async def rechecked(self, write: Awaitable[T]) -> T:
+        """What a write of the status gives; see `recheck_unless_refused`."""
+        try:
+            return await write
+        except Exception as error:
+            self.recheck_unless_refused(error)
+            raise
+
+    async def _step(self) -> Plan:
+        self._stale = self._stale or self._left_at > self.version
+        return await super()._step()
+
+    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
+        """The pod was seen, changed or deleted."""
+        box, pod = self.sandbox, parse_pod(raw, self.sandbox.pod)
+        over_at = (box.over_at or now()) if deleted or pod.terminated else None
+        runs = (box.runs_since or now()) if pod.running else None
+        placed = placed_since(box, pod, now())
+        self.sandbox = replace(
+            box, pod=pod, gone=deleted, over_at=over_at, heard_at=now(), runs_since=runs, placed_at=placed
+        )
+        self.wake()
+
+    def pods(self) -> dict[str, int]:
+        """Its pod, if there was one and it is not known to be gone."""
+        pod, there = self.sandbox.pod, self.sandbox.requested and not self.sandbox.fault
+        return {self.pod_name: pod.version if pod else 0} if (pod or there) and not self.sandbox.gone else {}
+
+    def lose_pods(self, names: Collection[str]) -> None:
+        """These pods are gone without a word."""
+        if self.pod_name in names:
+            self._gone()
+
+    def _gone(self) -> None:
+        self.sandbox = replace(self.sandbox, gone=True, over_at=self.sandbox.over_at or now())
+        self.wake()
+
+    async def discard_pod(self, name: str) -> None:
+        """Delete a pod that nobody looks after any more."""
+        await self.insist("its pod was not deleted", self.context.cluster.delete_pod, self.meta.namespace, name)
+
+    def _look(self) -> None:
+        if self.connection:
+            self.sandbox = replace(self.sandbox, runner=self.connection.view)
+
+    async def _end(self) -> None:
+        if self.connection:
+            self.connection.close()
+
+    async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
+        """Carry out one of the actions that concern the pod."""
+        match action:
+            case actions.CreatePod(manifest, network_policy):
+                cluster = self.context.cluster
+                fault = await cluster.create_network_policy(network_policy) if network_policy else None
+                fault = fault or await cluster.create_pod(manifest)
+                if fault and fault.admission and self.context.policies.just_changed:
+                    raise ApiException(status=403, reason="admission does not know the changed configuration yet")
+                self.sandbox = replace(self.sandbox, requested=True, fault=fault, heard_at=now())
+                self.wake()
+            case actions.ReadPod():
+                await self._read_pod()
+            case actions.Attach():
+                self.connection = Connection(
+                    self.context.cluster,
+                    self.meta.namespace,
+                    self.pod_name,
+                    epoch=self.context.epoch,
+                    greeting=greeting,
+                    reusable=reusable,
+                    before=self.connection,
+                    changed=self.wake,
+                )
+                self.connection.open()
+            case actions.DeletePod():
+                there = await self.context.cluster.delete_pod(self.meta.namespace, self.pod_name)
+                self.sandbox = replace(self.sandbox, deleted_at=now())
+                if not there:  # and nobody may tell: its namespace isn't watched any more, or the watch is silent
+                    self._gone()
+            case actions.Forget():
+                pass  # `_run` ends
+            case _:
+                raise TypeError(f"{type(action).__name__} is no action of {type(self).__name__}")
+
+    async def _read_pod(self) -> None:
+        """It is told of by its owner, which may be a pool that does not know whose it is."""
+        if found := await self.context.cluster.find_pod(self.meta.namespace, self.pod_name):
+            self.observe_pod(found, deleted=False)
+        elif self.sandbox.pod or not self.sandbox.requested:
+            self._gone()
+        else:  # a pod of somebody else may have its name
+            self.sandbox = replace(self.sandbox, heard_at=now())
+            self.wake()
