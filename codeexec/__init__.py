@@ -33,7 +33,8 @@ Errors:
     ├── OutputUnavailable               large output or a fetched file is gone, or isn't what the record says
     └── CodeFailed                      `raise_for_error`: the call did not succeed
         ├── CodeTimeout                 the code took longer than `timeout`
-        └── CodeDenied                  the policy or an approver refused the call
+        ├── CodeDenied                  the policy or an approver refused the call
+        └── CodeNotApproved             the call waits for approval; its code has not run yet
 """
 
 from typing import TYPE_CHECKING, Any
@@ -62,14 +63,15 @@ from executor_client.runtime.extras import load
 
 if TYPE_CHECKING:
     from codeexec._client import Client
-    from codeexec._result import CodeDenied, CodeError, CodeFailed, CodeTimeout, Display, Result
-    from codeexec._session import Session
+    from codeexec._result import CodeDenied, CodeError, CodeFailed, CodeNotApproved, CodeTimeout, Display, Result
+    from codeexec._session import USE_DEFAULT, Session
     from codeexec_api import CodeExecution, CodeSession, Limits, Phase
     from executor_client.client.approvals import ApprovalRequest, ApprovalWait, ReviewedCode
     from executor_client.client.waiting import WaitNotice
     from executor_client.model.results import Artifact, OutputChunk
 
 __all__ = [
+    "USE_DEFAULT",
     "ApprovalRequest",
     "ApprovalWait",
     "Artifact",
@@ -79,6 +81,7 @@ __all__ = [
     "CodeError",
     "CodeExecution",
     "CodeFailed",
+    "CodeNotApproved",
     "CodeSession",
     "CodeTimeout",
     "Display",
@@ -108,8 +111,11 @@ __all__ = [
 
 _MODULES = {
     "Client": "codeexec._client",
-    "Session": "codeexec._session",
-    **dict.fromkeys(("CodeDenied", "CodeError", "CodeFailed", "CodeTimeout", "Display", "Result"), "codeexec._result"),
+    **dict.fromkeys(("USE_DEFAULT", "Session"), "codeexec._session"),
+    **dict.fromkeys(
+        ("CodeDenied", "CodeError", "CodeFailed", "CodeNotApproved", "CodeTimeout", "Display", "Result"),
+        "codeexec._result",
+    ),
     **dict.fromkeys(("CodeExecution", "CodeSession", "Limits", "Phase"), "codeexec_api"),
     **dict.fromkeys(("ApprovalRequest", "ApprovalWait", "ReviewedCode"), "executor_client.client.approvals"),
     "WaitNotice": "executor_client.client.waiting",

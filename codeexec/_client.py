@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final, Self
 from codeexec._backend import Backend
 from codeexec._records import Approvals, Executions, Sessions
 from codeexec._result import DISPLAY_PATTERN, Result
-from codeexec._session import Session, asking, workspace_files
+from codeexec._session import USE_DEFAULT, Session, UseDefault, asking, workspace_files
 from codeexec_api import Limits, Mount, Permit
+from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS
 from executor_client.client.approvals import ApprovalWait
 from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request
 from executor_client.client.waiting import OnWait
 from executor_client.exceptions import NotSupported
+from executor_client.model.arguments import to_fetch, whole_seconds
 from executor_client.model.blocks import SourceBlock
 from executor_client.runtime.extras import missing_extra
 
@@ -33,7 +35,7 @@ class Client:
 
     Args:
         agent: name recorded as the source of the code, 1 to 128 characters.
-        namespace: the sandbox namespace.
+        namespace: the sandbox namespace; default: `codeexec-sandbox`.
         kubeconfig: path of the kubeconfig file; default: as kubectl, or the service account of the pod.
         context: context of the kubeconfig; default: its current one.
         timeout: how long code may run, in whole seconds, 1 to 86400. Code that runs longer is stopped by the sandbox,
@@ -47,21 +49,23 @@ class Client:
         on_wait: called in a worker thread when code waits for room or its turn, each time that there is something new
             to say. If the callback raises, the code is stopped, and the call raises that exception. None: the logger
             `executor_client.client.waiting` logs each reason once.
-        backend: what runs the code instead of the cluster that is named here: `FakeCluster().client()` of
-            `codeexec.testing`, `codeexec.local.Sandbox()`, or a `CodeExecutionClient`. `close` doesn't close it.
+        backend: what runs the code instead of a cluster that namespace, kubeconfig and context name:
+            `FakeCluster().client()` of `codeexec.testing`, `codeexec.local.Sandbox()`, or a `CodeExecutionClient`.
+            `close` doesn't close it.
 
     Raises:
-        ValueError: the image is not named by digest, or a number is out of range.
+        ValueError: the agent has no name, the image is not named by digest, a number is out of range, or a cluster is
+            named beside a backend.
     """
 
     def __init__(
         self,
         *,
         agent: str,
-        namespace: str = DEFAULT_NAMESPACE,
+        namespace: str | None = None,
         kubeconfig: str | None = None,
         context: str | None = None,
-        timeout: int = 60,
+        timeout: float = 60,
         start_timeout: float | None = None,
         image: str | None = None,
         runtime_class: str | None = None,
@@ -70,7 +74,13 @@ class Client:
         on_wait: OnWait | None = None,
         backend: Backend | None = None,
     ) -> None:
-        self._ref = ClusterRef(namespace=namespace, kubeconfig=kubeconfig, context=context)
+        given = {"namespace": namespace, "kubeconfig": kubeconfig, "context": context}
+        if backend and (name := next((name for name, value in given.items() if value), None)):
+            raise ValueError(
+                f"{name} is {given[name]!r}, but backend says where code runs: give either backend, or namespace, "
+                "kubeconfig and context"
+            )
+        self._ref = ClusterRef(namespace or DEFAULT_NAMESPACE, kubeconfig, context)
         request = Request(
             agent=agent,
             image=image,
@@ -81,7 +91,7 @@ class Client:
         )
         self._request: Final = asking(request, timeout, start_timeout, limits)
         self._owns_backend = backend is None
-        self._opened = backend
+        self._opened: Final = {self._ref: backend} if backend else {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,18 +104,19 @@ class Client:
     async def close(self) -> None:
         """Close the connections of the running event loop. Sessions that are still open end within a minute.
 
-        A later call opens connections again.
+        Calls that still run there raise ClusterUnreachable, and their code is stopped. A later call opens connections
+        again.
         """
-        if self._owns_backend and self._opened:
-            await self._opened.close()
+        if self._owns_backend and (opened := self._opened.get(self._ref)):
+            await opened.close()
 
     async def run(
         self,
         code: str,
         *,
         language: str = "python",
-        timeout: int | None = None,
-        start_timeout: float | None = None,
+        timeout: float | None = None,
+        start_timeout: float | UseDefault | None = USE_DEFAULT,
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         fetch: Sequence[str] = (),
@@ -119,7 +130,7 @@ class Client:
             code: the source; at most 1,000,000 bytes.
             language: `python`, `bash`, `sh`, or another language of the image. Aliases such as `py` work.
             timeout: how long the code may run, in whole seconds; default: that of the client.
-            start_timeout: how long to wait for the start, in seconds; default: that of the client.
+            start_timeout: how long to wait for the start, in seconds; None: no limit; default: that of the client.
             limits: of the sandbox; default: those of the client.
             files: put into the workspace before; content by path. At most 64, and with the code 16,000,000 bytes.
             fetch: which files to bring back in `Result.files`: paths, or patterns with * and ?. At most 63, and
@@ -135,26 +146,27 @@ class Client:
             Error: something other than the code failed; `codeexec` lists the kinds.
         """
         request = asking(self._request, timeout, start_timeout, limits)
+        wanted = to_fetch(fetch)
         result = await self._backend.execute(
             [SourceBlock(language, code)],
             replace(request, egress=egress, mounts=mounts),
             files=workspace_files(files),
-            fetch=(*fetch, DISPLAY_PATTERN),
+            fetch=(*wanted, DISPLAY_PATTERN),
             on_output=on_output,
         )
-        return Result.of(result)
+        return Result.of(result, wanted)
 
     def session(
         self,
         *,
         stateful: bool = True,
-        timeout: int | None = None,
-        start_timeout: float | None = None,
+        timeout: float | None = None,
+        start_timeout: float | UseDefault | None = USE_DEFAULT,
         limits: Limits | None = None,
-        idle_timeout: int = 1800,
-        max_lifetime: int = 28_800,
+        idle_timeout: float = 1800,
+        max_lifetime: float = 28_800,
         outlives_client: bool = False,
-        sleep_after: int | None = None,
+        sleep_after: float | None = None,
     ) -> Session:
         """A workspace that several calls share, one after the other. Use it as `async with`, or call `start` and `end`.
 
@@ -164,7 +176,7 @@ class Client:
             stateful: Python code shares one interpreter, so that variables live as long as the session. False: calls
                 share only files.
             timeout: how long code may run, in whole seconds; default: that of the client.
-            start_timeout: how long to wait for code to start, in seconds; default: that of the client.
+            start_timeout: how long to wait for code to start, in seconds; None: no limit; default: that of the client.
             limits: of the sandbox; default: those of the client.
             idle_timeout: the session ends when nothing has run in it for this long, in whole seconds.
             max_lifetime: the session ends this long after it became ready, in whole seconds.
@@ -179,13 +191,14 @@ class Client:
             NotSupported: what runs the code has no such sessions.
         """
         request = asking(self._request, timeout, start_timeout, limits)
+        sleeps = None if sleep_after is None else whole_seconds("sleep_after", sleep_after, MAX_SESSION_SECONDS)
         handle = self._backend.new_session(
             request,
-            idle_timeout_seconds=idle_timeout,
-            max_lifetime_seconds=max_lifetime,
+            idle_timeout_seconds=whole_seconds("idle_timeout", idle_timeout, MAX_SESSION_SECONDS),
+            max_lifetime_seconds=whole_seconds("max_lifetime", max_lifetime, MAX_SESSION_SECONDS),
             stateful=stateful,
             outlives_client=outlives_client,
-            sleep_after_seconds=sleep_after,
+            sleep_after_seconds=sleeps,
         )
         return Session(self._backend, handle, request)
 
@@ -218,15 +231,15 @@ class Client:
 
     @property
     def _backend(self) -> Backend:
-        if self._opened is None:
-            self._opened = _cluster_client()(self._ref)
-        return self._opened
+        if opened := self._opened.get(self._ref):
+            return opened
+        return self._opened.setdefault(self._ref, _cluster_client()(self._ref))  # that of the first of several threads
 
     def _cluster(self, what: str) -> "CodeExecutionClient":
         backend = self._backend
         if isinstance(backend, _cluster_client()):
             return backend
-        raise NotSupported(f"{type(backend).__name__} has no {what}: only a cluster keeps them")
+        raise NotSupported(f"{type(backend).__name__} has no {what}: only a cluster keeps {what}")
 
 
 def _cluster_client() -> "type[CodeExecutionClient]":

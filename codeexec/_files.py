@@ -1,17 +1,14 @@
 """The files of a session's workspace."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
-from codeexec_api.paths import check_workspace_path
-from codeexec_api.v1alpha1.bounds import MAX_FILES, MAX_PAYLOAD_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_FILES, MAX_PAYLOAD_BYTES
 from executor_client.client.session_handle import SessionHandle, demand_success
 from executor_client.exceptions import FileMissing, FileTransferError
+from executor_client.model.arguments import contents, inside, several
 from executor_client.model.blocks import removal
-from executor_client.model.results import Artifact
+from executor_client.model.results import Artifact, ExecutionResult
 from executor_client.workspace.batches import groups
-
-_WORKSPACE: Final = "/workspace/"
 
 
 class Files:
@@ -51,7 +48,7 @@ class Files:
         Raises:
             Error: as `read`; the text names the files.
         """
-        names = {path: _inside(path) for path in paths}
+        names = {path: inside(path) for path in several("paths", paths)}
         found = await self._handle.download(list(dict.fromkeys(names.values())))
         if missing := [path for path, name in names.items() if name not in found]:
             raise FileMissing(f"not in the workspace of session {self._handle.name}: {', '.join(missing)}")
@@ -73,15 +70,15 @@ class Files:
         Raises:
             Error: as `write`. Files of earlier operations are in the workspace then.
         """
-        contents = {_inside(path): as_bytes(content) for path, content in files.items()}
-        sizes = {path: len(content) for path, content in contents.items()}
+        sent = contents(files)
+        sizes = {path: len(content) for path, content in sent.items()}
         for path, size in sizes.items():
             if size > MAX_PAYLOAD_BYTES:
                 raise FileTransferError(
                     f"{path!r} has {size} bytes; at most {MAX_PAYLOAD_BYTES} can be written: split or compress it"
                 )
         for group in groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
-            await self._handle.upload({path: contents[path] for path in group})
+            await self._handle.upload({path: sent[path] for path in group})
 
     async def list(self) -> list[Artifact]:
         """The files of the workspace, sorted by path: at most 256. How many are left out is a line in the log.
@@ -93,31 +90,25 @@ class Files:
         return await self._handle.list_files()
 
     async def stat(self, path: str) -> Artifact:
-        """Path, size in bytes and SHA-256 of a file.
+        """Path, size in bytes and SHA-256 of a file; a larger one than 16 MiB has none.
+
+        The content stays where it is, unless the workspace has more than 256 files or 64 MiB.
 
         Raises:
             FileMissing: there is no such file; a FileNotFoundError.
             Error: as `read`.
         """
-        name = _inside(path)
-        result = await self._handle.execute((), fetch=[name], list_files="None")
-        demand_success(result)
-        for one in result.artifacts:
-            if one.path == name:
-                return one
+        if found := await self._find(inside(path), digest=True):
+            return found
         raise FileMissing(f"not in the workspace of session {self._handle.name}: {path}")
 
     async def exists(self, path: str) -> bool:
-        """True if there is such a file.
+        """True if there is such a file. The content stays where it is, unless the workspace has more than 256 files.
 
         Raises:
-            Error: as `read`, but for a file that is missing.
+            Error: as `read`, except that a missing file is no error.
         """
-        try:
-            await self.stat(path)
-        except FileMissing:
-            return False
-        return True
+        return await self._find(inside(path), digest=False) is not None
 
     async def remove(self, path: str) -> None:
         """Delete a file. The record shows it as a shell block.
@@ -127,25 +118,24 @@ class Files:
             FileTransferError: the file can't be deleted; the text says why.
             Error: as `read`.
         """
-        name = _inside(path)
+        name = inside(path)
         result = await self._handle.execute([removal(name)], list_files="None")
         if result.exit_code != 0:
             await self.stat(path)
             raise FileTransferError(f"{path!r} can't be deleted: {result.output.strip()}")
 
+    async def _find(self, name: str, *, digest: bool) -> Artifact | None:
+        """What is known of a file: from the list of all, or, where that leaves it open, from having it fetched."""
+        listed = await self._handle.execute((), list_files="All")
+        demand_success(listed)
+        found = _of(name, listed)
+        lacks_digest = found is not None and found.sha256 is None and found.size_bytes <= MAX_FETCH_BYTES
+        if (digest and lacks_digest) or (found is None and listed.artifacts_omitted):
+            fetched = await self._handle.execute((), fetch=[name], list_files="None")
+            demand_success(fetched)
+            found = _of(name, fetched)
+        return found
 
-def as_bytes(content: bytes | str) -> bytes:
-    """Content of a file as it is sent; text as UTF-8."""
-    return content.encode() if isinstance(content, str) else content
 
-
-def _inside(path: str) -> str:
-    """The path relative to the workspace.
-
-    Raises:
-        FileTransferError: it can't be one in the workspace.
-    """
-    try:
-        return check_workspace_path(path.removeprefix(_WORKSPACE))
-    except ValueError as error:
-        raise FileTransferError(str(error)) from None
+def _of(name: str, result: ExecutionResult) -> Artifact | None:
+    return next((one for one in result.artifacts if one.path == name), None)

@@ -6,16 +6,22 @@ stopped.
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
-from typing import Any, ParamSpec, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.runtime import forks
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_in_a_call: Final = ContextVar("_in_a_call", default=False)
+"""Whether this is a call that a loop of ours runs, or a callback of one: the loop may wait for it in order to end."""
 
 
 class LoopThread:
@@ -31,86 +37,185 @@ class LoopThread:
     def begin_anew(self) -> None:
         """Have no thread; see `executor_client.runtime.forks`."""
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._stop: Callable[[], object] | None = None
+        self._serving: _Serving | None = None
+        self._end: Callable[[], object] = lambda: None
 
     def call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a coroutine function returns, or raises.
 
         Whatever ends the wait, such as KeyboardInterrupt, cancels the call, and waits until it has ended.
         """
-        ended: Future[T] = Future()
-        begun: list[asyncio.Task[T]] = []
-        loop = self._running()
-
-        def begin() -> None:  # in the context of the caller
-            begun.append(loop.create_task(function(*args, **kwargs)))
-            begun[0].add_done_callback(lambda task: _pass_on(task, ended))
-
+        call = _Call(lambda: function(*args, **kwargs))
         try:
-            loop.call_soon_threadsafe(begin)
-            return ended.result()
+            with self._lock:  # whatever ends this loop comes after the call
+                self._running().begin(call)
+            return call.ended.result()
         except BaseException:
-            if not ended.done():
-                loop.call_soon_threadsafe(lambda: begun[0].cancel())
-                concurrent.futures.wait([ended])  # as long as it takes, or until the next Ctrl-C
+            if call.serving and not call.ended.done():
+                call.serving.cancel(call)
+                concurrent.futures.wait([call.ended])  # as long as it takes, or until the next Ctrl-C
             raise
+        finally:
+            if call.serving:
+                call.serving.forget(call)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """What an asynchronous generator yields."""
+        """What an asynchronous generator yields. If nobody holds it any more, its loop closes it."""
 
         async def following() -> tuple[T, ...]:
             async for item in items:
                 return (item,)
             return ()
 
-        try:
-            while found := self.call(following):
-                yield found[0]
-        finally:
-            self.call(items.aclose)
+        while found := self.call(following):
+            yield found[0]
 
     def stop(self) -> None:
-        """End the thread, and all that runs there. A later call starts another one."""
+        """End the thread, and all that runs there. A later call starts another one.
+
+        In a callback, this does not wait for the end, which waits for the callback.
+        """
         with self._lock:
-            stop, self._stop, self._loop, self._thread = self._stop, None, None, None
-        if stop:
-            stop()
+            serving, self._serving, end = self._serving, None, self._end
+        if serving:
+            serving.end()
+            end()  # not alone: it is gone as soon as it is called, also where Ctrl-C comes then
+            if not _in_a_call.get():
+                serving.join()
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-                self._thread = threading.Thread(target=_serve, args=(started,), name="codeexec-sync", daemon=True)
-                self._thread.start()
-                self._loop, over = started.result()
-                self._stop = forks.finalize(self, _end, self._loop, over, self._thread)
-            if threading.current_thread() is self._thread:
-                raise RuntimeError("codeexec.sync was called from a coroutine of its own: use codeexec.Client there")
-            return self._loop
-
-
-def _serve(started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]") -> None:
-    async def wait() -> None:
-        over = asyncio.Event()
-        started.set_result((asyncio.get_running_loop(), over))
-        await over.wait()
-
-    with asyncio.Runner() as runner:
-        runner.run(wait())
+    def _running(self) -> "_Serving":
+        if self._serving is None or self._serving.is_over:
+            serving = _Serving()
+            self._end = forks.finalize(self, _let_go, serving)
+            try:
+                serving.start()
+                self._serving = serving
+            except BaseException:
+                self._end()
+                raise
+        if self._serving.is_here:
+            raise RuntimeError("codeexec.sync was called from a coroutine that it runs: use codeexec.Client there")
+        return self._serving
 
 
-def _end(loop: asyncio.AbstractEventLoop, over: asyncio.Event, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(over.set)
-    if thread is not threading.current_thread():  # where the garbage collector may have run
-        thread.join()
+class _Call(Generic[T]):
+    """A call that a loop runs.
+
+    Args:
+        function: what is called there.
+    """
+
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.ended: Final[Future[T]] = Future()
+        self.serving: _Serving | None = None
+        self._function = function
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Run it; in the loop, and in the context of the caller."""
+        _in_a_call.set(True)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._pass_on)
+
+    def cancel(self) -> None:
+        """Have it end; in the loop, after `begin` or instead of it."""
+        if self._task:
+            self._task.cancel()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Nothing runs it any more."""
+        with suppress(concurrent.futures.InvalidStateError):  # it has ended
+            self.ended.set_exception(ClusterUnreachable("the client was closed while the call ran"))
+
+    async def _run(self) -> T:
+        return await self._function()
+
+    def _pass_on(self, task: "asyncio.Task[T]") -> None:
+        if task.cancelled():
+            self.close()
+        elif error := task.exception():
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(task.result())
 
 
-def _pass_on(task: "asyncio.Task[T]", ended: "Future[T]") -> None:
-    if task.cancelled():
-        ended.set_exception(ClusterUnreachable("the client was closed while the call ran"))
-    elif error := task.exception():
-        ended.set_exception(error)
-    else:
-        ended.set_result(task.result())
+class _Serving:
+    """A thread with an event loop. It answers every call that it was given, at the latest when it ends."""
+
+    def __init__(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name="codeexec-sync", daemon=True)
+        # Callbacks may wait for calls that have callbacks: no number of threads is enough for all of those.
+        self._workers = ThreadPoolExecutor(sys.maxsize, thread_name_prefix="codeexec-sync-callback")
+        self._over = asyncio.Event()
+        self._calls: set[_Call[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing runs here any more."""
+        return self._loop.is_closed()
+
+    def begin(self, call: _Call[Any]) -> None:
+        """Run a call."""
+        self._calls.add(call)
+        call.serving = self
+        self._loop.call_soon_threadsafe(call.begin)
+
+    def forget(self, call: _Call[Any]) -> None:
+        """Nobody waits for it any more."""
+        self._calls.discard(call)
+
+    def cancel(self, call: _Call[Any]) -> None:
+        """Have a call end that was begun, or was about to be."""
+        try:
+            self._loop.call_soon_threadsafe(call.cancel)
+        except RuntimeError:  # the loop is closed
+            call.close()
+
+    def end(self) -> None:
+        """Cancel the calls, and end the thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._over.set)
+
+    def join(self) -> None:
+        """Wait until it has ended, and with it the callbacks."""
+        self._thread.join()
+        self._workers.shutdown()
+
+    def _serve(self) -> None:
+        try:
+            self._loop.set_default_executor(self._workers)
+            over = self._loop.create_task(self._until_over())
+            while not over.done():
+                with suppress(KeyboardInterrupt, SystemExit):  # of a callback: its caller gets it
+                    self._loop.run_until_complete(over)
+        finally:
+            self._loop.close()  # asyncio.Runner would wait for the callbacks, which may wait for this
+            for call in tuple(self._calls):
+                call.close()
+
+    async def _until_over(self) -> None:
+        await self._over.wait()
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _let_go(serving: _Serving) -> None:
+    serving.end()
+    main = threading.main_thread()
+    if threading.current_thread() is main and not main.is_alive():  # the process ends
+        serving.join()

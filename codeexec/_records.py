@@ -5,11 +5,12 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from codeexec._result import Result
+from codeexec._result import DISPLAY_PATTERN, Result
 from codeexec._session import Session
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Phase
 from executor_client.client.approvals import ReviewedCode
 from executor_client.client.request import Request
+from executor_client.model.arguments import inside
 from executor_client.model.results import OutputChunk
 
 if TYPE_CHECKING:
@@ -52,8 +53,10 @@ class Executions:
             OutputUnavailable: large output is gone. The cluster keeps it for a limited time.
             Error: see `codeexec`.
         """
-        result = await self._cluster.attach(name).result()
-        return Result.of(result)
+        execution = self._cluster.attach(name)
+        result = await execution.result()
+        fetch = (await execution.finished()).spec.artifacts.fetch
+        return Result.of(result, [one for one in fetch if one != DISPLAY_PATTERN])
 
     async def output(self, name: str) -> AsyncGenerator[OutputChunk, None]:
         """Iterate over the output of an execution from its beginning, as it comes, until it ends.
@@ -75,7 +78,7 @@ class Executions:
             OutputUnavailable: the content is gone. The cluster keeps it for a limited time.
             Error: see `codeexec`.
         """
-        return await self._cluster.read_artifact(await self._cluster.get(name), path)
+        return await self._cluster.read_artifact(await self._cluster.get(name), inside(path))
 
     async def cancel(self, name: str) -> None:
         """Stop an execution. Nothing happens if it has ended.

@@ -2,16 +2,17 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from codeexec_api import Phase, Reason
 from executor_client.exceptions import CodeExecError, Timeout
 from executor_client.model.results import ExecutionResult
+from executor_client.model.selection import selected
 
-DISPLAY_PATTERN: Final = "output-*-*.*"
-"""Selects the files in which a workspace holds displays."""
+DISPLAY_PATTERN: Final = "output-[0-9]*-[0-9]*.[hjpst]*"
+"""Selects the files in which a workspace holds displays, and few others: one entry of the 64 that a call may fetch."""
 _DISPLAY: Final = re.compile(r"output-(\d{1,9})-(\d{1,9})\.(png|jpg|svg|html|json|txt)")
 _MIME_TYPES: Final = {
     "png": "image/png",
@@ -111,17 +112,20 @@ class Result(ExecutionResult):
     """
 
     displays: tuple[Display, ...] = ()
-    """What the call has shown, in order. What is too large, at more than 16 MiB, stands in `artifacts` only."""
+    """What the call has shown, in order. What doesn't fit beside the files of `fetch` stands in `artifacts` only."""
 
     @classmethod
-    def of(cls, result: ExecutionResult, files: Mapping[str, bytes] | None = None) -> Self:
+    def of(cls, result: ExecutionResult, fetch: Sequence[str], more: Mapping[str, bytes] | None = None) -> Self:
         """This result with what was shown.
 
         Args:
             result: what came out.
-            files: content by path, the displays among them; default: those that came with the result.
+            fetch: what the caller has asked for: paths and patterns. Other files are only looked at for displays.
+            more: content by path of further files, to look at for displays.
         """
-        return cls(**vars(result), displays=displays_of(result.files if files is None else files))
+        asked = {path: content for path, content in result.files.items() if selected(path, fetch)}
+        shown = displays_of({**result.files, **(more or {})})
+        return cls(**vars(result) | {"files": asked}, displays=shown)
 
     @property
     def execution(self) -> str:
@@ -155,7 +159,8 @@ class Result(ExecutionResult):
 
         Raises:
             CodeTimeout: the code took longer than `timeout`.
-            CodeDenied: the policy or an approver refused the call, or nobody approved it; nothing was run.
+            CodeDenied: the policy or an approver refused the call, or nobody approved it in time; nothing was run.
+            CodeNotApproved: the call waits for approval; nothing was run yet.
             CodeFailed: the code failed, was cancelled, or ran out of memory.
         """
         if error := self.error:
@@ -186,10 +191,19 @@ class CodeDenied(CodeFailed):
     """
 
 
+class CodeNotApproved(CodeFailed):
+    """The call waits for the decision of a human, and nothing was run yet: see `ApprovalWait(mode="return")`.
+
+    When the call is approved, its code runs: `client.executions.result` waits for that. Only `Result.raise_for_error`
+    raises this.
+    """
+
+
 _KINDS: Final[Mapping[Phase, type[CodeFailed]]] = {
     Phase.TIMED_OUT: CodeTimeout,
     Phase.DENIED: CodeDenied,
     Phase.EXPIRED: CodeDenied,
+    Phase.AWAITING_APPROVAL: CodeNotApproved,
 }
 
 

@@ -2,18 +2,36 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+
+from typing_extensions import override
 
 from codeexec._backend import Backend
-from codeexec._files import Files, as_bytes
+from codeexec._files import Files
 from codeexec._result import Result, is_display
 from codeexec_api import Limits
 from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
 from executor_client.client.request import OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
+from executor_client.model.arguments import contents, seconds, to_fetch, whole_seconds
 from executor_client.model.blocks import SourceBlock, WorkspaceFile
 from executor_client.workspace.batches import fetch_after
+
+
+class UseDefault(Enum):
+    """What an argument has that takes None for something else; see `USE_DEFAULT`."""
+
+    USE_DEFAULT = "USE_DEFAULT"
+
+    @override
+    def __repr__(self) -> str:
+        return self.value
+
+
+USE_DEFAULT: Final = UseDefault.USE_DEFAULT
+"""`start_timeout=USE_DEFAULT` of a call: that of its session or client. `start_timeout=None` is no limit."""
 
 
 class Session:
@@ -45,7 +63,7 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._mine:
-            await self.end()
+            await self._handle.__aexit__(kind, error, trace)
 
     async def start(self) -> None:
         """Ask for the session. `async with` does this. Calls wait until the session is ready.
@@ -68,8 +86,8 @@ class Session:
         code: str,
         *,
         language: str = "python",
-        timeout: int | None = None,
-        start_timeout: float | None = None,
+        timeout: float | None = None,
+        start_timeout: float | UseDefault | None = USE_DEFAULT,
         files: Mapping[str, bytes | str] | None = None,
         fetch: Sequence[str] = (),
         on_output: OnOutput | None = None,
@@ -80,7 +98,7 @@ class Session:
             code: the source; at most 1,000,000 bytes.
             language: `python`, `bash`, `sh`, or another language of the image. Only Python keeps variables.
             timeout: how long the code may run, in whole seconds; default: that of the session.
-            start_timeout: how long to wait for the start, in seconds; default: that of the session.
+            start_timeout: how long to wait for the start, in seconds; None: no limit; default: that of the session.
             files: put into the workspace before; content by path. At most 64, and with the code 16,000,000 bytes.
             fetch: which files to bring back in `Result.files`: paths, or patterns with * and ?. At most 64, and
                 16 MiB together, or 128 MiB if the cluster has an output store; what is larger stands only in
@@ -94,33 +112,41 @@ class Session:
             Error: something other than the code failed; `codeexec` lists the kinds.
         """
         request = asking(self._request, timeout, start_timeout)
+        wanted = to_fetch(fetch)
         result = await self._backend.execute(
             [SourceBlock(language, code)],
             request,
             files=workspace_files(files),
-            fetch=fetch,
+            fetch=wanted,
             session=self.name,
             on_output=on_output,
         )
         left = [one for one in result.artifacts if is_display(one.path) and not one.fetched and one.sha256]
-        shown = {**result.files, **await fetch_after(self._handle, result.name, left)}
-        return Result.of(result, shown)
+        return Result.of(result, wanted, await fetch_after(self._handle, result.name, left))
 
 
-def asking(request: Request, timeout: int | None, start_timeout: float | None, limits: Limits | None = None) -> Request:
+def asking(
+    request: Request, timeout: float | None, start_timeout: float | UseDefault | None, limits: Limits | None = None
+) -> Request:
     """The request with what a call gives in its place.
 
     Raises:
         ValueError: a number is out of range.
     """
-    if timeout is not None and not (isinstance(timeout, int) and 1 <= timeout <= MAX_TIMEOUT_SECONDS):
-        raise ValueError(f"timeout is {timeout!r}, but must be whole seconds, 1 to {MAX_TIMEOUT_SECONDS}")
-    if start_timeout is not None and start_timeout <= 0:
-        raise ValueError(f"start_timeout is {start_timeout!r}, but must be greater than 0, or None")
-    given = {"timeout_seconds": timeout, "start_seconds": start_timeout, "limits": limits}
-    return replace(request, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    if timeout is not None:
+        given["timeout_seconds"] = whole_seconds("timeout", timeout, MAX_TIMEOUT_SECONDS)
+    if not isinstance(start_timeout, UseDefault):
+        given["start_seconds"] = seconds("start_timeout", start_timeout)
+    if limits is not None:
+        given["limits"] = limits
+    return replace(request, **given)
 
 
 def workspace_files(files: Mapping[str, bytes | str] | None) -> list[WorkspaceFile]:
-    """Files as they are sent; text as UTF-8."""
-    return [WorkspaceFile(path, as_bytes(content)) for path, content in (files or {}).items()]
+    """Files as they are sent.
+
+    Raises:
+        ValueError: see `contents`.
+    """
+    return [WorkspaceFile(path, content) for path, content in contents(files or {}).items()]

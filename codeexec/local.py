@@ -15,31 +15,42 @@ and what doesn't. It needs the extra `local`.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from pathlib import Path
+from typing import Final
 
 from typing_extensions import override
 
 from codeexec_api import ArtifactRequest, CodeExecutionSpec, ExecutionPolicySpec
+from executor_client.client.approvals import ApprovalWait
 from executor_client.client.request import ListFiles, OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
-from executor_client.exceptions import NotSupported, SessionEnded, Timeout
+from executor_client.exceptions import CodeExecError, NotSupported, SessionEnded, Timeout
 from executor_client.local.approval import LocalApproval
 from executor_client.local.sandbox import LocalSandbox, Scratch, Work
 from executor_client.local.supervised import Stop
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, all_prepared, check_size
-from executor_client.model.results import ExecutionResult
+from executor_client.model.results import ExecutionResult, OutputChunk
 from executor_client.runtime import forks, telemetry
 
 __all__ = ["LocalApproval", "Sandbox"]
+
+_IDLE_SECONDS: Final = 1800
+_LIFETIME_SECONDS: Final = 28_800
+"""What a client asks for by default, and a session of this machine has not: it lives until it is ended."""
+
+_telling: Final[ContextVar[tuple["Sandbox", ...]]] = ContextVar("_telling", default=())
+"""Whose callbacks this is called from. Each of them holds up the thread of its sandbox."""
 
 
 class Sandbox:
     """This machine as the backend of a client: `codeexec.Client(agent="a", backend=Sandbox())`.
 
     Calls run one after the other, in the order in which they came. What this machine can't do raises NotSupported:
-    sessions that keep variables, images, runtime classes, egress, mounts and records. Where the environment says that
+    sessions that keep variables or have time limits, images, runtime classes, egress, mounts, approvals, `on_wait` and
+    records. Where the environment says that
     this is production, a human's approval is needed.
 
     Args:
@@ -92,12 +103,14 @@ class Sandbox:
         """Run blocks in order, in a workspace of their own or in that of a session; see `Client.run`.
 
         Raises:
-            NotSupported: this machine can't do what is asked for.
+            NotSupported: this machine can't do what is asked for, or a callback of another call asks for it.
             SessionEnded: the session is over; nothing was run.
             ValueError: a block can't be run, or blocks and files are too large.
-            Timeout: it was not the turn of this call within `request.start_seconds`.
+            Timeout: the turn of this call did not come within `request.start_seconds`.
             Error: see `codeexec`.
         """
+        if self in _telling.get():
+            raise NotSupported("on_output asks for another call, but the local sandbox runs them one after the other")
         _refuse(request)
         prepared = all_prepared(blocks)
         check_size(prepared, files)
@@ -118,7 +131,7 @@ class Sandbox:
                     open=lambda: own or self._workspace(session or ""),
                     files=files,
                     only_fetched=True,
-                    tell=on_output,
+                    tell=self._in_context(on_output),
                     begin=lambda: loop.call_soon_threadsafe(_has_begun, starting),
                     stops=self._stops.get(session or "", set()),
                 )
@@ -126,14 +139,14 @@ class Sandbox:
         except TimeoutError:
             if not starting.expired():
                 raise
-            raise Timeout(f"it was not the turn of this call within {request.start_seconds} s") from None
+            raise Timeout(f"the turn of this call did not come within {request.start_seconds} s") from None
         finally:
             if own:
                 await asyncio.to_thread(own.delete)
 
     async def _run(self, spec: CodeExecutionSpec, work: Work, cancelled: asyncio.Event) -> ExecutionResult:
-        with self._sandbox.admitted(spec) as (asked, span):
-            ran = await self._sandbox.execute(asked, work, cancelled)
+        with self._sandbox.admitted(spec) as (submission, span):
+            ran = await self._sandbox.execute(submission, work, cancelled)
             telemetry.describe_outcome(span, ran.record)
             return ran.result()
 
@@ -141,8 +154,8 @@ class Sandbox:
         self,
         request: Request,
         *,
-        idle_timeout_seconds: int = 1800,  # noqa: ARG002 - here a session lives until it is ended
-        max_lifetime_seconds: int = 28_800,  # noqa: ARG002
+        idle_timeout_seconds: int = _IDLE_SECONDS,
+        max_lifetime_seconds: int = _LIFETIME_SECONDS,
         stateful: bool = False,
         outlives_client: bool = False,
         sleep_after_seconds: int | None = None,
@@ -160,6 +173,14 @@ class Sandbox:
             )
         if outlives_client:
             raise NotSupported("outlives_client is True, but a session of the local sandbox ends with its process")
+        for name, seconds, default in (
+            ("idle_timeout", idle_timeout_seconds, _IDLE_SECONDS),
+            ("max_lifetime", max_lifetime_seconds, _LIFETIME_SECONDS),
+        ):
+            if seconds != default:
+                raise NotSupported(
+                    f"{name} is {seconds}, but a session of the local sandbox lives until it is ended: leave it out"
+                )
         if sleep_after_seconds is not None:
             raise NotSupported(
                 f"sleep_after is {sleep_after_seconds}, but a session of the local sandbox holds no pod: leave it out"
@@ -171,9 +192,19 @@ class Sandbox:
         self._workspaces[name], self._stops[name] = Scratch(self), set()
 
     async def end(self, name: str) -> None:
-        """End a session: what runs in it is killed, and its workspace deleted."""
+        """End a session: what runs in it is killed, and its workspace deleted. A callback doesn't wait for that."""
         if scratch := self._workspaces.pop(name, None):
-            await self._sandbox.stop(scratch.delete, only=tuple(self._stops.pop(name, ())))
+            ended = asyncio.ensure_future(self._sandbox.stop(scratch.delete, only=tuple(self._stops.pop(name, ()))))
+            if self not in _telling.get():
+                await ended
+
+    def _in_context(self, on_output: OnOutput | None) -> Callable[[OutputChunk], None] | None:
+        """The callback, in the context of the call."""
+        if on_output is None:
+            return None
+        context = copy_context()
+        context.run(_telling.set, (*_telling.get(), self))
+        return lambda chunk: context.run(on_output, chunk)
 
     def _workspace(self, session: str) -> Scratch:
         if session not in self._workspaces:
@@ -187,9 +218,13 @@ class _Session(SessionHandle):
     def __init__(self, sandbox: Sandbox, name: str, request: Request) -> None:
         super().__init__(name, request, sandbox)
         self._sandbox = sandbox
+        self._begun = False
 
     @override
     async def create(self) -> None:
+        if self._begun:
+            raise CodeExecError(f"session {self.name} was started already: open another one with client.session()")
+        self._begun = True
         self._sandbox.begin(self.name)
 
     @override
@@ -208,6 +243,8 @@ def _refuse(request: Request) -> None:
         "runtime_class": request.runtime_class_name,
         "egress": request.egress,
         "mounts": request.mounts,
+        "on_wait": request.on_wait,
+        "approval": request.approval if request.approval != ApprovalWait() else None,
     }
     for name, value in given.items():
         if value:

@@ -155,7 +155,7 @@ class Client(_Waiting[_client.Client]):
     def close(self) -> None:
         """Close the connections, and end the thread. Sessions that are still open end within a minute.
 
-        A later call opens connections again.
+        A later call opens connections again. In a callback, this does not wait for the end of the thread.
         """
         try:
             self._loop.call(self._inner.close)

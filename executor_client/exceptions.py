@@ -38,7 +38,7 @@ class NotInstalled(CodeExecError):
 
 
 class NotPermitted(CodeExecError):
-    """RBAC or a quota refuses to create the objects."""
+    """The API server refuses the credentials, or RBAC or a quota refuses the request."""
 
 
 class NotFound(CodeExecError):

@@ -25,6 +25,7 @@ from executor_client.autogen.functions import (
     prompt,
     silence_pip,
 )
+from executor_client.model.arguments import check_agent, whole_seconds
 from executor_client.model.blocks import Prepared, PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.model.results import CANCELLED, Artifact, ExecutionResult
 from executor_client.runtime import asyncio_tasks
@@ -198,27 +199,19 @@ class SandboxExecutor(CodeExecutor, Generic[AnySettings, AnyResult]):
         return make(**config.model_dump(exclude={"limits"}), limits=limits)
 
 
-def check_settings(timeout: int, functions_module: str) -> None:
+def check_settings(timeout: int, functions_module: str, agent: str) -> None:
     """Refuse what both executors refuse, in the words of AutoGen's own.
 
     Raises:
-        ValueError: the limit for each block is out of range, or the module's name is not an identifier.
+        ValueError: the limit for each block is out of range, the module's name is not an identifier, or the agent has
+            no name.
     """
-    if timeout < 1:
+    if isinstance(timeout, int | float) and timeout < 1:
         raise ValueError("Timeout must be greater than or equal to 1.")
-    check_range("timeout", timeout, MAX_TIMEOUT_SECONDS)
+    whole_seconds("timeout", timeout, MAX_TIMEOUT_SECONDS)
     if not functions_module.isidentifier() or keyword.iskeyword(functions_module):
         raise ValueError(f"Module name must be a valid Python identifier: functions_module is {functions_module!r}")
-
-
-def check_range(name: str, value: int, most: int) -> None:
-    """Refuse a number of seconds that is out of range.
-
-    Raises:
-        ValueError: it names the field, the value and the range.
-    """
-    if not 1 <= value <= most:
-        raise ValueError(f"{name} is {value}, but must be at least 1 and at most {most} seconds")
+    check_agent(agent)
 
 
 def event_of(token: CancellationToken) -> asyncio.Event:

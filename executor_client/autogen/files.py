@@ -13,6 +13,7 @@ from autogen_core import CancellationToken
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES, MAX_FILES, MAX_PAYLOAD_BYTES
 from executor_client.autogen.base import AnyResult, AnySettings, SandboxExecutor, despite_cancellation, event_of
 from executor_client.exceptions import FileMissing, FileTransferError
+from executor_client.model.arguments import inside, several
 from executor_client.model.results import CANCELLED
 from executor_client.runtime import forks
 from executor_client.workspace.batches import groups
@@ -60,7 +61,7 @@ class FileTransfers(SandboxExecutor[AnySettings, AnyResult]):
         The temporary folder is deleted with the executor.
 
         Args:
-            files: paths in the workspace.
+            files: paths in the workspace; `/workspace/plot.png`, as code prints it, is `plot.png`.
             cancellation_token: stops the transfer.
             allow_names: those of them that you want although programs act on such names unasked, such as `.env`.
 
@@ -70,12 +71,13 @@ class FileTransfers(SandboxExecutor[AnySettings, AnyResult]):
         Raises:
             ValueError: each call has a workspace of its own.
             FileMissing: there is no such file in the workspace; the text says which there are.
-            FileTransferError: a file is too large or can't be kept here, the token was cancelled, or programs act
-                unasked on a name that is not in `allow_names`. Then nothing was saved.
+            FileTransferError: a path leads out of the workspace, a file is too large or can't be kept here, the token
+                was cancelled, or programs act unasked on a name that is not in `allow_names`. Then nothing was saved.
             CodeExecError: see `executor_client.exceptions`.
         """
         transfer = self._transfer("download_files", cancellation_token)
-        wanted = [Path(file).as_posix() for file in files]
+        wanted = [inside(Path(file).as_posix()) for file in several("files", files)]
+        allowed = {inside(Path(name).as_posix()) for name in several("allow_names", allow_names)}
         there = await transfer.run(list_all)
         sizes = {one.path: one.size_bytes for one in there}
         # Where not all are named, one that isn't may be there all the same, and of any size.
@@ -87,7 +89,7 @@ class FileTransfers(SandboxExecutor[AnySettings, AnyResult]):
                 f"not in the workspace: {', '.join(missing)}; there are: "
                 f"{', '.join(without_sources(sizes)) or 'no files'}"
             )
-        folder, allowed = self._download_folder(), {Path(name).as_posix() for name in allow_names}
+        folder = self._download_folder()
         for name in wanted:
             if name not in allowed and (why := refusal(folder.root, name)):
                 raise FileTransferError(
@@ -130,20 +132,21 @@ class FileTransfers(SandboxExecutor[AnySettings, AnyResult]):
     def _read(self, files: Sequence[Path | str]) -> dict[str, bytes]:
         """Content of local files by the name under which they go into the workspace."""
         contents: dict[str, bytes] = {}
-        for file in files:
+        for file in several("files", files):
             places = [Path(file)] if self.work_dir is None else [self.work_dir / file, Path(file)]
             path = next((place for place in places if place.exists()), None)
             if path is None:
                 raise FileMissing(f"{file} does not exist; looked at {', '.join(map(str, places))}")
             if not path.is_file():
                 raise FileTransferError(f"{path} is not a regular file; upload the files in a folder one by one")
-            if path.name in contents:
-                raise FileTransferError(f"{path} would replace another file {path.name!r} of the same upload")
+            name = inside(path.name)
+            if name in contents:
+                raise FileTransferError(f"{path} would replace another file {name!r} of the same upload")
             if (size := path.stat().st_size) > MAX_PAYLOAD_BYTES:
                 raise FileTransferError(
                     f"{path} has {size} bytes; at most {MAX_PAYLOAD_BYTES} can be uploaded: split or compress it"
                 )
-            contents[path.name] = path.read_bytes()
+            contents[name] = path.read_bytes()
         return contents
 
 

@@ -14,7 +14,6 @@ from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS, MAX_TIMEOUT_SECOND
 from executor_client.autogen.base import (
     SandboxCodeResult,
     Settings,
-    check_range,
     check_settings,
     despite_cancellation,
     event_of,
@@ -28,6 +27,7 @@ from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request, check_sleep
 from executor_client.client.waiting import OnWait
 from executor_client.exceptions import CodeExecError, SessionDenied
+from executor_client.model.arguments import several, whole_seconds
 from executor_client.model.blocks import Prepared
 from executor_client.runtime import forks
 from executor_client.workspace.session_finalizer import end_unattended
@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 SessionMode: TypeAlias = Literal["per-executor", "per-call"]
 
+_CALLS_SECONDS: Final = 5
+"""How long `stop` waits until calls have heard that the session is over; then it closes its client."""
 _COMPONENT_VERSION: Final = 2
 """1: each call had a pod of its own, as `session="per-call"` has."""
 
@@ -146,10 +148,17 @@ class KubernetesCodeExecutor(
         on_output: OnOutput | None = None,
         client: CodeExecutionClient | None = None,
     ) -> None:
-        check_settings(timeout, functions_module)
+        check_settings(timeout, functions_module, agent)
         for name, mode, modes in (("approval", approval, ApprovalMode), ("session", session, SessionMode)):
             if mode not in get_args(modes):
                 raise ValueError(f"{name} is {mode!r}, but must be {' or '.join(map(repr, get_args(modes)))}")
+        for name, seconds, most in (
+            ("idle_timeout", idle_timeout, MAX_SESSION_SECONDS),
+            ("max_lifetime", max_lifetime, MAX_SESSION_SECONDS),
+            ("sleep_after", 1 if sleep_after is None else sleep_after, MAX_SESSION_SECONDS),
+            ("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS),
+        ):
+            whole_seconds(name, seconds, most)
         config = KubernetesCodeExecutorConfig(
             timeout=timeout,
             namespace=namespace,
@@ -162,8 +171,8 @@ class KubernetesCodeExecutor(
             functions_module=functions_module,
             agent=agent,
             limits=limits.model_dump(exclude_defaults=True) if limits else {},
-            egress=list(egress),
-            mounts=list(mounts),
+            egress=list(several("egress", egress)),
+            mounts=list(several("mounts", mounts)),
             session=session,
             stateful=stateful,
             idle_timeout=idle_timeout,
@@ -183,7 +192,7 @@ class KubernetesCodeExecutor(
         )
         self._request = Request(
             agent=agent,
-            timeout_seconds=timeout,
+            timeout_seconds=self._config.timeout,
             image=image,
             runtime_class_name=runtime_class_name,
             limits=limits or Limits(),
@@ -255,7 +264,7 @@ class KubernetesCodeExecutor(
 
         Calls that wait for their turn raise SessionEnded. The executor can be used again, with a new workspace.
         """
-        await self._end_session()
+        await self._end_session(calls_seconds=_CALLS_SECONDS if self._owns_client else 0)
         if self._owns_client:
             await self._client.close()
 
@@ -263,11 +272,11 @@ class KubernetesCodeExecutor(
         """Delete the workspace; the next call gets a new one. Calls that wait for their turn raise SessionEnded."""
         await self._end_session()
 
-    async def _end_session(self) -> None:
+    async def _end_session(self, *, calls_seconds: float = 0) -> None:
         """End the session, if there is one. That it can't be ended is no error of the caller's: it has limits."""
         try:
             if self._shared:
-                await self._shared.end()
+                await self._shared.end(calls_seconds=calls_seconds)
         except CodeExecError as error:
             logger.warning("could not end the session, which ends at its idle timeout: %s", error)
 
@@ -281,15 +290,12 @@ class KubernetesCodeExecutor(
 
 
 def _check(config: KubernetesCodeExecutorConfig, *, functions: bool) -> None:
-    """Refuse settings that are out of range, or contradict each other.
+    """Refuse settings that contradict each other.
 
     Raises:
         ValueError: it names the field, the value and what is allowed.
     """
-    check_range("idle_timeout", config.idle_timeout, MAX_SESSION_SECONDS)
-    check_range("max_lifetime", config.max_lifetime, MAX_SESSION_SECONDS)
     check_sleep(config.sleep_after, config.idle_timeout, stateful=config.stateful)
-    check_range("approval_timeout", config.approval_timeout, MAX_TIMEOUT_SECONDS)
     if functions and config.approval == "return":
         raise ValueError(
             "functions need approval='wait': they are checked by an execution, which may need approval, too"

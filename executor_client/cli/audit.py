@@ -17,7 +17,7 @@ from codeexec_api.audit_findings import Finding, LogLine
 from codeexec_api.checkpoints import Witness, checkpoint_files
 from codeexec_api.signed_note import VerifyingKey
 from executor_client.cli import auditing
-from executor_client.cli.auditing import Asked, Record, many
+from executor_client.cli.auditing import Record, RecordFilter, many
 from executor_client.cli.common import Cluster, cluster_options, now, output_option
 from executor_client.cli.completion import EXECUTIONS, SESSIONS, name_of
 from executor_client.cli.display import as_object, echo_fields, echo_json, echo_table, json_list
@@ -81,12 +81,12 @@ def audit() -> None:
 @_filters
 @output_option
 @cluster_options
-def list_command(cluster: Cluster, as_json: bool, **asked: Any) -> None:
+def list_command(cluster: Cluster, as_json: bool, **options: Any) -> None:
     """List executions and sessions, oldest first."""
     if as_json:
-        cluster.run(lambda client: _echo_whole(client, Asked(**asked)))
+        cluster.run(lambda client: _echo_whole(client, RecordFilter(**options)))
     else:
-        echo_table(_COLUMNS, map(_row, cluster.run(lambda client: _records(client, Asked(**asked)))))
+        echo_table(_COLUMNS, map(_row, cluster.run(lambda client: _records(client, RecordFilter(**options)))))
 
 
 @audit.command(short_help="Show what happened to an execution or a session, and when.")
@@ -210,13 +210,13 @@ def _witness(place: str | None, public_key: str | None) -> Witness | None:
 @_filters
 @_log
 @cluster_options
-def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -> None:
+def report(cluster: Cluster, target: str, logs: tuple[str, ...], **options: Any) -> None:
     """Write an HTML page: who ran what, what was refused, and who approved what. The page loads no other files."""
     # Imported here, because the other commands do not need the template library.
     from executor_client.cli.report_page import MadeFrom, render
 
     lines = list(read_logs(logs))
-    chosen = Asked(**asked)
+    chosen = RecordFilter(**options)
 
     async def work(client: CodeExecutionClient) -> tuple[list[Record], Verification | None]:
         stored = await client.list_evidence() if logs else ()
@@ -224,7 +224,7 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
         return await _records(client, chosen), checked
 
     records, checked = cluster.run(work)
-    made_from = MadeFrom(cluster.ref.namespace, now(), _in_words(asked), tuple(map(_named, logs)), checked)
+    made_from = MadeFrom(cluster.ref.namespace, now(), _in_words(options), tuple(map(_named, logs)), checked)
     page = render(records, made_from)
     try:
         with click.open_file(target, "w", encoding="utf-8") as file:
@@ -235,19 +235,19 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **asked: Any) -
         click.echo(f"{len(records)} records are in {target}")
 
 
-async def _records(client: CodeExecutionClient, asked: Asked) -> list[Record]:
+async def _records(client: CodeExecutionClient, chosen: RecordFilter) -> list[Record]:
     """The records that were asked for. Output is let go of page by page: a namespace may hold gigabytes of it."""
-    found: list[Record] = [one for one in await client.list_sessions() if asked.takes(one)]
+    found: list[Record] = [one for one in await client.list_sessions() if chosen.takes(one)]
     async with aclosing((await client.connect()).list()) as executions:
         async for one in executions:
-            if asked.takes(one):
+            if chosen.takes(one):
                 found.append(auditing.without_output(one))
     return auditing.by_age(found)
 
 
-async def _echo_whole(client: CodeExecutionClient, asked: Asked) -> None:
+async def _echo_whole(client: CodeExecutionClient, chosen: RecordFilter) -> None:
     """Print the same records with their output. Each execution is read again, so that few are held at a time."""
-    records = await _records(client, asked)
+    records = await _records(client, chosen)
     with json_list() as echo:
         for start in range(0, len(records), _READ_AT_ONCE):
             some = records[start : start + _READ_AT_ONCE]
@@ -371,6 +371,6 @@ def _as_dict(found: Verification) -> dict[str, Any]:
     }
 
 
-def _in_words(asked: dict[str, Any]) -> str:
-    chosen = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(asked.items()) if value is not None]
+def _in_words(options: dict[str, Any]) -> str:
+    chosen = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(options.items()) if value is not None]
     return f"records with {', '.join(chosen)}" if chosen else "all records"

@@ -14,7 +14,7 @@ Record = CodeExecution | CodeSession
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordFilter:
     """Which records are asked for. None: all."""
 
     agent: str | None = None
@@ -114,7 +114,7 @@ def _of_approval(record: CodeExecution) -> list[tuple[datetime | None, str, str]
 
 
 @dataclass(frozen=True)
-class Told:
+class LogEntry:
     """A line of the log that tells of a record."""
 
     where: str
@@ -125,7 +125,7 @@ class Told:
     digest: str
 
 
-def lines_about(record: Record, lines: Iterable[LogLine]) -> list[Told]:
+def lines_about(record: Record, lines: Iterable[LogLine]) -> list[LogEntry]:
     """The lines of a log that tell of a record, in the order of the log. Whether they are true is for `verify`."""
     found = []
     for line in lines:
@@ -135,7 +135,7 @@ def lines_about(record: Record, lines: Iterable[LogLine]) -> list[Told]:
             if body.get("event") != AuditEvent.STATUS_WRITE or about.get("uid") != record.metadata.uid:
                 continue
             said = f"{body['from']} to {about['phase']} ({about.get('reason', '')})"
-            found.append(Told(line.where, body["time"], body["chain"], body["sequence"], said, body["hash"]))
+            found.append(LogEntry(line.where, body["time"], body["chain"], body["sequence"], said, body["hash"]))
         except (ValueError, KeyError, AttributeError):  # `verify` says what is wrong with it
             continue
     return found

@@ -24,7 +24,7 @@ _TIMEOUT_SECONDS: Final = 60
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What the options say."""
 
     limits: Limits
@@ -81,7 +81,7 @@ def _pool(raw: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def examine(ref: ClusterRef, asked: Asked) -> Report:
+async def examine(ref: ClusterRef, options: Options) -> Report:
     """Read the cluster, and measure calls if that is asked for.
 
     Raises:
@@ -89,17 +89,17 @@ async def examine(ref: ClusterRef, asked: Asked) -> Report:
     """
     reader = await CapacityReader.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
     try:
-        facts = await reader.facts(asked.operator_namespace, asked.runtime_class)
-        report = judge(facts, asked.limits)
-        if asked.calls is None:
+        facts = await reader.facts(options.operator_namespace, options.runtime_class)
+        report = judge(facts, options.limits)
+        if options.calls is None:
             return report
-        return Report(**{**vars(report), "measurement": await _measure(reader, facts, asked)})
+        return Report(**{**vars(report), "measurement": await _measure(reader, facts, options)})
     finally:
         await reader.close()
 
 
-async def _measure(reader: CapacityReader, facts: Facts, asked: Asked) -> Measurement:
-    assert asked.calls is not None  # noqa: S101 - the caller has looked
+async def _measure(reader: CapacityReader, facts: Facts, options: Options) -> Measurement:
+    assert options.calls is not None  # noqa: S101 - the caller has looked
 
     async def connection() -> Transport:
         return Transport(reader)
@@ -107,8 +107,8 @@ async def _measure(reader: CapacityReader, facts: Facts, asked: Asked) -> Measur
     request = Request(
         agent=_AGENT,
         timeout_seconds=_TIMEOUT_SECONDS,
-        limits=asked.limits,
-        runtime_class_name=asked.runtime_class,
+        limits=options.limits,
+        runtime_class_name=options.runtime_class,
         executor=PROGRAM,
     )
     async with CodeExecutionClient(transport=connection) as client:
@@ -117,21 +117,21 @@ async def _measure(reader: CapacityReader, facts: Facts, asked: Asked) -> Measur
             reader,
             request,
             nodes=[one["metadata"]["name"] for one in facts.nodes or ()],
-            calls=asked.calls,
-            callers=asked.callers,
+            calls=options.calls,
+            callers=options.callers,
             progress=lambda text: click.echo(f"codeexec: measuring {text}", err=True),
         )
         return await measurer.run()
 
 
-def run(ref: ClusterRef, asked: Asked, *, as_json: bool) -> None:
+def run(ref: ClusterRef, options: Options, *, as_json: bool) -> None:
     """Print the report.
 
     Raises:
         click.ClickException: the cluster can't be read, or a call failed.
     """
     try:
-        report = asyncio.run(examine(ref, asked))
+        report = asyncio.run(examine(ref, options))
     except CodeExecError as error:
         raise click.ClickException(str(error)) from error
     if as_json:

@@ -135,7 +135,7 @@ class CapacityReader(Inspector):
         texts = [one["data"][_POLICY_KEY] for one in found if _POLICY_KEY in (one.get("data") or {})]
         if len(texts) != 1:
             raise NotFound(
-                f"namespace {namespace!r} has {len(texts)} ConfigMaps of codeexec with {_POLICY_KEY}, and not one: "
+                f"namespace {namespace!r} has {len(texts)} ConfigMaps of codeexec with {_POLICY_KEY} instead of one: "
                 "pass the namespace of the operator by --operator-namespace"
             )
         try:

@@ -56,7 +56,7 @@ _PROBE_SECONDS: Final = 30
     help="With --capacity: also run N calls of each kind one after the other, and N by several callers.",
 )
 @click.option(
-    "--callers", type=click.IntRange(1, 100), default=4, show_default=True, help="With --measure: callers at once."
+    "--callers", type=click.IntRange(1, 100), default=4, show_default=True, help="With --measure: concurrent callers."
 )
 @click.option("--cpu", metavar="QUANTITY", help="With --capacity: CPU limit of a sandbox.")
 @click.option("--memory", metavar="QUANTITY", help="With --capacity: memory limit of a sandbox.")
@@ -87,8 +87,8 @@ def doctor(
     """
     if capacity:
         limits = _limits(cpu, memory)
-        asked = capacity_page.Asked(limits, runtime_class, operator_namespace, measure, callers)
-        capacity_page.run(cluster.ref, asked, as_json=as_json)
+        options = capacity_page.Options(limits, runtime_class, operator_namespace, measure, callers)
+        capacity_page.run(cluster.ref, options, as_json=as_json)
         return
     if measure is not None:
         raise click.UsageError("--measure needs --capacity")

@@ -7,12 +7,12 @@ from typing import Final
 
 import click
 
-from codeexec_api.paths import check_workspace_path
 from executor_client.cli.common import PROGRAM, Cluster, cluster_options
 from executor_client.cli.completion import LIVE_SESSIONS, WITH_FILES, file_or
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import Request
 from executor_client.exceptions import FileTransferError, NotFound
+from executor_client.model.arguments import inside
 from executor_client.workspace.work_dir import refusal, write_inside
 
 _REMOTE: Final = re.compile(r"([a-z0-9][-a-z0-9.]*):(.+)", re.DOTALL)
@@ -26,13 +26,13 @@ def cp(cluster: Cluster, source: str, target: str) -> None:
     """Copy a file from or to the cluster. Write NAME:PATH for the file in the cluster.
 
     NAME is a session, or an execution that fetched the file (`codeexec run --artifacts`, `fetch=` in Python). PATH is
-    relative to the workspace. If the name of a local file contains a colon, write ./NAME.
+    relative to the workspace, or begins with /workspace/. If the name of a local file contains a colon, write ./NAME.
     """
     here, there = _REMOTE.fullmatch(source), _REMOTE.fullmatch(target)
     if bool(here) == bool(there):
         raise click.UsageError("give NAME:PATH as either SOURCE or TARGET, and a local file as the other")
     if here:
-        content = cluster.run(lambda client: _read(client, here[1], here[2]))
+        content = cluster.run(lambda client: _read(client, here[1], inside(here[2])))
         goal = Path(target)
         goal = goal / Path(here[2]).name if goal.is_dir() else goal
         try:
@@ -62,7 +62,7 @@ async def _read(client: CodeExecutionClient, name: str, path: str) -> bytes:
 
 async def _upload(client: CodeExecutionClient, name: str, path: str, content: bytes) -> None:
     session = await client.join_session(name, Request(agent=PROGRAM, executor=PROGRAM))
-    await session.upload({check_workspace_path(path): content})
+    await session.upload({inside(path): content})
 
 
 def save_artifact(folder: Path, path: str, content: bytes, *, overwrite: bool) -> str:

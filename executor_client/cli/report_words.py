@@ -98,6 +98,7 @@ WHY: Final[Mapping[str, str]] = MappingProxyType(
     {
         Reason.POLICY_VIOLATION: "The policy does not allow the request",
         Reason.POLICY_INVALID: "The policy is invalid",
+        Reason.POLICY_IN_FORCE: "",
         Reason.APPROVAL_REQUIRED: "Waiting for an approver",
         Reason.APPROVED: "Approved, not started yet",
         Reason.APPROVAL_NOT_NEEDED: "",

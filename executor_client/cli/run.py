@@ -14,7 +14,6 @@ import click
 from codeexec_api import Limits, Mount, Permit, Phase
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES
-from codeexec_api.paths import check_workspace_path
 from codeexec_api.permits import parse_mount, parse_permit
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
@@ -29,6 +28,7 @@ from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import OnOutput, Request
 from executor_client.client.session import Session
 from executor_client.client.waiting import WaitNotice
+from executor_client.model.arguments import inside
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, prepare
 from executor_client.model.images import check_image
 from executor_client.model.results import Artifact, ExecutionResult
@@ -65,7 +65,7 @@ def _files(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
             name, path = value.rsplit(":", 1)
             local = Path(name)
         try:
-            files.append(WorkspaceFile(check_workspace_path(path), local.read_bytes()))
+            files.append(WorkspaceFile(inside(path), local.read_bytes()))
         except OSError as error:
             raise click.BadParameter(f"can't read {str(local)!r}: {error.strerror}", ctx, param) from error
         except ValueError as error:
@@ -206,7 +206,7 @@ class _Job:
     "--sleep-after",
     type=click.IntRange(1, 1799),
     metavar="SECONDS",
-    help="With --new-session: the session gives up its pod and keeps its files after so many seconds without a call.",
+    help="With --new-session: the session gives up its pod and keeps its files after this many seconds without a call.",
 )
 @click.option(
     "-f",
@@ -250,8 +250,8 @@ def run(
 ) -> None:
     """Run FILE in a sandbox, and exit with the code's exit code. A FILE of - reads standard input.
 
-    Output appears as it comes. If the execution waits, for approval, for room or for its turn, the command says so on
-    stderr. Ctrl-C stops the code in the cluster and exits with 130.
+    Output appears as it arrives. If the execution waits for approval, for room or for its turn, the command says so
+    on stderr. Ctrl-C stops the code in the cluster and exits with 130.
     """
     if session_name and new_session:
         raise click.UsageError("give either --session or --new-session")

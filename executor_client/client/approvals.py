@@ -78,7 +78,7 @@ class Patience:
 
     def __init__(self, wait: ApprovalWait, cancel: Callable[[], Awaitable[None]]) -> None:
         self.wait: Final = wait
-        self.lost = False
+        self.timed_out = False
         """True when the execution was cancelled because nobody has decided in time."""
         self._cancel = cancel
         self._asked = False
@@ -90,27 +90,31 @@ class Patience:
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
+    def late(self, seconds: float) -> str:
+        """Why it is over when its end hasn't come so many seconds after that; empty if it was decided in time."""
+        return f"was not approved within {self.wait.seconds} s, nor ended {seconds} s later" if self.timed_out else ""
+
     async def _stop(self) -> None:
         if self._timer:
             await asyncio_tasks.stop(self._timer)
             self._timer = None
 
-    async def leaves(self, current: CodeExecution) -> bool:
+    async def ends_wait(self, current: CodeExecution) -> bool:
         """True if the caller doesn't wait for what has now to be decided. Whoever wants to know of it is told once."""
         if current.status.phase is not Phase.AWAITING_APPROVAL:
             await self._stop()
             return False
         if self.wait.mode == "wait" and self.wait.seconds is not None and self._timer is None:
-            self._timer = asyncio.create_task(self._lose(self.wait.seconds))
+            self._timer = asyncio.create_task(self._cancel_after(self.wait.seconds))
         if not self._asked:
             self._asked = True
             if self.wait.notify:
                 await asyncio.to_thread(self.wait.notify, request_of(current))
         return self.wait.mode == "return"
 
-    async def _lose(self, seconds: float) -> None:
+    async def _cancel_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        self.lost = True
+        self.timed_out = True
         await self._cancel()
 
 

@@ -1,9 +1,7 @@
 """The client of a cluster. Knows no agent framework."""
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,7 +12,6 @@ from executor_client.client.request import Request, check_sleep
 from executor_client.client.reviewing import Reviewing
 from executor_client.client.running import Running
 from executor_client.client.session import Session
-from executor_client.exceptions import CodeExecError
 from executor_client.model.results import artifact_content
 
 _Record = TypeVar("_Record", CodeExecution, CodeSession)
@@ -157,8 +154,7 @@ class CodeExecutionClient(Running, Reviewing):
             if wait:
                 await session.ready()
         except BaseException:  # the caller has no handle to end it by
-            with suppress(CodeExecError):
-                await asyncio.shield(session.end())
+            await session.abandon()
             raise
         return session
 

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import asyncio_atexit
 
+from executor_client.client.calls import Calls
 from executor_client.client.lease import ClientLease
 from executor_client.client.request import ClusterRef
 from executor_client.runtime import forks
@@ -44,7 +45,8 @@ class Connected:
         """Use no connection that there is; see `executor_client.runtime.forks`."""
         self._transports: _Transports = WeakKeyDictionary()
         self._connecting: WeakKeyDictionary[asyncio.AbstractEventLoop, Shared[ClusterTransport]] = WeakKeyDictionary()
-        self._at_exit = partial(_close, self._transports)
+        self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, Calls] = WeakKeyDictionary()
+        self._at_exit = partial(_close_connection, self._transports)
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,14 +63,30 @@ class Connected:
         await (await self.connect()).check()
 
     async def close(self) -> None:
-        """Close the connections of the running event loop, and stop keeping sessions alive.
+        """End the calls of the running event loop, close its connections, and stop keeping sessions alive.
 
-        A later call opens connections again. Idle sessions that don't outlive the client end within a minute.
+        The code of `execute` calls is stopped, and these calls raise ClusterUnreachable. What was submitted runs on. A
+        later call opens connections again. Idle sessions that don't outlive the client end within a minute, or if
+        other event loops use the client, within a minute of the last `close`. If the caller is cancelled meanwhile,
+        this goes on in the background, and a further `close` waits for it.
         """
-        asyncio_atexit.unregister(self._at_exit)
-        await self._at_exit()
-        if self._lease:
-            await self._lease.close()
+        await self.calls.closed(self._close)
+
+    async def _close(self) -> None:
+        try:
+            await self.calls.end()
+        finally:  # whatever breaks it off, such as the end of the event loop: nothing stays open
+            asyncio_atexit.unregister(self._at_exit)
+            try:
+                await self._at_exit()
+            finally:
+                if self._lease and not self._transports:  # else sessions of other event loops still need it
+                    await self._lease.close()
+
+    @property
+    def calls(self) -> Calls:
+        """What is under way in the running event loop."""
+        return self._calls.setdefault(asyncio.get_running_loop(), Calls())
 
     async def connect(self) -> ClusterTransport:
         """The connection of the running event loop; it is opened if there is none.
@@ -93,7 +111,7 @@ async def _open(
     return transport
 
 
-async def _close(transports: _Transports) -> None:
+async def _close_connection(transports: _Transports) -> None:
     """Close the connection of the running event loop, if there is one. A transport holds the loop: it must not stay."""
     if transport := transports.pop(asyncio.get_running_loop(), None):
         await transport.close()

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from datetime import timedelta
 from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
@@ -38,7 +38,10 @@ _GRACE_SECONDS: Final = 60
 _LOG_AGAIN_SECONDS: Final = 1.0
 _LOG_PAUSE_SECONDS: Final = 8.0
 """Before a log is asked for again that gives nothing, at most; the record has it all in the end."""
-_CLOCK_SKEW: Final = timedelta(minutes=1)
+_LAST_LOOK_SECONDS: Final = 10
+"""How long the record may take to be read when the caller's limit for the start is over."""
+_LATER_SECONDS: Final = 60
+"""How much later than the client asks the kubelet may be asked for the last seconds of a log."""
 _READS_AT_ONCE: Final = 4
 
 _WAIT: Final = ApprovalWait()
@@ -58,9 +61,12 @@ class Execution:
         approval: ApprovalWait = _WAIT,
         on_wait: OnWait | None = None,
         start_seconds: float | None = None,
+        asked_at: float | None = None,
+        submitted_at: tuple[float, float] | None = None,
     ) -> None:
+        """`asked_at`: when `start_seconds` begin, by the loop's clock; None: at each wait. `submitted_at`: `clocks`."""
         self._connect = connect
-        self._start_seconds = start_seconds
+        self._start_seconds, self._asked_at, self._submitted_at = start_seconds, asked_at, submitted_at
         self._patience = Patience(approval, self._give_up)
         self._waiting = Waiting(on_wait)
         self._overall: asyncio.Timeout | None = None
@@ -87,7 +93,7 @@ class Execution:
         Raises:
             NotFound: there is no such execution.
             NotInstalled: no operator takes it up.
-            ExecutionLost: it was deleted, or its end doesn't come.
+            ExecutionLost: it was deleted, its end doesn't come, or whether it has started in time can't be found out.
             Timeout: the code has not started in the time that the caller gives it.
             CodeExecError: see `executor_client.exceptions`.
         """
@@ -101,7 +107,7 @@ class Execution:
         """
         finished = await self.finished()
         result = result_of(finished, await self._read_contents(finished), caller())
-        if self._patience.lost and finished.status.phase is Phase.CANCELLED and finished.status.started_at is None:
+        if self._patience.timed_out and finished.status.phase is Phase.CANCELLED and finished.status.started_at is None:
             return not_approved_in_time(result, finished, self._patience.wait.seconds)
         return result
 
@@ -137,22 +143,47 @@ class Execution:
                 starting.reschedule(None)
             seen(current)
 
+        while True:
+            try:
+                async with asyncio.timeout_at(self._starts_by()) as starting:
+                    return await self._wait_for_end(watch_the_start)
+            except TimeoutError:
+                if not starting.expired():
+                    raise
+            if not await self._has_started():
+                late = f"execution {self.name} did not start within {self._start_seconds} s{self._waiting.why}"
+                raise Timeout(late)
+
+    async def _has_started(self) -> bool:
+        """True if the record says that the code has started, or that all is over. A watch may not have told of it yet.
+
+        Raises:
+            ExecutionLost: the record can't be read.
+        """
         try:
-            async with asyncio.timeout(self._start_seconds) as starting:
-                return await self._wait_for_end(watch_the_start)
-        except TimeoutError:
-            if not starting.expired():
-                raise
-            raise Timeout(
-                f"execution {self.name} did not start within {self._start_seconds} s{self._waiting.why}"
-            ) from None
+            async with asyncio.timeout(_LAST_LOOK_SECONDS):
+                self._latest = await self._record(await self._connect())
+        except (CodeExecError, TimeoutError) as error:
+            why = str(error) or f"no answer within {_LAST_LOOK_SECONDS} s"
+            raise ExecutionLost(
+                f"execution {self.name} was not seen to start within {self._start_seconds} s, and may have started all "
+                f"the same: its record can't be read: {why}"
+            ) from error
+        return self.ended or self._latest.status.started_at is not None
+
+    def _starts_by(self) -> float | None:
+        """When the code has to have started, by the clock of the loop; None: the caller sets no limit, or it has."""
+        if self._start_seconds is None or (self._latest and (self.ended or self._latest.status.started_at)):
+            return None
+        asked_at = asyncio.get_running_loop().time() if self._asked_at is None else self._asked_at
+        return asked_at + self._start_seconds
 
     async def _wait_for_end(self, seen: Callable[[CodeExecution], None]) -> CodeExecution:
         """Wait for the end; `seen` is called with each version of the record on the way."""
         transport = await self._connect()
-        latest = self._latest = self._latest or await transport.get(self.name)
+        latest = self._latest = self._latest or await self._record(transport)
         while True:
-            if over(latest) or await self._patience.leaves(latest):
+            if over(latest) or await self._patience.ends_wait(latest):
                 return latest
             seen(latest)
             await self._waiting.see(latest)
@@ -161,12 +192,15 @@ class Execution:
                 return self._latest
             # What a limit is held against is the record, not what a watch has told of it.
             try:
-                now = await transport.get(self.name)
+                now = await self._record(transport)
             except NotFound:
                 raise ExecutionLost(f"execution {self.name} was deleted before it ended") from None
             if now.metadata.resource_version == self._latest.metadata.resource_version:
                 raise too_late
             latest = self._latest = now
+
+    async def _record(self, transport: ClusterTransport) -> CodeExecution:
+        return await transport.patiently(lambda: transport.get(self.name))
 
     async def _watch_until(
         self, transport: ClusterTransport, latest: CodeExecution, seen: Callable[[CodeExecution], None]
@@ -200,35 +234,31 @@ class Execution:
                     if current.status.started_at and not started:
                         started = True
                         overall.reschedule(clock() + run_seconds)
-                    elif not started and not self._patience.lost:
+                    elif not started and not self._patience.timed_out:
                         # In the queue of a pool it may stay as long as it takes.
                         waits = _is_queued(current)
                         overall.reschedule(None if waits else clock() + start_seconds + run_seconds)
-                    if await self._patience.leaves(current):
+                    if await self._patience.ends_wait(current):
                         return None
                     seen(current)
                     await self._waiting.see(current)
             raise ExecutionLost(f"execution {self.name} was deleted before it ended")
         except TimeoutError:
             if unnoticed.expired():
-                return NotInstalled(
-                    f"no operator took up execution {self.name} within {OPERATOR_SECONDS} s; check "
-                    f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
-                )
+                return no_operator(f"execution {self.name}", transport.namespace)
             if not overall.expired():  # what the caller's own function raised
                 raise
             limit = run_seconds if started else start_seconds + run_seconds
-            return ExecutionLost(
-                f"execution {self.name} did not end within {limit} s; see "
-                f"`kubectl -n {transport.namespace} get codeexecution {self.name} -o yaml`"
-            )
+            unapproved = "" if started else self._patience.late(OPERATOR_SECONDS)
+            return _too_late(latest, unapproved or f"did not end within {limit} s")
 
     async def _give_up(self) -> None:
         """Cancel what nobody has approved in time, and don't wait for ever for that either."""
         if self._overall:
             self._overall.reschedule(asyncio.get_running_loop().time() + OPERATOR_SECONDS)
         try:
-            await self.cancel()
+            transport = await self._connect()
+            await transport.patiently(lambda: transport.cancel(self.name))
         except CodeExecError as error:
             logger.warning("could not cancel execution %s, which still waits for approval: %s", self.name, error)
 
@@ -253,11 +283,10 @@ class Execution:
     ) -> None:
         """Put what the log gives into the queue. A log that breaks off is read again, until this is cancelled."""
         transport = await self._connect()
-        status, shared = execution.status, execution.spec.session_ref or execution.status.pod_reset
-        since = status.started_at - _CLOCK_SKEW if status.started_at and shared else None
         pause = _LOG_AGAIN_SECONDS
         while True:
-            async with aclosing(transport.follow_log(execution.status.pod_name, since)) as lines:
+            last_seconds = _seconds_of_log(execution, self._submitted_at)
+            async with aclosing(transport.follow_log(execution.status.pod_name, last_seconds)) as lines:
                 async for line in lines:
                     if chunk := live.feed(line):
                         arrived.put_nowait(chunk)
@@ -269,6 +298,34 @@ class Execution:
         if self._contents is None:
             self._contents = await read_contents(await self._connect(), finished)
         return self._contents
+
+
+def clocks() -> tuple[float, float]:
+    """The time by a clock that nobody puts back, and by one that goes on while the machine sleeps, in seconds."""
+    return time.monotonic(), time.time()  # noqa: TID251 - only differences count
+
+
+def _seconds_of_log(execution: CodeExecution, submitted_at: tuple[float, float] | None) -> float | None:
+    """Before so many seconds the code has said nothing; None: the log has nothing of others, or nobody knows."""
+    others_before = execution.spec.session_ref or execution.status.pod_reset
+    if submitted_at is None or not others_before:
+        return None
+    return max(now - then for now, then in zip(clocks(), submitted_at, strict=True)) + _LATER_SECONDS
+
+
+def no_operator(what: str, namespace: str) -> NotInstalled:
+    """The error of an execution or session that no operator takes up."""
+    return NotInstalled(
+        f"no operator took up {what} within {OPERATOR_SECONDS} s; check that the codeexec operator runs and serves "
+        f"namespace {namespace!r}"
+    )
+
+
+def _too_late(execution: CodeExecution, late: str) -> ExecutionLost:
+    """The error of an execution whose end doesn't come; `late` goes on after its name."""
+    meta = execution.metadata
+    see = f"`kubectl -n {meta.namespace} get codeexecution {meta.name} -o yaml`"
+    return ExecutionLost(f"execution {meta.name} {late}; see {see}")
 
 
 def over(execution: CodeExecution) -> bool:
@@ -295,7 +352,7 @@ async def read_contents(transport: ClusterTransport, execution: CodeExecution) -
 
     async def read(part: int) -> Mapping[str, bytes]:
         async with at_once:
-            return await transport.read_output(execution, part)
+            return await transport.patiently(lambda: transport.read_output(execution, part))
 
     stored = execution.status.output_store
     if stored and len(stored.parts) > MAX_STORED_PARTS:

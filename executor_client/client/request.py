@@ -8,6 +8,7 @@ from codeexec_api import Limits, Mount, Permit, Source
 from codeexec_api.permits import parse_mount, parse_permit
 from executor_client.client.approvals import ApprovalWait
 from executor_client.client.waiting import OnWait
+from executor_client.model.arguments import check_agent, several
 from executor_client.model.images import check_image
 from executor_client.model.results import OutputChunk
 
@@ -32,7 +33,8 @@ class Request:
     """What every execution of a client has in common.
 
     Raises:
-        ValueError: the image is not named by digest (see `model.images`), or a permit or a mount is none.
+        ValueError: the image is not named by digest (see `model.images`), a permit or a mount is none, or egress or
+            mounts is one string.
     """
 
     agent: str
@@ -58,10 +60,11 @@ class Request:
     raises Timeout. None: the client sets no limit."""
 
     def __post_init__(self) -> None:
+        check_agent(self.agent)
         if self.image is not None:
             check_image(self.image)
-        object.__setattr__(self, "egress", tuple(_read(self.egress, parse_permit)))
-        object.__setattr__(self, "mounts", tuple(_read(self.mounts, parse_mount)))
+        object.__setattr__(self, "egress", tuple(_read(several("egress", self.egress), parse_permit)))
+        object.__setattr__(self, "mounts", tuple(_read(several("mounts", self.mounts), parse_mount)))
 
     def check_alone(self, session: str | None) -> None:
         """Make sure that what is asked for can be had in this session.

@@ -11,9 +11,10 @@ from opentelemetry.trace import Span
 
 from codeexec_api import ArtifactRequest, CodeExecutionSpec, PayloadRef, SessionRef
 from executor_client.client.connected import Connected
-from executor_client.client.execution import Execution
+from executor_client.client.execution import Execution, clocks
 from executor_client.client.request import ListFiles, OnOutput, Request
-from executor_client.exceptions import CodeExecError, InvalidExecution, NotFound, NotInstalled, NotPermitted
+from executor_client.exceptions import CodeExecError, Timeout
+from executor_client.model.arguments import to_fetch
 from executor_client.model.blocks import (
     PreparedBlock,
     SourceBlock,
@@ -25,8 +26,6 @@ from executor_client.model.blocks import (
 )
 from executor_client.model.results import ExecutionResult
 from executor_client.runtime import telemetry
-from executor_client.runtime.asyncio_tasks import created_or_undone
-from executor_client.transport.creation import OUTAGE_SECONDS
 from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
@@ -72,23 +71,25 @@ class Running(Connected):
         prepared = all_prepared(blocks)
         check_size(prepared, files)
         with telemetry.execution_span() as span:
-            transport = await self.connect()
-            handle = await self._begin(transport, span, prepared, request, files, fetch, list_files, session)
-            name = handle.name
-            canceller = asyncio.create_task(self._cancel_when(transport, name, cancelled or asyncio.Event()))
-            try:
-                if on_output:
-                    async with aclosing(handle.output()) as chunks:
-                        async for chunk in chunks:
-                            await asyncio.to_thread(on_output, chunk)
-                telemetry.describe_outcome(span, await handle.finished())
-                return await handle.result()
-            except BaseException:
-                if not handle.ended:  # whatever else ends the wait stops the code, too
-                    await asyncio.shield(self._cancel(transport, name))
-                raise
-            finally:
-                canceller.cancel()
+            async with self.calls.call():
+                asked_at = asyncio.get_running_loop().time()
+                transport, handle = await self._begin(
+                    span, prepared, request, files, fetch, list_files, session, asked_at=asked_at
+                )
+                canceller = asyncio.create_task(self._cancel_when(transport, handle.name, cancelled or asyncio.Event()))
+                try:
+                    if on_output:
+                        async with aclosing(handle.output()) as chunks:
+                            async for chunk in chunks:
+                                await asyncio.to_thread(on_output, chunk)
+                    telemetry.describe_outcome(span, await handle.finished())
+                    return await handle.result()
+                except BaseException:
+                    if not handle.ended:  # whatever else ends the wait stops the code, too
+                        await self.calls.undone(lambda: self._cancel(transport, handle.name))
+                    raise
+                finally:
+                    canceller.cancel()
 
     async def submit(
         self,
@@ -105,13 +106,14 @@ class Running(Connected):
         Raises:
             ValueError: a block can't be run, blocks and files are too large, or egress or mounts are asked for in a
                 session.
+            Timeout: it was not submitted within `request.start_seconds`.
             CodeExecError: it could not be submitted; see `executor_client.exceptions`.
         """
         prepared = all_prepared(blocks)
         check_size(prepared, files)
         with telemetry.execution_span(telemetry.SUBMIT_SPAN_NAME) as span:
-            transport = await self.connect()
-            return await self._begin(transport, span, prepared, request, files, fetch, list_files, session)
+            _, handle = await self._begin(span, prepared, request, files, fetch, list_files, session)
+            return handle
 
     def attach(self, name: str) -> Execution:
         """A handle on an execution that exists already. Does no I/O."""
@@ -119,7 +121,6 @@ class Running(Connected):
 
     async def _begin(
         self,
-        transport: ClusterTransport,
         span: Span,
         blocks: Sequence[PreparedBlock],
         request: Request,
@@ -127,7 +128,9 @@ class Running(Connected):
         fetch: Sequence[str],
         list_files: ListFiles,
         session: str | None,
-    ) -> Execution:
+        *,
+        asked_at: float | None = None,
+    ) -> tuple[ClusterTransport, Execution]:
         request.check_alone(session)
         name = f"run-{secrets.token_hex(6)}"
         payload = payload_of(blocks, files)
@@ -136,7 +139,7 @@ class Running(Connected):
             files=tuple(file.announce() for file in files) or None,
             payload_ref=PayloadRef(name=name, parts=count_parts(payload)) if payload else None,
             session_ref=SessionRef(name=session) if session else None,
-            artifacts=ArtifactRequest(list=list_files, fetch=tuple(fetch)),
+            artifacts=ArtifactRequest(list=list_files, fetch=to_fetch(fetch)),
             source=request.source,
             timeout_seconds=request.timeout_seconds,
             limits=request.limits,
@@ -146,36 +149,44 @@ class Running(Connected):
             mounts=tuple(request.mounts) or None,
             traceparent=telemetry.traceparent(),
         )
-        telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
-        created = await created_or_undone(transport.create(name, spec, payload), lambda: self._cancel(transport, name))
-        start_seconds = request.start_seconds
-        return Execution(
-            self.connect, name, created, approval=request.approval, on_wait=request.on_wait, start_seconds=start_seconds
+        submitted_at = clocks()
+        try:
+            async with asyncio.timeout(request.start_seconds) as starting:
+                transport = await self.connect()
+                telemetry.describe_request(span, namespace=transport.namespace, name=name, spec=spec)
+                creation = transport.create(name, spec, payload)
+                created = await self.calls.created(creation, lambda: self._cancel(transport, name))
+        except TimeoutError:
+            if not starting.expired():
+                raise
+            raise Timeout(
+                f"execution {name} did not start within {request.start_seconds} s: the cluster did not take it in time"
+            ) from None
+        return transport, Execution(
+            self.connect,
+            name,
+            created,
+            approval=request.approval,
+            on_wait=request.on_wait,
+            start_seconds=request.start_seconds,
+            asked_at=asked_at,
+            submitted_at=submitted_at,
         )
 
     async def _cancel_when(self, transport: ClusterTransport, name: str, cancelled: asyncio.Event) -> None:
         await cancelled.wait()
-        await self._cancel(transport, name, OUTAGE_SECONDS)
+        await self._cancel(transport, name, None)
 
     @staticmethod
-    async def _cancel(transport: ClusterTransport, name: str, patience: float = _PATIENCE_SECONDS) -> None:
+    async def _cancel(transport: ClusterTransport, name: str, patience: float | None = _PATIENCE_SECONDS) -> None:
         """Stop an execution that something else has ended the wait for; that something is what the caller hears of.
 
         Args:
             transport: to the cluster.
             name: of the execution.
-            patience: seconds for which the API server may be away.
+            patience: as in `ClusterTransport.patiently`.
         """
-        clock = asyncio.get_running_loop().time
-        give_up, pause = clock() + patience, 0.5
-        while True:
-            try:
-                await transport.cancel(name)
-                return
-            except CodeExecError as error:
-                refused = isinstance(error, NotFound | NotPermitted | NotInstalled | InvalidExecution)
-                if refused or clock() + pause > give_up:
-                    logger.warning("could not cancel execution %s, which runs until its timeout: %s", name, error)
-                    return
-            await asyncio.sleep(pause)
-            pause *= 2
+        try:
+            await transport.patiently(lambda: transport.cancel(name), patience)
+        except CodeExecError as error:
+            logger.warning("could not cancel execution %s, which runs until its timeout: %s", name, error)

@@ -8,15 +8,15 @@ from contextlib import aclosing, suppress
 from typing_extensions import override
 
 from codeexec_api import CodeSession, CodeSessionSpec, SessionPhase
-from executor_client.client.execution import OPERATOR_SECONDS
+from executor_client.client.execution import OPERATOR_SECONDS, no_operator
 from executor_client.client.request import Request
 from executor_client.client.running import Running
 from executor_client.client.session_handle import SessionHandle
-from executor_client.exceptions import NotFound, NotInstalled, SessionEnded
+from executor_client.client.waiting import Waiting
+from executor_client.exceptions import NotFound, SessionEnded
 from executor_client.model.results import session_failure
 from executor_client.model.words import caller
 from executor_client.runtime import telemetry
-from executor_client.runtime.asyncio_tasks import created_or_undone
 from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,10 @@ class Session(SessionHandle):
         """
         lease = self._keep_alive() if self._keep_alive else None
         spec = self._spec.model_copy(update={"traceparent": telemetry.traceparent(), "client_lease": lease})
-        creation = (await self._client.connect()).create_session(self.name, spec)
-        await created_or_undone(creation, self.end)
+        async with self._client.calls.call():
+            transport = await self._client.connect()
+            creation = transport.create_session(self.name, spec)
+            await self._client.calls.created(creation, lambda: self._end_by(transport))
 
     async def record(self) -> CodeSession:
         """The session as it stands on record.
@@ -64,10 +66,13 @@ class Session(SessionHandle):
             NotFound: the namespace has no object with this name.
             CodeExecError: see `executor_client.exceptions`.
         """
-        return await (await self._client.connect()).get_session(self.name)
+        transport = await self._client.connect()
+        return await transport.patiently(lambda: transport.get_session(self.name))
 
     async def ready(self) -> CodeSession:
         """Wait until executions can run in it, and return the record.
+
+        While the session waits for room or for an operator, `on_wait` of its request hears why.
 
         Raises:
             NotInstalled: no operator takes it up.
@@ -75,51 +80,67 @@ class Session(SessionHandle):
             SessionEnded: it is over.
             CodeExecError: see `executor_client.exceptions`.
         """
-        transport = await self._client.connect()
-        current = await transport.get_session(self.name)
+        transport, waiting = await self._client.connect(), Waiting(self.request.on_wait)
+        current = await transport.patiently(lambda: transport.get_session(self.name))
         while current.status.phase not in _TAKES_CALLS:
             version = current.metadata.resource_version
             try:
-                current = await self._watch_until_ready(transport, current)
+                current = await self._watch_until_ready(transport, current, waiting)
             except NotFound:
                 raise SessionEnded(f"session {self.name} was deleted") from None
             if current.metadata.resource_version == version:
-                raise NotInstalled(
-                    f"no operator took up session {self.name} within {OPERATOR_SECONDS} s; check "
-                    f"that the codeexec operator runs and serves namespace {transport.namespace!r}"
-                )
+                raise no_operator(f"session {self.name}", transport.namespace)
         return current
 
-    async def _watch_until_ready(self, transport: ClusterTransport, current: CodeSession) -> CodeSession:
+    async def _watch_until_ready(
+        self, transport: ClusterTransport, current: CodeSession, waiting: Waiting
+    ) -> CodeSession:
         """Follow changes until it is ready. If no operator takes it up in time, how the record is then.
 
         Raises:
             NotFound: it was deleted.
             CodeExecError: see `ready`.
         """
-        with suppress(TimeoutError):
+        try:
             async with (
                 asyncio.timeout(None if current.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
-                aclosing(transport.session_changes(current)) as changes,
+                aclosing(waiting.changes(transport, current, OPERATOR_SECONDS)) as changes,
             ):
                 while current.status.phase not in _TAKES_CALLS:
                     if error := session_failure(current, caller()):
                         raise error
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)
+                    await waiting.see(current)
                     try:
                         current = await anext(changes)
                     except StopAsyncIteration:
                         raise NotFound(f"session {self.name} was deleted") from None
                 return current
-        return await transport.get_session(self.name)
+        except TimeoutError:
+            if not unnoticed.expired():  # what the caller's own function raised
+                raise
+        return await transport.patiently(lambda: transport.get_session(self.name))
 
     @override
     async def end(self) -> None:
         """End the session: what runs in it is stopped, and its workspace deleted. Can be called more than once.
 
+        If the caller is cancelled meanwhile, the session is ended in the background, and the client's `close` waits.
+
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
+        await self._client.calls.undone(self._end)
+
+    @override
+    async def abandon(self) -> None:
+        await self._client.calls.undone(super().abandon)
+
+    @override
+    async def _end(self) -> None:
+        await self._end_by(await self._client.connect())
+
+    async def _end_by(self, transport: ClusterTransport) -> None:
         with suppress(NotFound):
-            await (await self._client.connect()).end_session(self.name)
+            await transport.patiently(lambda: transport.end_session(self.name))

@@ -10,11 +10,15 @@ from typing import Final, Protocol, Self
 from codeexec_api import Phase
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES, MAX_STORED_BYTES
 from executor_client.client.request import ListFiles, OnOutput, Request
-from executor_client.exceptions import FileTransferError
+from executor_client.exceptions import CodeExecError, FileTransferError
+from executor_client.model.arguments import several
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile
 from executor_client.model.results import CANCELLED, Artifact, ExecutionResult
 
 logger = logging.getLogger(__name__)
+
+_ABANDON_SECONDS: Final = 4
+"""How long a caller that has an error already waits for the end of its session."""
 
 
 class Executes(Protocol):
@@ -49,6 +53,19 @@ class SessionHandle(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await (self.end() if error is None else self.abandon())
+
+    async def abandon(self) -> None:
+        """End the session after an error, which is what the caller hears of: another one is a line in the log."""
+        try:
+            async with asyncio.timeout(_ABANDON_SECONDS):
+                await self._end()
+        except (CodeExecError, TimeoutError) as error:
+            told = str(error) or f"no answer within {_ABANDON_SECONDS} s"
+            logger.warning("could not end session %s, which ends at its idle timeout: %s", self.name, told)
+
+    async def _end(self) -> None:
+        """End the session in the task of the caller."""
         await self.end()
 
     @abstractmethod
@@ -115,7 +132,8 @@ class SessionHandle(ABC):
             FileTransferError: the files are too large for one operation; the text names them.
             CodeExecError: see `executor_client.exceptions`.
         """
-        result = await self.execute((), fetch=patterns, list_files="None", cancelled=cancelled)
+        fetch = several("patterns", patterns)
+        result = await self.execute((), fetch=fetch, list_files="None", cancelled=cancelled)
         demand_success(result)
         if left := [f"{one.path} ({one.size_bytes} bytes)" for one in result.artifacts if not one.fetched]:
             raise FileTransferError(

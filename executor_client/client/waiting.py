@@ -1,16 +1,18 @@
-"""What a caller hears while the code hasn't started: why, and what to do."""
+"""What a caller hears while code hasn't started, or a session isn't ready: why, and what to do."""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from codeexec_api import CodeExecution, ConditionType, Phase, Reason, find_condition
+from codeexec_api import CodeExecution, CodeSession, ConditionType, Phase, Reason, SessionPhase, find_condition
 from executor_client.exceptions import CodeExecError
 from executor_client.runtime.asyncio_tasks import reminded
 from executor_client.transport.protocol import ClusterTransport
+
+T = TypeVar("T", CodeExecution, CodeSession)
 
 logger = logging.getLogger(__name__)
 
@@ -20,10 +22,10 @@ WORD_SECONDS: Final = 2
 
 @dataclass(frozen=True)
 class WaitNotice:
-    """Why an execution has not started yet."""
+    """Why an execution has not started yet, or why a session is not ready."""
 
     execution: str
-    """Name of the CodeExecution."""
+    """Name of the CodeExecution; empty if a session is waited for."""
     namespace: str
     reason: str
     """`WaitingForOperator`, `WaitingForPool`, `WaitingForSession`, `Unschedulable` or `PodStarting`; see
@@ -31,13 +33,15 @@ class WaitNotice:
     """
     message: str
     """For people: the place in the queue, or why the pod doesn't start, and what to do."""
+    session: str = ""
+    """Name of the CodeSession that is waited for; empty if an execution is."""
 
 
 OnWait = Callable[[WaitNotice], None]
 
 
 class Waiting:
-    """Tells a caller why an execution waits, each time that its record says something else.
+    """Tells a caller why an execution or a session waits, each time that its record says something else.
 
     Without `tell`, each reason is logged once: as a warning, or for a pod that only takes its time, as information.
     """
@@ -52,24 +56,23 @@ class Waiting:
         """What the record has said last, as the end of a sentence; empty if it has said nothing."""
         return f" ({self._last.reason}): {self._last.message}" if self._last else ""
 
-    async def see(self, current: CodeExecution) -> None:
+    async def see(self, current: CodeExecution | CodeSession) -> None:
         """Take a version of the record. `tell` runs in a worker thread; what it raises is raised here."""
         if notice := notice_of(current):
             await self._say(notice)
 
-    async def changes(
-        self, transport: ClusterTransport, latest: CodeExecution, operator_seconds: float
-    ) -> AsyncGenerator[CodeExecution, None]:
+    async def changes(self, transport: ClusterTransport, latest: T, operator_seconds: float) -> AsyncGenerator[T, None]:
         """Each version of the record after this one, until it is deleted.
 
-        If no operator takes the execution up soon, the caller hears of that, and for how many seconds the call waits
+        If no operator takes it up soon, the caller hears of that, and for how many seconds the call waits
         for one; as `see`. The watch stays open meanwhile: it outlasts an API server that is away.
 
         Raises:
             CodeExecError: see `executor_client.exceptions`.
         """
         while True:
-            async with aclosing(transport.changes(latest)) as watch, aclosing(reminded(watch, WORD_SECONDS)) as news:
+            watch: Any = _asks(transport, latest)[0](latest)
+            async with aclosing(watch), aclosing(reminded(watch, WORD_SECONDS)) as news:
                 async for current in news:
                     if current:
                         latest = current
@@ -83,20 +86,17 @@ class Waiting:
                     return
             yield latest
 
-    async def _look(
-        self, transport: ClusterTransport, latest: CodeExecution, operator_seconds: float
-    ) -> CodeExecution | None:
+    async def _look(self, transport: ClusterTransport, latest: T, operator_seconds: float) -> T | None:
         """The record, if it was taken up and the watch is silent. Else the caller hears that no operator has come."""
-        name, namespace = latest.metadata.name, transport.namespace
         with suppress(CodeExecError):
-            found = await transport.get(name)
+            found: T = await _asks(transport, latest)[1](latest.metadata.name)
             if found.status.observed_generation:
                 return found
         message = (
-            "no operator has taken it up yet; one may be starting. The call waits "
+            "no operator has taken up the request yet; one may be starting, or have others to look at. The call waits "
             f"{operator_seconds:g} s for an operator"
         )
-        await self._say(WaitNotice(name, namespace, "WaitingForOperator", message))
+        await self._say(_notice(latest, "WaitingForOperator", message))
         return None
 
     async def _say(self, notice: WaitNotice) -> None:
@@ -108,17 +108,31 @@ class Waiting:
         elif notice.reason not in self._logged:
             self._logged.add(notice.reason)
             level = logging.INFO if notice.reason == Reason.POD_STARTING.value else logging.WARNING
-            logger.log(level, "execution %s waits (%s): %s", notice.execution, notice.reason, notice.message)
+            what = f"session {notice.session}" if notice.session else f"execution {notice.execution}"
+            logger.log(level, "%s waits (%s): %s", what, notice.reason, notice.message)
 
 
-def notice_of(execution: CodeExecution) -> WaitNotice | None:
-    """What the record says about the wait; None if the execution doesn't wait, or only for its approval."""
-    status = execution.status
-    if status.phase is not Phase.STARTING:
+def notice_of(record: CodeExecution | CodeSession) -> WaitNotice | None:
+    """What the record says about the wait; None if nothing waits, or only an execution for its approval."""
+    status = record.status
+    if status.phase not in (Phase.STARTING, SessionPhase.STARTING):
         return None
     for kind in (ConditionType.DELAYED, ConditionType.QUEUED):
         found = find_condition(status.conditions, kind)
         if found and found.status == "True":
-            meta = execution.metadata
-            return WaitNotice(meta.name, meta.namespace, found.reason, found.message)
+            return _notice(record, found.reason, found.message)
     return None
+
+
+def _notice(record: CodeExecution | CodeSession, reason: str, message: str) -> WaitNotice:
+    meta = record.metadata
+    if isinstance(record, CodeSession):
+        return WaitNotice("", meta.namespace, reason, message, session=meta.name)
+    return WaitNotice(meta.name, meta.namespace, reason, message)
+
+
+def _asks(transport: ClusterTransport, record: CodeExecution | CodeSession) -> tuple[Any, Any]:
+    """What watches a record of this kind, and what reads it."""
+    if isinstance(record, CodeSession):
+        return transport.session_changes, transport.get_session
+    return transport.changes, transport.get

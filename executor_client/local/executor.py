@@ -35,8 +35,6 @@ from executor_client.runtime import forks, telemetry
 from executor_client.workspace.transfers import keep_artifacts, keep_source
 from executor_client.workspace.work_dir import WorkDir
 
-_NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
-"""Policies are about images, too, and must name one; here there is none."""
 _CLUSTER_ONLY: Final = {
     **dict.fromkeys(("namespace", "kubeconfig", "context", "client"), "it connects to no cluster: leave it out"),
     **dict.fromkeys(("image", "runtime_class_name"), "code runs on this machine: leave it out"),
@@ -54,7 +52,6 @@ _CLUSTER_ONLY: Final = {
     "result_of": "no execution waits for approval",
 }
 """Arguments and methods of `KubernetesCodeExecutor` that need a cluster, and what to do here."""
-_NOBODY: Final = "this needs approval, and the local sandbox has nobody to ask"
 
 
 class LocalCodeResult(SandboxCodeResult):
@@ -129,7 +126,7 @@ class LocalSandboxExecutor(
         **cluster_only: Any,
     ) -> None:
         _refuse(cluster_only)
-        check_settings(timeout, functions_module)
+        check_settings(timeout, functions_module, agent)
         config = LocalSandboxExecutorConfig(
             timeout=timeout,
             work_dir=str(work_dir) if work_dir else None,
@@ -166,10 +163,10 @@ class LocalSandboxExecutor(
 
     async def _call(self, prepared: Prepared, token: CancellationToken) -> LocalCodeResult:
         check_size(prepared.runnable, ())
-        with self._sandbox.admitted(self._specify(prepared.runnable)) as (asked, span):
+        with self._sandbox.admitted(self._specify(prepared.runnable)) as (submission, span):
             code_file = keep_source(self._folder, prepared.runnable)
-            work = Work(prepared.runnable, self._open, partial(self._prepare, asked.spec, prepared.runnable))
-            execution = self._sandbox.execute(asked, work, event_of(token))
+            work = Work(prepared.runnable, self._open, partial(self._prepare, submission.spec, prepared.runnable))
+            execution = self._sandbox.execute(submission, work, event_of(token))
             ran = await despite_cancellation(execution, token)
             telemetry.describe_outcome(span, ran.record)
         result = ran.result()

@@ -32,7 +32,7 @@ LAYERS: Final = ("Seccomp", "Landlock")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Submission:
     """What is to be run, or isn't."""
 
     name: str
@@ -100,7 +100,7 @@ class Output:
 
 
 @dataclass
-class Happened:
+class Progress:
     """What is known of an execution, while it goes on and at its end."""
 
     output: Output
@@ -124,7 +124,7 @@ class Happened:
         )
 
 
-def begun(asked: Asked, now: datetime, approver: str) -> CodeExecution:
+def begun(submission: Submission, now: datetime, approver: str) -> CodeExecution:
     """The record of an execution whose code is about to run; `approver` has let it run in production, or is empty."""
     status = CodeExecutionStatus(
         phase=Phase.RUNNING,
@@ -133,45 +133,47 @@ def begun(asked: Asked, now: datetime, approver: str) -> CodeExecution:
         layers=LAYERS,
         approval=ApprovalStatus(decision="Approve", approver=approver) if approver else None,
     )
-    return _record(asked, status)
+    return _record(submission, status)
 
 
-def lost(asked: Asked) -> CodeExecution:
+def lost(submission: Submission) -> CodeExecution:
     """The record of an execution that failed by something other than its code, which may have run in part."""
     move = advance(Phase.RUNNING, Event.FAULT)
     status = CodeExecutionStatus(phase=move.phase, reason=move.reason.value)
-    return _record(asked, status)
+    return _record(submission, status)
 
 
-def finished(asked: Asked, happened: Happened) -> CodeExecution:
+def finished(submission: Submission, progress: Progress) -> CodeExecution:
     """The record of an execution that has ended; one without a last block was cancelled before."""
-    end = happened.last
+    end = progress.last
     move = advance(Phase.RUNNING, end.event) if end else advance(Phase.PENDING, Event.CANCEL)
     status = CodeExecutionStatus(
         phase=move.phase,
         reason=move.reason.value,
-        message=_how_it_ended(end, asked.spec),
+        message=_how_it_ended(end, submission.spec),
         exit_code=exit_code(end.event, end.exit_code) if end else None,
-        started_at=happened.blocks[0].started_at if happened.blocks else None,
-        blocks=tuple(happened.blocks),
+        started_at=progress.blocks[0].started_at if progress.blocks else None,
+        blocks=tuple(progress.blocks),
         layers=LAYERS if end else (),
-        artifacts=happened.artifacts,
-        artifacts_omitted=happened.artifacts_omitted,
-        stdout=happened.output.status("stdout"),
-        stderr=happened.output.status("stderr"),
+        artifacts=progress.artifacts,
+        artifacts_omitted=progress.artifacts_omitted,
+        stdout=progress.output.status("stdout"),
+        stderr=progress.output.status("stderr"),
     )
-    return _record(asked, status)
+    return _record(submission, status)
 
 
-def denied(asked: Asked, message: str) -> CodeExecution:
+def denied(submission: Submission, message: str) -> CodeExecution:
     """The record of an execution that the policy does not allow."""
     status = CodeExecutionStatus(phase=Phase.DENIED, reason=Reason.POLICY_VIOLATION.value, message=message)
-    return _record(asked, status)
+    return _record(submission, status)
 
 
-def _record(asked: Asked, status: CodeExecutionStatus) -> CodeExecution:
-    known = status.model_copy(update={"code_digest": asked.spec.code_digest, "code_findings": asked.findings})
-    return CodeExecution(metadata=ObjectMeta(name=asked.name, uid=asked.name), spec=asked.spec, status=known)
+def _record(submission: Submission, status: CodeExecutionStatus) -> CodeExecution:
+    known = status.model_copy(update={"code_digest": submission.spec.code_digest, "code_findings": submission.findings})
+    return CodeExecution(
+        metadata=ObjectMeta(name=submission.name, uid=submission.name), spec=submission.spec, status=known
+    )
 
 
 def unknown_here(language: str, program: str, known: Sequence[str]) -> str:

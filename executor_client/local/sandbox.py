@@ -36,10 +36,21 @@ from executor_client.exceptions import FileTransferError, LocalRunNotApproved, L
 from executor_client.local.approval import LocalApproval, demand_approval, signs_of_production
 from executor_client.local.audit import LocalAuditLog
 from executor_client.local.plan import Machine, check_endpoint, plan
-from executor_client.local.record import Asked, BlockEnd, Happened, Output, begun, denied, finished, lost, unknown_here
+from executor_client.local.record import (
+    BlockEnd,
+    Output,
+    Progress,
+    Submission,
+    begun,
+    denied,
+    finished,
+    lost,
+    unknown_here,
+)
 from executor_client.local.supervised import Stop, run_block
 from executor_client.local.system_calls import ARCHITECTURES
 from executor_client.local.workspace import Workspace, delete
+from executor_client.model.arguments import several
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile
 from executor_client.model.code_reading import read_code
 from executor_client.model.results import NOTHING, Contents, ExecutionResult, OutputChunk, result_of
@@ -113,7 +124,7 @@ class LocalSandbox:
 
     Raises:
         AuditLogUnavailable: audit_log can't be written.
-        ValueError: an endpoint is none.
+        ValueError: an endpoint is none, or endpoints is one string.
         LocalSandboxUnavailable: this machine can't confine code.
         LocalRunNotApproved: this is production, and there is no approval that holds.
     """
@@ -126,7 +137,7 @@ class LocalSandbox:
         approval: LocalApproval | None = None,
         audit_log: str | Path | None = None,
     ) -> None:
-        self._endpoints = tuple(map(check_endpoint, endpoints))
+        self._endpoints = tuple(map(check_endpoint, several("endpoints", endpoints)))
         _demand_platform()
         demand_approval(os.environ, approval, _now())
         self.policy: Final = policy
@@ -144,48 +155,51 @@ class LocalSandbox:
         forks.finalize(self, self._thread.shutdown, wait=False)
 
     async def stop(self, last: Callable[[], None], only: Sequence[Stop] | None = None) -> None:
-        """Kill all that runs and waits, or only this, and do something in the thread when it has ended."""
+        """Kill all that runs and waits, or only this, and do something in the thread when it has ended.
+
+        It is done also if the caller does not wait for it.
+        """
         for stop in tuple(self._stops) if only is None else only:
             stop.set()
-        await asyncio.wrap_future(self._thread.submit(last))
+        await asyncio.shield(asyncio.wrap_future(self._thread.submit(last)))
 
     def unknown(self, language: str, program: str = "") -> str:
         """The message for a language that this machine doesn't run."""
         return unknown_here(language, program, [name for name in LANGUAGES if _command(name, self._machine)[0]])
 
     @contextmanager
-    def admitted(self, spec: CodeExecutionSpec) -> Iterator[tuple[Asked, Span]]:
+    def admitted(self, spec: CodeExecutionSpec) -> Iterator[tuple[Submission, Span]]:
         """Inside is a call that may run on this machine, in its span.
 
         Raises:
             LocalRunNotApproved: this is production, and there is no approval that holds.
         """
-        asked = Asked(f"local-{secrets.token_hex(6)}", spec)
+        submission = Submission(f"local-{secrets.token_hex(6)}", spec)
         with telemetry.execution_span() as span:
-            telemetry.describe_request(span, namespace=None, name=asked.name, spec=spec)
+            telemetry.describe_request(span, namespace=None, name=submission.name, spec=spec)
             try:
                 demand_approval(os.environ, self._approval, _now())
             except LocalRunNotApproved as error:
-                self._tell_the_end(Phase.PENDING, denied(asked, str(error)))
+                self._tell_the_end(Phase.PENDING, denied(submission, str(error)))
                 raise
             if approver := self._approver():
                 span.set_attribute("codeexec.approval.approver", approver)
-            yield asked, span
+            yield submission, span
 
-    async def execute(self, asked: Asked, work: Work, cancelled: asyncio.Event) -> Ran:
+    async def execute(self, submission: Submission, work: Work, cancelled: asyncio.Event) -> Ran:
         """Do some work in turn, if the policy allows it.
 
         Raises:
             AuditLogUnavailable: the start can't be written down; nothing was run.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
-        refusal, findings = await asyncio.to_thread(self._judge, asked.spec, work)
-        asked = replace(asked, findings=findings)
+        refusal, findings = await asyncio.to_thread(self._judge, submission.spec, work)
+        submission = replace(submission, findings=findings)
         if refusal:
-            ran = Ran(denied(asked, refusal))
+            ran = Ran(denied(submission, refusal))
             self._tell_the_end(Phase.PENDING, ran.record)
             return ran
-        return await self._in_turn(asked, work, cancelled)
+        return await self._in_turn(submission, work, cancelled)
 
     def _approver(self) -> str:
         """Who lets code run here although this is production; empty if it isn't."""
@@ -202,22 +216,22 @@ class LocalSandbox:
         asks = f"{_NOBODY}: {verdict.message}" if verdict.decision is Decision.NEEDS_APPROVAL else verdict.message
         return "" if verdict.allowed else asks, find(spec, policy_for(spec, policy).code_rules, reading)
 
-    async def _in_turn(self, asked: Asked, work: Work, cancelled: asyncio.Event) -> Ran:
+    async def _in_turn(self, submission: Submission, work: Work, cancelled: asyncio.Event) -> Ran:
         """Do some work in the thread, when its turn has come; it may be cancelled before."""
         stop = Stop()
         for stops in (self._stops, work.stops):
             stops.add(stop)
-        future = self._thread.submit(self._run, asked, work, stop)
+        future = self._thread.submit(self._run, submission, work, stop)
         canceller = asyncio.create_task(_stop_when(cancelled, stop, future))
         waiting = asyncio.wrap_future(future)
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if future.cancelled():
-                return self._never_ran(asked)
+                return self._never_ran(submission)
             stop.set()
             if future.cancel():  # its turn has not come, so there is nothing to wait for
-                self._never_ran(asked)
+                self._never_ran(submission)
             else:
                 await asyncio.wait([waiting])
             raise
@@ -227,23 +241,23 @@ class LocalSandbox:
                 stops.discard(stop)
             future.add_done_callback(lambda _: stop.close())
 
-    def _run(self, asked: Asked, work: Work, stop: Stop) -> Ran:
+    def _run(self, submission: Submission, work: Work, stop: Stop) -> Ran:
         """Run an execution; in the sandbox's thread."""
         if stop.is_set:
-            return self._never_ran(asked)
+            return self._never_ran(submission)
         work.begin()
         if self.audit:
-            self.audit.tell(Phase.PENDING, begun(asked, _now(), self._approver()))
+            self.audit.tell(Phase.PENDING, begun(submission, _now(), self._approver()))
         try:
-            ran = self._run_blocks(asked, work, stop)
+            ran = self._run_blocks(submission, work, stop)
         except BaseException:
-            self._tell_the_end(Phase.RUNNING, lost(asked))
+            self._tell_the_end(Phase.RUNNING, lost(submission))
             raise
         self._tell_the_end(Phase.RUNNING, ran.record)
         return ran
 
-    def _never_ran(self, asked: Asked) -> Ran:
-        ran = Ran(finished(asked, Happened(Output(asked.spec.limits.output_bytes))))
+    def _never_ran(self, submission: Submission) -> Ran:
+        ran = Ran(finished(submission, Progress(Output(submission.spec.limits.output_bytes))))
         self._tell_the_end(Phase.PENDING, ran.record)
         return ran
 
@@ -251,34 +265,34 @@ class LocalSandbox:
         if self.audit:
             self.audit.tell_the_end(before, record)
 
-    def _run_blocks(self, asked: Asked, work: Work, stop: Stop) -> Ran:
-        spec, happened = asked.spec, Happened(Output(asked.spec.limits.output_bytes, work.tell))
+    def _run_blocks(self, submission: Submission, work: Work, stop: Stop) -> Ran:
+        spec, progress = submission.spec, Progress(Output(submission.spec.limits.output_bytes, work.tell))
         scratch = work.open()
         if not work.prepare(scratch, stop):
-            return Ran(finished(asked, happened))
+            return Ran(finished(submission, progress))
         workspace = scratch.workspace
         for file in work.files:
             put(workspace, file.path, file.content)
         before = workspace.survey()
         for block in work.blocks:
             put(workspace, block.file, block.content)
-            totals, started_at = dict(happened.output.totals), _now()
-            end = self.run_one(workspace, block, spec, happened.output, stop)
-            happened.note(end, started_at, totals)
+            totals, started_at = dict(progress.output.totals), _now()
+            end = self.run_one(workspace, block, spec, progress.output, stop)
+            progress.note(end, started_at, totals)
             if end.event is not Event.EXITED_ZERO:
                 break
         if not work.blocks:
-            happened.last = BlockEnd(Event.EXITED_ZERO, 0)
+            progress.last = BlockEnd(Event.EXITED_ZERO, 0)
         sources = frozenset(block.file for block in work.blocks)
         if work.only_fetched:
-            happened.artifacts, happened.artifacts_omitted, files = workspace.selected(before, sources, spec.artifacts)
+            progress.artifacts, progress.artifacts_omitted, files = workspace.selected(before, sources, spec.artifacts)
         else:
-            happened.artifacts, happened.artifacts_omitted, files = workspace.changed(before, sources)
+            progress.artifacts, progress.artifacts_omitted, files = workspace.changed(before, sources)
         code_file = str(workspace.files / work.blocks[0].file) if work.blocks else None
-        output = happened.output.contents()
-        fetched = {artifact_key(i): files[one.path] for i, one in enumerate(happened.artifacts) if one.fetched}
+        output = progress.output.contents()
+        fetched = {artifact_key(i): files[one.path] for i, one in enumerate(progress.artifacts) if one.fetched}
         contents = replace(output, values={**output.values, **fetched})
-        return Ran(finished(asked, happened), contents, files, code_file, scratch)
+        return Ran(finished(submission, progress), contents, files, code_file, scratch)
 
     def run_one(
         self, workspace: Workspace, block: PreparedBlock, spec: CodeExecutionSpec, output: Output, stop: Stop

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from codeexec_api import ArtifactRequest, ArtifactStatus
 from codeexec_api.digests import sha256_hex
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
+from executor_client.model.selection import fitting, place, selected
 from executor_client.workspace.work_dir import write_inside
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Workspace:
         """
         after = self.survey()
         names = sorted(_changed(before, after, sources))
-        artifacts, contents = self._look_at(names[:MAX_ARTIFACTS], after, frozenset(names))
+        artifacts, contents = self._look_at(names[:MAX_ARTIFACTS], after, _fitting(names[:MAX_ARTIFACTS], after, ["*"]))
         unfetched = tuple(one.model_copy(update={"fetched": False}) for one in artifacts)
         return unfetched, after.omitted + len(names[MAX_ARTIFACTS:]), contents
 
@@ -113,28 +113,33 @@ class Workspace:
     ) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
         """As `changed`, but the files that a request lists, and the content of those that it fetches."""
         after = self.survey()
-        fetched = [name for name in after.stamps if any(name == one or fnmatchcase(name, one) for one in request.fetch)]
+        fetched = [name for name in sorted(after.stamps) if selected(name, request.fetch)]
+        fetched.sort(key=lambda name: place(name, request.fetch))
         listed = {"None": [], "Changed": _changed(before, after, sources), "All": list(after.stamps)}[request.list]
-        names = [*sorted(fetched), *sorted(set(listed) - set(fetched))]
-        artifacts, contents = self._look_at(sorted(names[:MAX_ARTIFACTS]), after, frozenset(fetched))
+        names = [*fetched, *sorted(set(listed) - set(fetched))]
+        sent = _fitting(fetched[:MAX_ARTIFACTS], after, request.fetch)
+        artifacts, contents = self._look_at(sorted(names[:MAX_ARTIFACTS]), after, sent)
         return artifacts, after.omitted + len(names[MAX_ARTIFACTS:]), contents
 
     def _look_at(
-        self, names: Sequence[str], survey: Survey, fetched: frozenset[str]
+        self, names: Sequence[str], survey: Survey, sent: frozenset[str]
     ) -> tuple[tuple[ArtifactStatus, ...], dict[str, bytes]]:
-        artifacts, contents, room = [], {}, MAX_FETCH_BYTES
+        artifacts, contents = [], {}
         for name in names:
             size = survey.stamps[name][2]
-            content = self.read(name) if size <= (room if name in fetched else MAX_FETCH_BYTES) else None
-            if content is None or len(content) > (room if name in fetched else MAX_FETCH_BYTES):
+            content = self.read(name) if size <= MAX_FETCH_BYTES else None
+            if content is None or len(content) > MAX_FETCH_BYTES:
                 artifacts.append(ArtifactStatus(path=name, size_bytes=size))
                 continue
-            if name in fetched:
-                room -= len(content)
+            if fetched := name in sent and len(content) <= size:
                 contents[name] = content
             digest = sha256_hex(content)
-            artifacts.append(ArtifactStatus(path=name, size_bytes=len(content), sha256=digest, fetched=name in fetched))
+            artifacts.append(ArtifactStatus(path=name, size_bytes=len(content), sha256=digest, fetched=fetched))
         return tuple(artifacts), contents
+
+
+def _fitting(names: Sequence[str], survey: Survey, fetch: Sequence[str]) -> frozenset[str]:
+    return fitting({name: survey.stamps[name][2] for name in names}, fetch, MAX_FETCH_BYTES)
 
 
 def _changed(before: Survey, after: Survey, sources: frozenset[str]) -> list[str]:

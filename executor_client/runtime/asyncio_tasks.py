@@ -56,20 +56,13 @@ async def together(*work: Awaitable[Any]) -> list[Any]:
     return outcomes
 
 
-async def created_or_undone(creation: Coroutine[Any, Any, T], undo: Callable[[], Awaitable[object]]) -> T:
-    """What a creation returns. A caller that goes away meanwhile leaves nothing behind that nobody waits for."""
-    creating = asyncio.create_task(creation)
-    try:
-        return await asyncio.shield(creating)
-    except asyncio.CancelledError:
-        await asyncio.shield(_undone(creating, undo))
-        raise
-
-
-async def _undone(creating: asyncio.Task[Any], undo: Callable[[], Awaitable[object]]) -> None:
-    with suppress(Exception):  # whatever it is: what the caller hears of is the cancellation
-        await creating
-        await undo()
+async def completed(work: Coroutine[Any, Any, T]) -> T:
+    """What the work returns. Whoever cancels the caller does not cancel the work, and the caller waits on."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    return task.result()
 
 
 async def reminded(items: AsyncGenerator[T, None], seconds: float) -> AsyncGenerator[T | None, None]:

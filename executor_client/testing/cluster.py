@@ -147,5 +147,5 @@ class FakeCluster:
 
 def _unscripted(block: FakeBlock) -> FakeOutcome:
     first = block.code.strip().split("\n")[0][:80]
-    text = f"FakeCluster was not told what this {block.language} block does; pass run= or call answers(): {first}\n"
+    text = f"FakeCluster has no outcome for this {block.language} block; pass run= or call answers(): {first}\n"
     return FakeOutcome(stderr=text, exit_code=1)

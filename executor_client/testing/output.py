@@ -1,9 +1,8 @@
 """What an execution gives out: the streams, the files, and the ConfigMaps and the log in which a client finds them."""
 
 import codecs
-import fnmatch
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from codeexec_api.digests import sha256_hex
 from codeexec_api.names import ORDER_KEY, artifact_key
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES, MAX_INLINE_BYTES
+from executor_client.model.selection import fitting, place, selected
 from executor_client.testing.outcomes import StreamName, Workspace
 
 STREAMS: Final[tuple[StreamName, StreamName]] = ("stdout", "stderr")
@@ -135,18 +135,20 @@ def collect(workspace: Workspace, request: ArtifactRequest) -> Collected:
     if request.list == "None" and not request.fetch:
         return Collected()
     usable = [path for path in workspace if _usable(path)]
-    wanted = [path for path in usable if _matches(path, request.fetch)]
+    wanted = sorted(
+        (path for path in usable if selected(path, request.fetch)), key=lambda one: place(one, request.fetch)
+    )
     listed = {"None": [], "Changed": [path for path in usable if path in workspace.changed], "All": usable}
     rest = [path for path in listed[request.list] if path not in wanted]
     named = sorted([*wanted, *rest][:MAX_ARTIFACTS])
-    room_to_send = MAX_FETCH_BYTES if request.fetch else 0
-    room_to_hash = _MAX_HASHED_BYTES - room_to_send
+    sizes = {path: len(workspace[path]) for path in named if path in wanted}
+    to_send = fitting(sizes, request.fetch, MAX_FETCH_BYTES)
+    room_to_hash = _MAX_HASHED_BYTES - (MAX_FETCH_BYTES if request.fetch else 0)
     artifacts, contents = [], {}
     for index, path in enumerate(named):
         content, size = workspace[path], len(workspace[path])
-        if sent := path in wanted and size <= room_to_send:
+        if sent := path in to_send:
             contents[index] = content
-            room_to_send -= size
         hashed = sent or (size <= MAX_FETCH_BYTES and size <= room_to_hash)
         if hashed and not sent:
             room_to_hash -= size
@@ -154,10 +156,6 @@ def collect(workspace: Workspace, request: ArtifactRequest) -> Collected:
         artifacts.append(ArtifactStatus(path=path, size_bytes=size, sha256=digest, fetched=sent))
     omitted = len(workspace) - len(usable) + len(wanted) + len(rest) - len(named)
     return Collected(tuple(artifacts), omitted, contents)
-
-
-def _matches(path: str, patterns: Sequence[str]) -> bool:
-    return any(path == pattern or fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _usable(path: str) -> bool:

@@ -72,6 +72,7 @@ def moved(
         else:
             missing = ConditionType.ACCEPTED if waits or not status.conditions else ConditionType.STARTED
             conditions = set_condition(conditions, result(missing, holds=False))
+        conditions = set_condition(conditions, said.succeeded(move.phase, why, now, generation))
     changes = {
         "phase": move.phase,
         "reason": why,

@@ -1,10 +1,9 @@
 """The client's way to the fake: what `ClusterTransport` promises, with the refusals of the API server."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
-from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
@@ -24,6 +23,8 @@ from executor_client.exceptions import ClusterUnreachable, CodeExecError, Invali
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.store import Growing, Record
 from executor_client.transport.protocol import ClusterTransport
+
+T = TypeVar("T")
 
 _SESSION_GRACE_SECONDS: Final = 0.1
 """How long a session may come after its first execution, in true seconds; clients create both at once."""
@@ -51,6 +52,10 @@ class FakeTransport(ClusterTransport):
     async def close(self) -> None:
         self._closed = True
         self._simulation.wake()
+
+    @override
+    async def patiently(self, ask: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
+        return await ask()
 
     @override
     async def whoami(self) -> str:
@@ -136,14 +141,13 @@ class FakeTransport(ClusterTransport):
         return self._simulation.state.outputs[name]
 
     @override
-    async def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    async def follow_log(self, pod_name: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
         log = self._simulation.state.logs.get(pod_name)
         if log is None:
             return
         with suppress(CodeExecError):  # a log that can't be read is an end and no error
-            async for written, line in log.read(0, self._check):
-                if since is None or written >= since:
-                    yield line
+            async for _, line in log.read(0, self._check):  # the fake's clock is not that of the caller
+                yield line
 
     @override
     async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:

@@ -2,7 +2,8 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Callable, Mapping
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, Final, Self, TypeVar
@@ -42,7 +43,7 @@ from executor_client.exceptions import (
     NotPermitted,
     OutputUnavailable,
 )
-from executor_client.runtime.asyncio_tasks import together
+from executor_client.runtime.asyncio_tasks import completed, together
 from executor_client.transport.creation import past_quota_races
 from executor_client.transport.kube_api import CORE, KubeApi
 from executor_client.transport.log_lines import lines_of
@@ -54,6 +55,7 @@ from executor_client.transport.watch import Watcher
 
 _LEASES: Final = "/apis/coordination.k8s.io/v1"
 _Object = TypeVar("_Object", CodeExecution, CodeSession)
+T = TypeVar("T")
 
 
 class Transport(ClusterTransport):
@@ -78,9 +80,11 @@ class Transport(ClusterTransport):
 
     @override
     async def close(self) -> None:
-        self._api.closed = True  # no watch is opened again
-        await self._shared_watch.close()
-        await self._api.close()
+        self._api.retries.close()  # no watch is opened again
+        try:
+            await self._shared_watch.close()
+        finally:
+            await self._api.close()
 
     async def renew_lease(self, name: str, seconds: int, now: datetime) -> None:
         """Say that this client is there, in a Lease that is created if it is missing.
@@ -124,10 +128,13 @@ class Transport(ClusterTransport):
         try:
             # The first call of a connection asks for all of them: at the same time.
             _, me, key = await together(
-                self._shared_watch.expect(name), self.whoami(), self._payloads.key_for(spec, payload)
+                self.patiently(lambda: self._shared_watch.expect(name)),
+                self.patiently(self.whoami),
+                self.patiently(lambda: self._payloads.key_for(spec, payload)),
             )
             spec = spec.model_copy(update={"requested_by": me})
-            return await self._create(name, self._payloads.sealed(name, spec, payload, key), payload)
+            # From here on it may be there, so that whoever goes away has to know: no cancellation breaks it off.
+            return await completed(self._create(name, self._payloads.sealed(name, spec, payload, key), payload))
         except BaseException:
             self._shared_watch.forget(name)
             raise
@@ -182,10 +189,14 @@ class Transport(ClusterTransport):
             return CodeExecution.read(await self._api.create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec))
         except (InvalidExecution, NotInstalled, NotPermitted):
             raise
-        except CodeExecError:  # it may be there all the same, and nobody would wait for it
+        except (CodeExecError, asyncio.CancelledError):  # it may be there all the same, and nobody would wait for it
             with suppress(CodeExecError):
                 await self.cancel(name)
             raise
+
+    @override
+    async def patiently(self, ask: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
+        return await self._api.retries.patiently(ask, seconds)
 
     @override
     async def get(self, name: str) -> CodeExecution:
@@ -217,7 +228,7 @@ class Transport(ClusterTransport):
                     yield latest
             # Deleted, or somebody has taken its label away: a watch of its own tells which.
             try:
-                latest = await self.get(execution.metadata.name)
+                latest = await self.patiently(lambda: self.get(execution.metadata.name))
             except NotFound:
                 return
             yield latest
@@ -242,10 +253,10 @@ class Transport(ClusterTransport):
         return {key: base64.b64decode(value) for key, value in found.get("binaryData", {}).items()}
 
     @override
-    async def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    async def follow_log(self, pod_name: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
         query = {"container": SANDBOX_CONTAINER, "follow": "true"}
-        if since:  # the generated method has only sinceSeconds, which depends on when the request arrives
-            query["sinceTime"] = since.isoformat().replace("+00:00", "Z")
+        if last_seconds is not None:  # and no sinceTime, which the kubelet compares with the clock of its node
+            query["sinceSeconds"] = str(math.ceil(last_seconds))
         path = self._api.path(CORE, "pods", pod_name, "log")
         with suppress(aiohttp.ClientError, OSError, TimeoutError, CodeExecError):
             response = await self._api.stream(path, query)
@@ -259,8 +270,16 @@ class Transport(ClusterTransport):
 
     @override
     async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
-        spec = spec.model_copy(update={"requested_by": await self.whoami()})
-        return CodeSession.read(await self._api.create_object(SESSION_KIND, SESSION_PLURAL, name, spec))
+        spec = spec.model_copy(update={"requested_by": await self.patiently(self.whoami)})
+        return CodeSession.read(await completed(self._create_session(name, spec)))
+
+    async def _create_session(self, name: str, spec: CodeSessionSpec) -> Any:
+        try:
+            return await self._api.create_object(SESSION_KIND, SESSION_PLURAL, name, spec)
+        except asyncio.CancelledError:  # the event loop ends
+            with suppress(CodeExecError):
+                await self.end_session(name)
+            raise
 
     @override
     async def get_session(self, name: str) -> CodeSession:

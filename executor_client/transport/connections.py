@@ -19,7 +19,7 @@ REQUEST_SECONDS: Final = 15
 """How long a request may take that says nothing else, and until an answer begins that comes piece by piece."""
 _KEEP_SECONDS: Final = 50
 """How long a connection is kept that nobody uses: less than API servers (90) and most load balancers (60) do."""
-_CLOSED: Final = "the client was closed"
+CLOSED: Final = "the client was closed"
 
 
 class _Connection(ResponseHandler):
@@ -33,6 +33,12 @@ class _Connection(ResponseHandler):
 
     def close(self) -> None:
         self.abort()
+
+    def abort(self) -> None:
+        answer = self._payload
+        super().abort()
+        if answer is not None and not answer.is_eof():  # aiohttp lets go of it, and who reads it would wait for ever
+            answer.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
 
 
 class Connector(aiohttp.TCPConnector):
@@ -101,7 +107,7 @@ class Connections(RESTClientObject):
             shown = {"authorization": identity.authorization} if identity and identity.authorization else {}
             sent = {**(headers or {}), **shown}
             if self._closed:  # also while the identity was renewed
-                raise ClusterUnreachable(_CLOSED)
+                raise ClusterUnreachable(CLOSED)
             try:
                 async with asyncio.timeout(seconds):  # with what a Retry-After says
                     answer: RESTResponse = await super(Connections, self).request(  # type: ignore[no-untyped-call]
@@ -109,7 +115,7 @@ class Connections(RESTClientObject):
                     )
             except RuntimeError:
                 if self._closed:  # while the request waited for its turn
-                    raise ClusterUnreachable(_CLOSED) from None
+                    raise ClusterUnreachable(CLOSED) from None
                 raise
             except TimeoutError:
                 raise TimeoutError(f"within {seconds:g} s") from None
@@ -129,9 +135,11 @@ class Connections(RESTClientObject):
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True
-        await super().close()
-        if self._former:
-            await self._former.close()
+        try:
+            await super().close()
+        finally:
+            if self._former:
+                await self._former.close()
 
     def _use(self, identity: Identity) -> None:
         self.ssl_context = tls_context(self.configuration, identity)

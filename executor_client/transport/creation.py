@@ -8,12 +8,8 @@ from typing import Any, Final
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
-PASSING: Final = (429, 500, 502, 503, 504)
-"""What is answered while the API server, a load balancer before it, or a CRD that is being replaced is not ready."""
-OUTAGE_SECONDS: Final = 30
-"""How long the API server may be away while an execution is waited for, or created."""
-_AGAIN_SECONDS: Final = (0.5, 1.0, 2.0)
-"""Before each further try to create something."""
+from executor_client.transport import outage
+
 _RACE_SECONDS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Before each further try at most; in all much less than the operator waits for a payload."""
 
@@ -36,13 +32,18 @@ async def past_quota_races(create: Callable[[], Awaitable[Any]]) -> Any:
     return await create()
 
 
-async def created_once(create: Callable[[], Awaitable[Any]], find: Callable[[bool], Awaitable[Any]]) -> Any:
+async def created_once(
+    create: Callable[[], Awaitable[Any]], find: Callable[[bool], Awaitable[Any]], retries: outage.Retries
+) -> Any:
     """What `create` returns. It is called again where its answer may have been lost: the name is the caller's own.
+
+    That goes on for OUTAGE_SECONDS, with longer and longer pauses.
 
     Args:
         create: makes an object of this name.
         find: returns the object if it is there and the caller's own, and None otherwise. Is told whether the API
             server has said that there is one of this name.
+        retries: of the connection; when that is closed, nothing is tried again.
 
     Raises:
         ApiException: it was refused, or whether it was made can't be found out.
@@ -50,18 +51,19 @@ async def created_once(create: Callable[[], Awaitable[Any]], find: Callable[[boo
         OSError: the same.
     """
     clock = asyncio.get_running_loop().time
-    last, lost = clock() + OUTAGE_SECONDS, False
-    for pause in (*_AGAIN_SECONDS, 0):
+    last, lost, pauses = clock() + outage.OUTAGE_SECONDS, False, outage.pauses()
+    while True:
         try:
             return await past_quota_races(create)
         except (ApiException, aiohttp.ClientError, OSError) as error:
             status = error.status if isinstance(error, ApiException) else None
             is_there = lost and status == 409
-            if status and status not in PASSING and not is_there:
+            if status and status not in outage.PASSING and not is_there:
                 raise
             lost = lost or status != 429
-            if is_there or not pause or clock() >= last:
+            left = last - clock()
+            if is_there or left <= 0 or retries.closed:
                 if found := await find(is_there):
                     return found
                 raise
-        await asyncio.sleep(pause)
+        await retries.pause(min(next(pauses), left))

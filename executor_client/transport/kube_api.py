@@ -26,6 +26,7 @@ from executor_client.transport.connections import Connections
 from executor_client.transport.creation import created_once
 from executor_client.transport.credentials import Credentials, Identity
 from executor_client.transport.kube_config import find
+from executor_client.transport.outage import Retries
 
 _PAGE: Final = 50
 """Objects a page of a list: each may hold half a megabyte of output."""
@@ -45,7 +46,7 @@ class KubeApi:
         self.host = configuration.host
         self.client = client.ApiClient(configuration)
         self.client.rest_client = Connections(configuration, credentials)
-        self.closed = False
+        self.retries: Final = Retries()
         self.id: Final = secrets.token_hex(8)
         """Labels what this connection creates."""
         self._credentials = credentials
@@ -67,7 +68,7 @@ class KubeApi:
 
     async def close(self) -> None:
         """Close all connections. What is waited for is an error from then on."""
-        self.closed = True
+        self.retries.close()
         await self.client.close()
         await asyncio.sleep(0)  # what was dropped is closed in the next turn of the loop, which may be its last
 
@@ -111,6 +112,7 @@ class KubeApi:
                 # Strict: what an older cluster doesn't know is refused, where it would be dropped in silence.
                 lambda: self.request("POST", self.path(OURS, plural), {"fieldValidation": "Strict"}, body),
                 find,
+                self.retries,
             )
 
     async def get_object(self, kind: str, plural: str, name: str) -> Any:
@@ -242,7 +244,9 @@ class KubeApi:
             header_params={"Accept": accept, "Content-Type": content},
             body=body,
         )
-        return await self.client.call_api(*serialized, _request_timeout=limits)
+        answer = await self.client.call_api(*serialized, _request_timeout=limits)
+        self.retries.answered = True
+        return answer
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:

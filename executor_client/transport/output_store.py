@@ -47,8 +47,8 @@ class OutputStore:
         name = execution.metadata.name
         if not self._url:
             raise OutputUnavailable(
-                f"the output of execution {name} is in the output store {told!r}, and this client has none: if that is "
-                f"the store of your platform, set {STORE_VARIABLE}, or output_store of ClusterRef, to this URL"
+                f"the output of execution {name} is in the output store {told!r}, but this client has no output store. "
+                f"If your platform uses that store, set {STORE_VARIABLE}, or output_store of ClusterRef, to this URL"
             )
         try:
             path = object_path(execution.metadata.namespace, execution.metadata.uid, parts[part])

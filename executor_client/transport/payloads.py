@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from kubernetes.aio.client.exceptions import ApiException
@@ -17,7 +19,7 @@ from codeexec_api.names import (
     payload_name,
 )
 from codeexec_api.sealing import is_sealable, seal
-from executor_client.exceptions import CodeExecError
+from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.model.blocks import split_payload
 from executor_client.runtime.asyncio_tasks import Shared, together
 from executor_client.transport.creation import created_once
@@ -25,6 +27,8 @@ from executor_client.transport.kube_api import CORE, KubeApi
 
 _KEY_SECONDS: Final = 60
 """After which the cluster is asked again which key counts; it keeps each for a day after that."""
+_KEPT_SECONDS: Final = 43_200
+"""How long a key counts without an answer of the API server: half of that day, so that the operator has the rest."""
 _PARTS_AT_ONCE: Final = 4
 """How many Secrets of a payload are created at the same time."""
 
@@ -60,11 +64,18 @@ class Payloads:
     async def sealing_key(self) -> Mapping[str, str] | None:
         """The operator's public key, not older than a minute; None where there is none, or it may not be read.
 
+        Where the API server does not answer, the last key counts for some hours.
+
         Raises:
-            ClusterUnreachable: the API server does not answer.
+            ClusterUnreachable: the API server does not answer, and there is no such key.
         """
-        if self._key_read_at is None or asyncio.get_running_loop().time() - self._key_read_at > _KEY_SECONDS:
-            await self._asking_for_key()
+        age = math.inf if self._key_read_at is None else asyncio.get_running_loop().time() - self._key_read_at
+        if age > _KEY_SECONDS:
+            try:
+                await self._asking_for_key()
+            except ClusterUnreachable:
+                if self._key is None or age > _KEPT_SECONDS:
+                    raise
         return self._key
 
     async def _ask_for_key(self) -> None:
@@ -105,7 +116,8 @@ class Payloads:
 
             async with at_once:
                 with self._api.errors("create the payload Secret"):
-                    await created_once(lambda: self._api.request("POST", secrets, body=secret), find)
+                    post = partial(self._api.request, "POST", secrets, body=secret)
+                    await created_once(post, find, self._api.retries)
 
         ref = spec.payload_ref
         await together(*(create(part, data) for part, data in enumerate(split_payload(payload, ref.parts))))

@@ -1,8 +1,7 @@
 """What a client needs of a cluster: the real one in `cluster`, and one in memory in `executor_client.testing`."""
 
-from collections.abc import AsyncGenerator, Mapping
-from datetime import datetime
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from codeexec_api import (
     CodeExecution,
@@ -14,6 +13,8 @@ from codeexec_api import (
     ExecutionPolicy,
     Phase,
 )
+
+T = TypeVar("T")
 
 
 class ClusterTransport(Protocol):
@@ -31,11 +32,16 @@ class ClusterTransport(Protocol):
     async def close(self) -> None:
         """Close all connections."""
 
+    async def patiently(self, ask: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
+        """What `ask` returns; see `transport.outage.Retries`. Without it a method fails at the first failure."""
+
     async def whoami(self) -> str:
         """Name by which the cluster knows who this connection belongs to."""
 
     async def create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
         """Create a CodeExecution, and its payload in `spec.payload_ref.parts` Secrets.
+
+        A cancellation counts only as long as nothing was sent; then it is not obeyed.
 
         Args:
             name: of the CodeExecution; `spec.payload_ref` names the Secrets.
@@ -66,10 +72,14 @@ class ClusterTransport(Protocol):
     async def read_output(self, execution: CodeExecution, part: int) -> Mapping[str, bytes]:
         """One part of the output of a finished execution; `OutputUnavailable` if it is gone."""
 
-    def follow_log(self, pod_name: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    def follow_log(self, pod_name: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
         """Lines of the log of a sandbox pod as they come, without their ends, until its container ends.
 
         A log that can't be read, or no longer, is an end and no error: what is missing stands in the record.
+
+        Args:
+            pod_name: of the pod.
+            last_seconds: how long ago the first line came, by the clock of the node; None: the log from its beginning.
         """
 
     async def get_policy(self) -> ExecutionPolicy | None:
@@ -85,7 +95,7 @@ class ClusterTransport(Protocol):
         """Take an ExecutionApproval back."""
 
     async def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
-        """Create a CodeSession."""
+        """Create a CodeSession. A cancellation counts as in `create`."""
 
     async def get_session(self, name: str) -> CodeSession:
         """The CodeSession of this name; `NotFound` if there is none."""

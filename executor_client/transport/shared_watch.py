@@ -7,8 +7,9 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from codeexec_api import CodeExecution
-from executor_client.exceptions import CodeExecError
+from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.runtime import asyncio_tasks
+from executor_client.transport.connections import CLOSED
 
 _IDLE_SECONDS: Final = 60
 """How long the watch is kept up while nothing is waited for."""
@@ -132,7 +133,7 @@ class SharedWatch:
         ]
 
     async def _run(self, version: str) -> None:
-        error = CodeExecError("the connection was closed")
+        error: CodeExecError = ClusterUnreachable(CLOSED)
         try:
             async with aclosing(self._events(version, self._open)) as events:
                 async for kind, raw in events:

@@ -11,72 +11,20 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeSession
 from executor_client.exceptions import ClusterUnreachable, CodeExecError, NotFound
-from executor_client.transport import connections
 from executor_client.transport.api_errors import translate
-from executor_client.transport.creation import OUTAGE_SECONDS, PASSING
+from executor_client.transport.connections import CLOSED
 from executor_client.transport.kube_api import OURS, KubeApi
+from executor_client.transport.outage import Outage
 
 _WATCH_SECONDS: Final = 240
 _SILENT_SECONDS: Final = 90
 """After which a watch that says nothing counts as broken: bookmarks come every minute."""
-_RECONNECT_SECONDS: Final = 0.5
-_LONGEST_PAUSE_SECONDS: Final = 8
-"""Before a watch is opened again if those before it gave nothing at all."""
-_REFUSAL_SECONDS: Final = 5
-"""How long it may refuse a watch: one that has just started doesn't know all rights yet."""
 
 _Object = TypeVar("_Object", CodeExecution, CodeSession)
 
 SEEN: Final = "SEEN"
 GONE: Final = "GONE"
 """Beside the changes that a watch tells of."""
-
-
-class Outage:
-    """How long watches have been failing, and whether there is hope.
-
-    Args:
-        clock: seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._opened_at = self._since = clock()
-        self._pause = _RECONNECT_SECONDS
-        self._of_no_use = False
-        self.answered = self.said = False
-        """True if the API server has accepted the watch; True if the watch has said something."""
-
-    def opens(self) -> None:
-        """A watch is about to be opened."""
-        self._opened_at, self.answered, self.said, self._of_no_use = self._clock(), False, False, False
-
-    def ended(self) -> bool:
-        """The watch has ended in order, and from now on it is missing. True if it was of no use at all."""
-        self._since = self._clock()
-        self._of_no_use = self._short and not self.said
-        return self._of_no_use
-
-    def passes(self, error: Exception) -> bool:
-        """True if the watch is to be opened again after this error."""
-        if self.answered and not self._short:  # it was open for a while, so this is another outage
-            self._since = self._clock()
-        cause = error.__cause__ or error  # what is listed or looked at, instead of watched, fails in our words
-        lasting = (
-            cause.status not in PASSING
-            if isinstance(cause, ApiException)
-            else not isinstance(error, ClusterUnreachable)
-        )
-        return self._clock() - self._since <= (_REFUSAL_SECONDS if lasting else OUTAGE_SECONDS)
-
-    def pause(self) -> float:
-        """Seconds until the next one is opened: more and more as long as they are of no use."""
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS) if self._of_no_use else _RECONNECT_SECONDS
-        return self._pause if self._short else 0
-
-    @property
-    def _short(self) -> bool:
-        return self._clock() - self._opened_at < connections.REQUEST_SECONDS
 
 
 class Watcher:
@@ -148,11 +96,13 @@ class Watcher:
             except (ApiException, CodeExecError) as error:
                 too_old = isinstance(error, ApiException) and error.status == 410
                 missed = missed or too_old
-                if self._api.closed or not (outage.passes(error) or too_old):
+                if self._api.retries.closed:
+                    raise ClusterUnreachable(CLOSED) from None
+                if not (outage.passes(error) or too_old):
                     if isinstance(error, ApiException):
                         raise translate(f"watch the {kind}", self._api.namespace, error) from error
                     raise
-            await asyncio.sleep(outage.pause())
+            await self._api.retries.pause(outage.pause())
 
     async def _watch_once(
         self, kind: str, plural: str, version: str, selector: Mapping[str, str], outage: Outage

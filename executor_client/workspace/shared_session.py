@@ -62,6 +62,7 @@ class SharedSession:
         self._current: OpenSession | None = None
         self._note = ""
         self._ends = 0
+        self._calls: set[asyncio.Future[None]] = set()
 
     async def run(self, call: Callable[[OpenSession], Awaitable[T]]) -> T:
         """Run a call in the session. If it has ended before, the call is run in a new one.
@@ -72,6 +73,15 @@ class SharedSession:
             SessionEnded: `end` was called before anything was run, or sessions don't live long enough for that.
             CodeExecError: whatever the call raises, or why there can be no session.
         """
+        over = asyncio.get_running_loop().create_future()
+        self._calls.add(over)
+        try:
+            return await self._run(call)
+        finally:
+            self._calls.discard(over)
+            over.set_result(None)
+
+    async def _run(self, call: Callable[[OpenSession], Awaitable[T]]) -> T:
         attempts, ends = 0, self._ends
         while True:
             attempts += 1
@@ -87,7 +97,7 @@ class SharedSession:
                 await self._drop_if_over(opened)
                 raise
             except SessionEnded:
-                await self._lose(opened)
+                await self._drop_ended(opened)
                 if attempts >= _SESSIONS_A_CALL:
                     raise
             except BaseException:
@@ -105,8 +115,11 @@ class SharedSession:
             dropped, self._current = self._current, None
             return dropped
 
-    async def end(self) -> None:
+    async def end(self, *, calls_seconds: float = 0) -> None:
         """End the session, if there is one; the next call gets a new one. Calls that wait for their turn don't run.
+
+        Args:
+            calls_seconds: how long to wait until the calls of this event loop have heard of it.
 
         Raises:
             CodeExecError: it could not be ended; it is forgotten all the same, and ends by its limits.
@@ -117,6 +130,9 @@ class SharedSession:
         opened = self.drop()
         if opened and await _is_created(opened):
             await opened.session.end()
+        loop = asyncio.get_running_loop()
+        if calls_seconds and (calls := [one for one in tuple(self._calls) if one.get_loop() is loop]):
+            await asyncio.wait(calls, timeout=calls_seconds)
 
     def take_note(self) -> str:
         """What the next output has to begin with; empty if no workspace was lost since the last one."""
@@ -165,7 +181,7 @@ class SharedSession:
             if (await opened.session.record()).status.phase.terminal:
                 self.drop(opened)
 
-    async def _lose(self, opened: OpenSession) -> None:
+    async def _drop_ended(self, opened: OpenSession) -> None:
         """Forget a session that is over, and remember to say so where that means that files are gone.
 
         One that has only come later than the operator waits for it is kept.

@@ -43,7 +43,7 @@ def refusal(root: Path, name: str) -> str:
         folder = root / (root / name).parent.resolve().relative_to(root)
     led_to = folder.relative_to(root)
     if part := acted_on(name) or acted_on(f"{led_to.as_posix()}/x"):
-        return f"programs act unasked on what is named {part!r}"
+        return f"programs act on the name {part!r} by themselves"
     for one in (root, *(root / way for way in led_to.parents), folder):
         for marker, owner in _OWNERS.items():
             if os.path.lexists(one / marker):

@@ -1,0 +1,27 @@
+"""Which files of a workspace a call fetches, and which of them first. Pure.
+
+The runner has the same rules: `report_artifacts` in `operator/sandbox/workspace.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+
+def place(path: str, fetch: Sequence[str]) -> int:
+    """Index of the first entry that selects a file: its path, or a pattern. If none does, the number of entries."""
+    return next((i for i, one in enumerate(fetch) if path == one or fnmatchcase(path, one)), len(fetch))
+
+
+def selected(path: str, fetch: Sequence[str]) -> bool:
+    """True if an entry selects the file."""
+    return place(path, fetch) < len(fetch)
+
+
+def fitting(sizes: Mapping[str, int], fetch: Sequence[str], room: int) -> frozenset[str]:
+    """The files that fit into so many bytes together. Those of earlier entries come first, and then those by path."""
+    chosen = []
+    for path in sorted(sizes, key=lambda path: (place(path, fetch), path)):
+        if sizes[path] <= room:
+            chosen.append(path)
+            room -= sizes[path]
+    return frozenset(chosen)
