@@ -26,6 +26,8 @@ PIPS_INDEX = index="$$($(BIN)/pip config list | sed -n "s/^[^=]*\.index-url='\(.
   if [[ -n "$$index" ]]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi
 # For a make of its own that does several things at a time, within the limit of who called us with -j.
 BESIDE = $(if $(findstring --jobserver,$(MAKEFLAGS)),,-j4)
+# One target after the other, also if one fails.
+EACH = status=0; for part in $(1); do $(RUN) $(MAKE) $(2) $$part || status=1; done; exit $$status
 # pytest on a tier; its times and results stay in .codeexec/reports.
 TIER = $(RUN) $(BIN)/pytest tests/$(1) --junit-xml $(STATE)/reports/$(subst /,-,$(1))$(2).xml
 # The same, and which lines the tier runs stays in .codeexec/coverage.
@@ -143,17 +145,25 @@ demo: deploy ## Bring everything up and let an AutoGen agent run code in hardene
 	echo "--- the metrics, at http://localhost:8082/metrics while this runs ---"
 	echo "kubectl port-forward -n $(NAMESPACE) service/codeexec-operator-metrics 8082"
 
+# The last lines of a log name what was skipped and what failed, whichever tier it was in.
+CHECKED := unit api packages
+TESTED := $(CHECKED) component e2e-scan e2e e2e-release
+FORGET = rm -f $(patsubst %,$(STATE)/reports/%.xml,$(1))
+FAILED = $(BIN)/python tests/support/failed.py $(1)
+
 test: venv ## Run all tests but make sbom's: what needs no cluster beside what does
-	@$(RUN) $(MAKE) $(BESIDE) beside-with-cluster beside-without-cluster
-	$(RUN) $(MAKE) covered COVERED="unit api component --adapters 85"
+	@status=0; $(call FORGET,$(TESTED))
+	$(RUN) $(MAKE) $(BESIDE) beside-with-cluster beside-without-cluster || status=1
+	$(RUN) $(MAKE) covered COVERED="unit api component --adapters 85" || status=1
+	$(call FAILED,$(TESTED)) || status=1
+	exit $$status
 
 with-cluster:
 	@$(RUN) $(MAKE) later-deploy $(SCANNER)/.installed chromium
-	$(RUN) $(MAKE) DEPLOYED=yes scan
-	$(RUN) $(MAKE) DEPLOYED=yes e2e
+	$(call EACH,scan e2e,DEPLOYED=yes)
 
 without-cluster:
-	@for part in check component; do $(RUN) $(MAKE) later-$$part; done
+	@$(call EACH,later-check later-component)
 
 # Each line says whose it is.
 beside-%:
@@ -165,8 +175,11 @@ later-%:
 	@$(RUN) nice -n 10 $(MAKE) $*
 
 check: venv ## Lint, types, import contracts, prose, unit and API tier, packages: all that needs no cluster
-	@$(RUN) $(MAKE) $(BESIDE) lint packages
-	for part in prose unit api covered; do $(RUN) $(MAKE) $$part; done
+	@status=0; $(call FORGET,$(CHECKED))
+	$(RUN) $(MAKE) $(BESIDE) lint packages || status=1
+	for part in prose unit api covered; do $(RUN) $(MAKE) $$part || status=1; done
+	$(call FAILED,$(CHECKED)) || status=1
+	exit $$status
 
 # Which lines the tiers that ran have run.
 COVERED ?= unit api
@@ -220,9 +233,7 @@ component: venv control-plane ## The component tier: the operator on a control p
 	$(call MEASURED,component) -n $(COMPONENT_WORKERS) --dist loadfile --no-loadscope-reorder
 
 e2e: $(DEPLOY) ## The end-to-end tier: proves that NetworkPolicy is enforced, then runs code in pods
-	@status=0
-	for part in e2e-side-by-side e2e-alone; do $(RUN) $(MAKE) DEPLOYED=yes $$part || status=1; done
-	exit $$status
+	@$(call EACH,e2e-side-by-side e2e-alone,DEPLOYED=yes)
 
 e2e-side-by-side: $(DEPLOY) chromium
 	@echo "checking that the cluster enforces NetworkPolicy"

@@ -3,7 +3,14 @@
 from hypothesis import HealthCheck, Phase, settings
 
 # They cost the tiers that don't use them nothing.
-pytest_plugins = ["diagnostics", "cluster_fixtures", "release_fixtures", "conformance.plugin", "parity.plugin"]
+pytest_plugins = [
+    "diagnostics",
+    "patient",
+    "cluster_fixtures",
+    "release_fixtures",
+    "conformance.plugin",
+    "parity.plugin",
+]
 
 # The same examples on every run, and no deadline: a busy machine is not a bug.
 settings.register_profile("codeexec", deadline=None, derandomize=True, max_examples=60)

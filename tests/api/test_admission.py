@@ -12,8 +12,8 @@ OWNER = {"apiVersion": "v1", "kind": "Secret", "name": "gone", "uid": "00000000-
 TRICKS = {
     "an owner that takes the record with it": {"ownerReferences": [OWNER]},
     "a finalizer that nobody removes": {"finalizers": ["example.com/for-ever"]},
-    "annotations that leave no room for the result": {"annotations": {"filler": "<" * 40_000}},
-    "annotations of four-byte characters": {"annotations": {"filler": FACE * 10_000}},
+    "annotations that the operator would have to list": {"annotations": {"filler": "<" * 4_100}},
+    "annotations of four-byte characters": {"annotations": {"filler": FACE * 1_030}},
     "many labels": {"labels": {f"example.com/label-{number}": "x" for number in range(40)}},
     "a managed field with a megabyte of name": managed({"f:spec": {"f:" + "x" * 1_000_000: {}}}),
     "a managed field of four-byte characters": managed({"f:spec": {"f:" + FACE * 5_000: {}}}),

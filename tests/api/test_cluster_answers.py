@@ -130,6 +130,7 @@ def silent(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch):
     plane.programs["kube-apiserver"].resume()
 
 
+@pytest.mark.suspect
 async def test_an_answer_that_does_not_come_is_a_timeout(stage: Stage, silent):
     meta = stage.execution.metadata
     for call in (

@@ -47,3 +47,18 @@ def test_executions_show_who_holds_which_pod(admin):
     row = shown(admin, "codeexecutions", name, "-o", "wide")
     expected = {"REQUESTED-BY": admin.me, "SESSION": "work-1", "STARTED": "10d", "POD": HELD["podName"]}
     assert {**row, **expected} == row
+
+
+def test_pools_show_how_many_pods_are_ready(admin):
+    name = a_name("pool")
+    kind = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "SandboxPool"}
+    admin.create({**kind, "metadata": {"name": name, "namespace": SANDBOX}, "spec": {"replicas": 3}})
+    ready = {"type": "Ready", "status": "True", "reason": "PoolReady", "message": ""}
+    ready["lastTransitionTime"] = HELD["startedAt"]
+    counted = {"replicas": 3, "readyReplicas": 2, "claimedReplicas": 1, "queued": 4, "conditions": [ready]}
+    admin.patch("sandboxpool", name, {"status": counted}, subresource="status")
+    row = shown(admin, "sandboxpools", name)
+    assert row.pop("AGE")
+    assert list(row.items()) == [
+        *[("NAME", name), ("REPLICAS", "3"), ("READY", "2"), ("IN-USE", "1"), ("QUEUED", "4"), ("REASON", "PoolReady")]
+    ]

@@ -26,7 +26,15 @@ def admin():
 def test_passes(admin):
     admin.submit("of-the-one-that-passes", "print(1)")
 
-def test_fails(admin):
+class Place:
+    admin, namespaces = Admin(os.environ["KUBECONFIG"]), ()
+
+@pytest.fixture
+def several():
+    return 1, Place()
+
+def test_fails(GIVEN):
+    admin = Place.admin
     admin.submit("of-the-one-that-fails", "print(1)")
     patch = {"status": {"phase": "Failed", "reason": "Tested", "message": "the reason why"}}
     admin.patch("cex", "of-the-one-that-fails", patch, subresource="status")
@@ -34,18 +42,19 @@ def test_fails(admin):
 """
 
 
-def test_a_failing_test_brings_its_records(admin: Admin, tmp_path: Path):
-    (tmp_path / "test_it.py").write_text(FAILS)
+@pytest.mark.parametrize("given", ["admin", "several"], ids=["an administrator", "a stage among others"])
+def test_a_failing_test_brings_its_records(admin: Admin, tmp_path: Path, given: str):
+    (tmp_path / "test_it.py").write_text(FAILS.replace("GIVEN", given).replace("of-the-one", f"{given}-of-the-one"))
     command = [sys.executable, "-m", "pytest", "-p", "diagnostics", "--rootdir", str(tmp_path), str(tmp_path)]
     path = {"PYTHONPATH": str(ROOT / "tests" / "support")}
     done = subprocess.run(command, env=os.environ | path, capture_output=True, text=True)
     section = done.stdout.split("cluster: records since the test began")
     assert len(section) == 2, done.stdout
-    assert "CodeExecution of-the-one-that-fails:" in section[1]
+    assert f"CodeExecution {given}-of-the-one-that-fails:" in section[1]
     assert '"message": "the reason why"' in section[1]
     assert "1 failed, 1 passed" in done.stdout
-    for name in ("of-the-one-that-passes", "of-the-one-that-fails"):
-        admin.delete("cex", name)
+    for name in ("passes", "fails"):
+        admin.delete("cex", f"{given}-of-the-one-that-{name}")
 
 
 def told(admin: Admin, began: float, failure: str = "") -> dict[str, str]:
@@ -54,7 +63,13 @@ def told(admin: Admin, began: float, failure: str = "") -> dict[str, str]:
 
 
 @pytest.fixture
-def pod(admin: Admin):
+def began() -> int:
+    """Before anything is made; Kubernetes tells whole seconds."""
+    return int(time.time())
+
+
+@pytest.fixture
+def pod(admin: Admin, began: int):
     """One that nothing runs: there is no node."""
     name = a_name("pending")
     spec = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "none"}]}
@@ -64,7 +79,7 @@ def pod(admin: Admin):
     admin.delete("pod", name, "default")
 
 
-def test_pods_and_events_are_told(admin, pod):
+def test_pods_and_events_are_told(admin, began, pod):
     name = a_name("told")
     admin.submit(name, "print(1)")
     record = admin.execution(name)
@@ -73,7 +88,7 @@ def test_pods_and_events_are_told(admin, pod):
     event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": SANDBOX}}
     about |= {"name": name, "namespace": SANDBOX}
     admin.create({**event, "involvedObject": about, "reason": "Told", "message": "so it was", "lastTimestamp": now})
-    found = told(admin, int(time.time()) - 1)
+    found = told(admin, began)
     assert f"Told CodeExecution/{name}: so it was" in found["events"]
     assert f"default: Pod {pod}: " in found["pods"]
     assert '"phase": "Pending"' in found["pods"]

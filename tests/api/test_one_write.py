@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cluster_tools import SANDBOX, Admin, Object, a_name, a_session, an_execution
 from largest import LARGEST_REQUEST, managed, the_largest_request
+from stored_records import copy_record
 
 BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
 FLAGS = {"codeexecution": "cancelled", "codesession": "ended"}
@@ -146,6 +147,13 @@ def test_a_decision_is_written_once(admin, agent, approver):
         approver.try_patch("executionapproval", meta["name"], change)
         versions.add(_version(admin, "executionapproval", meta["name"]))
     assert len(versions) == 2, "as it was made, and revoked"
+
+
+async def test_what_was_stored_under_an_older_bound_of_annotations_can_still_be_cancelled(plane, admin, agent, make):
+    name, copy = make("codeexecution"), a_name("annotated")
+    await copy_record(plane, SANDBOX, name, {copy: {"annotations": {"a": "<" * 30_000}}})
+    assert _refusal(agent, "codeexecution", copy, {"spec": {"cancelled": True}}) == ""
+    assert admin.get("codeexecution", copy)["spec"]["cancelled"]
 
 
 def test_the_garbage_collector_finishes_a_deletion(admin, make):

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import Phase, SandboxPoolSpec
 from codeexec_api.names import EXECUTION_PLURAL
+from codeexec_api.v1alpha1.policy import ExecutionPolicyStatus
 from codeexec_operator.adapters import api_server
 from codeexec_operator.adapters.api_server import NETWORK_ERRORS, ApiServer, Resource
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.leadership import LeaseRecord
+from codeexec_operator.handlers import watching
 
 OBJECT = {"metadata": {"name": "run-1", "namespace": SANDBOX}}
 CREATE_POD = Match("create", "pods")
@@ -38,6 +41,7 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "ready": lambda cluster: cluster.ready(SANDBOX),
     "get_execution": lambda cluster: cluster.get_execution(SANDBOX, "run-1"),
     "get_session": lambda cluster: cluster.get_session(SANDBOX, "one"),
+    "find_record": lambda cluster: cluster.find_record(EXECUTION_PLURAL, SANDBOX, "run-1"),
     "get_policy": lambda cluster: cluster.get_policy(SANDBOX),
     "list_columns": lambda cluster: anext(cluster.list_columns(EXECUTION_PLURAL, SANDBOX)),
     "delete_record": lambda cluster: cluster.delete_record(an_execution()),
@@ -46,6 +50,9 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "find_pool": lambda cluster: cluster.find_pool(SANDBOX, "default"),
     "list_approvals": lambda cluster: cluster.list_approvals(SANDBOX, "run-1"),
     "write_status": lambda cluster: cluster.write_status(an_execution(), an_execution().status),
+    "write_policy_status": lambda cluster: cluster.write_policy_status(
+        an_execution().metadata, ExecutionPolicyStatus()
+    ),
     "get_payload": lambda cluster: cluster.get_payload(SANDBOX, "run-1", 1),
     "watch_payloads": lambda cluster: anext(cluster.watch_payloads(SANDBOX)),
     "delete_payload": lambda cluster: cluster.delete_payload(SANDBOX, "run-1", "uid"),
@@ -81,6 +88,8 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "list_pod_metadata": lambda cluster: cluster.list_pod_metadata(SANDBOX),
     "list_network_policies": lambda cluster: cluster.list_network_policies(SANDBOX),
 }
+BY_PHASE = {"in_phase": None, "pods_in_use": None, "list_unfinished": 100, "keys_of_unfinished": 100}
+"""Lists of the few records of a phase among many that are over, and the least that a page of them may hold."""
 ALIKE = {
     "publish_code": "create_pod",
     "withdraw_code": "delete_payload",
@@ -96,6 +105,13 @@ def proxy(kubeconfig_of) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of this cluster take the time that a busy machine needs for many of them."""
+    monkeypatch.setattr(api_server, "ANSWER_SECONDS", 100)
+    monkeypatch.setattr(api_server, "CONNECT_SECONDS", 100)
+
+
+@pytest.fixture
 async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
     configuration = client.Configuration()
     path = proxy.write_kubeconfig(tmp_path / "kubeconfig")
@@ -106,7 +122,7 @@ async def cluster(proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def test_all_requests_are_tried_here() -> None:
-    ask_nothing = {"connect", "close", "ask_first", "measure_writes", "place", "files"}
+    ask_nothing = {"connect", "close", "ask_first", "measure_writes", "place", "files", "date"}
     public = {name for name in dir(Cluster) if not name.startswith("_")} - ask_nothing
     assert public == REQUESTS.keys() | ALIKE.keys()
 
@@ -204,7 +220,9 @@ def test_a_name_can_lead_to_no_other_path() -> None:
     assert path == f"/api/v1/namespaces/{SANDBOX}/pods/..%2Fsecrets%3Fwatch%3D1/attach"
 
 
-async def test_any_number_of_watches_leaves_requests_their_connections(proxy: FaultProxy, cluster: Cluster) -> None:
+async def test_any_number_of_watches_leaves_requests_their_connections(
+    unhurried: None, proxy: FaultProxy, cluster: Cluster
+) -> None:
     watches = [asyncio.create_task(anext(cluster.watch_payloads(SANDBOX))) for _ in range(WATCHES)]
     opened = lambda: proxy.open_streams(Match("watch", "secrets")) == WATCHES  # noqa: E731
     await asyncio.to_thread(wait_for, "the watches to be open", opened)
@@ -215,7 +233,7 @@ async def test_any_number_of_watches_leaves_requests_their_connections(proxy: Fa
 
 
 async def test_a_namespace_whose_requests_are_not_answered_holds_up_no_other(
-    proxy: FaultProxy, cluster: Cluster
+    unhurried: None, proxy: FaultProxy, cluster: Cluster
 ) -> None:
     of_flood = Match("get", EXECUTION_PLURAL, where=lambda call: call.name.startswith("flood-"))
     with proxy.fault(of_flood, Stall()):
@@ -230,7 +248,27 @@ async def test_a_namespace_whose_requests_are_not_answered_holds_up_no_other(
         await asyncio.gather(*flood, return_exceptions=True)
 
 
+@pytest.mark.parametrize("name", BY_PHASE)
+async def test_lists_by_phase_are_not_cut_into_small_pages(proxy: FaultProxy, cluster: Cluster, name: str) -> None:
+    """Kubernetes 1.32 and 1.33 look for the second page among all records in etcd: with many, longer than 15 s."""
+    by_phase = Match("list", where=lambda call: "status.phase" in call.query.get("fieldSelector", ""))
+    before = len(proxy.seen(by_phase))
+    request = REQUESTS[name](cluster)
+    with suppress(StopAsyncIteration):
+        await request
+    seen = [one.call for one in proxy.seen(by_phase)[before:]]
+    assert seen, "control: it selects by phase"
+    least = BY_PHASE[name]
+    for call in seen:
+        limit = call.query.get("limit")
+        assert limit is None if least is None else int(limit) >= least
+
+
+def test_kopf_lists_as_many_at_a_time() -> None:
+    assert watching.settings().watching.chunk_size == BY_PHASE["keys_of_unfinished"]
+
+
 def test_the_kernel_notices_a_peer_that_is_gone_without_a_word() -> None:
-    with api_server._socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ())) as made:
+    with api_server.keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ())) as made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

@@ -15,10 +15,7 @@ where none answers, and that is said.
 import asyncio
 import json
 import os
-import platform
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,29 +23,38 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from autogen_core.code_executor import CodeExecutor
-from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
 from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 from kubernetes.aio import client, config
 
-from codeexec_operator.core.starts import STARTS_PER_NODE
 from executor_client import CodeExecutionClient, KubernetesCodeExecutor, Limits, Request, SourceBlock, prepare
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from cluster_tools import ROOT, image
-from contenders import CODE, bare_attach_and_exec, bare_pod, calls, closed_network, concurrent_calls, docker_run
+from cluster_tools import ROOT
+from contenders import (
+    CODE,
+    autogen_in_docker,
+    bare_attach_and_exec,
+    bare_pod,
+    calls,
+    closed_network,
+    concurrent_calls,
+    docker_run,
+    executors_of_callers,
+)
 from density import density, text
+from facts import commit, docker_version, machine, versions
 from first import first_call, first_command, first_command_of_docker
 from history import entry, said, wins_and_losses
 from load import Burst, Sustained, bursts, sustained
-from measuring import WARM_UP, in_turn, measure, one_after_the_other
+from measuring import WARM_UP, each_its_own, in_turn, measure, one_after_the_other
 from output import delays_here, delays_of_docker, prints_much
 from page import kept
 from phases import DatedClient, Way, phases
+from resets import resets
 from stage import Pool, a_namespace, pods_used_again, without_the_default_pool
 from tables import Table, table
 
@@ -62,11 +68,11 @@ TTI_RUNS = int(os.environ.get("TTI_RUNS", "20"))
 """ComputeSDK makes 100."""
 LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "30"))
 LOAD_ROUNDS = 2
-CALLERS = STARTS_PER_NODE
-"""As many as the operator starts pods for at the same time, on the one node that this machine is."""
+CALLERS = 4
+"""The same in each run, so that runs can be compared."""
 
 SMALL = Limits(cpu="250m", memory="96Mi")
-"""Of sessions and of pods in a pool: the node has room for a pod of the default size besides."""
+"""Limits of sessions and of pods in a pool, apart from those of the default size: no pool serves both."""
 DEFAULT = Limits()
 """What users get who choose nothing."""
 ONE_CPU = Limits(cpu="1")
@@ -76,7 +82,8 @@ NO_POOL = Limits(cpu="499m")
 KERNEL = Limits(cpu="498m")
 """The same, for a pool of its own."""
 UNDER_LOAD = Limits(cpu="200m", memory="96Mi")
-"""The node has room for five of these; with less CPU a pod spends most of its start being throttled."""
+"""Limits of many pods at once: all of four busy ones together leave most of two cores to the control plane. With less
+CPU a pod spends most of its start being throttled."""
 
 SESSION = "codeexec: later call of a session"
 SESSION_DEFAULT = "codeexec: the same, with the default limits"
@@ -93,6 +100,7 @@ POOL = "codeexec: a pod from a pool for each call"
 REUSED = "codeexec: a pod from a pool, used again (podReuse)"
 TWICE = f"codeexec: {2 * BURST} at once, {BURST} pods ready"
 REUSED_TWICE = f"codeexec: {2 * BURST} at once, {BURST} pods ready, used again (podReuse)"
+RESET = "codeexec: until the pod is shown to be clean"
 COLD = "codeexec: a new pod for each call"
 LIVE = "codeexec: on_output"
 GVISOR = "gvisor"
@@ -100,6 +108,7 @@ ATTACH = "bare pod that runs, by its attached stdin"
 EXEC = "bare pod that runs, by exec"
 BARE = "bare pod, same hardening, create to done"
 DOCKER = "AutoGen's Docker executor"
+DOCKERS = "AutoGen's Docker executors, one for each caller"
 LOCAL = "AutoGen's Local executor"
 DOCKER_RUN = "docker run --rm, same hardening"
 
@@ -163,7 +172,7 @@ async def first_calls(stage: Stage) -> list[Table]:
     """Each run starts from nothing. The pool is the one that the chart makes: one pod of the default limits."""
 
     def theirs() -> CodeExecutor:
-        return DockerCommandLineCodeExecutor(image=image(), timeout=60, work_dir=stage.folder)
+        return autogen_in_docker(stage.folder)
 
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(Pool(stage.api, 1, DEFAULT))
@@ -230,8 +239,11 @@ async def under_load(stage: Stage) -> list[Table]:
         async def both_full() -> None:
             await asyncio.gather(pool.full(), default_pool.full())
 
-        peers = {name: concurrent_calls(one) for name, one in stage.docker.items()}
+        peers = {}
         if stage.docker:
+            own = await stack.enter_async_context(executors_of_callers(stage.folder, 2 * BURST))
+            peers[DOCKERS] = each_its_own([concurrent_calls(one) for one in own])
+            peers[DOCKER] = concurrent_calls(stage.docker[DOCKER])
             network = await stack.enter_async_context(closed_network())
             peers[DOCKER_RUN] = docker_run(UNDER_LOAD, network)
         # What Kubernetes by itself reaches on this machine, with a pod for each call.
@@ -248,9 +260,11 @@ async def under_load(stage: Stage) -> list[Table]:
         loops = {name: Sustained(call) for name, call in {**ours_too, **peers}.items()}
         load: dict[str, Any] = {"callers": CALLERS, "seconds": LOAD_SECONDS, "head_start": BURST, "rounds": LOAD_ROUNDS}
         await sustained(loops, before=both_full, **load)
+        begun = datetime.now(UTC)
         async with pods_used_again(stage.api):
             await bursts(again := {REUSED_TWICE: Burst(pooled, 2 * BURST)}, BURST_ROUNDS, both_full)
             await sustained(loops_again := {REUSED: Sustained(pooled)}, before=both_full, **load)
+        cleaned = await resets(stage.api, "bench", begun)
         waves |= again
         loops |= loops_again
     walls = {name: {"wall_s": statistics.median(one.walls)} for name, one in waves.items()}
@@ -267,9 +281,10 @@ async def under_load(stage: Stage) -> list[Table]:
             "sustained",
             f"each call of {CALLERS} callers, for {LOAD_SECONDS:.0f} s",
             {name: one.seconds for name, one in loops.items()},
-            {"ours / this": POOL, "default limits / this": POOL_DEFAULT},
+            {"ours / this": POOL, "default limits / this": POOL_DEFAULT, "used again / this": REUSED},
             rates,
         ),
+        *([table("resets", "cleaning a pod between two executions", {RESET: cleaned})] if len(cleaned) > 1 else []),
     ]
 
 
@@ -304,49 +319,10 @@ async def a_stage() -> AsyncIterator[Stage]:
         await stack.enter_async_context(without_the_default_pool(stage.api))
         stage.local[LOCAL] = LocalCommandLineCodeExecutor(timeout=60, work_dir=folder)
         if docker_version():
-            executor = DockerCommandLineCodeExecutor(image=image(), timeout=60, work_dir=folder)
-            stage.docker[DOCKER] = await stack.enter_async_context(executor)
+            stage.docker[DOCKER] = await stack.enter_async_context(autogen_in_docker(folder))
         else:
             print("no Docker daemon answers: its peers are left out", file=sys.stderr)
         yield stage
-
-
-def docker_version() -> str:
-    """Of the Docker daemon; empty if none answers."""
-    if shutil.which("docker") is None:
-        return ""
-    done = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-async def machine(api: client.ApiClient) -> str:
-    """What all of it ran on."""
-    cpu = Path("/proc/cpuinfo")
-    models = [line.split(": ")[1] for line in cpu.read_text().splitlines() if line.startswith("model name")]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    nodes: list[Any] = (await client.CoreV1Api(api).list_node()).items
-    info = nodes[0].status.node_info
-    return ", ".join(
-        [
-            f"{os.cpu_count()} cores" + (f" ({models[0]})" if models else ""),
-            f"{memory:.0f} GiB",
-            f"{platform.system()} {platform.release()}",
-            f"Python {platform.python_version()}",
-            f"Kubernetes {info.kubelet_version} with {info.container_runtime_version.replace('://', ' ')}",
-            f"Docker {docker_version() or 'none'}",
-        ]
-    )
-
-
-def commit() -> str:
-    """What is measured; with a mark if it was changed."""
-    done = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
-def versions() -> dict[str, str]:
-    """Of codeexec and of what it is compared with."""
-    return {name: version(name) for name in ("codeexec", "autogen-core", "autogen-ext")}
 
 
 def print_all(tables: list[Table], facts: Mapping[str, Any]) -> None:

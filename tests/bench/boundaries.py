@@ -17,9 +17,10 @@ from kubernetes.aio import client, config
 from executor_client import KubernetesCodeExecutor, Limits
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from bench import GVISOR, has_gvisor, machine
+from bench import GVISOR, has_gvisor
 from cluster_tools import ROOT
 from contenders import CODE
+from facts import machine
 from measuring import WARM_UP, Contender, measure
 from page import as_markdown, write_between
 from stage import without_the_default_pool
@@ -27,7 +28,7 @@ from tables import Row, milliseconds
 
 RUNS = int(os.environ.get("RUNS", "12"))
 SMALL = Limits(cpu="250m", memory="96Mi")
-"""The node has room for a session of each runtime and a new pod."""
+"""Limits of each pod that is timed."""
 NEW, LATER = "new pod for each call", "later call of a session"
 IN_A_SESSION = {
     LATER: CODE,

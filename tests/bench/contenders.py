@@ -2,14 +2,16 @@
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count, repeat
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
+from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
 from cluster_tools import image
 from kubernetes.aio import client
 from kubernetes.aio.stream import WsApiClient
@@ -48,6 +50,26 @@ def _calls(executor: CodeExecutor, codes: Iterator[str]) -> Contender:
         assert (result.exit_code, result.output) == (0, "1\n"), result
 
     return call
+
+
+def autogen_in_docker(folder: Path) -> DockerCommandLineCodeExecutor:
+    """AutoGen's Docker executor, which is not started yet."""
+    return DockerCommandLineCodeExecutor(image=image(), timeout=60, work_dir=folder)
+
+
+@asynccontextmanager
+async def executors_of_callers(folder: Path, count: int) -> AsyncIterator[Sequence[CodeExecutor]]:
+    """So many of them that run, each with a folder of its own. They end one after the other, see `closed_network`."""
+    found = [autogen_in_docker(folder / f"caller-{number}") for number in range(count)]
+    try:
+        for one in found:
+            await one.start()
+        yield found
+    finally:
+        for one in found:
+            # AutoGen's shell hears no SIGTERM, so that each stop would take ten seconds.
+            await output_of("docker", "rm", "--force", one.container_name)
+            await one.stop()
 
 
 def bare_pod(core: client.CoreV1Api, limits: Limits) -> Contender:

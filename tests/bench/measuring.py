@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -21,6 +21,20 @@ async def timed(call: Contender) -> float:
     start = time.perf_counter()
     await call()
     return time.perf_counter() - start
+
+
+def each_its_own(calls: Sequence[Contender]) -> Contender:
+    """A call that makes one of these that nobody else makes at the same time. There are as many as callers."""
+    idle = list(calls)
+
+    async def call() -> None:
+        mine = idle.pop()  # the one that was used last, so that few callers use few
+        try:
+            await mine()
+        finally:
+            idle.append(mine)
+
+    return call
 
 
 async def measure(

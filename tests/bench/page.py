@@ -52,6 +52,7 @@ def measured(facts: Mapping[str, Any], figure: str) -> str:
             "Callers that start the next call as soon as the previous one ends. Counting begins when the initially "
             "ready pods are used up:",
             _markdown(by_kind["sustained"]),
+            *_resets(by_kind),
             f"10 MB of output, half on each stream, {facts['output_runs']} runs; then the delay of one printed line:",
             _markdown(by_kind["output"]),
             _markdown(by_kind["lines"]),
@@ -60,6 +61,16 @@ def measured(facts: Mapping[str, Any], figure: str) -> str:
             *_verdicts(tables),
         ]
     )
+
+
+def _resets(by_kind: Mapping[str, Table]) -> list[str]:
+    if "resets" not in by_kind:
+        return []
+    return [
+        "What the runner takes to clean a pod that is used again, and to show that the pod is clean "
+        "(`status.podReset.milliseconds` of each record):",
+        _markdown(by_kind["resets"]),
+    ]
 
 
 def _start(facts: Mapping[str, Any], by_kind: Mapping[str, Table]) -> list[str]:

@@ -42,7 +42,7 @@ SETTLE_SECONDS = 30
 IDLE_SECONDS = 90
 POOLED = 20
 SMALL = Limits(cpu="50m", memory="64Mi")
-"""Of the pods that only stand there: the node has no room for so many that are larger."""
+"""Of the pods that only stand there: limits count towards the quota of the namespace."""
 PAUSE_SECONDS = 6
 """Between calls: the pool is full again by then, mostly."""
 WARM_UP = 2

@@ -74,7 +74,7 @@ async def pods_used_again(api: client.ApiClient) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def without_the_default_pool(api: client.ApiClient) -> AsyncIterator[None]:
-    """What is to be timed without a pool must not get a pod of that one, and the node has no room for its pods."""
+    """What is timed without a pool must not get a pod of that one, and its pods would start beside what is timed."""
     custom = client.CustomObjectsApi(api)
     where = (*_POOLS, "default")
 
@@ -151,14 +151,10 @@ async def until_phase(core: client.CoreV1Api, name: str, since: str, *phases: st
 
 @asynccontextmanager
 async def standing_pod(core: client.CoreV1Api, command: Sequence[str], limits: Limits) -> AsyncIterator[str]:
-    """The name of a bare pod that runs this command all the time, with stdin open.
-
-    It has the limits, but reserves less: the node has no room for it beside what else is measured.
-    """
+    """The name of a bare pod that runs this command all the time, with stdin open."""
     template = bare_template(command, limits)
     [container] = template["spec"]["containers"]
     container["stdin"] = True
-    container["resources"]["requests"] = {"cpu": "50m", "memory": limits.memory}
     name, since = await create_pod(core, template)
     try:
         await until_phase(core, name, since, "Running")

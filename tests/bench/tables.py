@@ -65,8 +65,8 @@ class Table:
     """Rows with the same columns."""
 
     kind: str
-    """The table's kind, for the page: `calls`, `phases`, `first`, `tti`, `burst`, `burst100`, `sustained`, `output`,
-    `lines`, `density`."""
+    """The table's kind, for the page: `calls`, `phases`, `first`, `tti`, `burst`, `burst100`, `sustained`, `resets`,
+    `output`, `lines`, `density`."""
     title: str
     rows: Sequence[Row]
 

@@ -56,7 +56,7 @@ YAML
   pod open '[sleep, infinity]'
   pod closed '[sleep, infinity]'
 } | k apply -f - >/dev/null
-k wait --for=condition=Ready pod --all --timeout=60s >/dev/null || {
+k wait --for=condition=Ready pod --all --timeout=300s >/dev/null || {
   k get events --field-selector type=Warning >&2
   die "the pods of the check do not start: the events above say why"
 }
@@ -69,10 +69,10 @@ targets=(
 )
 failures=0
 
-# expect POD RESULT WORDS: the probes in POD must all give RESULT.
+# expect POD RESULT WORDS SECONDS: the probes in POD must all give RESULT, each in so many seconds.
 expect() {
   local name result results
-  results=$(k exec -i "$1" -- python3 -I - "${targets[@]}" <"$HERE/probe.py")
+  results=$(k exec -i "$1" -- env PROBE_SECONDS="$4" python3 -I - "${targets[@]}" <"$HERE/probe.py")
   while read -r name result; do
     if [[ $result == "$2" ]]; then
       say "PASS  pod '$1' $3 $name"
@@ -83,8 +83,8 @@ expect() {
   done <<<"$results"
 }
 
-expect open answered "reaches"
-expect closed timeout "cannot reach"
+expect open answered "reaches" 60
+expect closed timeout "cannot reach" 3
 if ((failures > 0)); then
   die "$failures of the checks above failed: this cluster does not isolate pods, so no test on it means anything"
 fi

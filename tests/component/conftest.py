@@ -1,33 +1,29 @@
 """Fixtures of the component tier: a stage for each worker of pytest, and an operator that is well."""
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_tools import SANDBOX, Admin, a_name, wait_for
-from component_stage import LIMITS, Stage, in_thread
+from component_stage import LIMITS, STAGES, Stage, in_thread
+from diagnostics import BEGAN, given_to, noting_calls_of_clients
+from fault_proxy import Seen
 from operator_process import OperatorProcess
 
 from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The limit is for a test alone: the first of a worker also waits for its stage."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(120, func_only=True))
-
-
 _hurrying: list[OperatorProcess] = []
-"""The operator whose clock runs fast, in a module that has one."""
+"""The operators whose clock runs fast, or that keep pods for longer, in a module that has some."""
+IMPATIENCE = 150
+"""Seconds that a start may take where a test is about that: 15 s of this machine, whose pods start in less."""
 
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with Stage(tmp_path_factory.mktemp("stage")) as stage:
+    with noting_calls_of_clients(), Stage(tmp_path_factory.mktemp("stage")) as stage:
         yield stage
 
 
@@ -49,12 +45,35 @@ def operator(stage: Stage, _one_operator: OperatorProcess, request: pytest.Fixtu
     return _one_operator
 
 
+@pytest.fixture
+def nobody_leads(_one_operator: OperatorProcess) -> None:
+    """For a test that starts operators of its own."""
+    _one_operator.end()
+
+
 @pytest.fixture(scope="module")
 def fast(stage: Stage, _one_operator: OperatorProcess) -> Iterator[OperatorProcess]:
-    operator = stage.operator(clock="+11m x10")
+    yield from _fast(stage, _one_operator)
+
+
+@pytest.fixture(scope="module")
+def fast_and_impatient(stage: Stage, _one_operator: OperatorProcess) -> Iterator[OperatorProcess]:
+    yield from _fast(stage, _one_operator, timing={"start_timeout": IMPATIENCE})
+
+
+@pytest.fixture(scope="module")
+def keeping(stage: Stage, _one_operator: OperatorProcess) -> Iterator[OperatorProcess]:
+    timing = {"reuse_idle": 600, "reset_answer": 60, "reuse_run": 600}
+    yield from _fast(stage, _one_operator, clock=None, timing=timing)
+
+
+def _fast(
+    stage: Stage, usual: OperatorProcess, *, clock: str | None = "+11m x10", **options: Any
+) -> Iterator[OperatorProcess]:
+    operator = stage.operator(clock=clock, **options)
     _hurrying.append(operator)
     yield operator
-    if not _one_operator.running:
+    if not usual.running and not any(one.running for one in _hurrying if one is not operator):
         _end(stage, operator)
     _hurrying.remove(operator)
 
@@ -67,13 +86,38 @@ def _end(stage: Stage, fast: OperatorProcess) -> None:
 
 @pytest.fixture
 async def hurried(
-    _one_operator: OperatorProcess, fast: OperatorProcess, request: pytest.FixtureRequest
+    stage: Stage, _one_operator: OperatorProcess, fast: OperatorProcess, request: pytest.FixtureRequest
 ) -> OperatorProcess:
-    """The operator whose clock runs fast; the other one rests."""
-    if _one_operator.running:
-        await in_thread(_one_operator.stop)
+    """The operator whose clock runs fast; the others rest. Pods have as much time to start as the machine needs."""
+    return await in_thread(_alone, stage, _one_operator, fast, request)
+
+
+@pytest.fixture
+async def impatient(
+    stage: Stage, _one_operator: OperatorProcess, fast_and_impatient: OperatorProcess, request: pytest.FixtureRequest
+) -> OperatorProcess:
+    """The same, for tests of what becomes of pods that don't start, within IMPATIENCE."""
+    return await in_thread(_alone, stage, _one_operator, fast_and_impatient, request)
+
+
+@pytest.fixture
+async def keeps(
+    stage: Stage, _one_operator: OperatorProcess, keeping: OperatorProcess, request: pytest.FixtureRequest
+) -> OperatorProcess:
+    """One that keeps pods which were used for as long as a test takes, by a clock that runs as it should."""
+    return await in_thread(_alone, stage, _one_operator, keeping, request)
+
+
+def _alone(
+    stage: Stage, usual: OperatorProcess, fast: OperatorProcess, request: pytest.FixtureRequest
+) -> OperatorProcess:
+    if usual.running:
+        usual.stop()
+    for other in _hurrying:
+        if other is not fast and other.running:
+            _end(stage, other)
     if not fast.running:
-        await in_thread(fast.start)
+        fast.start()
     request.node.stash[LOGS] = [(fast, fast.log.stat().st_size)]
     return fast
 
@@ -170,6 +214,14 @@ async def make_pool(stage: Stage, admin: Admin) -> AsyncIterator[Callable[..., A
         await in_thread(wait_for, f"the pods of {pool.name} to go", lambda pool=pool: not pool.pods())
 
 
+@pytest.fixture(autouse=True)
+def no_traceback() -> Iterator[None]:
+    """An error that the operator does not expect fails the test during which it came, whatever else came of it."""
+    yield
+    said = [line for stage in STAGES for operator in stage.operators for line in operator.tracebacks()]
+    assert not said, "\n".join(said)
+
+
 # --- what a failing test tells --------------------------------------------------------------------------------------
 
 LOGS = pytest.StashKey[list[tuple[OperatorProcess, int]]]()
@@ -179,11 +231,25 @@ LOGS = pytest.StashKey[list[tuple[OperatorProcess, int]]]()
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
     if report.failed:
-        for operator, begin in item.stash.get(LOGS, []):
+        told = dict(item.stash.get(LOGS, []))
+        stages = [one for one in given_to(item) if isinstance(one, Stage)]
+        ran = [one for stage in stages for one in stage.operators if one.wrote_since(item.stash.get(BEGAN, 0))]
+        for operator, begin in {**dict.fromkeys(ran, 0), **told}.items():
             said = operator.log.read_bytes()[begin:].decode(errors="replace").splitlines()
             report.sections.append(("log of the operator since the test began", "\n".join(_short(said[-80:]))))
             report.sections.append(("tasks of the operator", _tasks(operator)))
+        began = time.monotonic() - (time.time() - item.stash.get(BEGAN, time.time()))
+        for stage in stages:
+            failed = [one for one in stage.proxy.seen() if one.at >= began and not 100 <= one.status < 400]
+            report.sections.append(
+                ("calls through the fault proxy that failed", "\n".join(map(_of_call, failed[-80:])))
+            )
     return report
+
+
+def _of_call(seen: Seen) -> str:
+    call, answer = seen.call, seen.status or "no answer"
+    return f"{call.verb} {call.resource}/{call.subresource} {call.namespace}/{call.name}: {answer}"
 
 
 def _tasks(operator: OperatorProcess) -> str:
@@ -205,11 +271,7 @@ def _short(lines: list[str]) -> Iterator[str]:
 
 
 @pytest.fixture
-def policy(stage: Stage, admin: Admin, operator: OperatorProcess) -> Iterator[Callable[..., None]]:
+def policy(stage: Stage, operator: OperatorProcess) -> Iterator[Callable[..., None]]:
     """Puts a policy into the namespace, and takes it away again, so that the operator has heard of it each time."""
-
-    def put(**spec: Any) -> None:
-        admin.apply(stage.a_policy(**spec))
-
-    yield put
-    admin.delete("executionpolicy", "default", wait=True)
+    yield stage.put_policy
+    stage.drop_policy()

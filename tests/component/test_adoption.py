@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from api_calls import Match
 from cluster_tools import SANDBOX, wait_for
-from component_stage import in_thread
+from component_stage import RUNNING, in_thread
+from faults import Stall
 
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL
 from executor_client import PreparedBlock
@@ -18,9 +19,9 @@ CHANGES_OF_PODS = Match("patch,delete", "pods")
 @pytest.fixture
 def keeps_pods(operator, stage) -> Iterator[None]:
     """The policy of the namespace keeps pods for a minute after their code has ended."""
-    stage.admin.apply(stage.a_policy(podTTLSeconds=60))
+    stage.put_policy(podTTLSeconds=60)
     yield
-    stage.admin.delete("executionpolicy", "default")
+    stage.drop_policy()
 
 
 def labels(stage, pod: str) -> dict[str, str]:
@@ -30,9 +31,14 @@ def labels(stage, pod: str) -> dict[str, str]:
 async def test_code_that_ends_soon_costs_no_change_of_its_pod(operator, stage, client, asking, agent, make_pool):
     await make_pool(1)
     await client.execute(HELLO, asking())
-    pod = stage.record(agent)["status"]["podName"]
+    record = stage.record(agent)
+    pod = record["status"]["podName"]
     await in_thread(stage.admin.wait_until_gone, "pod", pod)
-    assert [one.call.verb for one in stage.proxy.seen(CHANGES_OF_PODS) if one.call.name == pod] == ["delete"]
+    changes = [one for one in stage.proxy.seen(CHANGES_OF_PODS) if one.call.name == pod]
+    assert {one.call.verb for one in changes} - {"patch"} == {"delete"}
+    # On a busy machine also this code may take longer than a second.
+    ran_at = min(one.at for one in stage.proxy.seen(RUNNING) if one.call.name == record["metadata"]["name"])
+    assert all(one.at >= ran_at + 1 for one in changes if one.call.verb == "patch")
 
 
 async def test_code_that_takes_longer_gets_its_pod_for_good(operator, stage, client, asking, agent, make_pool):
@@ -66,15 +72,19 @@ async def test_a_new_operator_deletes_what_is_left_and_the_pool_is_well(
     operator, stage, client, asking, agent, make_pool, keeps_pods
 ):
     pool = await make_pool(1)
-    await client.execute(HELLO, asking())
-    used = stage.record(agent)["status"]["podName"]
-    ended = lambda: stage.admin.pod(SANDBOX, used)["status"]["phase"] == "Succeeded"  # noqa: E731
-    await in_thread(wait_for, "the runner to end", ended)
-    assert POOL_LABEL in labels(stage, used)
-    await in_thread(operator.kill)
+    with stage.proxy.fault(Match("patch", "pods"), Stall()):  # the pod stays the pool's however long the code takes
+        await client.execute(HELLO, asking())
+        used = stage.record(agent)["status"]["podName"]
+        ended = lambda: stage.admin.pod(SANDBOX, used)["status"]["phase"] == "Succeeded"  # noqa: E731
+        await in_thread(wait_for, "the runner to end", ended)
+        assert POOL_LABEL in labels(stage, used)
+        await in_thread(operator.kill)
     await in_thread(operator.start)
     await in_thread(stage.admin.wait_until_gone, "pod", used)
     await in_thread(pool.ready, 1)
     assert "gave up" not in operator.tail()
-    [condition] = [one for one in pool.status()["conditions"] if one["type"] == "Ready"]
-    assert condition["reason"] == "PoolReady"
+
+    def well() -> bool:
+        return any(one["reason"] == "PoolReady" for one in pool.status()["conditions"] if one["type"] == "Ready")
+
+    await in_thread(wait_for, "the pool to say that it is well", well)

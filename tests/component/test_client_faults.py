@@ -1,6 +1,8 @@
 """The API server, or the way to it, fails the client: its caller gets the result, or an error with a name in time."""
 
 import asyncio
+from collections import Counter
+from itertools import pairwise
 
 import pytest
 from api_calls import Match
@@ -16,27 +18,22 @@ from executor_client import (
     NotPermitted,
     PreparedBlock,
 )
-from executor_client.client import execution
-from executor_client.transport import connections, watch
+from executor_client.transport import connections, outage, watch
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 CREATE, WATCH, GET = (Match(verb, EXECUTION_PLURAL) for verb in ("create", "watch", "get"))
 WHO, LIST = Match("create", "selfsubjectreviews"), Match("list", EXECUTION_PLURAL)
 KEY = Match("get", "configmaps", name="codeexec-sealing-key")
 LOG = Match("get", "pods", subresource="log")
+SESSION = Match("get", SESSION_PLURAL)
+OUTPUT = Match("get", "configmaps", where=lambda call: "sealing" not in call.name)
+BIG = (PreparedBlock("python", b"fill(900_000)"),)
 
 
 @pytest.fixture
 def through(stage, make_client):
     """A client whose calls go through the client's proxy."""
     return make_client(through=stage.client_proxy)
-
-
-@pytest.fixture
-def less_patience(monkeypatch):
-    """The client gives up sooner: which error it is doesn't depend on how long that takes."""
-    monkeypatch.setattr(execution, "OPERATOR_SECONDS", 4)
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 3)
 
 
 def waiting_at(gate: str) -> tuple[PreparedBlock, ...]:
@@ -62,14 +59,34 @@ def waiting_at(gate: str) -> tuple[PreparedBlock, ...]:
 )
 @pytest.mark.parametrize("call", [WHO, LIST, CREATE], ids=lambda call: f"{call.verb}-{call.resource}")
 async def test_a_call_before_the_code_that_fails_is_an_error_with_a_name_and_nothing_runs(
-    operator, stage, through, asking, agent, call, fault, error, words
+    operator, stage, through, asking, agent, call, fault, error, words, monkeypatch
 ):
+    monkeypatch.setattr(outage, "OUTAGE_SECONDS", 1)
     # The HTTP library makes a GET again by itself, once, where a connection turned out to be closed: so not once only.
     with stage.client_proxy.fault(call, fault) as rule, pytest.raises(error, match=words):
         await through.execute(HELLO, asking())
     assert rule.met >= 1
     assert stage.records(agent=agent) == []
     assert (await through.execute(HELLO, asking())).output == "hello\n"
+
+
+@pytest.mark.parametrize("fault", [Answer(503), Cut()], ids=str)
+@pytest.mark.parametrize("call", [WHO, LIST], ids=lambda call: f"{call.verb}-{call.resource}")
+async def test_an_outage_before_the_code_costs_time_only(operator, stage, through, asking, agent, call, fault):
+    await through.list_sessions()  # the client knows that there is an API server, and asks who it is with the next call
+    with stage.client_proxy.fault(call, fault, times=3) as rule:
+        assert (await through.execute(HELLO, asking())).output == "hello\n"
+    assert rule.met == 3
+    stage.ran_once(stage.record(agent))
+
+
+async def test_an_api_server_that_has_never_answered_is_an_error_at_once(stage, through, asking):
+    """The control of the test above: it is the wrong address, or the cluster is not running."""
+    with stage.client_proxy.fault(Match(), Cut()) as rule, pytest.raises(ClusterUnreachable):
+        async with asyncio.timeout(25):  # less than an outage is lasted out for
+            await through.execute(HELLO, asking())
+    asked = Counter((call.verb, call.resource) for call in rule.calls)
+    assert max(asked.values()) <= 2, "the HTTP library makes a GET again by itself, once"
 
 
 async def test_a_busy_api_server_is_asked_again_after_the_time_that_it_says(operator, stage, through, asking, agent):
@@ -88,8 +105,10 @@ async def test_a_race_for_the_quota_is_run_again(operator, stage, through, askin
 
 
 async def test_a_create_that_is_never_answered_is_an_error_after_a_while(
-    operator, stage, through, asking, agent, less_patience
+    operator, stage, through, asking, agent, monkeypatch
 ):
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 3)
+    monkeypatch.setattr(outage, "OUTAGE_SECONDS", 10)
     with stage.client_proxy.fault(CREATE, Stall()), pytest.raises(ClusterUnreachable):
         async with asyncio.timeout(40):
             await through.execute(HELLO, asking())
@@ -113,16 +132,21 @@ async def test_without_the_sealing_key_code_goes_by_a_secret(operator, stage, th
 @pytest.mark.parametrize("how", ["cut", "504", "stall"])
 @pytest.mark.parametrize("times", [1, None], ids=["once", "each time"])
 async def test_a_create_whose_answer_is_lost_costs_the_caller_nothing(
-    operator, stage, through, asking, agent, less_patience, how, times
+    operator, stage, through, asking, agent, monkeypatch, how, times
 ):
+    if how == "stall":
+        monkeypatch.setattr(connections, "REQUEST_SECONDS", 8)  # for all other calls, too, on a busy machine
+    if times is None:
+        monkeypatch.setattr(outage, "OUTAGE_SECONDS", 10)
     with stage.client_proxy.fault(CREATE, Lose(how), times=times):
         assert (await through.execute(HELLO, asking())).output == "hello\n"
     stage.ran_once(stage.record(agent))
 
 
 async def test_where_nobody_can_tell_whether_it_was_created_that_is_an_error_and_the_code_is_told_to_stop(
-    operator, stage, through, asking, agent
+    operator, stage, through, asking, agent, monkeypatch
 ):
+    monkeypatch.setattr(outage, "OUTAGE_SECONDS", 5)
     with (
         stage.client_proxy.fault(CREATE, Lose("504")),
         stage.client_proxy.fault(GET, Answer(503)),
@@ -189,13 +213,15 @@ async def test_a_watch_that_is_cut_again_and_again_misses_nothing(operator, stag
 
 @pytest.mark.parametrize("fault", [Stall(), Stall(after=0)], ids=str)
 async def test_a_result_behind_a_silent_watch_is_found_and_the_client_can_be_closed(
-    operator, stage, through, asking, agent, fault, less_patience
+    operator, stage, through, asking, agent, fault
 ):
-    with stage.client_proxy.fault(WATCH, fault):
-        async with asyncio.timeout(30):
-            assert (await through.execute(HELLO, asking())).output == "hello\n"
-        stage.ran_once(stage.record(agent))
-        async with asyncio.timeout(10):
+    with stage.client_proxy.fault(WATCH, fault) as rule:
+        submitted = await through.submit(HELLO, asking())
+        stage.ran_once(await asyncio.to_thread(stage.ended, agent))  # the client looks only once
+        async with asyncio.timeout(60):
+            assert (await submitted.result()).output == "hello\n"
+        assert rule.met, "it was waited for on a watch"
+        async with asyncio.timeout(60):
             await through.close()
 
 
@@ -213,7 +239,7 @@ async def test_an_execution_that_is_deleted_while_its_watch_is_too_old_is_lost(
             await old.hit()
     try:
         with pytest.raises(CodeExecError, match="deleted"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await asyncio.shield(running)
     finally:
         running.cancel()
@@ -226,9 +252,13 @@ async def test_where_no_watch_gives_anything_the_result_is_found(operator, stage
     await stage.script.reached(agent, running)
     with stage.client_proxy.fault(WATCH, Empty()) as rule:
         stage.client_proxy.cut_open(WATCH)
-        await rule.hit(2)
+        await rule.hit(3)
+        met = [one.at for one in stage.client_proxy.seen(WATCH) if any(one.call is call for call in rule.calls[:3])]
+        paused = [later - earlier for earlier, later in pairwise(met)]
+        assert all(took > pause - 0.01 for took, pause in zip(paused, (1, 2), strict=True)), paused
         stage.script.open(agent)
         assert (await running).output == "begun\ndone\n"
+        assert rule.met <= 8
 
 
 async def test_a_watch_that_has_gone_silent_is_opened_again(operator, stage, through, asking, agent, monkeypatch):
@@ -237,8 +267,9 @@ async def test_a_watch_that_has_gone_silent_is_opened_again(operator, stage, thr
     running = asyncio.create_task(through.execute(waiting_at(agent), asking()))
     await stage.script.reached(agent, running)
     with stage.client_proxy.fault(WATCH, Delay(0)) as again:
-        assert stage.client_proxy.silence_open(WATCH) == 1
-        await again.hit()
+        silenced = lambda: stage.client_proxy.silence_open(WATCH)  # noqa: E731 - one that says nothing is reopened, too
+        await asyncio.to_thread(wait_for, "a watch to be open", silenced)
+        await again.hit(again.met + 1)
     stage.script.open(agent)
     assert (await running).output == "begun\ndone\n"
 
@@ -279,16 +310,51 @@ async def test_a_log_that_breaks_off_is_read_again_and_nothing_comes_twice(opera
 
 @pytest.mark.parametrize("fault", [Answer(500), Cut()], ids=str)
 async def test_large_output_that_cant_be_read_is_an_error_and_can_be_read_later(
-    operator, stage, through, asking, agent, fault
+    operator, stage, through, asking, agent, fault, monkeypatch
 ):
-    output = Match("get", "configmaps", where=lambda call: "sealing" not in call.name)
-    big = (PreparedBlock("python", b"fill(900_000)"),)
-    execution = await through.submit(big, asking())
-    with stage.client_proxy.fault(output, fault) as rule:
+    monkeypatch.setattr(outage, "OUTAGE_SECONDS", 1)
+    execution = await through.submit(BIG, asking())
+    with stage.client_proxy.fault(OUTPUT, fault) as rule:
         with pytest.raises(CodeExecError):
             await execution.result()
         assert rule.met >= 1
     assert len((await through.attach(execution.name).result()).output) == 900_000
+
+
+@pytest.mark.parametrize("followed", [False, True], ids=["the result", "output as it comes"])
+@pytest.mark.parametrize("fault", [Answer(503), Cut()], ids=str)
+async def test_an_outage_while_large_output_is_read_costs_time_only(operator, stage, through, asking, fault, followed):
+    seen = []
+    with stage.client_proxy.fault(OUTPUT, fault, times=2) as rule:
+        result = await through.execute(BIG, asking(), on_output=seen.append if followed else None)
+    assert rule.met == 2
+    assert len(result.output) == 900_000
+    assert not followed or "".join(one.text for one in seen) == result.output
+
+
+@pytest.mark.parametrize(("fault", "times"), [(Answer(503), 2), (Cut(), 3)], ids=str)
+async def test_an_outage_while_a_session_is_waited_for_costs_time_only(operator, stage, through, asking, fault, times):
+    with stage.client_proxy.fault(SESSION, fault, times=times) as rule:
+        async with await through.open_session(asking(), wait=True) as session:
+            assert rule.met == times
+            assert (await session.execute(HELLO)).output == "hello\n"
+
+
+async def test_a_refusal_while_a_session_is_waited_for_is_an_error_at_once(operator, stage, through, asking):
+    """The control of the test above."""
+    with stage.client_proxy.fault(SESSION, Answer(403)) as rule, pytest.raises(NotPermitted):
+        await through.open_session(asking(), wait=True)
+    assert rule.met == 1
+
+
+async def test_an_outage_when_an_execution_is_attached_to_costs_time_only(operator, stage, through, asking, agent):
+    execution = await through.submit(waiting_at(agent), asking())
+    await stage.script.reached(agent)
+    with stage.client_proxy.fault(GET, Answer(503), times=2) as rule:
+        waiting = asyncio.create_task(through.attach(execution.name).result())
+        await rule.hit(2)
+        stage.script.open(agent)
+        assert (await waiting).output == "begun\ndone\n"
 
 
 async def test_an_outage_of_some_seconds_while_code_runs_costs_nothing(operator, stage, through, asking, agent):

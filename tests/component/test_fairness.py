@@ -67,7 +67,6 @@ def waited_behind(stage: Stage) -> list[int]:
     return [sum(since < at < started[name] for at in noise) for name, since in created]
 
 
-@pytest.mark.timeout(300, func_only=True)
 async def test_a_namespace_that_floods_holds_up_no_other(two):
     stage, operator, clients = two
     await in_thread(operator.start)

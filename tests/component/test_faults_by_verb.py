@@ -71,11 +71,11 @@ ROWS = (
 
 
 @pytest.fixture
-def way_out(stage, admin, operator):
+def way_out(stage, operator):
     """A policy that lets code out to where the rows ask for."""
-    admin.apply(stage.a_policy(egress=[PERMIT]))
+    stage.put_policy(egress=[PERMIT])
     yield
-    admin.delete("executionpolicy", "default", wait=True)
+    stage.drop_policy()
 
 
 def endings(stage, agent) -> Counter:

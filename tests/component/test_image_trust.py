@@ -1,5 +1,7 @@
 """An image that no trusted key signed is named in no pod, and its caller reads why. All tests here run with a key."""
 
+from typing import Any
+
 import pytest
 from chart.install import IMAGE
 from cluster_tools import SANDBOX, wait_for
@@ -16,14 +18,14 @@ UNSIGNED = IMAGE.replace("b" * 64, "c" * 64)
 
 
 @pytest.fixture
-def policy(stage, admin, operator):
+def policy(stage, operator):
     """Puts a policy with the unsigned image into the namespace, and takes it away again."""
 
     def put(*signatures: str) -> None:
-        admin.apply(stage.a_policy(images=[UNSIGNED], imageSignatures=list(signatures)))
+        stage.put_policy(images=[UNSIGNED], imageSignatures=list(signatures))
 
     yield put
-    admin.delete("executionpolicy", "default", wait=True)
+    stage.drop_policy()
 
 
 @pytest.mark.parametrize(
@@ -90,10 +92,15 @@ async def test_a_pool_says_why_it_stays_empty(policy, stage, admin):
 
 async def test_another_key_counts_without_a_restart(operator, stage, admin, client, asking, stack):
     asked = stage.configuration
-    stack.callback(admin.apply, asked)
-    other = {**asked["data"], "image-keys.pem": ANOTHER_SIGNING_KEY.public_pem}
-    await in_thread(admin.apply, {**asked, "data": other})
-    said = "the configuration has changed, and is in force from now on: image_keys"
-    await in_thread(wait_for, "the operator to take the other key", lambda: said in operator.tail())
+    other = {**asked, "data": {**asked["data"], "image-keys.pem": ANOTHER_SIGNING_KEY.public_pem}}
+
+    def trust(configuration: dict[str, Any]) -> None:
+        begin = operator.log.stat().st_size
+        admin.apply(configuration)
+        said = b"the configuration has changed, and is in force from now on: image_keys"
+        wait_for("the operator to take the key", lambda: said in operator.log.read_bytes()[begin:])
+
+    stack.callback(trust, asked)
+    await in_thread(trust, other)
     with pytest.raises(ExecutionNotStarted, match="ImageNotVerified"):
         await client.execute(HELLO, asking())

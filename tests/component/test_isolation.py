@@ -1,6 +1,7 @@
 """Which kernel runs code, as its pod shows: code does not run where a RuntimeClass promises more than holds."""
 
 import pytest
+from cluster_tools import put_policy
 from component_stage import PRETENDED, RUNTIME_CLASS
 
 from executor_client import ExecutionNotStarted, PreparedBlock
@@ -27,9 +28,9 @@ async def test_a_kernel_that_is_promised_has_to_be_shown(operator, stage, client
 async def test_a_policy_that_names_no_class_has_the_default_policys(operator, stage, client, asking, agent, admin):
     policy = stage.a_policy()
     del policy["spec"]["runtimeClassName"]
-    admin.apply(policy)
+    put_policy(admin, policy)
     try:
         await client.execute(HELLO, asking())
     finally:
-        admin.delete("executionpolicy", "default", wait=True)
+        stage.drop_policy()
     assert stage.record(agent)["status"]["runtimeClassName"] == RUNTIME_CLASS

@@ -44,7 +44,6 @@ async def pool(stage, by_itself, admin):
     await in_thread(wait_for, "its pods to go", lambda: not [one for one in stage.pods() if one.startswith(name)])
 
 
-@pytest.mark.timeout(300, func_only=True)
 async def test_each_of_many_gets_its_own_answer_and_its_own_pod(by_itself, stage, admin, client, asking, agent, pool):
     turns = asyncio.Semaphore(AT_ONCE)
     tokens = [os.urandom(8).hex() for _ in range(EXECUTIONS)]
@@ -79,7 +78,7 @@ async def test_each_of_many_gets_its_own_answer_and_its_own_pod(by_itself, stage
     print(f"{EXECUTIONS} executions in {seconds:.0f} s; the operator holds {by_itself.memory_mib()} MiB")
 
 
-@pytest.mark.timeout(400, func_only=True)
+@pytest.mark.timeout(400)
 async def test_an_operator_starts_on_a_large_cluster(large, asking, agent):
     """Nodes, namespaces and records are real objects of a real API server."""
     stage, operator, client = large

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from aiohttp import WSMsgType
@@ -19,8 +21,11 @@ from codeexec_operator.adapters import cluster as doorway
 from codeexec_operator.adapters.api_server import ApiServer
 from codeexec_operator.adapters.cluster import Cluster
 from executor_client import ExecutionLost, ExecutionNotStarted, PreparedBlock
+from executor_client.client import execution
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
+PROMISED_SECONDS = 15
+"""From when a pod is gone until the record says so: docs/reliability.md."""
 CREATE_POD, ATTACH = Match("create", "pods"), Match("connect", "pods", subresource="attach")
 STATUS = Match("patch", EXECUTION_PLURAL, subresource="status")
 EXECUTIONS = Match("watch", EXECUTION_PLURAL)
@@ -120,13 +125,15 @@ async def test_a_connection_to_the_runner_that_breaks_is_made_again_and_misses_n
 
 async def test_a_pod_that_goes_behind_a_silent_connection_is_noticed(operator, stage, client, asking, agent, admin):
     block = PreparedBlock("python", f'wait("{agent}")'.encode())
-    waiting = asyncio.create_task(client.execute((block,), asking(timeout_seconds=12)))
+    waiting = asyncio.create_task(client.execute((block,), asking()))
     await stage.script.reached(agent, waiting)
     assert stage.proxy.silence_open(ATTACH) >= 1
     status = stage.record(agent)["status"]
     admin.delete("pod", status["podName"], gracePeriodSeconds=0)
+    told_at = datetime.now(UTC)
     with pytest.raises(ExecutionLost):
         await waiting
+    stage.recorded_within(PROMISED_SECONDS, told_at, stage.record(agent))
 
 
 async def test_a_ping_is_answered_by_the_far_end_of_a_connection_and_silence_ends_it(
@@ -192,12 +199,13 @@ async def test_payloads_that_cant_be_watched_are_read(operator, stage, client, a
 
 
 async def test_an_api_server_that_sheds_load_is_left_alone_for_so_long_as_it_says(operator, stage, client, asking):
+    before = len(stage.proxy.seen(CREATE_POD))
     with stage.proxy.fault(CREATE_POD, Answer(429, retry_after=4), times=3) as rule:
-        waiting = asyncio.create_task(client.execute(HELLO, asking()))
-        await rule.hit(2)
-        at = [one.at for one in stage.proxy.seen(CREATE_POD) if one.status == 429][-2:]
-        assert (await waiting).output == "hello\n"
-    assert at[1] - at[0] >= 4
+        assert (await client.execute(HELLO, asking())).output == "hello\n"
+    assert rule.met == 3
+    at = [one.at for one in stage.proxy.seen(CREATE_POD)[before:] if one.status == 429]
+    assert len(at) == 3
+    assert all(later - earlier >= 4 for earlier, later in pairwise(at))
 
 
 async def test_readiness_says_that_the_api_server_is_away_and_liveness_does_not(operator, stage):
@@ -212,7 +220,8 @@ async def test_readiness_says_that_the_api_server_is_away_and_liveness_does_not(
     await asyncio.to_thread(wait_for, "it to be taken back", ready)
 
 
-async def test_an_outage_of_some_seconds_costs_nothing_but_time(operator, stage, client, asking, agent):
+async def test_an_outage_of_some_seconds_costs_nothing_but_time(operator, stage, client, asking, agent, monkeypatch):
+    monkeypatch.setattr(execution, "OPERATOR_SECONDS", 600)  # twenty calls may take a busy operator longer than usual
     with stage.proxy.fault(Match(), Cut()) as rule:
         stage.proxy.cut_open(Match())
         waiting = asyncio.create_task(client.execute(HELLO, asking()))

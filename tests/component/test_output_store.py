@@ -47,7 +47,7 @@ def outputs(admin) -> list[str]:
     return [one["metadata"]["name"] for one in admin.list("configmap") if "binaryData" in one]
 
 
-@pytest.mark.timeout(400, func_only=True)
+@pytest.mark.timeout(400)
 async def test_100_mb_reach_the_caller_and_cost_the_operator_no_more_than_16(
     run, stage, admin, client, agent, tmp_path, monkeypatch
 ):

@@ -169,17 +169,24 @@ async def test_the_first_call_of_an_executor_is_made_of_these_requests(operator,
         result = await executor.execute_code_blocks([CodeBlock(language="python", code='print("hello")')], NEVER)
         assert result.output == "hello\n"
         kinds = (EXECUTION_PLURAL, SESSION_PLURAL, "configmaps")  # another thread keeps the Lease
-        assert counts(stage.client_proxy.seen()[client:], *kinds) == {
+        by_client = counts(stage.client_proxy.seen()[client:], *kinds)
+        # It looks once for itself if nobody takes up the request for two seconds, as on a busy machine.
+        assert by_client.pop(("get", EXECUTION_PLURAL, ""), 0) <= 1
+        assert by_client == {
             ("list", EXECUTION_PLURAL, ""): 2,
             ("watch", EXECUTION_PLURAL, ""): 1,
             ("get", "configmaps", ""): 1,
             ("create", SESSION_PLURAL, ""): 1,
             ("create", EXECUTION_PLURAL, ""): 1,
         }
-        of_objects = (one for one in stage.proxy.seen()[served:] if one.call.name)  # its regular look at all has none
+        record = stage.record(agent)  # others of earlier tests may be ending yet
+        names = {record["metadata"]["name"], record["spec"]["sessionRef"]["name"]}
+        of_objects = (one for one in stage.proxy.seen()[served:] if one.call.name in names)
         asked = counts(of_objects, EXECUTION_PLURAL, SESSION_PLURAL)
         # Two watches bring the two objects. An operator that hears of the execution first reads its session.
         assert asked.pop(("get", SESSION_PLURAL, ""), 0) <= 1
+        # Its record says that it was accepted if its session isn't ready a moment later.
+        assert asked.pop(("patch", EXECUTION_PLURAL, "Starting"), 0) <= 1
         assert asked == {
             ("patch", SESSION_PLURAL, "Ready"): 1,
             ("patch", EXECUTION_PLURAL, "Running"): 1,
@@ -307,11 +314,12 @@ async def test_a_pod_of_a_session_is_the_same_after_a_restart_and_ends_with_it(
 
 
 async def test_an_idle_session_in_a_pod_of_a_pool_ends_with_its_pod(operator, stage, client, asking, make_pool):
-    await make_pool(1)
-    session = await client.open_session(asking(), wait=True, idle_timeout_seconds=1)
-    pod = origin(stage, session)[1]
-    await in_thread(wait_for, "it to end", lambda: record_of(stage, session)["reason"] == "IdleTimeout")
-    await in_thread(stage.admin.wait_until_gone, "pod", pod)
+    pool = await make_pool(1)
+    session = await client.open_session(asking(), idle_timeout_seconds=1)  # nobody may see it ready, so soon it ends
+    idle = lambda one: one.get("status", {}).get("reason") == "IdleTimeout"  # noqa: E731
+    ended = await in_thread(stage.admin.wait_until, "it to end", "codesession", session.name, idle)
+    assert ended["status"]["poolName"] == pool.name
+    await in_thread(stage.admin.wait_until_gone, "pod", ended["status"]["podName"])
 
 
 async def test_a_session_outlives_the_pool_that_its_pod_is_from(operator, stage, client, asking, admin, make_pool):

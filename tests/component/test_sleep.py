@@ -86,9 +86,9 @@ def condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:
 
 
 async def test_an_idle_session_has_no_pod_and_the_next_call_finds_its_files(
-    stage, keeper, a_session, sleeps, status, store, admin
+    stage, keeper, a_session, sleeps, store, admin, agent
 ):
-    first = status(a_session)["podName"]
+    first = stage.record(agent)["status"]["podName"]
     recorded = await sleeps(a_session)
     assert "podName" not in recorded
     stored = recorded["storedFiles"]
@@ -96,23 +96,27 @@ async def test_an_idle_session_has_no_pod_and_the_next_call_finds_its_files(
     uid = admin.get("codesession", a_session.name)["metadata"]["uid"]
     assert (store / SANDBOX / uid / stored["sha256"]).is_file()
     assert "Asleep" in admin.kubectl("-n", SANDBOX, "get", "codesession", a_session.name)
-    result = await a_session.execute(python(SHOW))
-    assert (result.phase, result.stdout) == (Phase.SUCCEEDED, SHOWN)
-    awake = status(a_session)
-    assert (awake["phase"], awake["podName"] != first, awake["executions"]) == ("Ready", True, 1)
-    assert (await sleeps(a_session))["sleeps"] == 2
+    with admin.following("codesession", a_session.name) as record:  # soon after the result it sleeps again
+        result = await a_session.execute(python(SHOW))
+        assert (result.phase, result.stdout) == (Phase.SUCCEEDED, SHOWN)
+        awake = (await in_thread(record.wait_for_phase, "Ready"))["status"]
+    assert (awake["podName"] != first, awake["executions"]) == (True, 1)
+    assert (await sleeps(a_session))["sleeps"] == recorded["sleeps"] + 1
     assert (await a_session.execute(python(SHOW))).stdout == SHOWN
 
 
-async def test_it_wakes_in_a_ready_pod_of_a_pool(stage, keeper, client, asking, make_pool, sleeps, status):
+async def test_it_wakes_in_a_ready_pod_of_a_pool(stage, keeper, client, asking, agent, make_pool, status, admin):
     pool = await make_pool(1)
     session = await client.open_session(asking(), sleep_after_seconds=1, wait=True)
     await session.execute(python(WRITE))
     await in_thread(wait_for, "it to sleep", lambda: status(session)["phase"] == "Asleep")
+    await in_thread(admin.wait_until_gone, "pod", stage.record(agent)["status"]["podName"])
     await in_thread(pool.ready, 1)
     [ready] = pool.pods()
-    assert (await session.execute(python(SHOW))).stdout == SHOWN
-    assert (status(session)["poolName"], status(session)["podName"]) == (pool.name, ready)
+    with admin.following("codesession", session.name) as record:  # soon after the result it sleeps again
+        assert (await session.execute(python(SHOW))).stdout == SHOWN
+        awake = (await in_thread(record.wait_for_phase, "Ready"))["status"]
+    assert (awake["poolName"], awake["podName"]) == (pool.name, ready)
     await session.end()
     await in_thread(wait_for, "its pod to go", lambda: ready not in stage.pods())
 
@@ -134,11 +138,14 @@ async def test_a_call_that_waits_for_a_session_to_wake_is_told_why_and_runs_in_t
         heard.get_nowait()
     with stage.nodes.waiting("ContainerCreating", "the image is being pulled"):
         running = asyncio.create_task(session.execute(python(SHOW)))
-        notice = await in_thread(heard.get, True, 30)
+        notice = await in_thread(heard.get, True, 60)
+        while "the image is being pulled" not in notice.message:  # it may wait for an operator or a node before
+            notice = await in_thread(heard.get, True, 60)
         assert (notice.reason, session.name in notice.message) == ("PodStarting", True)
-        assert "the image is being pulled" in notice.message
+    # The next pod starts: soon the session is woken again.
+    with stage.admin.following("codesession", session.name) as record:
         await in_thread(stage.admin.delete, "pod", status(session)["podName"], wait=True)
-        await in_thread(wait_for, "it to sleep on", lambda: status(session)["reason"] == "PodLost")
+        await in_thread(record.wait_until, "it to sleep on", lambda one: one["status"]["reason"] == "PodLost")
     assert (await running).stdout == SHOWN
     await session.end()
 
@@ -172,12 +179,13 @@ async def test_an_operator_that_is_killed_while_a_session_falls_asleep_loses_no_
 
 @pytest.mark.parametrize("call", [CREATE_POD, WAKING], ids=["before it has a pod", "before it wakes on record"])
 async def test_an_operator_that_is_killed_while_a_session_wakes_runs_the_call_once(
-    stage, keeper, a_session, sleeps, call
+    stage, keeper, a_session, sleeps, agent, call
 ):
     await sleeps(a_session)
     with stage.proxy.fault(call, Stall()) as rule:
         running = asyncio.create_task(a_session.execute(python(SHOW)))
         await rule.hit()
+        await in_thread(stage.taken_up, agent, 2)
         await in_thread(keeper.kill)
         await in_thread(stage.free_lease)
     await in_thread(keeper.start)
@@ -244,8 +252,8 @@ async def test_what_can_not_be_kept_keeps_the_session_awake_and_its_record_says_
 
 
 async def test_a_store_that_fails_keeps_the_session_awake(stage, keeper, client, asking, status, store):
-    session = await client.open_session(asking(), sleep_after_seconds=1, wait=True)
     store.write_text("not a folder")
+    session = await client.open_session(asking(), sleep_after_seconds=1, wait=True)
     await session.execute(python(WRITE))
     await in_thread(wait_for, "its record to say so", lambda: "Asleep" in str(status(session).get("conditions")))
     assert condition(status(session), "Asleep")[:2] == ("False", "StoreUnavailable")
@@ -254,21 +262,22 @@ async def test_a_store_that_fails_keeps_the_session_awake(stage, keeper, client,
     await session.end()
 
 
-async def test_a_store_that_fails_when_it_wakes_costs_no_file(stage, keeper, a_session, sleeps, status, store):
+async def test_a_store_that_fails_when_it_wakes_costs_no_file(stage, keeper, a_session, sleeps, admin, store):
     await sleeps(a_session)
     aside = store.with_name("aside")
     store.rename(aside)
     store.write_text("not a folder")
     running = asyncio.create_task(a_session.execute(python(SHOW)))
-    await in_thread(wait_for, "it to sleep on", lambda: status(a_session)["reason"] == "StoreUnavailable")
-    assert condition(status(a_session), "Delayed")[0] == "True"
+    without_store = lambda one: one["status"]["reason"] == "StoreUnavailable"  # noqa: E731
+    found = await in_thread(admin.wait_until, "it to sleep on", "codesession", a_session.name, without_store)
+    assert condition(found["status"], "Delayed")[0] == "True"
     store.unlink()
     aside.rename(store)
     assert (await running).stdout == SHOWN
 
 
 async def test_a_session_that_sleeps_ends_when_it_is_idle_for_too_long(keeper, client, asking, sleeps, status):
-    session = await client.open_session(asking(), sleep_after_seconds=1, idle_timeout_seconds=6, wait=True)
+    session = await client.open_session(asking(), sleep_after_seconds=1, idle_timeout_seconds=30, wait=True)
     await session.execute(python(WRITE))
     await sleeps(session)
     await in_thread(wait_for, "it to end", lambda: status(session)["reason"] == "IdleTimeout")
@@ -276,12 +285,10 @@ async def test_a_session_that_sleeps_ends_when_it_is_idle_for_too_long(keeper, c
         await session.execute(python(SHOW))
 
 
-async def test_without_a_store_no_session_may_sleep_and_the_denial_says_what_to_do(
-    operator, stage, admin, client, asking
-):
-    await in_thread(admin.apply, stage.a_policy(sessionSleep={"minAfterSeconds": 1}))
+async def test_without_a_store_no_session_may_sleep_and_the_denial_says_what_to_do(operator, stage, client, asking):
+    await in_thread(lambda: stage.put_policy(sessionSleep={"minAfterSeconds": 1}))
     try:
         with pytest.raises(SessionDenied, match=r"sleep_after=60 is not allowed .*outputStore\.url"):
             await client.open_session(asking(), sleep_after_seconds=60, wait=True)
     finally:
-        await in_thread(admin.delete, "executionpolicy", "default", wait=True)
+        await in_thread(stage.drop_policy)

@@ -10,6 +10,7 @@ from faults import WatchError
 
 from codeexec_api.names import EXECUTION_PLURAL
 from executor_client import PreparedBlock
+from executor_client.client import execution
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 
@@ -92,8 +93,9 @@ async def test_a_namespace_that_is_deleted_is_reported_and_no_other_notices(
 
 
 async def test_what_runs_in_a_namespace_that_is_taken_away_ends_and_nothing_else_starts(
-    team, same_process, stage, admin, make_client, client, asking, agent
+    team, same_process, stage, admin, make_client, client, asking, agent, monkeypatch
 ):
+    monkeypatch.setattr(execution, "OPERATOR_SECONDS", 600)  # nobody serves one of them for as long as others take
     there, waits = make_client(namespace=team), a_name("agent")
     running = asyncio.create_task(there.execute(waiting_block(agent), asking()))
     await stage.script.reached(agent, running)
@@ -115,7 +117,7 @@ async def test_what_runs_in_a_namespace_that_is_taken_away_ends_and_nothing_else
 async def test_what_waits_in_a_namespace_goes_on_waiting_when_it_is_served_again(
     team, same_process, stage, admin, make_client, asking
 ):
-    await in_thread(admin.apply, stage.a_policy(team, languages=["bash"], withApproval={"languages": ["python"]}))
+    await in_thread(lambda: stage.put_policy(team, languages=["bash"], withApproval={"languages": ["python"]}))
     running = asyncio.create_task(make_client(namespace=team).execute(HELLO, asking()))
 
     def asked() -> bool:

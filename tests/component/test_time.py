@@ -18,10 +18,12 @@ HELLO = (PreparedBlock("python", b'print("hello")'),)
 EXECUTIONS = Match("watch", EXECUTION_PLURAL)
 
 
-async def test_a_watch_that_has_gone_silent_is_opened_again(hurried, stage, client, asking):
+async def test_a_watch_that_has_gone_silent_is_opened_again(hurried, stage):
+    """By kopf. What matters to a client until then is in `test_silent_watches.py`."""
     await in_thread(wait_for, "the watch", lambda: stage.proxy.open_streams(EXECUTIONS))
+    before = len(stage.proxy.seen(EXECUTIONS))
     assert stage.proxy.silence_open(EXECUTIONS) >= 1
-    assert (await client.execute(HELLO, asking())).output == "hello\n"
+    await in_thread(wait_for, "another watch", lambda: len(stage.proxy.seen(EXECUTIONS)) > before)
 
 
 async def test_a_payload_that_no_execution_came_for_is_deleted(hurried, stage, admin, agent):
@@ -38,7 +40,7 @@ async def test_sweeping_goes_on_after_an_error(hurried, stage, admin, agent, ver
 
 
 async def test_output_whose_time_is_over_is_deleted_and_the_record_stays(hurried, stage, client, asking, agent, admin):
-    put_policy(admin, stage, outputTTLSeconds=60)
+    await in_thread(lambda: stage.put_policy(outputTTLSeconds=300))  # 30 s of this machine, to read it before
     try:
         result = await client.execute((PreparedBlock("python", b"fill(900_000)"),), asking())
         assert len(result.output) == 900_000
@@ -46,7 +48,7 @@ async def test_output_whose_time_is_over_is_deleted_and_the_record_stays(hurried
         await in_thread(wait_for, "the output to be deleted", lambda: not admin.exists("configmap", ref, SANDBOX))
         assert stage.record(agent)["status"]["stdout"]["totalBytes"] == 900_000
     finally:
-        await in_thread(drop_policy, admin)
+        await in_thread(stage.drop_policy)
 
 
 async def test_the_leases_of_clients_are_looked_at(hurried, stage):
@@ -56,13 +58,13 @@ async def test_the_leases_of_clients_are_looked_at(hurried, stage):
 
 
 async def test_a_session_ends_when_nothing_has_run_in_it_for_so_long(hurried, client, asking, admin):
-    session = await client.open_session(asking(), idle_timeout_seconds=60, outlives_client=True, wait=True)
+    session = await client.open_session(asking(), idle_timeout_seconds=60, outlives_client=True)
     status = await in_thread(wait_for, "the session to end", lambda: ended_session(admin, session.name))
     assert (status["phase"], status["reason"]) == ("Ended", "IdleTimeout")
 
 
 @pytest.mark.parametrize("fault", [Answer(500), Cut()], ids=str)
-async def test_a_pool_doesnt_wait_for_ever_for_a_pod_of_which_nobody_knows(hurried, stage, admin, agent, fault):
+async def test_a_pool_doesnt_wait_for_ever_for_a_pod_of_which_nobody_knows(impatient, stage, admin, agent, fault):
     kind = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "SandboxPool",
@@ -79,16 +81,16 @@ async def test_a_pool_doesnt_wait_for_ever_for_a_pod_of_which_nobody_knows(hurri
     await in_thread(admin.delete, "sandboxpool", agent, wait=True)
 
 
-async def test_a_policy_that_changed_behind_a_silent_watch_counts_after_a_while(hurried, stage, client, asking, admin):
+async def test_a_policy_that_changed_behind_a_silent_watch_counts_after_a_while(
+    hurried, stage, client, asking, admin, stack
+):
     assert (await client.execute(HELLO, asking())).output == "hello\n"
     with stage.proxy.fault(Match("watch", "executionpolicies"), Stall()):
         stage.proxy.silence_open(Match("watch", "executionpolicies"))
-        await in_thread(lambda: put_policy(admin, stage, languages=["bash"]))
-        try:
-            while (await client.execute(HELLO, asking())).exit_code == 0:
-                continue
-        finally:
-            await in_thread(drop_policy, admin)
+        stack.callback(stage.drop_policy)
+        await in_thread(admin.apply, stage.a_policy(languages=["bash"]))
+        while (await client.execute(HELLO, asking())).exit_code == 0:
+            continue
 
 
 async def test_the_sealing_key_is_replaced_when_it_is_a_day_old(hurried, stage, admin, client, asking):
@@ -132,7 +134,7 @@ def gauge(operator, start):
 
 async def test_a_request_whose_deletion_was_missed_is_forgotten(hurried, stage, client, asking, agent, admin, missing):
     waits = f'codeexec_current_executions{{phase="AwaitingApproval",sandbox_namespace="{SANDBOX}"}}'
-    await in_thread(lambda: put_policy(admin, stage, languages=["bash"], withApproval={"languages": ["python"]}))
+    await in_thread(lambda: stage.put_policy(languages=["bash"], withApproval={"languages": ["python"]}))
     waiting = asyncio.create_task(client.execute(HELLO, asking()))
     try:
         await in_thread(wait_for, "it to wait for approval", lambda: gauge(hurried, waits) == 1)
@@ -140,7 +142,7 @@ async def test_a_request_whose_deletion_was_missed_is_forgotten(hurried, stage, 
         await missing(EXECUTION_PLURAL, admin.delete, EXECUTION_PLURAL, name)
         await in_thread(wait_for, "it to be forgotten", lambda: gauge(hurried, waits) == 0)
     finally:
-        await in_thread(drop_policy, admin)
+        await in_thread(stage.drop_policy)
     with pytest.raises(CodeExecError):
         await waiting
 
@@ -156,9 +158,7 @@ async def test_a_pool_whose_deletion_was_missed_is_forgotten(hurried, agent, adm
 
 
 async def test_what_was_opened_and_not_closed_again_is_closed_later(hurried, stage, client, asking, agent, admin):
-    await in_thread(
-        lambda: put_policy(admin, stage, egress=[{"cidr": "203.0.113.7/32", "port": 443, "protocol": "TCP"}])
-    )
+    await in_thread(lambda: stage.put_policy(egress=[{"cidr": "203.0.113.7/32", "port": 443, "protocol": "TCP"}]))
     try:
         with stage.proxy.fault(Match("delete", "networkpolicies"), Answer(500), times=5) as rule:
             result = await client.execute(HELLO, asking(egress=("203.0.113.7/32:443",)))
@@ -167,17 +167,9 @@ async def test_what_was_opened_and_not_closed_again_is_closed_later(hurried, sta
         name = stage.record(agent)["status"]["podName"]
         await in_thread(wait_for, "it to be closed", lambda: not admin.exists("networkpolicy", name))
     finally:
-        await in_thread(drop_policy, admin)
+        await in_thread(stage.drop_policy)
 
 
 def ended_session(admin, name):
     status = admin.get("codesession", name).get("status", {})
     return status if status.get("phase") in ("Ended", "Failed", "Lost", "Denied") else None
-
-
-def put_policy(admin, stage, **spec):
-    admin.apply(stage.a_policy(**spec))
-
-
-def drop_policy(admin):
-    admin.delete("executionpolicy", "default", wait=True)

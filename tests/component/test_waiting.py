@@ -1,18 +1,22 @@
 """Nobody waits without a word: a real scheduler finds no room, a node takes its time, others go first."""
 
 import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
-from cluster_tools import a_name, wait_for
-from component_stage import in_thread
+from cluster_tools import SANDBOX, a_name, wait_for
+from component_stage import LIMITS, in_thread
 
 from executor_client import ExecutionNotStarted, Limits, PreparedBlock, WaitNotice
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
 ROOM = {"cpu": "30m"}
 """For one pod, which requests 20m."""
+PULLING = "Its node may still be pulling the image"
 
 
 class Heard:
@@ -24,6 +28,17 @@ class Heard:
 
     def __call__(self, notice: WaitNotice) -> None:
         self._loop.call_soon_threadsafe(self.notices.put_nowait, notice)
+
+    async def of(self, reason: str, words: str = "") -> WaitNotice:
+        """The first with this reason and these words. Others may come before it: all who are waited for may be slow."""
+        heard: list[WaitNotice] = []
+        try:
+            async with asyncio.timeout(100):
+                while not heard or heard[-1].reason != reason or words not in heard[-1].message:
+                    heard.append(await self.notices.get())
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for {reason} ({words}), heard {heard}") from None
+        return heard[-1]
 
 
 def waiting_at(mark: str) -> tuple[PreparedBlock, ...]:
@@ -47,6 +62,18 @@ async def one_place(stage, admin) -> AsyncIterator[None]:
     await in_thread(admin.kubectl, "uncordon", *others)
 
 
+async def test_who_waits_for_a_session_to_be_ready_hears_who_has_the_room(operator, client, asking, one_place):
+    holder, heard = await client.open_session(asking(), wait=True), Heard()
+    opening = asyncio.create_task(client.open_session(asking(on_wait=heard), wait=True))
+    notice = await heard.of("Unschedulable")
+    assert (notice.execution, notice.namespace) == ("", SANDBOX)
+    assert f"1 idle session ({holder.name})" in notice.message
+    await holder.end()
+    session = await opening
+    assert notice.session == session.name
+    await session.end()
+
+
 def delayed(record: dict) -> tuple[str, str]:
     [found] = [one for one in record["status"]["conditions"] if one["type"] == "Delayed"]
     return found["status"], found["reason"]
@@ -62,8 +89,7 @@ async def test_who_finds_no_room_hears_who_has_it_and_starts_once_there_is_some(
     asked = asking(on_wait=heard)
     session = await client.open_session(asked) if kind == "session" else None
     call = asyncio.create_task(session.execute(HELLO) if session else client.execute(HELLO, asked))
-    notice = await heard.notices.get()
-    assert notice.reason == "Unschedulable"
+    notice = await heard.of("Unschedulable")
     assert "Insufficient cpu" in notice.message
     assert f"1 idle session ({holder.name})" in notice.message
     assert "`codeexec sessions end NAME`" in notice.message
@@ -88,10 +114,26 @@ async def test_who_waits_for_an_image_hears_so(operator, stage, client, asking, 
     heard = Heard()
     with stage.nodes.waiting("ContainerCreating"):
         call = asyncio.create_task(client.execute(HELLO, asking(on_wait=heard)))
-        notice = await heard.notices.get()
-    assert notice.reason == "PodStarting"
-    assert "Its node may still be pulling the image" in notice.message
+        await heard.of("PodStarting", PULLING)
     await cancelled(call)
+    assert (await in_thread(stage.ended, agent))["status"]["phase"] == "Cancelled"
+
+
+async def test_codeexec_run_shows_what_its_call_waits_for(operator, stage, agent):
+    options = ["-n", SANDBOX, "--agent", agent, "--cpu", LIMITS["cpu"], "--memory", LIMITS["memory"]]
+    command = ["run", "--kubeconfig", str(stage.agent_kubeconfig(SANDBOX)), *options, "-c", 'print("hello")']
+    with stage.nodes.waiting("ContainerCreating"):
+        run = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "executor_client", *command, stdout=PIPE, stderr=PIPE
+        )
+        assert run.stderr
+        lines = [""]
+        while "codeexec: waiting (PodStarting): " not in lines[-1] or PULLING not in lines[-1]:
+            lines.append((await run.stderr.readline()).decode())  # before it there may be others, as in `Heard.of`
+            assert lines[-1].startswith("codeexec: waiting ("), lines
+        run.send_signal(signal.SIGINT)
+        output, _ = await run.communicate()
+    assert (output, run.returncode) == (b"", 130)
     assert (await in_thread(stage.ended, agent))["status"]["phase"] == "Cancelled"
 
 
@@ -101,8 +143,7 @@ async def test_who_waits_for_a_turn_in_a_session_hears_at_which_place(operator, 
         first = asyncio.create_task(session.execute(waiting_at(agent)))
         await stage.script.reached(agent, first)
         second = asyncio.create_task(session.execute(HELLO))
-        notice = await heard.notices.get()
-        assert (notice.reason, notice.message.split(" in ")[0]) == ("WaitingForSession", "position 2 of 2")
+        await heard.of("WaitingForSession", "position 2 of 2 in")
         stage.script.open(agent)
         await first
         assert (await second).output == "hello\n"
@@ -116,15 +157,14 @@ async def test_who_waits_for_a_pod_of_a_pool_that_finds_no_room_hears_what_to_do
     await in_thread(wait_for, "the operator to know the pool", pool.pods)
     heard = Heard()
     call = asyncio.create_task(client.execute(HELLO, asking(on_wait=heard)))
-    while "Insufficient cpu" not in (notice := await heard.notices.get()).message:
-        assert notice.reason == "WaitingForPool"
+    notice = await heard.of("WaitingForPool", "Insufficient cpu")
     assert notice.message.startswith("position 1 of 1 in the queue of pool")
     assert "`codeexec sessions end NAME`" in notice.message
     await holder.end()
     assert (await call).output == "hello\n"
 
 
-async def test_who_waits_in_vain_fails_and_is_not_refused(hurried, stage, client, asking, agent, one_place):
+async def test_who_waits_in_vain_fails_and_is_not_refused(impatient, stage, client, asking, agent, one_place):
     holder = await client.open_session(asking(), outlives_client=True, wait=True)
     session = await client.open_session(asking(), outlives_client=True)
     with pytest.raises(ExecutionNotStarted, match=f"1 idle session .{holder.name}."):
@@ -161,6 +201,10 @@ async def test_a_pool_has_one_pod_at_most_that_waits_for_room(operator, one_plac
     pool = await make_pool(4, ready=False)
     await in_thread(pool.ready, 1)
     await in_thread(wait_for, "one other pod to wait for room", lambda: len(pool.pods()) == 2)
+    before = pool.status()["observedGeneration"]
+    await in_thread(pool.scale, 5)
+    await in_thread(wait_for, "another look at it", lambda: pool.status()["observedGeneration"] > before)
+    assert len(pool.pods()) == 2
 
 
 async def test_a_pod_that_was_claimed_never_gives_way(operator, stage, client, asking, agent, one_place, make_pool):
@@ -170,7 +214,7 @@ async def test_a_pod_that_was_claimed_never_gives_way(operator, stage, client, a
     heard = Heard()
     own = asking(agent=f"{agent}-2", limits=Limits(cpu="90m", memory="96Mi"), on_wait=heard)
     second = asyncio.create_task(client.execute(HELLO, own))
-    assert (await heard.notices.get()).reason == "Unschedulable"
+    await heard.of("Unschedulable")
     stage.script.open(agent)
     assert (await running).exit_code == 0
     assert (await second).output == "hello\n"

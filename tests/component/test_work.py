@@ -5,7 +5,7 @@ import json
 
 import pytest
 from api_calls import Match
-from cluster_tools import an_approval, wait_for
+from cluster_tools import SANDBOX, an_approval, wait_for
 from component_stage import in_thread
 from faults import Answer, Cut, Delay, Lose, Stall
 
@@ -46,7 +46,9 @@ async def test_what_is_submitted_to_a_session_that_has_ended_is_refused(operator
 
 async def test_nothing_runs_in_a_session_while_its_end_is_written(operator, stage, client, asking, agent):
     """The session has been idle, and the API server takes its time with that status."""
-    ended = Match("patch", "codesessions", subresource="status", where=lambda call: call.phase == "Ended")
+    others = {one["metadata"]["name"] for one in stage.admin.list("codesession")}  # of which some may be ending yet
+    ours_ends = lambda call: call.phase == "Ended" and call.name not in others  # noqa: E731
+    ended = Match("patch", "codesessions", subresource="status", where=ours_ends)
     with stage.proxy.fault(ended, Delay(5), times=1) as fault:
         session = await client.open_session(asking(), wait=True, idle_timeout_seconds=1)
         await fault.hit()
@@ -77,9 +79,10 @@ async def test_code_of_a_session_is_stopped_and_the_session_goes_on(operator, st
 @pytest.mark.parametrize("fault", [Answer(500), Answer(409), Cut(), Lose("504")], ids=str)
 async def test_a_session_starts_whatever_its_first_calls_are_answered(operator, stage, client, asking, fault):
     status = Match("patch", "codesessions", subresource="status")
-    with stage.proxy.fault(CREATE_POD, fault, times=1), stage.proxy.fault(status, fault, times=1):
+    with stage.proxy.fault(CREATE_POD, fault, times=1) as pod, stage.proxy.fault(status, fault, times=1) as write:
         async with await client.open_session(asking(), wait=True) as session:
             assert (await session.execute(HELLO)).output == "hello\n"
+        assert (pod.met, write.met) == (1, 1)
 
 
 async def test_a_session_survives_a_broken_connection_and_a_restart_of_the_operator(
@@ -116,114 +119,6 @@ async def test_an_execution_of_a_session_that_is_deleted_leaves_the_session_free
         assert (await session.execute(HELLO)).output == "hello\n"
 
 
-# --- pools ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_pool_gives_its_pods_out_and_fills_up_again(operator, stage, client, asking, agent, make_pool):
-    pool = await make_pool(2)
-    before = pool.pods()
-    assert (await client.execute(HELLO, asking())).output == "hello\n"
-    record = stage.record(agent)
-    assert (record["status"]["poolName"], record["status"]["podName"] in before) == (pool.name, True)
-    await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
-    await in_thread(pool.ready, 2)
-    stage.ran_once(record)
-
-
-async def test_a_pool_grows_and_shrinks(operator, make_pool):
-    pool = await make_pool(1)
-    for count in (3, 1):
-        await in_thread(pool.scale, count)
-        await in_thread(pool.ready, count)
-        await in_thread(wait_for, f"{count} pods", lambda count=count: len(pool.pods()) == count)
-
-
-async def test_executions_wait_for_a_pod_of_the_pool_in_their_order(operator, stage, client, asking, agent, make_pool):
-    pool = await make_pool(1)
-    with stage.proxy.fault(CREATE_POD, Answer(429)) as rule:
-        submitted = [await client.submit(HELLO, asking()) for _ in range(4)]
-        assert (await submitted[0].result()).output == "hello\n"
-        await rule.hit(2)
-    assert [(await one.result()).output for one in submitted] == ["hello\n"] * 4
-    records = stage.records(agent=agent)
-    assert {one["status"]["poolName"] for one in records} == {pool.name}
-    for record in records:
-        stage.ran_once(record)
-
-
-@pytest.mark.parametrize("fault", [Answer(409), Answer(429), Answer(403), Lose("504")], ids=str)
-async def test_a_pool_becomes_ready_whatever_a_call_of_its_own_is_answered(operator, stage, make_pool, fault):
-    """Where nobody knows whether the pod was made, it counts for a minute: see test_time.py."""
-    with stage.proxy.fault(CREATE_POD, fault, times=1) as rule, stage.proxy.fault(ATTACH, fault, times=1) as attach:
-        pool = await make_pool(2)
-        assert (rule.met, attach.met) == (1, 1)
-    await in_thread(wait_for, "no pod too many", lambda: len(pool.pods()) == 2)
-
-
-async def test_a_pool_finds_out_that_a_waiting_pod_is_silent(operator, stage, make_pool):
-    """Nobody says that the connection is dead: the pod is asked, gives no answer, and is replaced."""
-    pool = await make_pool(1)
-    before = pool.pods()
-    assert stage.proxy.silence_open(ATTACH) >= 1
-    await in_thread(wait_for, "another pod", lambda: pool.pods() and not pool.pods() & before)
-    await in_thread(pool.ready, 1)
-
-
-@pytest.mark.parametrize("how", ["stop", "kill"])
-async def test_a_pool_keeps_its_pods_when_the_operator_went(operator, stage, client, asking, make_pool, how):
-    pool = await make_pool(2)
-    before = pool.pods()
-    await in_thread(getattr(operator, how))
-    connections = len(stage.proxy.seen(ATTACH))
-    await in_thread(operator.start)
-    await in_thread(wait_for, "both to be asked again", lambda: len(stage.proxy.seen(ATTACH)) >= connections + 2)
-    await in_thread(pool.ready, 2)
-    assert pool.pods() == before
-    assert (await client.execute(HELLO, asking())).output == "hello\n"
-
-
-async def test_a_pool_keeps_its_pods_when_its_connections_break(operator, stage, make_pool):
-    pool = await make_pool(2)
-    before = pool.pods()
-    with stage.proxy.fault(ATTACH, Answer(503), times=2) as rule:
-        assert stage.proxy.cut_open(ATTACH) >= 2
-        await rule.hit(2)
-    await in_thread(pool.ready, 2)
-    assert pool.pods() == before
-
-
-async def test_code_in_a_pod_of_a_pool_goes_on_when_the_operator_went_before_it_was_adopted(
-    operator, stage, client, asking, agent, make_pool
-):
-    pool = await make_pool(1)
-    with stage.proxy.fault(Match("patch", "pods"), Stall()) as rule:
-        running = asyncio.create_task(client.execute(python(f'wait("{agent}")\nprint("done")'), asking()))
-        await stage.script.reached(agent, running)
-        await rule.hit()
-        await in_thread(operator.kill)
-    await in_thread(operator.start)
-    await in_thread(pool.ready, 1)
-    stage.script.open(agent)
-    assert (await running).output == "done\n"
-    record = stage.record(agent)
-    stage.ran_once(record)
-    await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
-
-
-async def test_a_pod_of_a_pool_that_goes_is_replaced(operator, stage, admin, make_pool):
-    pool = await make_pool(1)
-    [gone] = pool.pods()
-    await in_thread(admin.delete, "pod", gone, gracePeriodSeconds=0)
-    await in_thread(wait_for, "another pod", lambda: pool.pods() - {gone})
-    await in_thread(pool.ready, 1)
-
-
-async def test_a_pool_that_the_policy_forbids_says_so(operator, make_pool, policy):
-    pool = await make_pool(1)
-    await in_thread(lambda: policy(maxLimits={"cpu": "50m", "memory": "64Mi", "ephemeralStorage": "64Mi"}))
-    await in_thread(wait_for, "the pool to be empty", lambda: not pool.pods())
-
-
 # --- what decides ---------------------------------------------------------------------------------------------------
 
 
@@ -243,9 +138,10 @@ async def test_code_that_a_human_has_to_approve_runs_once_they_have(
     await in_thread(wait_for, "it to be asked for", lambda: _phase(stage, agent) == "AwaitingApproval")
     record = stage.record(agent)
     stage.never_ran(record)
-    with stage.proxy.fault(Match("list", "executionapprovals"), Answer(503), times=1):
+    with stage.proxy.fault(Match("list", "executionapprovals"), Answer(503), times=1) as rule:
         await in_thread(lambda: admin.apply(an_approval(record, admin.me)))
         assert (await waiting).output == "hello\n"
+        assert rule.met == 1
     stage.ran_once(record)
 
 
@@ -357,8 +253,13 @@ async def test_code_that_does_not_hear_of_its_cancellation_ends_with_its_pod(ope
 
 
 async def test_what_the_operator_does_is_measured_and_told(operator, stage, client, asking, agent, admin):
+    def counted() -> float:
+        lines = [line for line in operator.metrics().splitlines() if line.startswith("codeexec_executions_total{")]
+        return sum(float(line.rpartition(" ")[2]) for line in lines if 'phase="Succeeded"' in line)
+
+    before = await in_thread(counted)
     await client.execute(HELLO, asking())
-    assert "codeexec_" in await in_thread(operator.metrics)
+    await in_thread(wait_for, "one more to be counted", lambda: counted() == before + 1)
     name = stage.record(agent)["metadata"]["name"]
     audit = [json.loads(line) for line in operator.log.read_text().splitlines() if line.startswith("{")]
     assert any(name in json.dumps(one) for one in audit)
@@ -385,3 +286,18 @@ async def test_an_execution_that_waits_for_a_silent_runner_can_be_cancelled(oper
         await execution.cancel()
         assert (await execution.finished()).status.phase.value == "Cancelled"
     stage.never_ran(stage.record(agent))
+
+
+# --- kubectl --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "ended", "not_so"), [('print("hello")', "True", "False"), ("exit(3)", "False", "True")]
+)
+async def test_kubectl_waits_for_success(operator, stage, admin, client, asking, agent, code, ended, not_so):
+    await client.execute(python(code), asking())
+    name = stage.record(agent)["metadata"]["name"]
+    wait = ("wait", "--namespace", SANDBOX, f"codeexecution/{name}", "--timeout=0s")
+    admin.kubectl(*wait, "--for=condition=Finished")
+    admin.kubectl(*wait, f"--for=condition=Succeeded={ended}")
+    assert admin.try_kubectl(*wait, f"--for=condition=Succeeded={not_so}").returncode, "control"

@@ -1,4 +1,4 @@
-"""The order of the end-to-end tests, and room on the node for them; their fixtures are in `support`."""
+"""The order of the end-to-end tests, and no pods that start beside theirs; their fixtures are in `support`."""
 
 import os
 from pathlib import Path
@@ -10,14 +10,15 @@ _POOLS = pytest.StashKey[list[tuple[str, int]]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Last but one the comparison of rights with calls, so that all other tests have made theirs; last the tests of the
-    installation, which take away the operator and the accounts that others use."""
-    last = ("test_rbac.py", "test_install.py")
-    items.sort(key=lambda item: last.index(item.path.name) if item.path.name in last else -1)
+    """First the look at the log of an operator that no test has restarted yet. Last but one the comparison of rights
+    with calls, so that all other tests have made theirs; last the tests of the installation, which take away the
+    operator and the accounts that others use."""
+    places = {"test_unexpected.py": -1, "test_rbac.py": 1, "test_install.py": 2}
+    items.sort(key=lambda item: places.get(item.path.name, 0))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """The default pools are empty meanwhile: the node has room for a few pods only."""
+    """The default pools are empty meanwhile: the node starts a few pods at a time only."""
     if hasattr(session.config, "workerinput") or session.config.option.collectonly or not _kubeconfig():
         return
     admin = Admin(_kubeconfig())

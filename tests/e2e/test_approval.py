@@ -81,8 +81,8 @@ def unused(admin: Admin, name: str, reason: str) -> dict[str, Any]:
 async def test_a_call_waits_runs_when_it_is_approved_and_says_who_approved_it(make_executor, admin, approver):
     asked = []
     executor = make_executor(agent=a_name("asks"), limits=Limits(**MORE), on_approval_request=asked.append)
-    block = CodeBlock("print(6 * 7)", "python")
-    running = asyncio.create_task(executor.execute_code_blocks([block], CancellationToken()))
+    uses_them = 'held = b"x" * (80 << 20); print(6 * 7)'
+    running = asyncio.create_task(executor.execute_code_blocks([CodeBlock(uses_them, "python")], CancellationToken()))
     await asyncio.to_thread(wait_for, "the request for approval", lambda: asked)
     [request] = asked
     assert request.requested_by == f"system:serviceaccount:{SANDBOX}:codeexec-agent"
@@ -93,7 +93,7 @@ async def test_a_call_waits_runs_when_it_is_approved_and_says_who_approved_it(ma
     async with client_of(approver) as client:
         waiting = await client.get(request.execution)
         code = await client.read_code(waiting)
-        assert code.blocks == (b"print(6 * 7)",), "it came sealed, and the approver may read it"
+        assert code.blocks == (uses_them.encode(),), "it came sealed, and the approver may read it"
         await client.approve(waiting, reason="looked at")
     result = await running
     assert (result.exit_code, result.output) == (0, "42\n")
@@ -103,12 +103,6 @@ async def test_a_call_waits_runs_when_it_is_approved_and_says_who_approved_it(ma
     assert approval["reason"] == "looked at"
     secret = record["status"]["approval"]["codeSecret"]
     admin.wait_until_gone("secret", secret)
-    [limits] = [one["resources"]["limits"] for one in admin.pod(SANDBOX, podname(admin, request))["spec"]["containers"]]
-    assert limits["memory"] == "128Mi"
-
-
-def podname(admin: Admin, request: Any) -> str:
-    return admin.execution(request.execution)["status"]["podName"]
 
 
 async def test_a_call_that_does_not_wait_tells_the_agent_and_runs_later(make_executor, admin, approver):
@@ -266,7 +260,7 @@ def test_what_was_approved_by_an_approval_that_is_deleted_does_not_run(admin, qu
 
 @pytest.mark.suspect
 def test_what_does_not_start_before_its_approval_expires_does_not_run(admin, queued):
-    name, _ = queued(expires_in=6)
+    name, _ = queued(expires_in=30)
     status = admin.wait_for_phase(name, "Expired")["status"]
     assert (status["reason"], status.get("startedAt")) == ("ApprovalExpired", None)
 

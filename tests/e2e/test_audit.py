@@ -21,7 +21,6 @@ from executor_client import Limits
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.release,
-    pytest.mark.timeout(180),  # the first one waits for pods and for Helm, too
     pytest.mark.usefixtures("observed"),
 ]
 

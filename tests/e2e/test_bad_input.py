@@ -13,7 +13,7 @@ from executor_client import (
     ExecutionNotStarted,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(60)]  # a hang would be a failure
+pytestmark = pytest.mark.e2e
 
 PRINT = [CodeBlock("print('ran')", "python")]
 SMALL = {"cpu": "100m", "memory": "96Mi"}

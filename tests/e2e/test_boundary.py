@@ -20,7 +20,7 @@ def submit(admin: Admin, **spec: Any) -> str:
 
 def ended(admin: Admin, **spec: Any) -> dict[str, Any]:
     """The status of an execution, once it has ended."""
-    return admin.wait_for_phase(submit(admin, **spec), *TERMINAL, seconds=90)["status"]
+    return admin.wait_for_phase(submit(admin, **spec), *TERMINAL)["status"]
 
 
 def needs(admin: Admin, runtime: str) -> None:
@@ -43,7 +43,7 @@ def test_the_record_names_the_boundary_that_the_code_met(runtime, admin, policy,
     assert unprotected_pod(KERNEL).strip() == of_node, "positive control"
     policy(runtimeClassName=runtime)
     name = submit(admin)
-    status = admin.wait_for_phase(name, *TERMINAL, seconds=90)["status"]
+    status = admin.wait_for_phase(name, *TERMINAL)["status"]
     assert (status["phase"], status["stdout"]["text"].strip() == of_node) == ("Succeeded", runtime == "runc")
     shared = "UserNamespace" if gives_user_namespaces(admin, "") else "Container"
     assert status["boundary"] == {"runc": shared, "gvisor": "gVisor"}[runtime]

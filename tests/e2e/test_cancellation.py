@@ -10,7 +10,6 @@ from autogen_core.code_executor import CodeBlock
 from cluster_tools import SANDBOX, Admin, a_name
 
 from codeexec_api import Limits
-from codeexec_api.names import CLIENT_LABEL
 from executor_client import KubernetesCodeExecutor
 
 pytestmark = pytest.mark.e2e
@@ -87,29 +86,6 @@ async def test_when_the_call_has_returned_the_code_is_dead(executor, admin, how)
     signs = await run(executor, LAST_SIGNS)
     assert (signs.exit_code, signs.output.split()[:1]) == (0, ["2"]), signs.output
     assert admin.execution(name)["status"]["phase"] == "Cancelled"
-
-
-@pytest.mark.suspect
-async def test_code_that_waits_for_its_session_never_runs(executor, admin):
-    running, waits = CancellationToken(), CancellationToken()
-    first = asyncio.create_task(run(executor, "import time; print('so far', flush=True); time.sleep(300)", running))
-    record = admin.execution(await is_alive(admin))
-    waiting = asyncio.create_task(run(executor, "open('ran', 'w')", waits))
-
-    def in_line(records) -> bool:
-        return "Starting" in [one.get("status", {}).get("phase") for one in records]
-
-    of_this_client = f"{CLIENT_LABEL}={record['metadata']['labels'][CLIENT_LABEL]}"
-    await asyncio.to_thread(
-        admin.wait_until_all, "the second call to wait", "codeexecution", in_line, labels=of_this_client
-    )
-    waits.cancel()
-    result = await waiting
-    assert (result.exit_code, result.output) == (1, "Code execution was cancelled.")
-    assert not first.done()
-    running.cancel()
-    assert (await first).output == "so far\nCode execution was cancelled."
-    assert (await run(executor, "import os; print(os.path.exists('ran'))")).output == "False\n"
 
 
 @pytest.mark.suspect

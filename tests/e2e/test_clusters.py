@@ -2,6 +2,7 @@
 
 import pytest
 from cluster_tools import SANDBOX, a_name, image
+from waits import SECONDS
 
 pytestmark = pytest.mark.e2e
 
@@ -48,7 +49,7 @@ def test_from_inside_a_pod_by_its_service_account(admin, elsewhere, account, pha
         "pod",
         "agent",
         lambda found: found["status"]["phase"] in ("Succeeded", "Failed"),
-        100,
+        2 * SECONDS,
         elsewhere,
     )
     assert (pod["status"]["phase"], words in admin.logs(elsewhere, "agent")) == (phase, True)

@@ -13,7 +13,6 @@ from cluster_tools import (
     SYSTEM,
     Admin,
     a_name,
-    a_sealed_execution,
     a_secret,
     a_session,
     an_approval,
@@ -109,18 +108,21 @@ def test_what_can_not_be_read_is_denied_as_the_strictest_rule_says(admin, ruled,
 def test_a_megabyte_of_hostile_code_does_not_disturb_the_operator(admin, ruled):
     """It goes on with others, and with the same process as before."""
 
-    def restarts() -> list[int]:
+    def killed() -> list[str]:
+        """When containers of the operator were ended by lack of memory or by a fault."""
         pods = admin.list("pod", SYSTEM, labels="app.kubernetes.io/component=operator")
-        return [one["restartCount"] for pod in pods for one in pod["status"].get("containerStatuses", ())]
+        states = [one["lastState"] for pod in pods for one in pod["status"].get("containerStatuses", ())]
+        ends = [state["terminated"] for state in states if "terminated" in state]
+        return [end["finishedAt"] for end in ends if end["reason"] == "OOMKilled" or end["exitCode"] > 128]
 
-    before, names = restarts(), [a_name("hostile") for _ in range(4)]
+    before, names = killed(), [a_name("hostile") for _ in range(4)]
     for name, code in zip(names, ("(" * 999_000, "a\n" * 499_000, "1," * 499_000, "-" * 999_000 + "1"), strict=True):
         admin.submit(name, code, limits=LIMITS)
     assert ended(admin, "print('meanwhile')")["stdout"]["text"] == "meanwhile\n"
     for name in names:
         status = admin.wait_for_phase(name, "Denied", "Succeeded", "Failed")["status"]
         assert (status["phase"], findings(status)) == ("Denied", [("unreadable Python", "Deny", "spec.blocks[0]")])
-    assert restarts() == before
+    assert killed() == before
 
 
 def test_files_that_can_be_imported_are_looked_at(admin, ruled):
@@ -146,18 +148,6 @@ def test_other_languages_are_not_looked_at(admin, ruled):
 # --- what a human decides about -------------------------------------------------------------------------------------
 
 
-def test_what_needs_approval_waits_and_runs_when_it_is_given(admin, ruled, approver):
-    name, code = a_name("asks"), "import socket; print('ran')"
-    admin.create(a_sealed_execution(admin, name, code, limits=LIMITS))
-    record = admin.wait_for_phase(name, "AwaitingApproval")
-    assert "podName" not in record["status"]
-    assert record["status"]["approval"]["grants"] == [{"field": "spec.blocks[0]", "value": "import socket"}]
-    approve(approver, record)
-    status = admin.wait_for_phase(name, "Succeeded", "Denied", "Expired")["status"]
-    assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "ran\n")
-    assert findings(status) == [("import socket", "NeedApproval", "spec.blocks[0]")]
-
-
 def test_an_approval_of_something_else_does_not_count(admin, ruled, approver):
     name = a_name("other")
     admin.submit(name, "import socket, subprocess", limits=LIMITS)
@@ -170,16 +160,6 @@ def test_an_approval_of_something_else_does_not_count(admin, ruled, approver):
 
     admin.wait_until("the approval to be found wanting", "cex", name, found_wanting)
     assert admin.phase(name) == "AwaitingApproval"
-
-
-def test_rules_that_grow_while_it_waits_count(admin, ruled, approver):
-    name = a_name("grows")
-    admin.submit(name, "import socket, json", limits=LIMITS)
-    record = admin.wait_for_phase(name, "AwaitingApproval")
-    ruled(NeedApproval=["socket"], Deny=["json"])
-    status = admin.wait_for_phase(name, "Denied")["status"]
-    assert findings(status)[0] == ("import json", "Deny", "spec.blocks[0]")
-    assert record["status"]["approval"]["grants"] == [{"field": "spec.blocks[0]", "value": "import socket"}]
 
 
 # --- sessions and pools ---------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ async def test_the_container_runtime_answers_pings(admin, make_pool, kubeconfig_
     api = ApiServer(configuration)
     async with api.attach(f"/api/v1/namespaces/{SANDBOX}/pods/{name}/attach", QUERY) as websocket:
         await websocket.ping(b"there?")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (answer := await websocket.receive()).type is WSMsgType.BINARY:
                 pass
         assert (answer.type, bytes(answer.data)) == (WSMsgType.PONG, b"there?")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster_fixtures import ControlPod, claimed_folder
-from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, an_approval, image, wait_for
+from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, a_policy, an_approval, put_policy, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -59,7 +59,7 @@ def probing(targets: dict[str, Any], granted: str = "") -> str:
     A network plugin takes a moment until a permit works.
     """
     return f"""{PROBES}
-targets, late = {targets!r}, time.monotonic() + 20
+targets, late = {targets!r}, time.monotonic() + 60
 while {granted!r} in targets and reach(*targets[{granted!r}]) != "reached" and time.monotonic() < late:
     time.sleep(0.2)
 print(json.dumps(reach_all(targets)))"""
@@ -75,17 +75,15 @@ def output(record: dict[str, Any]) -> Any:
 def finished(admin: Admin, code: str, *, name: str | None = None, **spec: Any) -> dict[str, Any]:
     """The record of an execution with this code, once it has ended."""
     name = name or a_name("permitted")
-    admin.submit(name, code, **{"limits": SMALL, "timeoutSeconds": 60, **spec})
-    return admin.wait_for_phase(name, *TERMINAL, seconds=90)
+    admin.submit(name, code, **{"limits": SMALL, "timeoutSeconds": 100, **spec})
+    return admin.wait_for_phase(name, *TERMINAL, seconds=200)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def never_starts(admin: Admin) -> str:
     """An execution that waits for a mount that is not there: begun with the first test, looked at by the last."""
     mount = {"name": "one", "mountPath": "/mnt/one", "configMap": {"name": "nowhere"}}
-    meta = {"name": "default", "namespace": SANDBOX}
-    spec = {"images": [image()], "mounts": [{"configMap": {"name": "nowhere"}}]}
-    admin.apply({"apiVersion": "codeexec.dev/v1alpha1", "kind": "ExecutionPolicy", "metadata": meta, "spec": spec})
+    put_policy(admin, a_policy(mounts=[{"configMap": {"name": "nowhere"}}]))
     name = a_name("never-starts")
     admin.submit(name, "print(1)", limits=SMALL, mounts=[mount])
     admin.wait_for_phase(name, "Starting")
@@ -129,7 +127,7 @@ def addresses(admin: Admin, server: ControlPod, unprotected_pod: ControlPod) -> 
     def all_reached() -> bool:
         return set(json.loads(unprotected_pod(probing(found))).values()) == {"reached"}
 
-    wait_for("control: everything to answer an unprotected pod", all_reached, 30)
+    wait_for("control: everything to answer an unprotected pod", all_reached)
     return found | {"metadata": METADATA}
 
 
@@ -266,7 +264,7 @@ def open_network(admin: Admin) -> Iterator[Callable[[str], None]]:
     def closed() -> bool:
         return finished(admin, "print(1)")["status"].get("egressProof", {}).get("verdict") == "Closed"
 
-    wait_for("the network to be closed again", closed, 30)
+    wait_for("the network to be closed again", closed)
 
 
 @pytest.mark.suspect
@@ -315,7 +313,7 @@ def test_what_needs_approval_is_opened_by_exactly_that(admin, policy, server, ad
     what = "an approval of another permit not to count"
     admin.wait_until(what, "cex", second["metadata"]["name"], not_counted)
     approver.create(an_approval(first, approver.me))
-    found = output(admin.wait_for_phase(first["metadata"]["name"], *TERMINAL, seconds=90))
+    found = output(admin.wait_for_phase(first["metadata"]["name"], *TERMINAL))
     assert {name for name, outcome in found.items() if outcome == "reached"} == {"permitted port"}
     assert admin.phase(second["metadata"]["name"]) == "AwaitingApproval"
     admin.patch("cex", second["metadata"]["name"], {"spec": {"cancelled": True}})
@@ -339,7 +337,7 @@ def test_the_policy_is_of_one_pod_and_goes_with_its_code(admin, policy, server):
     assert made["metadata"]["creationTimestamp"] <= admin.pod(SANDBOX, pod)["metadata"]["creationTimestamp"]
     admin.patch("cex", name, {"spec": {"cancelled": True}})
     admin.wait_for_phase(name, "Cancelled")
-    admin.wait_until_gone("networkpolicy", pod, 20)
+    admin.wait_until_gone("networkpolicy", pod)
     assert admin.exists("networkpolicy", DENY_ALL, SANDBOX)
 
 
@@ -443,6 +441,6 @@ def test_what_the_policy_does_not_name_is_not_mounted(admin, policy, claim, sett
 
 def test_what_is_not_there_is_named(admin, never_starts):
     """Last: it took the time that a start may take."""
-    status = admin.wait_for_phase(never_starts, *TERMINAL, seconds=90)["status"]
+    status = admin.wait_for_phase(never_starts, *TERMINAL)["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "StartTimeout")
     assert "configmap:nowhere: check that each exists" in status["message"]

@@ -20,7 +20,7 @@ from executor_client import ClusterRef, CodeExecutionClient
 pytestmark = pytest.mark.e2e
 
 AT_THE_SAME_TIME = 4
-"""So many small pods have room on the node beside those of other tests."""
+"""The node starts a few pods at a time only, and other tests have pods, too."""
 IN_ORDER = sorted(CASES, key=lambda case: bool(case.policy))
 """Those last that change the policy of the namespace: then nothing else is played there."""
 

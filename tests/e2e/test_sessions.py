@@ -83,19 +83,6 @@ async def test_stop_ends_the_session_and_the_executor_can_be_used_again(make, ad
     assert (await run(executor, "print(2)")).output == "2\n"
 
 
-async def test_idle_session_ends_and_the_next_call_says_so(make, admin):
-    executor = make(idle_timeout=2)
-    first = await run(executor, "open('note', 'w')")
-    old = the_session(admin, first.execution)
-    await asyncio.to_thread(pod_is_gone, admin, old)
-    assert again(admin, old)["status"]["reason"] == "IdleTimeout"
-    result = await run(executor, "import os; print(os.path.exists('note'))")
-    note, output = result.output.split("\n", 1)
-    assert output == "False\n"
-    assert old["metadata"]["name"] in note
-    assert "new workspace, without the files of earlier calls" in note
-
-
 async def test_garbage_collection_ends_the_session(agent_kubeconfig, admin):
     executor = KubernetesCodeExecutor(kubeconfig=agent_kubeconfig, namespace=SANDBOX, limits=SMALL)
     first = await run(executor, "print(1)")
@@ -114,7 +101,7 @@ from codeexec_api import Limits
 from executor_client import KubernetesCodeExecutor
 
 small = Limits(cpu="100m", memory="96Mi")
-executor = KubernetesCodeExecutor(agent=sys.argv[1], namespace=sys.argv[3], idle_timeout=5, limits=small)
+executor = KubernetesCodeExecutor(agent=sys.argv[1], namespace=sys.argv[3], idle_timeout=int(sys.argv[4]), limits=small)
 
 async def main():
     result = await executor.execute_code_blocks([CodeBlock("print(1)", "python")], CancellationToken())
@@ -126,10 +113,10 @@ asyncio.run(main())
 """
 
 
-def start_process(agent_kubeconfig, agent, what):
+def start_process(agent_kubeconfig, agent, what, idle_timeout):
     """The process, and the name of the execution that it has run already."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, agent, what, SANDBOX],
+        [sys.executable, "-c", SCRIPT, agent, what, SANDBOX, str(idle_timeout)],
         env={"PATH": os.environ["PATH"], "KUBECONFIG": agent_kubeconfig},
         stdout=subprocess.PIPE,
         text=True,
@@ -138,9 +125,9 @@ def start_process(agent_kubeconfig, agent, what):
 
 
 def test_end_of_the_process_ends_the_session(agent_kubeconfig, admin):
-    process, execution = start_process(agent_kubeconfig, a_name("exit"), "exit")
+    process, execution = start_process(agent_kubeconfig, a_name("exit"), "exit", 600)
     with process:
-        assert process.wait(30) == 0
+        assert process.wait(100) == 0
     session = the_session(admin, execution)
     pod_is_gone(admin, session)
     assert again(admin, session)["status"]["reason"] == "EndRequested"
@@ -149,28 +136,15 @@ def test_end_of_the_process_ends_the_session(agent_kubeconfig, admin):
 @pytest.mark.suspect
 def test_killed_process_leaves_nothing_for_ever(agent_kubeconfig, admin):
     agent = a_name("killed")
-    process, execution = start_process(agent_kubeconfig, agent, "hang")
+    process, execution = start_process(agent_kubeconfig, agent, "hang", 15)
     with process:
         hanging = admin.running_execution(agent)
         process.send_signal(signal.SIGKILL)
     session = the_session(admin, execution)
     pod_is_gone(admin, session)
     assert again(admin, session)["status"]["reason"] == "IdleTimeout"
-    assert [admin.phase(name) for name in (execution, hanging)] == ["Succeeded"] * 2, "it was let finish"
-
-
-@pytest.mark.suspect
-async def test_lost_pod_is_told_and_the_next_call_works(make, admin):
-    executor = make()
-    first = await run(executor, "open('note', 'w')")
-    session = the_session(admin, first.execution)
-    admin.delete("pod", session["status"]["podName"])
-    name = session["metadata"]["name"]
-    lost = ("the loss to be seen", "codesession", name, lambda session: session["status"]["phase"] == "Lost")
-    await asyncio.to_thread(admin.wait_until, *lost)
-    result = await run(executor, "print(2)")
-    assert result.output.endswith("\n2\n")
-    assert f"session {name} ended" in result.output
+    assert admin.phase(execution) == "Succeeded"
+    assert admin.wait_for_phase(hanging, "Succeeded"), "it was let finish"
 
 
 LIMITS = {"cpu": "100m", "memory": "96Mi"}
@@ -184,14 +158,3 @@ def test_deleting_the_session_deletes_its_pod_and_stops_what_runs(admin):
     admin.delete("codesession", session, wait=True)
     admin.wait_until_gone("pod", pod)
     assert admin.wait_for_phase(name, "Lost", "Cancelled")
-
-
-def test_all_executions_of_a_session_share_one_pod(admin):
-    session = a_name("one-pod")
-    admin.apply(a_session(session, limits=LIMITS))
-    names = [a_name("one-pod") for _ in range(4)]
-    for name in names:
-        admin.submit_to(name, "print(1)", session, limits=LIMITS)
-    [pod] = {admin.wait_for_phase(name, "Succeeded")["status"]["podName"] for name in names}
-    admin.patch("codesession", session, {"spec": {"ended": True}})
-    admin.wait_until_gone("pod", pod)

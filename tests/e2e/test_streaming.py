@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import SANDBOX, Admin, a_name
+from cluster_fixtures import rules_of
+from cluster_tools import SANDBOX, Admin, a_name, wait_for
 
 from executor_client import (
     ClusterRef,
@@ -141,7 +142,9 @@ def client_without_logs(admin: Admin, kubeconfig_of) -> Iterator[CodeExecutionCl
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SANDBOX}],
     }
     admin.apply(account, role, binding)
-    yield CodeExecutionClient(ClusterRef(SANDBOX, kubeconfig_of(SANDBOX, name)))
+    path = kubeconfig_of(SANDBOX, name)
+    wait_for("the binding to count", lambda: all(rule in rules_of(Admin(path)) for rule in others))
+    yield CodeExecutionClient(ClusterRef(SANDBOX, path))
     for kind in ("serviceaccount", "role", "rolebinding"):
         admin.delete(kind, name)
 

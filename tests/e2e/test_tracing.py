@@ -29,7 +29,6 @@ from executor_client.runtime import telemetry
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.release,
-    pytest.mark.timeout(180),  # the first one waits for pods and for Helm, too
     pytest.mark.usefixtures("observed"),
 ]
 
@@ -180,7 +179,7 @@ def test_the_counters_move_by_what_ran_and_by_nothing_else(admin, nothing_else, 
     admin.submit(denied, "print(1)", timeoutSeconds=86_400)
     for name, phase in ((good, "Succeeded"), (bad, "Failed"), (denied, "Denied")):
         admin.wait_for_phase(name, phase)
-    admin.submit(long, "import time; time.sleep(30)", timeoutSeconds=60, **SMALL)
+    admin.submit(long, "import time; time.sleep(600)", timeoutSeconds=600, **SMALL)
     admin.wait_for_phase(long, "Running")
     here = {"sandbox_namespace": SANDBOX}
     assert total(samples(), "codeexec_current_executions", **here, phase="Running") == 1
@@ -200,7 +199,7 @@ def test_the_counters_move_by_what_ran_and_by_nothing_else(admin, nothing_else, 
         ("Denied", "PolicyViolation"): 1,
         ("Cancelled", "CancelRequested"): 1,
     }
-    wait_for("the count of four executions", lambda: sum(moved().values()) >= 4, 10)
+    wait_for("the count of four executions", lambda: sum(moved().values()) >= 4)
     assert moved() == expected
     after = samples()
 
@@ -239,7 +238,7 @@ def outsider(admin) -> Iterator[Callable[[str], str]]:
     spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
     metadata = {"name": "outsider", "namespace": namespace}
     admin.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    admin.kubectl("-n", namespace, "wait", "--for=condition=Ready", "pod/outsider", "--timeout=60s")
+    admin.kubectl("-n", namespace, "wait", "--for=condition=Ready", "pod/outsider", "--timeout=300s")
     yield lambda code: admin.kubectl("-n", namespace, "exec", "-i", "outsider", "--", "python3", "-I", "-", stdin=code)
     admin.kubectl("delete", "namespace", namespace, "--wait=false")
 
@@ -264,5 +263,5 @@ def test_a_collector_that_is_gone_is_counted_and_logged_and_hurts_no_execution(a
     def lost() -> bool:
         return total(samples(), "codeexec_spans_total", result="failed") >= before + 5
 
-    wait_for("the loss to be counted", lost, 30)
-    assert "the collector did not take" in operator_log(admin)
+    wait_for("the loss to be counted", lost)
+    wait_for("it to be logged", lambda: "the collector did not take" in operator_log(admin))

@@ -12,7 +12,8 @@ neighbour are processes of their own. VALUES are values of the chart, as JSON. S
 how many requests the API server takes at a time.
 
 Prints p50 and p95 of each, their ratios to the calls without a flood, the median ratios of the rounds, and how much of
-a core each process took.
+a core each process took. Beside a flood, it also prints how many of its executions were over in each second, and the
+lowest, median and highest limit of the pace (`codeexec_pace_limit`).
 """
 
 import asyncio
@@ -153,8 +154,9 @@ async def play(stage: Stage, operator: OperatorProcess) -> None:
             fill_pool(stage)
             async with _flood(stage, kubeconfigs[namespace], namespace) as flood:
                 meter = Meter(processes | {"flood": flood.pid})
-                beside = _percentiles(await calls(neighbour))
-                shares = meter.shares()
+                async with _watched(operator) as pace:
+                    beside = _percentiles(await calls(neighbour))
+                shares = f"{meter.shares()}; {pace.text}"
             times_alone = tuple(one / of for one, of in zip(beside, alone, strict=True))
             ratios[name].append(times_alone)
             _print_row(name, beside, _both(times_alone), shares)
@@ -181,6 +183,51 @@ async def _flood(stage: Stage, kubeconfig: str, namespace: str) -> AsyncIterator
             flood.terminate()
         await flood.wait()
         clean_up(stage, namespace)
+
+
+class Pace:
+    """What the operator says of the flood, looked at each second."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._limits: list[float] = []
+        self._over: list[tuple[float, float]] = []
+        """When, and how many of the executions of the flood were over by then."""
+
+    def look(self, metrics: str) -> None:
+        """Take in what the operator tells of itself."""
+        lines = [line.rpartition(" ") for line in metrics.splitlines() if not line.startswith("#")]
+        self._limits += [float(value) for name, _, value in lines if name == "codeexec_pace_limit"]
+        ours = f'sandbox_namespace="{NOISY}"'
+        over = [
+            float(value) for name, _, value in lines if name.startswith("codeexec_executions_total{") and ours in name
+        ]
+        self._over.append((time.monotonic(), sum(over)))
+
+    def end(self) -> None:
+        """Put it into words."""
+        (since, before), (until, after) = self._over[0], self._over[-1]
+        limits = f"{min(self._limits):.2f}, {statistics.median(self._limits):.2f}, {max(self._limits):.2f}"
+        self.text = f"{(after - before) / (until - since):.1f}/s of the flood over, limit {limits}"
+
+
+@asynccontextmanager
+async def _watched(operator: OperatorProcess) -> AsyncIterator[Pace]:
+    pace = Pace()
+
+    async def look() -> None:
+        while True:
+            pace.look(await asyncio.to_thread(operator.metrics))
+            await asyncio.sleep(1)
+
+    pace.look(operator.metrics())
+    looking = asyncio.create_task(look())
+    try:
+        yield pace
+    finally:
+        looking.cancel()
+    pace.look(operator.metrics())
+    pace.end()
 
 
 def _percentiles(times: Sequence[float]) -> tuple[float, float]:

@@ -239,7 +239,7 @@ class Kubelets:
         self._counts.pods += 1
         runner = ScriptedRunner(json.loads(egress_targets_of(raw["spec"])), self._script)
         image = raw["spec"]["containers"][0]["image"]
-        pod = Pod(meta["namespace"], meta["name"], meta["uid"], image, runner, started_at=_now())
+        pod = Pod(meta["namespace"], meta["name"], meta["uid"], image, runner, started_at=self._now())
         self._pods[pod.uid] = self._by_name[pod.namespace, pod.name] = pod
         self._background(self._report(pod, running_status(pod, self._address, ip_of(self._counts.pods))))
         return pod
@@ -257,7 +257,7 @@ class Kubelets:
     async def _end(self, pod: Pod) -> None:
         if not pod.ended:
             pod.ended = True
-            await self._report(pod, ended_status(pod))
+            await self._report(pod, ended_status(pod, self._now()))
 
     async def _remove(self, meta: Mapping[str, Any]) -> None:
         """Confirm a deletion that waits for the node: its containers have ended, if the node ever knew the pod."""
@@ -332,9 +332,15 @@ class Kubelets:
             raise web.HTTPNotFound(text="there is no such container on the simulated nodes")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
-        async for line in pod.runner.log.follow():
+        seconds = request.query.get("sinceSeconds")
+        first = self._script.time() - int(seconds) if seconds else 0
+        async for line in pod.runner.log.follow(since=first):
             await response.write(line)
         return response
+
+    def _now(self) -> str:
+        """The time by the clocks of the nodes. Their leases have the true time: they may not become older."""
+        return _in_words(datetime.fromtimestamp(self._script.time(), UTC))
 
     def _background(self, job: Any) -> None:
         task = asyncio.create_task(job)
@@ -405,14 +411,14 @@ def running_status(pod: Pod, address: str, ip: str) -> dict[str, Any]:
     }
 
 
-def ended_status(pod: Pod) -> dict[str, Any]:
+def ended_status(pod: Pod, now: str) -> dict[str, Any]:
     """Of a pod whose runner has exited after its job."""
-    times = {"startedAt": pod.started_at, "finishedAt": _now()}
+    times = {"startedAt": pod.started_at, "finishedAt": now}
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", **times}}
     return {
         "phase": "Succeeded",
         "conditions": [
-            {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": _now()}
+            {"type": kind, "status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
             for kind in ("PodReadyToStartContainers", "ContainersReady", "Ready")
         ],
         "containerStatuses": [_container(pod, ended, ready=False)],
@@ -432,8 +438,12 @@ def _container(pod: Pod, state: Mapping[str, Any], *, ready: bool) -> dict[str, 
     }
 
 
+def _in_words(moment: datetime, timespec: str = "seconds") -> str:
+    return moment.isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
 def _now(timespec: str = "seconds") -> str:
-    return datetime.now(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    return _in_words(datetime.now(UTC), timespec)
 
 
 # --- the process ---

@@ -17,9 +17,11 @@ from cluster_tools import (
     image,
     is_ready,
     kubeconfig_with_token,
+    policies,
     wait_for,
 )
 from diagnostics import noting_calls_of_clients
+from waits import SECONDS
 
 QUOTA = "no-more-pods"
 
@@ -89,7 +91,7 @@ class Pool:
     def status(self) -> dict[str, Any]:
         return self.admin.get("sandboxpool", self.name).get("status", {})
 
-    def ready(self, count: int, seconds: float = 90) -> None:
+    def ready(self, count: int, seconds: float = SECONDS) -> None:
         self.admin.wait_until(
             f"{count} pods of pool {self.name} to be ready",
             "sandboxpool",
@@ -101,7 +103,8 @@ class Pool:
     def pods(self) -> dict[str, Object]:
         """Those that nobody has used, by name."""
         labels, fields = f"codeexec.dev/pool={self.name}", "status.phase!=Succeeded,status.phase!=Failed"
-        return {one["metadata"]["name"]: one for one in self.admin.list("pod", labels=labels, fields=fields)}
+        there = self.admin.list("pod", labels=labels, fields=fields)
+        return {one["metadata"]["name"]: one for one in there if "deletionTimestamp" not in one["metadata"]}
 
     def scale(self, replicas: int) -> None:
         self.admin.patch("sandboxpool", self.name, {"spec": {"replicas": replicas}}, subresource="scale")
@@ -153,7 +156,7 @@ def make_user(admin: Admin, kubeconfig_of) -> Callable[..., Admin]:
         admin.create(*(_a_binding(name, f"codeexec-{role}") for role in roles))
         user = Admin(kubeconfig_of(SANDBOX, name))
         rules = [rule for role in roles for rule in admin.get("role", f"codeexec-{role}")["rules"]]
-        wait_for(f"the bindings of {name} to count", lambda: all(rule in _rules_of(user) for rule in rules))
+        wait_for(f"the bindings of {name} to count", lambda: all(rule in rules_of(user) for rule in rules))
         return user
 
     return make
@@ -169,7 +172,7 @@ def _a_binding(account: str, role: str) -> Object:
     }
 
 
-def _rules_of(user: Admin) -> list[Object]:
+def rules_of(user: Admin) -> list[Object]:
     """What the API server's authorizer grants in the sandbox namespace at this moment."""
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
     return user.create({**review, "spec": {"namespace": SANDBOX}})["status"]["resourceRules"]
@@ -198,7 +201,7 @@ def default_agent_kubeconfig(kubeconfig_of) -> str:
 async def make_executor(agent_kubeconfig: str):
     """Executors with no more rights than an agent has, stopped after the test; without sessions, unless asked.
 
-    They ask for little: the node has room for a few pods only.
+    They may use little: the node starts a few pods at a time only, and other tests have pods, too.
     """
     from executor_client import KubernetesCodeExecutor, Limits  # here: it costs tests without a cluster half a second
 
@@ -307,21 +310,6 @@ def node_shell(make_control_pod) -> ControlPod:
 
 @pytest.fixture
 def policy(admin: Admin) -> Iterator[Callable[..., None]]:
-    """Puts an ExecutionPolicy into the sandbox namespace, and takes it away again.
-
-    The operator watches policies and executions apart, so it may learn of an execution first. Then it has a pod made,
-    and denies the execution when the policy is there: before the code is sent. A test says `startedAt`, not `podName`.
-    """
-
-    def put(**spec) -> None:
-        admin.apply(
-            {
-                "apiVersion": "codeexec.dev/v1alpha1",
-                "kind": "ExecutionPolicy",
-                "metadata": {"name": "default", "namespace": SANDBOX},
-                "spec": {"images": [image()], **spec},
-            }
-        )
-
-    yield put
-    admin.delete("executionpolicy", "default")
+    """Puts an ExecutionPolicy into the sandbox namespace; see `policies`."""
+    with policies(admin) as put:
+        yield put

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ import yaml
 from image_release.signing import signing_key, statement
 from kube import DEFAULT_SANDBOX as DEFAULT_SANDBOX
 from kube import SANDBOX, Kube, Object, Wait
-from waits import TERMINAL, Waits, phase_of
+from waits import SECONDS, TERMINAL, Waits, phase_of
 
 from codeexec_api import sealing
 
@@ -41,7 +42,7 @@ def signatures(*references: str) -> list[str]:
     return [key.sign(statement(one)) for one in references]
 
 
-def wait_for(what: str, probe: Callable[[], T], seconds: float = 60) -> T:
+def wait_for(what: str, probe: Callable[[], T], seconds: float = SECONDS) -> T:
     """The first true value of `probe`; fails, saying what was awaited, after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := probe()):
@@ -85,7 +86,7 @@ class Admin(Waits):
     def phase(self, name: str) -> str:
         return phase_of(self.execution(name))
 
-    def running_execution(self, agent: str, seconds: float = 60) -> str:
+    def running_execution(self, agent: str, seconds: float = SECONDS) -> str:
         """Name of the execution of this agent, once its code runs; fails at once when one ends without that."""
         # The table that the API server makes: the records themselves are many, and some are large.
         table = self.connection.json("GET", self.resource("cex").path(SANDBOX), accept=TABLE, includeObject="None")
@@ -104,7 +105,7 @@ class Admin(Waits):
         raise wait.in_vain()
 
     def wait_for_output(self, name: str, text: str) -> None:
-        """Until the code of a running execution has written this, as the log of its pod tells.
+        """Until the code of a running execution has written this, as the log of its pod tells, or it has ended.
 
         The pod may have run others, and the API server gives logs from a whole second on: each frame names its own.
         """
@@ -115,7 +116,8 @@ class Admin(Waits):
             lines = self.logs(SANDBOX, record["status"]["podName"]).splitlines()
             return text in "".join(json.loads(line).get("data", "") for line in lines if ours in line)
 
-        wait_for(f"{name} to write {text!r}", written)
+        wait_for(f"{name} to write {text!r} or to end", lambda: written() or self.phase(name) in TERMINAL)
+        assert written(), f"{name} ended as {self.phase(name)} without having written {text!r}"
 
     def token(self, account: str, namespace: str = SANDBOX, hours: int = 3) -> str:
         """A new one of a service account."""
@@ -285,6 +287,36 @@ def operator_pod(admin: Admin, release: str = "codeexec", namespace: str = SYSTE
     return wait_for("an operator to lead", leader)
 
 
+def a_policy(namespace: str = SANDBOX, **spec: Any) -> Object:
+    """An ExecutionPolicy that allows the sandbox image."""
+    meta = {"name": "default", "namespace": namespace}
+    spec = {"images": [image()], **spec}
+    return {"apiVersion": "codeexec.dev/v1alpha1", "kind": "ExecutionPolicy", "metadata": meta, "spec": spec}
+
+
+@contextmanager
+def policies(admin: Admin) -> Iterator[Callable[..., None]]:
+    """Puts ExecutionPolicies into the sandbox namespace, each until the operator knows it, and takes the last one away.
+
+    A harmless one comes before that: nobody can tell when the operator knows that there is none.
+    """
+    put = lambda **spec: put_policy(admin, a_policy(**spec))  # noqa: E731
+    yield put
+    put(maxLimits={"cpu": "1", "memory": "1Gi"})
+    admin.delete("executionpolicy", "default")
+
+
+def put_policy(admin: Admin, policy: Object) -> None:
+    """Put an ExecutionPolicy into its namespace, and wait until the operator knows it."""
+    admin.apply(policy)
+    where = policy["metadata"]["namespace"]
+    admin.wait_until("the operator to know the policy", "executionpolicy", "default", _is_known, namespace=where)
+
+
+def _is_known(policy: Object) -> bool:
+    return policy.get("status", {}).get("observedGeneration") == policy["metadata"]["generation"]
+
+
 def restart_operator(admin: Admin) -> None:
     """As `kubectl rollout restart` does it, and until the new replicas are there alone."""
     annotations = {"tests/restarted-at": datetime.now(UTC).isoformat()}
@@ -302,7 +334,7 @@ def wait_for_operator(admin: Admin, deployment: Object) -> None:
     """Until the pods are there that this version of the Deployment asks for, and no others."""
     labels = ",".join(f"{key}={value}" for key, value in deployment["spec"]["selector"]["matchLabels"].items())
     what = f"{deployment['spec']['replicas']} replicas of the operator alone"
-    admin.wait_until_all(what, "pod", lambda pods: are_all_of(deployment, pods), 90, SYSTEM, labels=labels)
+    admin.wait_until_all(what, "pod", lambda pods: are_all_of(deployment, pods), namespace=SYSTEM, labels=labels)
 
 
 def are_all_of(deployment: Object, pods: Sequence[Object]) -> bool:

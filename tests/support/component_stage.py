@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -18,7 +19,7 @@ import yaml
 from api_calls import Match
 from chart.helm import render, tool
 from chart.install import IMAGE, wait_until_served
-from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, wait_for
+from cluster_tools import SANDBOX, SYSTEM, TERMINAL, Admin, a_name, put_policy, wait_for
 from control_plane import (
     API_SERVER,
     AUTOSCALING_CONTROLLERS,
@@ -61,6 +62,10 @@ async def in_thread(call: Callable[..., T], *arguments: Any, **options: Any) -> 
     return await asyncio.get_running_loop().run_in_executor(_THREAD, functools.partial(call, *arguments, **options))
 
 
+STAGES: Final[list["Stage"]] = []
+"""Those that there are at this moment."""
+
+
 class Stage:
     """What a component test stands on.
 
@@ -85,7 +90,8 @@ class Stage:
         self._values = {**_values(namespaces), **(values or {})}
         self._api_server_arguments = api_server_arguments
         self._stack = ExitStack()
-        self._operators = 0
+        self.operators: list[OperatorProcess] = []
+        """All that were made."""
 
     def __enter__(self) -> Self:
         with self._stack:
@@ -109,6 +115,8 @@ class Stage:
             without = self.plane.kubeconfig_with_token("none")
             self.proxy = self._stack.enter_context(FaultProxy(without))
             self.client_proxy = self._stack.enter_context(FaultProxy(without))
+            STAGES.append(self)
+            self._stack.callback(STAGES.remove, self)
             self._stack = self._stack.pop_all()
         return self
 
@@ -122,13 +130,12 @@ class Stage:
 
     def operator(self, *, direct: bool = False, through: FaultProxy | None = None, **options: Any) -> OperatorProcess:
         """One that has not been started; it talks to the API server through a proxy, the stage's own, or directly."""
-        self._operators += 1
-        folder = self.folder / f"operator-{self._operators}"
+        folder = self.folder / f"operator-{len(self.operators) + 1}"
         folder.mkdir()
         token = self.token(SYSTEM, OPERATOR)
         proxied = (through or self.proxy).write_kubeconfig(folder / "kubeconfig", token=token)
         path = self.plane.kubeconfig_with_token(token) if direct else proxied
-        return OperatorProcess(
+        operator = OperatorProcess(
             folder,
             environment=self._environment,
             kubeconfig=path,
@@ -136,6 +143,8 @@ class Stage:
             free_lease=self.free_lease,
             **options,
         )
+        self.operators.append(operator)
+        return operator
 
     def lease(self) -> dict[str, Any]:
         """What the Lease says that the leading operator holds."""
@@ -176,6 +185,25 @@ class Stage:
         [record] = _of(agent, there)
         return record
 
+    def taken_up(self, agent: str, count: int) -> None:
+        """Wait until an operator has told of so many executions of this agent. A client waits for that only so long."""
+
+        def told(records: list[dict[str, Any]]) -> bool:
+            known = [one.get("status", {}).get("observedGeneration") for one in _of(agent, records)]
+            return len(known) == count and all(known)
+
+        self.admin.wait_until_all(f"{count} executions of {agent} to be taken up", "cex", told)
+
+    def recorded_within(self, seconds: float, since: datetime, record: Mapping[str, Any]) -> None:
+        """The API server has taken the last write of its status so soon. A test that sees it late doesn't matter.
+
+        The API server runs on this machine, so its clock is that of the test. It tells whole seconds.
+        """
+        fields = record["metadata"]["managedFields"]
+        written = [datetime.fromisoformat(one["time"]) for one in fields if one.get("subresource") == "status"]
+        took = (max(written) - since).total_seconds()
+        assert took <= seconds, f"recorded after {took:.1f} s, and promised within {seconds} s"
+
     def ran_once(self, record: Mapping[str, Any]) -> None:
         """Its code was handed to a runner, and to no other."""
         assert self.script.jobs[record["metadata"]["uid"]] == 1
@@ -190,6 +218,19 @@ class Stage:
         meta = {"name": "default", "namespace": namespace}
         kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ExecutionPolicy"}
         return {**kind, "metadata": meta, "spec": {**default, **spec}}
+
+    def put_policy(self, namespace: str = SANDBOX, **spec: Any) -> None:
+        """Put such a policy into a namespace, and wait until the operator, which has to run, knows it."""
+        put_policy(self.admin, self.a_policy(namespace, **spec))
+
+    def drop_policy(self) -> None:
+        """Take it away again. The default one is put first: nobody can tell when the operator knows that there is none.
+
+        A test that has failed may have left no operator.
+        """
+        if any(one.running for one in self.operators):
+            self.put_policy()
+        self.admin.delete("executionpolicy", "default", wait=True)
 
     def pods(self, namespace: str = SANDBOX) -> set[str]:
         """Names of the pods that there are."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import standstill
 import yaml
 from certificates import Authority, write_key
 from cryptography.hazmat.primitives import serialization
@@ -52,7 +53,7 @@ NODE_CONTROLLERS = (
 )
 AUTOSCALING_CONTROLLERS = ("horizontal-pod-autoscaler-controller",)
 
-_START_SECONDS = 60
+_START_SECONDS = 100
 _STOP_SECONDS = 10
 _LOG_LINES = 25
 _HEALTH = {"etcd": ("http", "health"), "kube-apiserver": ("https", "readyz")}
@@ -123,14 +124,14 @@ class Program:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(_STOP_SECONDS)
+            self._process.wait()
 
     def pause(self) -> None:
         """It takes connections and answers nothing, until `resume`."""
-        os.kill(self.pid, signal.SIGSTOP)
+        standstill.stop(self.pid)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        standstill.resume(self.pid)
 
 
 class ControlPlane:

@@ -6,7 +6,7 @@ Objects count as the test's if they came into being since it began, or if its fa
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,27 +35,34 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
-    if report.failed and not item.stash.get(TOLD, False) and (kube := _cluster_of(item)):
+    if report.failed and not item.stash.get(TOLD, False):
         item.stash[TOLD] = True
         began = int(item.stash.get(BEGAN, time.time()))  # the API server knows whole seconds
-        report.sections += list(tell(kube, began, report.longreprtext))
+        for kube, namespaces in _clusters_of(item):
+            report.sections += list(tell(kube, began, report.longreprtext, namespaces))
     return report
 
 
-def _cluster_of(item: pytest.Item) -> Kube | None:
-    """That of the test's administrator."""
-    arguments = getattr(item, "funcargs", {})
-    admin = arguments.get("admin")
-    kubeconfig = admin.kubeconfig if isinstance(admin, Kube) else arguments.get("kubeconfig", "")
-    try:
-        return Kube(kubeconfig, seconds=BOUND_SECONDS) if kubeconfig else None
-    except Exception:
-        return None
+def given_to(item: pytest.Item) -> list[Any]:
+    """What its fixtures gave to a test; if one gave several things, each of them."""
+    arguments = getattr(item, "funcargs", {}).values()
+    return [one for given in arguments for one in (given if isinstance(given, tuple) else (given,))]
 
 
-def tell(kube: Kube, began: float, failure: str = "") -> Iterator[tuple[str, str]]:
+def _clusters_of(item: pytest.Item) -> Iterator[tuple[Kube, Sequence[str]]]:
+    """Those that it had an administrator of, or a kubeconfig, and their sandbox namespaces, if a stage names them."""
+    admins = {}
+    for one in given_to(item):
+        if isinstance(admin := getattr(one, "admin", one), Kube):
+            admins.setdefault(admin.kubeconfig, getattr(one, "namespaces", ()))
+    for kubeconfig in admins or filter(None, [getattr(item, "funcargs", {}).get("kubeconfig")]):
+        with suppress(Exception):
+            yield Kube(kubeconfig, seconds=BOUND_SECONDS), admins.get(kubeconfig, ())
+
+
+def tell(kube: Kube, began: float, failure: str = "", namespaces: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """Title and text of each section. Nothing goes wrong here: what can't be had says so."""
-    story = _Story(kube, began, failure)
+    story = _Story(kube, began, failure, namespaces)
     parts: dict[str, Callable[[], str]] = {
         "records": story.records,
         "pods": story.pods,
@@ -101,10 +108,10 @@ def noting_calls_of_clients() -> Iterator[None]:
 class _Story:
     """What happened in the sandbox namespaces that the test may have used."""
 
-    def __init__(self, kube: Kube, began: float, failure: str) -> None:
+    def __init__(self, kube: Kube, began: float, failure: str, namespaces: Sequence[str]) -> None:
         self._kube, self._began, self._failure = kube, began, failure
         self._names: set[str] = set()
-        self._namespaces = dict.fromkeys((SANDBOX, DEFAULT_SANDBOX))
+        self._namespaces = dict.fromkeys((SANDBOX, DEFAULT_SANDBOX, *namespaces))
 
     def _ours(self, kind: str, namespace: str | None) -> Sequence[Object]:
         """The newest of them, as many as can be read."""
@@ -195,3 +202,8 @@ def _of_a_pod(pod: Object) -> str:
 def _short(thing: Any, most: int) -> str:
     text = json.dumps(thing)
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def tracebacks(log: str) -> list[str]:
+    """Lines of an operator's log that tell of an error which nothing in the operator expects."""
+    return [line for line in log.splitlines() if '"exc_info"' in line or line.startswith("Traceback")]

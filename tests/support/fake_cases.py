@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
+from waits import SECONDS
+
 from codeexec_api import (
     CodeExecution,
     CodeExecutionSpec,
@@ -211,7 +213,7 @@ async def visible_error(doing: Awaitable[Any]) -> tuple[str, str]:
 # --- what cases are made of -----------------------------------------------------------------------------------------
 
 LIMITS = Limits(cpu="200m")
-REQUEST = Request(agent="honest", timeout_seconds=20, limits=LIMITS)
+REQUEST = Request(agent="honest", timeout_seconds=300, limits=LIMITS)
 
 
 def blocks(*sources: tuple[str, str]) -> tuple[PreparedBlock, ...]:
@@ -243,7 +245,7 @@ async def phase(stage: Stage, execution: Execution, awaited: Phase) -> None:
     """Wait until the record is in this phase."""
     transport = await stage.client.connect()
     current = await transport.get(execution.name)
-    async with asyncio.timeout(60), aclosing(transport.changes(current)) as changes:
+    async with asyncio.timeout(SECONDS), aclosing(transport.changes(current)) as changes:
         while current.status.phase is not awaited:
             current = await anext(changes)
 
@@ -264,14 +266,26 @@ def writes(files: Mapping[str, bytes]) -> Script:
     return script
 
 
+LATE = 10
+"""Seconds after which code or a session ends: enough for code to say something before, on a node with much to do."""
+
 # --- what code says and how it ends ---------------------------------------------------------------------------------
 
-APART = "echo a; sleep 0.3; echo b >&2; sleep 0.3; echo c"
+WRITE = """
+import array, fcntl, os, termios, time
+def write(stream, text):
+    os.write(stream, text.encode())
+    left = array.array("i", [1])
+    while left[0]:  # until it was read, so that what comes next in the other stream is read later
+        fcntl.ioctl(stream, termios.FIONREAD, left)
+        time.sleep(0.01)
+"""
+APART = f"{WRITE}\nfor stream, text in ((1, 'a\\n'), (2, 'b\\n'), (1, 'c\\n')): write(stream, text)"
 
 
 @case({APART: FakeOutcome(pieces=(("stdout", "a\n"), ("stderr", "b\n"), ("stdout", "c\n")))})
 async def streams_are_apart_and_in_order(stage: Stage) -> Any:
-    result = await run(stage, ("sh", APART))
+    result = await run(stage, ("python", APART))
     assert (result.stdout, result.stderr, result.output) == ("a\nc\n", "b\n", "a\nb\nc\n")
     return await both(stage, result)
 
@@ -319,12 +333,12 @@ async def output_beyond_its_limit_is_marked(stage: Stage) -> Any:
     return await both(stage, result)
 
 
-LARGE = "head -c 400000 /dev/zero | tr '\\0' y; sleep 0.5; echo end >&2"
+LARGE = f"{WRITE}\nfor _ in range(10): write(1, 'y' * 40_000)\nwrite(2, 'end\\n')"
 
 
 @case({LARGE: FakeOutcome(stdout="y" * 400_000, stderr="end\n")})
 async def large_output_is_complete(stage: Stage) -> Any:
-    result = await run(stage, ("sh", LARGE))
+    result = await run(stage, ("python", LARGE))
     assert (len(result.stdout), result.stderr, result.truncated) == (400_000, "end\n", False)
     return await both(stage, result)
 
@@ -334,7 +348,7 @@ SLOW = "printf before; sleep 60"
 
 @case({SLOW: FakeOutcome(stdout="before", takes=60)})
 async def time_outs_keep_output(stage: Stage) -> Any:
-    result = await run(stage, ("sh", SLOW), ("sh", "echo never"), request=request(timeout_seconds=2))
+    result = await run(stage, ("sh", SLOW), ("sh", "echo never"), request=request(timeout_seconds=LATE))
     assert (result.exit_code, result.stdout, result.phase) == (124, "before", Phase.TIMED_OUT)
     return await both(stage, result)
 
@@ -359,7 +373,7 @@ async def a_language_that_the_image_lacks(stage: Stage) -> Any:
 
 # --- cancellation ---------------------------------------------------------------------------------------------------
 
-ENDLESS = "echo first; sleep 60"
+ENDLESS = "echo first; sleep 600"
 
 
 @case({ENDLESS: FakeOutcome(stdout="first\n", never_ends=True)})
@@ -667,7 +681,7 @@ async def one_at_a_time_in_order_of_arrival(stage: Stage) -> Any:
 
 @case({LEAVES: writes({"note": b"left"}), SLOW: FakeOutcome(stdout="before", takes=60), LOOKS: looks})
 async def a_session_outlives_a_time_out(stage: Stage) -> Any:
-    async with await stage.client.open_session(request(timeout_seconds=2)) as session:
+    async with await stage.client.open_session(request(timeout_seconds=LATE)) as session:
         await session.execute(blocks(("sh", LEAVES)))
         slow = await session.execute(blocks(("sh", SLOW)))
         found = await session.execute(blocks(("sh", LOOKS)))
@@ -754,9 +768,9 @@ async def a_session_whose_pod_can_t_start(stage: Stage) -> Any:
 
 @case({"true": FakeOutcome()})
 async def a_session_that_is_left_alone_ends(stage: Stage) -> Any:
-    session = await stage.client.open_session(REQUEST, idle_timeout_seconds=2)
+    session = await stage.client.open_session(REQUEST, idle_timeout_seconds=LATE)
     await session.execute(blocks(("sh", "true")))  # is in its queue by the time it is ready
-    await stage.wait_for_end(session.name, 2)
+    await stage.wait_for_end(session.name, LATE)
     late = await visible_error(session.execute(blocks(("sh", "true"))))
     record = await session.record()
     assert (late[0], record.status.reason) == ("SessionEnded", "IdleTimeout")
@@ -765,10 +779,10 @@ async def a_session_that_is_left_alone_ends(stage: Stage) -> Any:
 
 @case({ENDLESS: FakeOutcome(stdout="first\n", never_ends=True)})
 async def a_session_that_is_too_old_ends(stage: Stage) -> Any:
-    session = await stage.client.open_session(REQUEST, max_lifetime_seconds=4, wait=True)
+    session = await stage.client.open_session(REQUEST, max_lifetime_seconds=LATE, wait=True)
     running = await submit(stage, session, ENDLESS)
     await printed(stage, running)
-    await stage.wait_for_end(session.name, 4)
+    await stage.wait_for_end(session.name, LATE)
     result = await running.result()
     assert result.phase is Phase.TIMED_OUT
     return await both(stage, result), visible_session(await session.record())
@@ -783,6 +797,7 @@ async def a_session_whose_pod_is_lost(stage: Stage) -> Any:
     error = await visible_error(running.result())
     assert error[0] == "ExecutionLost"
     record = visible_record(await stage.client.get(running.name))
+    await stage.wait_for_end(session.name, 0)  # its end is written by somebody else than that of the execution
     return error, {**record, "streams": None, "order": None}, visible_session(await session.record())
 
 

@@ -28,7 +28,7 @@ import aiohttp
 import yaml
 from aiohttp import web
 from api_calls import Call, Match, call_of
-from faults import Answer, Cut, Delay, Empty, Fault, Lose, Rule, Stall, WatchError, a_status, answered
+from faults import Answer, Cut, Delay, Empty, Fault, Hold, Lose, Rule, Stall, WatchError, a_status, answered
 from kube_credentials import Upstream, upstream_of, without_tls
 
 from executor_client.transport.connections import Connector
@@ -159,7 +159,7 @@ class FaultProxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _open(self) -> None:
-        unlimited = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        unlimited = aiohttp.ClientTimeout(total=None, sock_connect=60)
         self._session = aiohttp.ClientSession(
             connector=Connector(0, _context(self._upstream)),
             timeout=unlimited,
@@ -207,6 +207,8 @@ class FaultProxy:
                 return stream.answers(web.Response())
             case Delay(seconds):
                 await asyncio.sleep(seconds)
+            case Hold(released):
+                await asyncio.shield(asyncio.wrap_future(released))  # who has called may go before, and others stay
             case Stall(None):
                 stream.silent.set()
                 await stream.passes()

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from aiohttp import web
@@ -42,6 +43,18 @@ class Delay:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """The call reaches the API server once the test lets it go, and so do all that come later."""
+
+    released: Future[None] = field(default_factory=Future, repr=False)
+
+    def release(self) -> None:
+        """Let go of those that are held. May be called more than once."""
+        if not self.released.done():
+            self.released.set_result(None)
+
+
+@dataclass(frozen=True)
 class Stall:
     """The connection stays open, and nothing comes any more: the other side is gone and nobody has said so.
 
@@ -78,7 +91,7 @@ class Empty:
     """It is answered with 200 and nothing, as by a proxy that can't stream."""
 
 
-Fault = Answer | Delay | Stall | Cut | Lose | WatchError | Empty
+Fault = Answer | Delay | Hold | Stall | Cut | Lose | WatchError | Empty
 
 
 class Rule:
@@ -96,7 +109,7 @@ class Rule:
         """How many calls it has met."""
         return len(self.calls)
 
-    def wait(self, times: int = 1, seconds: float = 30) -> None:
+    def wait(self, times: int = 1, seconds: float = 100) -> None:
         """Until it has met so many calls; fails and says so if they don't come."""
         with self._met:
             if not self._met.wait_for(lambda: self.met >= times, seconds):
@@ -104,7 +117,7 @@ class Rule:
                     f"waited {seconds} s in vain for {times} calls of {self.match}: {self.met} came ({self.fault})"
                 )
 
-    async def hit(self, times: int = 1, seconds: float = 30) -> None:
+    async def hit(self, times: int = 1, seconds: float = 100) -> None:
         """`wait`, in a thread."""
         await asyncio.to_thread(self.wait, times, seconds)
 

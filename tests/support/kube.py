@@ -213,7 +213,7 @@ class Kube:
         if wait:
             self.wait_until_gone(kind, name, namespace=namespace)
 
-    def wait_until_gone(self, kind: str, name: str, seconds: float = 60, namespace: str = SANDBOX) -> None:
+    def wait_until_gone(self, kind: str, name: str, seconds: float = 100, namespace: str = SANDBOX) -> None:
         """Until there is no object of this name."""
         wait = Wait(f"{kind} {name} to go", seconds)
         for change in self.changes(kind, namespace, wait, fields=f"metadata.name={name}"):
@@ -278,10 +278,11 @@ class Kube:
         """
         path = self.resource(kind).path(namespace)
         known: dict[str, Object] = {}
-        start = since
-        while wait.left > 0:
+        start, looked = since, False
+        while wait.left > 0 or not looked:  # once, however long it took to get here
+            looked = True
             if not since:
-                there, since = self.look(kind, namespace, labels=labels, fields=fields, seconds=wait.left)
+                there, since = self.look(kind, namespace, labels=labels, fields=fields, seconds=max(wait.left, 1))
                 yield list(_differences(known, {_uid(one): one for one in there}))
                 known = {_uid(one): one for one in there}
             for type_, thing in self._stream(path, wait, since, labelSelector=labels, fieldSelector=fields):

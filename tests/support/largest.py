@@ -10,6 +10,8 @@ FACE = "\N{GRINNING FACE}"
 """Four bytes in UTF-8, and as much in Python for each character of a text that has one of them."""
 LARGEST_REQUEST = 300 * 1024
 """Bytes of a record before anything has run. docs/scale.md names this number."""
+ESCAPED = "<"
+"""One byte in UTF-8, and six in the JSON of the API server."""
 
 _MANAGED: Object = {
     "apiVersion": "codeexec.dev/v1alpha1",
@@ -29,30 +31,29 @@ def nested(depth: int) -> Object:
     return {"f:x": nested(depth - 1)} if depth else {}
 
 
-def the_largest_request() -> tuple[Object, Object]:
-    """Metadata and spec of a CodeExecution, with all that an agent may put there."""
+def the_largest_request(filler: str = FACE) -> tuple[Object, Object]:
+    """Metadata and spec of a CodeExecution, with all that an agent may put there: such characters, and one of FACE."""
+
+    def path(start: str) -> str:
+        return start + filler * (252 // len(filler.encode()))
+
     content = {"sha256": "0" * 64, "sizeBytes": 1}
     numbers = range(64)
     prefix = ".".join(["x" * 60] * 4)
     meta = {
-        "annotations": {"a": FACE * 8191},
+        "annotations": {"a": filler * (4090 // len(filler.encode())) + FACE},
         "labels": {f"{prefix}/{'y' * 60}{one:03}": "z" * 63 for one in range(32)},
     }
     spec = {
-        "blocks": [{"language": "javascript", "filename": _path(f"b{one:02}"), **content} for one in numbers],
-        "files": [{"path": _path(f"f{one:02}"), **content} for one in numbers],
-        "artifacts": {"list": "All", "fetch": [f"{one:02}" + FACE * 253 for one in numbers]},
+        "blocks": [{"language": "javascript", "filename": path(f"b{one:02}"), **content} for one in numbers],
+        "files": [{"path": path(f"f{one:02}"), **content} for one in numbers],
+        "artifacts": {"list": "All", "fetch": [f"{one:02}" + filler * 253 for one in numbers]},
         "sealedPayload": {"keyName": "k" * 253, "data": "A" * 32_768},
         "egress": [_permit(1000 + number) for number in range(16)],
         "mounts": [_mount(f"{'m' * 31}{number}") for number in range(8)],
-        "source": {"agent": FACE * 128, "executor": FACE * 128, "conversation": FACE * 128},
+        "source": dict.fromkeys(("agent", "executor", "conversation"), filler * 128),
     }
     return meta, spec
-
-
-def _path(start: str) -> str:
-    """255 bytes."""
-    return start + FACE * 63
 
 
 def _permit(port: int) -> Object:
@@ -72,5 +73,5 @@ def the_largest_output() -> Object:
     return {
         "stdout": stream | {"truncated": False},
         "stderr": stream | {"truncated": False},
-        "artifacts": [artifact | {"path": _path(f"{one:03}")} for one in range(MAX_ARTIFACTS)],
+        "artifacts": [artifact | {"path": f"{one:03}" + FACE * 63} for one in range(MAX_ARTIFACTS)],
     }

@@ -1,9 +1,9 @@
 """`make mutants`: the pure modules are changed in small ways, one at a time, and the unit tests have to notice.
 
 mutmut makes the mutants and runs, for each, the tests that reach it. It wants the packages side by side, so they are
-copied to `.codeexec/mutants` first; what ran before is kept there, and only changed functions are tried again after a
-change of the code. `--fresh` tries all of them. Words choose modules: `mutants.py transcript policy`. JOBS is how many
-mutants are tried at a time.
+copied to `.codeexec/mutants` first; what ran before is kept there, and after a change of the code only functions that
+changed and mutants that survived are tried again. `--fresh` tries all of them. Words choose modules:
+`mutants.py transcript policy`. JOBS is how many mutants are tried at a time.
 
 Two kinds of mutants are left out: other words in strings, and arguments that are None or missing, which mypy refuses.
 """
@@ -57,6 +57,18 @@ def stage() -> None:
     (STAGE / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)  # which tests reach what may have changed
 
 
+def forget_survivors() -> None:
+    """They are tried again: a test that was added changes no function."""
+    for path in walk_mutatable_files():
+        data = SourceFileMutationData(path=path)
+        data.load()
+        for mutant, code in data.exit_code_by_key.items():
+            if status_by_exit_code[code] not in KILLED:
+                data.exit_code_by_key[mutant] = None
+        if data.exit_code_by_key:
+            data.save()
+
+
 def change_of(mutant: str, path: Path) -> Survivor:
     """Which line became which."""
     lines = get_diff_for_mutant(mutant, path=path).splitlines()
@@ -81,6 +93,7 @@ def main(words: list[str]) -> int:
     sys.dont_write_bytecode = True
     mutators.mutation_operators[:] = [one for one in mutators.mutation_operators if one[1] not in LEFT_OUT]
     if "--report" not in words:
+        forget_survivors()
         _run([f"*.{module}.*" for module in modules], max_children=JOBS)
 
     known, found = known_survivors(), set()

@@ -7,9 +7,9 @@ all three are there.
 """
 
 import itertools
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -18,16 +18,30 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
 
+import standstill
 import telling_operator
 from cluster_tools import wait_for
+from diagnostics import tracebacks
+from ports import free_ports
+from waits import SECONDS
 
-LEASE_SECONDS: Final = 120
+from codeexec_operator.core.startup import Timing
+
+LEASE_SECONDS: Final = 240
 """More than the chart says: nobody restarts an operator here that has ended because its API server was away, which may
-take half a minute on a busy machine. Tests of the time that a takeover takes have operators with a shorter one.
+take as long as `control_plane` waits for it. A leader acts for two thirds of this without a renewal. Tests of the time
+that a takeover takes have operators with a shorter one.
 """
-_START_SECONDS = 60
-_STOP_SECONDS = 15
-_TELL_SECONDS = 5
+_PATIENCE: Final = {"payload_grace": 60, "ping_answer": 15}
+"""More than in production: on a busy machine a client may take seconds from the record to the payload, and a runner as
+many to answer. An answer can't be waited for much longer: a connection that is silent for so long counts as dead.
+"""
+_START_SECONDS = SECONDS
+_STOP_SECONDS = 30
+"""The chart's terminationGracePeriodSeconds."""
+_TELL_SECONDS = 60
+_ANSWER_SECONDS = 60
+"""Of a machine where much else runs, and the event loop of an operator has much to do."""
 _LOG_LINES = 60
 _MEASURED_EACH = 3
 _starts = itertools.count()
@@ -45,6 +59,7 @@ class OperatorProcess:
         shard: which of how many shards it is.
         lease_seconds: how long others wait for it when it has gone silent, by a clock that runs as it should.
         free_lease: lets another one lead without that wait.
+        timing: fields of `Timing` that are others than `_patience` says, by the operator's clock.
     """
 
     def __init__(
@@ -58,6 +73,7 @@ class OperatorProcess:
         shard: tuple[int, int] = (0, 1),
         lease_seconds: int = LEASE_SECONDS,
         free_lease: Callable[[], None],
+        timing: Mapping[str, float] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "operator.log"
@@ -80,7 +96,10 @@ class OperatorProcess:
             "CODEEXEC_LEASE_SECONDS": str(lease_seconds * rate_of(clock)),
             **_shifted(clock),
         }
+        self.environment[telling_operator.TIMING] = json.dumps({**_patience(clock), **(timing or {})})
         self._process: subprocess.Popen[bytes] | None = None
+        self._looked_through = 0
+        """Bytes of the log."""
         self._free_lease = free_lease
 
     def __enter__(self) -> Self:
@@ -157,14 +176,16 @@ class OperatorProcess:
     def answers(self, path: str) -> bool:
         """True if one of its health endpoints says that all is well."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}/{path}", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.health_port}/{path}", timeout=_ANSWER_SECONDS
+            ) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
 
     def metrics(self) -> str:
         """What Prometheus would be given."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=_ANSWER_SECONDS) as answer:
             return str(answer.read().decode())
 
     def memory_mib(self) -> int:
@@ -201,10 +222,10 @@ class OperatorProcess:
 
     def pause(self) -> None:
         """It does nothing, and its connections stay open, until `resume`."""
-        os.kill(self.pid, signal.SIGSTOP)
+        standstill.stop(self.pid)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        standstill.resume(self.pid)
 
     def restart(self) -> None:
         self.stop()
@@ -231,20 +252,18 @@ class OperatorProcess:
 
         return wait_for("the operator to tell of its tasks", told, _TELL_SECONDS)
 
+    def wrote_since(self, moment: float) -> bool:
+        """True if something came into its log since then, in seconds since 1970."""
+        return self.log.exists() and self.log.stat().st_mtime >= moment
+
+    def tracebacks(self) -> list[str]:
+        """See `diagnostics.tracebacks`: those since the last call."""
+        said = self.log.read_bytes()[self._looked_through :] if self.log.exists() else b""
+        self._looked_through += len(said)
+        return tracebacks(said.decode(errors="replace"))
+
     def tail(self, lines: int = _LOG_LINES) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, on any address."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def rate_of(clock: str | None) -> int:
@@ -253,6 +272,12 @@ def rate_of(clock: str | None) -> int:
     Its Lease has to be as many times as long. Else a renewal that takes half a second, as on a busy machine, ends it.
     """
     return int((clock or "").partition("x")[2] or 1)
+
+
+def _patience(clock: str | None) -> dict[str, float]:
+    """What an operator is given; more if its clock runs fast, for clients, nodes and runners take as long as ever."""
+    seconds = {"start_timeout": Timing().start_timeout, **_PATIENCE}
+    return {name: rate_of(clock) * one for name, one in seconds.items()}
 
 
 def _shifted(clock: str | None) -> dict[str, str]:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from factories import CLUSTER_VIEW, NOW
+from factories import CLUSTER_VIEW, NOW, seconds
 
-from codeexec_operator.core.actions import Plan
+from codeexec_operator.core.actions import Plan, ReadPod
 from codeexec_operator.core.observed import Observed, ObservedSession, Sandbox
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.startup import prove
@@ -17,6 +17,13 @@ def outcome(plan: Plan) -> tuple[Any, str]:
     status: Any = plan.status
     assert status is not None
     return status.phase, status.reason
+
+
+def given_up(plan: Callable[[Any, float], Plan], observed: Any, after: float) -> Plan:
+    """What is decided when the time of a pod is over, once it was looked for in vain; before that, it is looked for."""
+    look = plan(observed, after)
+    assert (look.status, [type(action) for action in look.actions]) == (None, [ReadPod])
+    return plan(replace(observed, sandbox=replace(observed.sandbox, heard_at=NOW + seconds(after))), after)
 
 
 def proof_of(sandbox: Sandbox) -> Proven:

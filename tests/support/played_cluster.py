@@ -5,8 +5,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+from factories import NOW
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
@@ -23,6 +25,7 @@ class PlayedCluster:
     execution: CodeExecution
     gone: bool = False
     heard: list[str] = field(default_factory=list)
+    pods: set[str] = field(default_factory=set)
 
     def store(self, seen: CodeExecution, **changes: Any) -> CodeExecution:
         """The next version of the record."""
@@ -53,7 +56,12 @@ class PlayedCluster:
 
     async def create_pod(self, pod: Any) -> Fault | None:
         self.heard.append(f"create pod {pod['metadata']['name']}")
+        self.pods.add(pod["metadata"]["name"])
         return None
+
+    @property
+    def date(self) -> datetime:
+        return NOW
 
     async def list_pods(self, namespace: str, labels: str = "") -> list[Mapping[str, Any]]:
         return []
@@ -61,8 +69,11 @@ class PlayedCluster:
     async def find_pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         return None
 
-    async def delete_pod(self, namespace: str, name: str) -> None:
+    async def delete_pod(self, namespace: str, name: str) -> bool:
         self.heard.append(f"delete pod {name}")
+        there = name in self.pods
+        self.pods.discard(name)
+        return there
 
     async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
         pass

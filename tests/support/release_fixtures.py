@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 COLLECTOR_PORT = 4318
 METRICS = f"http://codeexec-operator-metrics.{SYSTEM}:8082/metrics"
-FETCH = "import urllib.request\nprint(urllib.request.urlopen({url!r}, timeout=5).read().decode())"
+FETCH = "import urllib.request\nprint(urllib.request.urlopen({url!r}, timeout=60).read().decode())"
 
 Spans = list[dict[str, Any]]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -80,7 +80,7 @@ def spans_of(observed: None, collector: ControlPod) -> Callable[[str], Spans]:
         [root] = named
         return [one for one in spans if one["trace"] == root["trace"]]
 
-    return lambda execution: wait_for(f"spans of {execution}", lambda: find(execution), 30)
+    return lambda execution: wait_for(f"spans of {execution}", lambda: find(execution))
 
 
 @pytest.fixture(scope="session")

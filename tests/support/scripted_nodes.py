@@ -142,6 +142,15 @@ class ScriptedNodes:
             self._do(self.kubelets.remove(name))
 
     @contextlib.contextmanager
+    def clocks_ahead(self, seconds: float) -> Iterator[None]:
+        """The clocks of all nodes are ahead by so many seconds meanwhile; behind if it is a negative number."""
+        self.script.clock_ahead = seconds
+        try:
+            yield
+        finally:
+            self.script.clock_ahead = 0
+
+    @contextlib.contextmanager
     def waiting(self, reason: str, message: str = "") -> Iterator[None]:
         """Containers of pods that come meanwhile are not started, and nodes say this of them."""
         self.kubelets.waiting = {"reason": reason, "message": message}

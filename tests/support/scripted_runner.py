@@ -67,9 +67,15 @@ class Script:
     """True: a file that is put into a workspace becomes another one."""
     refused: int = 0
     """Messages of an older epoch than the one that counted."""
+    clock_ahead: float = 0
+    """By how many seconds the clocks of all nodes, and so of the runners, are ahead."""
     _gates: dict[str, threading.Event] = field(default_factory=dict)
     _arrived: Counter[str] = field(default_factory=Counter)
     _lock: threading.Condition = field(default_factory=threading.Condition)
+
+    def time(self) -> float:
+        """The time by the clocks of the nodes."""
+        return time.time() + self.clock_ahead
 
     def open(self, gate: str) -> None:
         """Whoever waits there goes on, now and later."""
@@ -84,13 +90,13 @@ class Script:
             self._arrived[gate] += 1
             self._lock.notify_all()
 
-    def wait_at(self, gate: str, seconds: float = 30, *, until: Callable[[], bool] = lambda: False) -> None:
+    def wait_at(self, gate: str, seconds: float = 100, *, until: Callable[[], bool] = lambda: False) -> None:
         """Until code waits at this gate, and so runs; or until there is no point in waiting any more."""
         with self._lock:
             if not self._lock.wait_for(lambda: self._arrived[gate] > 0 or until(), seconds):
                 raise AssertionError(f"waited {seconds} s in vain for code to come to wait({gate!r})")
 
-    async def reached(self, gate: str, call: asyncio.Future[Any] | None = None, seconds: float = 30) -> None:
+    async def reached(self, gate: str, call: asyncio.Future[Any] | None = None, seconds: float = 100) -> None:
         """`wait_at`, in a thread. If the call that runs the code is over before, that is what the test fails with."""
         if call:
             call.add_done_callback(self._look_again)
@@ -112,11 +118,13 @@ class RunnerLog:
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
+        self._times: list[float] = []
         self.over = False
         self._changed = asyncio.Event()
 
-    def add(self, line: bytes) -> None:
+    def add(self, line: bytes, now: float) -> None:
         self.lines.append(line)
+        self._times.append(now)
         self._wake()
 
     def end(self) -> None:
@@ -127,11 +135,12 @@ class RunnerLog:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def follow(self, start: int = 0) -> AsyncIterator[bytes]:
-        """Each line from this one on, until there are no more."""
+    async def follow(self, start: int = 0, since: float = 0) -> AsyncIterator[bytes]:
+        """Each line from this one on that has come since then, until there are no more."""
         while True:
             while start < len(self.lines):
-                yield self.lines[start]
+                if self._times[start] >= since:
+                    yield self.lines[start]
                 start += 1
             if self.over:
                 return
@@ -248,7 +257,7 @@ class ScriptedRunner:
         task.add_done_callback(lambda _: self._running.pop(job["id"], None))
 
     def _send(self, frame: Frame) -> None:
-        self.log.add(json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+        self.log.add(json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode() + b"\n", self._script.time())
 
 
 class _Job:
@@ -269,10 +278,10 @@ class _Job:
 
     async def run(self) -> None:
         for index, block in enumerate(self._job["blocks"]):
-            begun, before = time.time(), {name: len(said) for name, said in self._said.items()}
+            begun, before = self._script.time(), {name: len(said) for name, said in self._said.items()}
             code, reason = await self._run(block["code"])
             written = {f"{name}Bytes": len(said) - before[name] for name, said in self._said.items()}
-            took = round((time.time() - begun) * 1000)
+            took = round((self._script.time() - begun) * 1000)
             self._tell(block=index, exitCode=code, reason=reason, startedAt=begun, durationMs=took, **written)
             if code:
                 break

@@ -7,13 +7,18 @@ from xml.etree import ElementTree
 MOST = 30
 
 
+def name_of(case: ElementTree.Element) -> str:
+    """The file below `tests`, and the name of the test."""
+    path = case.get("classname", "").replace(".", "/") + ".py"
+    return f"{path.removeprefix('tests/')}::{case.get('name')}"
+
+
 def durations(files: list[Path]) -> dict[str, float]:
     """Seconds of each test with its fixtures, by file and name; the longest if it ran several times."""
     found: dict[str, float] = {}
     for file in files:
         for case in ElementTree.parse(file).iter("testcase"):
-            path = case.get("classname", "").replace(".", "/") + ".py"
-            name = f"{path.removeprefix('tests/')}::{case.get('name')}"
+            name = name_of(case)
             found[name] = max(found.get(name, 0.0), float(case.get("time", 0)))
     return found
 

@@ -23,12 +23,12 @@ async def copy_record(plane: ControlPlane, namespace: str, name: str, copies: Ma
         plane: whose etcd is written to.
         namespace: of the record and its copies.
         name: of the record.
-        copies: metadata to be added or replaced, by name of the copy.
+        copies: metadata to be added or replaced, by name of the copy; with another namespace, the copy is there.
 
     Returns:
         How large the record is, in bytes.
     """
-    prefix = f"/registry/{GROUP}/{EXECUTION_PLURAL}/{namespace}/"
+    prefix = f"/registry/{GROUP}/{EXECUTION_PLURAL}/"
     async with aiohttp.ClientSession(f"http://{plane.address}:{plane.ports['etcd']}") as session:
 
         async def post(what: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ async def copy_record(plane: ControlPlane, namespace: str, name: str, copies: Ma
                 assert answer.status == 200, found
                 return found
 
-        found = await post("range", {"key": _encoded(prefix + name)})
+        found = await post("range", {"key": _encoded(f"{prefix}{namespace}/{name}")})
         stored = base64.b64decode(found["kvs"][0]["value"])
         for batch in _batches(_copies(prefix, json.loads(stored), copies)):
             await post("txn", {"success": [{"requestPut": {"key": key, "value": value}} for key, value in batch]})
@@ -48,7 +48,7 @@ def _copies(prefix: str, record: dict[str, Any], copies: Mapping[str, Mapping[st
     for name, metadata in copies.items():
         one = record | {"metadata": record["metadata"] | {"uid": str(uuid.uuid4())} | metadata}
         one["metadata"]["name"] = name
-        yield _encoded(prefix + name), _encoded(json.dumps(one, ensure_ascii=False))
+        yield _encoded(f"{prefix}{one['metadata']['namespace']}/{name}"), _encoded(json.dumps(one, ensure_ascii=False))
 
 
 def _batches(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

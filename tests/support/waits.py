@@ -7,6 +7,8 @@ from typing import Any
 
 from kube import SANDBOX, Event, Kube, Object, Wait
 
+SECONDS = 100
+"""Of a wait, unless it says another: more than the 60 s that the product gives a pod to start."""
 TERMINAL = frozenset({"Denied", "Expired", "Succeeded", "Failed", "TimedOut", "Cancelled", "OutOfMemory", "Lost"})
 """Phases that an execution stays in."""
 
@@ -28,15 +30,20 @@ class Waits(Kube):
         kind: str,
         name: str,
         predicate: Callable[[Object], Any],
-        seconds: float = 60,
+        seconds: float = SECONDS,
         namespace: str = SANDBOX,
     ) -> Object:
-        """The first version of the object, from now on, of which the predicate is true."""
+        """The first version of the object, from now on, of which the predicate is true.
+
+        Fails at once when an execution has ended: nothing is waited for that comes after its end.
+        """
         wait = Wait(what, seconds)
         for event in self._events(kind, name, namespace, wait):
             version = wait.see(event)
             if version is not None and predicate(version):
                 return version
+            if event.object["kind"] == "CodeExecution":
+                _refuse_the_end(wait, event)
         raise wait.in_vain()
 
     def wait_until_all(
@@ -44,7 +51,7 @@ class Waits(Kube):
         what: str,
         kind: str,
         predicate: Callable[[list[Object]], Any],
-        seconds: float = 60,
+        seconds: float = SECONDS,
         namespace: str | None = SANDBOX,
         *,
         labels: str = "",
@@ -63,7 +70,7 @@ class Waits(Kube):
                 return list(there.values())
         raise wait.in_vain()
 
-    def wait_for_phase(self, name: str, *phases: str, seconds: float = 60, namespace: str = SANDBOX) -> Object:
+    def wait_for_phase(self, name: str, *phases: str, seconds: float = SECONDS, namespace: str = SANDBOX) -> Object:
         """The record of an execution, once it is in one of these phases; fails at once when it ended in another."""
         wait = Wait(f"{name} to become {' or '.join(phases)}", seconds)
         for event in self._events("codeexecution", name, namespace, wait):
@@ -117,7 +124,7 @@ class Following:
         now = self._kube.find(self._kind, self._name, self._namespace)
         if now is None and not self._events:
             return []
-        wait = Wait(f"the versions of {self._kind} {self._name} up to now", 10)
+        wait = Wait(f"the versions of {self._kind} {self._name} up to now", SECONDS)
         for event in self._all(wait):
             version = wait.see(event)
             newest = event is self._events[-1]
@@ -132,7 +139,7 @@ class Following:
         found = (phase_of(version) for version in self.versions)
         return [phase for phase, _ in itertools.groupby(found) if phase]
 
-    def wait_until(self, what: str, predicate: Callable[[Object], Any], seconds: float = 60) -> Object:
+    def wait_until(self, what: str, predicate: Callable[[Object], Any], seconds: float = SECONDS) -> Object:
         """The first of all versions of which the predicate is true, be it over or to come."""
         wait = Wait(what, seconds)
         for event in self._all(wait):
@@ -141,7 +148,7 @@ class Following:
                 return version
         raise wait.in_vain()
 
-    def wait_for_phase(self, *phases: str, seconds: float = 60) -> Object:
+    def wait_for_phase(self, *phases: str, seconds: float = SECONDS) -> Object:
         """The first of all versions in one of these phases; fails at once when an execution ended in another."""
         wait = Wait(f"{self._name} to become {' or '.join(phases)}", seconds)
         for event in self._all(wait):

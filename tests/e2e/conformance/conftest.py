@@ -50,6 +50,7 @@ def shared_pods(agent_kubeconfig: str) -> Iterator[Callable[[str], CodeExecutor]
                 namespace=SANDBOX,
                 agent="conformance",
                 limits=SHARED,
+                timeout=300,
                 idle_timeout=60,
                 runtime_class_name=None if runtime == DEFAULT_RUNTIME else runtime,
             )
@@ -113,8 +114,9 @@ def attack(control: Control, everywhere: Callable[..., Any], unprotected_pod: Co
         called: Callable[[Attack], str] = words,
         **options: Any,
     ) -> KubernetesCodeResult:
-        code = script(*attacks, facts=facts, helpers=helpers)
-        inside = script(*attacks, facts=facts_inside or facts, helpers=helpers)
+        # An answer may be late on a busy node. What answers nobody in the sandbox is waited for less.
+        code = script(*attacks, facts={"seconds": 20, **(facts or {})}, helpers=helpers)
+        inside = script(*attacks, facts={"seconds": 3, **(facts_inside or facts or {})}, helpers=helpers)
 
         async def try_inside(sandbox: Sandbox) -> KubernetesCodeResult:
             return await (sandbox.run(inside, **options) if options else sandbox.call(inside))

@@ -10,17 +10,17 @@ from conformance.attacks import FACTS, system_call
 
 def reach_another_pod():
     """reach another pod"""
-    return socket.create_connection(FACTS["pod"], 3)
+    return socket.create_connection(FACTS["pod"], FACTS["seconds"])
 
 
 def reach_the_api_server():
     """reach the API server"""
-    return socket.create_connection(FACTS["api"], 3)
+    return socket.create_connection(FACTS["api"], FACTS["seconds"])
 
 
 def reach_the_kubelet():
     """reach the kubelet of its node"""
-    return socket.create_connection(FACTS["kubelet"], 3)
+    return socket.create_connection(FACTS["kubelet"], FACTS["seconds"])
 
 
 def ask_dns():
@@ -28,14 +28,14 @@ def ask_dns():
     query = struct.pack(">HHHHHH", 7, 0x0100, 1, 0, 0, 0)
     query += b"\x0akubernetes\x07default\x03svc\x07cluster\x05local\x00" + struct.pack(">HH", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
-        one.settimeout(3)
+        one.settimeout(FACTS["seconds"])
         one.sendto(query, FACTS["dns"])
         return len(one.recv(512)) > len(query)
 
 
 def connect_to_dns():
     """reach DNS over TCP"""
-    return socket.create_connection(FACTS["dns"], 3)
+    return socket.create_connection(FACTS["dns"], FACTS["seconds"])
 
 
 def resolve_a_name():

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 from cluster_tools import Admin
+from waits import SECONDS
 
 from codeexec_api import Limits
 from executor_client import KubernetesCodeResult, OutputChunk
@@ -21,7 +22,7 @@ ALONE = Limits(cpu="200m", memory="128Mi")
 SHARED = Limits(cpu="100m", memory="128Mi")
 BESIDE_OTHERS = Limits(cpu="100m", memory="96Mi")
 AT_THE_SAME_TIME = 3
-"""So many pods of this size have room on a node of two processors, and start there without starving each other."""
+"""So many pods of this size start on a node of two processors without starving each other."""
 DEFAULT_RUNTIME = "runc"
 """What proofs that name no runtime run under: the cluster's default."""
 
@@ -93,13 +94,13 @@ class Sandbox:
     @asynccontextmanager
     async def beside(self, code: str, says: str, at: CodeExecutor | None = None) -> AsyncIterator[None]:
         """Code that runs during the block: it has printed `says` before, is still running afterwards, and ends then."""
-        executor = at or self._make(limits=BESIDE_OTHERS)
+        executor = at or self._make(limits=BESIDE_OTHERS, timeout=300)
         said = self._heard[executor].event(says)
         running = asyncio.create_task(self.run(code, at=executor))
         hearing = asyncio.create_task(said.wait())
         try:
-            await asyncio.wait({running, hearing}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
-            told = running.result().output if running.done() else "nothing within 60 s"
+            await asyncio.wait({running, hearing}, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            told = running.result().output if running.done() else f"nothing within {SECONDS} s"
             assert said.is_set(), f"code that is to run beside others has to say {says!r} first, but said: {told}"
             yield
             assert not running.done(), f"the code that was to run beside others has ended: {running.result().output}"
@@ -116,7 +117,7 @@ class Sandbox:
     def _make(self, **options: Any) -> CodeExecutor:
         heard = Heard()
         name = {} if self.runtime == DEFAULT_RUNTIME else {"runtime_class_name": self.runtime}
-        defaults = {"timeout": 60, "limits": ALONE, "agent": "conformance", "on_output": heard, **name}
+        defaults = {"timeout": 300, "limits": ALONE, "agent": "conformance", "on_output": heard, **name}
         executor = self._make_executor(**{**defaults, **options})
         self._heard[executor] = heard
         return executor

@@ -146,7 +146,7 @@ async def test_nothing_else_can_be_written(control, sandbox, unprotected_pod):
         "in the unprotected pod the same search could write to /, /etc, /etc/passwd and the termination log",
         there >= {"/", "/etc", "/etc/passwd", "/dev/termination-log"},
     )
-    result = await sandbox.run(f"LEFT_OUT = {LEFT_OUT}\n{SWEEP}", limits=Limits(cpu="300m", memory="128Mi"))
+    result = await sandbox.run(f"LEFT_OUT = {LEFT_OUT}\n{SWEEP}", limits=Limits(cpu="1", memory="128Mi"))
     inside = {path for path in json.loads(result.stdout) if os.path.dirname(path) not in SCRATCH}
     assert inside >= SCRATCH
     assert inside <= SCRATCH | DEVICES

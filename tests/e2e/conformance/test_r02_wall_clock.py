@@ -119,12 +119,13 @@ def was_ended(case, result, record):
     assert status["blocks"][0]["durationMs"] >= spec["timeoutSeconds"] * 1000, case
 
 
+@pytest.mark.suspect
 @pytest.mark.runtimes("runc", "gvisor")
 async def test_the_limit_ends_every_kind_of_stubborn_code(survivors, everywhere):
     """The limit ends a whole tree of processes, whatever they do; what was printed is kept, and no process is left."""
 
     async def probe(sandbox):
-        session = sandbox.session(timeout=4)
+        session = sandbox.session(timeout=10, limits=Limits(cpu="500m", memory="96Mi"))
         nobody = (await sandbox.run(PROCESSES, at=session)).stdout
         for case, block in STUBBORN.items():
             result = await sandbox.run(block, at=session)
@@ -140,19 +141,20 @@ async def test_the_limit_ends_an_execution_of_its_own(survivors, everywhere):
     cases = ("floods its output", "forks and forks again")
 
     async def probe(sandbox):
-        results = await sandbox.run_all({case: [STUBBORN[case]] for case in cases}, timeout=4)
+        results = await sandbox.run_all({case: [STUBBORN[case]] for case in cases}, timeout=10)
         for case, result in results.items():
             was_ended(case, result, sandbox.record(result))
 
     await everywhere(probe)
 
 
+@pytest.mark.suspect
 @pytest.mark.runtimes("runc", "gvisor")
 async def test_the_limit_interrupts_a_cell(survivors, everywhere):
     """A cell of a stateful session that reaches its limit is stopped, whatever signals it ignores."""
 
     async def probe(sandbox):
-        session = sandbox.session(timeout=5, stateful=True, limits=Limits(cpu="200m", memory="256Mi"))
+        session = sandbox.session(timeout=10, stateful=True, limits=Limits(cpu="1", memory="256Mi"))
         await sandbox.run("kept = 1", at=session)
         stopped = await sandbox.run("print('partial', end='', flush=True)\nwhile True: pass", at=session)
         assert (stopped.exit_code, stopped.output[:7]) == (124, "partial")

@@ -8,7 +8,7 @@ from api_server import Refusal, discover
 from cluster_tools import SANDBOX, SYSTEM, a_name, a_secret, wait_for
 from conformance.sandbox import ALONE, BESIDE_OTHERS
 
-from executor_client import ClusterRef, CodeExecutionClient, Request
+from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
 from executor_client.model.blocks import SourceBlock, prepare
 
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-06")]
@@ -111,7 +111,8 @@ async def test_each_record_of_a_shared_session_names_who_submitted_it(
     What the first one's code left in the interpreter acts in the second one's call: that output is in the record of the
     call in which it was written.
     """
-    first = sandbox.session(agent="first", stateful=True, limits=BESIDE_OTHERS)
+    limits = Limits(cpu="500m", memory="192Mi")
+    first = sandbox.session(agent="first", stateful=True, limits=limits)
     planted = await sandbox.run(HOOK, at=first)
     before = sandbox.record(planted)
     session_name = before["spec"]["sessionRef"]["name"]

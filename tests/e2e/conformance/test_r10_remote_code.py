@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-10")]
 
 def run_a_program_from_the_network():
     """download a program from another pod and run it"""
-    with urllib.request.urlopen(FACTS["url"], timeout=3) as answer:
+    with urllib.request.urlopen(FACTS["url"], timeout=FACTS["seconds"]) as answer:
         return eval(answer.read())
 
 

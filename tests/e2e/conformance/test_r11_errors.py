@@ -67,8 +67,8 @@ async def test_failures_that_an_agent_can_mend_are_results(works, sandbox, polic
         "javascript or pwsh: see docs/images.md\nUnsupported language: cobol",
     )
     cases = {"ended": "import sys; sys.exit(9)", "missing": ("sh", "nonesuch"), "late": "import time; time.sleep(60)"}
-    session = sandbox.session(timeout=3)
-    ended, missing, late = [await sandbox.run(block, at=session) for block in cases.values()]
+    ended, missing = [await sandbox.run(cases[case]) for case in ("ended", "missing")]
+    late = await sandbox.run(cases["late"], at=sandbox.session(timeout=3))
     assert ended.exit_code == 9
     assert (missing.exit_code, "nonesuch" in missing.stderr) == (127, True)
     assert (late.exit_code, "Timeout" in late.output) == (124, True)

@@ -15,7 +15,6 @@ pytestmark = [
     pytest.mark.remit("R-12"),
     pytest.mark.release,
     # The limit of a test leaves out its fixtures: it must not end the one that closes the network again.
-    pytest.mark.timeout(120, func_only=True),
 ]
 
 DENY_ALL = "codeexec-deny-all"

@@ -82,7 +82,7 @@ async def test_nothing_that_code_made_is_acted_on(control, sandbox, agent_kubeco
         assert {one.path for one in made.artifacts} == set(files)
         await executor.download_files([*await executor.get_file_list(token)], token)
         for name in {".git/config", "HEAD"} & set(files):
-            with pytest.raises(ValueError, match="programs act unasked"):
+            with pytest.raises(ValueError, match="programs act on the name"):
                 await executor.download_files([name], token)
 
         saved = folder(place, "artifacts")
@@ -91,7 +91,7 @@ async def test_nothing_that_code_made_is_acted_on(control, sandbox, agent_kubeco
         program = [sys.executable, "-m", "executor_client", *command]
         done = await asyncio.to_thread(subprocess.run, program, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        assert "was not saved: programs act unasked on what is named" in done.stderr
+        assert "was not saved: programs act on the name" in done.stderr
 
         for target in (shared, saved):
             assert (target / "result.txt").read_text() == "honest"

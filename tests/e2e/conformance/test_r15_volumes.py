@@ -4,7 +4,7 @@ import json
 
 import pytest
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
-from cluster_tools import SANDBOX, Admin, a_name, an_execution, image
+from cluster_tools import SANDBOX, Admin, a_name, a_policy, an_execution, image
 
 from executor_client import KubernetesCodeExecutor
 
@@ -57,12 +57,7 @@ def test_nothing_asks_for_a_volume_of_the_host(control, admin, tmp_path):
     ):
         bad = good | {"spec": good["spec"] | field}
         assert f'unknown field "{found}"' in admin.try_create(bad, dry_run=True).message
-    policy = {
-        "apiVersion": "codeexec.dev/v1alpha1",
-        "kind": "ExecutionPolicy",
-        "metadata": {"name": "default", "namespace": SANDBOX},
-        "spec": {"images": [image()], "mounts": [{"hostPath": {"path": "/etc"}}]},
-    }
+    policy = a_policy(mounts=[{"hostPath": {"path": "/etc"}}])
     assert 'unknown field "spec.mounts[0].hostPath"' in admin.try_create(policy, dry_run=True).message
     volumes = {"/etc": {"bind": "/host", "mode": "rw"}}
     control.succeeded(

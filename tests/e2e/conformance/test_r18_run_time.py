@@ -5,7 +5,7 @@ import sysconfig
 import urllib.request
 
 import pytest
-from cluster_tools import SANDBOX, a_name, an_execution, image
+from cluster_tools import a_name, a_policy, an_execution, image
 from conformance.attacks import FACTS
 from conformance.sandbox import BESIDE_OTHERS
 
@@ -16,14 +16,9 @@ def test_a_tag_is_refused(control, admin):
     """An image that is named by a tag is refused, in executions and in policies."""
     block = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
     tagged = f"{image().split('@')[0]}:latest"
-    policy = {
-        "apiVersion": "codeexec.dev/v1alpha1",
-        "kind": "ExecutionPolicy",
-        "metadata": {"name": "default", "namespace": SANDBOX},
-    }
     for kind, make in (
         ("an execution", lambda name: an_execution(a_name("tag"), [block], image=name)),
-        ("a policy", lambda name: policy | {"spec": {"images": [name]}}),
+        ("a policy", lambda name: a_policy(images=[name])),
     ):
         accepted = admin.create(make(image()), dry_run=True)
         control.succeeded(f"{kind} that names the same image by digest was accepted", accepted)
@@ -45,7 +40,7 @@ async def test_only_images_of_the_policy_run(control, sandbox):
 
 def fetch_a_module():
     """fetch a module from an index and import it"""
-    with urllib.request.urlopen(FACTS["url"], timeout=3) as answer, open("fetched.py", "wb") as file:
+    with urllib.request.urlopen(FACTS["url"], timeout=FACTS["seconds"]) as answer, open("fetched.py", "wb") as file:
         return file.write(answer.read())
 
 

@@ -51,7 +51,7 @@ class Party(ABC):
 
     def make(self, **options: Any) -> CodeExecutor:
         """An executor that is not started, with a workspace of its own. Options: those that all three have."""
-        one = self._make(**{"timeout": 20, **options})
+        one = self._make(**{"timeout": 120, **options})
         self._made.append(one)
         return one
 

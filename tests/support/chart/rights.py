@@ -58,6 +58,7 @@ OPERATOR: Rights = {
     ("codeexec.dev", "sandboxpools"): {"list", "watch", "create"},
     ("codeexec.dev", "sandboxpools/status"): {"patch"},
     ("codeexec.dev", "executionpolicies"): {"get", "list", "watch"},
+    ("codeexec.dev", "executionpolicies/status"): {"patch"},
     ("codeexec.dev", "executionapprovals"): {"list", "watch"},
     ("", "pods"): {"list", "watch", "create", "patch", "delete"},
     ("networking.k8s.io", "networkpolicies"): {"list", "create", "delete"},

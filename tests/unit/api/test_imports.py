@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patient import unnice
 
 from codeexec_api import imports
 from codeexec_api.code_rules import Inquiry
@@ -230,7 +231,7 @@ def test_what_is_found_of_one_module_does_not_depend_on_the_others(
 def child(*sources: bytes, modules: Sequence[str] = OS) -> list[list[int] | None]:
     """What it answers, as far as it comes. Its limit is CPU time, which a busy machine may take long to give."""
     told = f"{' '.join(modules)}\n{' '.join(str(len(one)) for one in sources)}\n".encode() + b"".join(sources)
-    done = subprocess.run(Inquiry.command(), input=told, capture_output=True, env={})
+    done = subprocess.run(unnice(Inquiry.command()), input=told, capture_output=True, env={})
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -94,5 +94,5 @@ def test_a_store_is_named_by_a_url(url: str) -> None:
     ],
 )
 def test_credentials_and_tricks_are_no_url_of_a_store(url: str) -> None:
-    with pytest.raises(ValueError, match="is no URL of an output store"):
+    with pytest.raises(ValueError, match="is not the URL of an output store"):
         check_store_url(url)

@@ -91,8 +91,9 @@ def test_what_is_kept_in_the_repository_can_be_read_and_drawn() -> None:
 def _all_tables() -> list[dict[str, Any]]:
     phases = {name: [1.0, 2.0] for name in page.PHASES}
     sections = [("calls", "session / this"), ("burst", "first / this"), ("sustained", "ours / this")]
-    sections += [("output", "ours / this"), ("lines", "ours / this"), ("first", "default / this")]
-    sections += [("tti", "default / this"), ("burst100", "first / this"), ("density", "beside idle ones / this")]
+    sections += [("resets", "resets / this"), ("output", "ours / this"), ("lines", "ours / this")]
+    sections += [("first", "default / this"), ("tti", "default / this"), ("burst100", "first / this")]
+    sections += [("density", "beside idle ones / this")]
     times = {OURS: [1.0, 2.0], PEER: [2.0, 3.0]}
     made = [table(kind, f"title of {kind}", times, {heading: OURS}) for kind, heading in sections]
     return [one.dump() for one in (*made, table("phases", "phases, in a session", phases))]
@@ -106,7 +107,7 @@ def test_a_run_becomes_a_page_with_each_part_and_its_history(tmp_path, monkeypat
         "nodes": 10,
         "rounds": 3,
         "worked": {"codeexec: 100 at once": "300 of 300"},
-        "table": facts["tables"].pop(7),
+        "table": facts["tables"].pop(8),
     }
     (tmp_path / ".codeexec").mkdir()
     (tmp_path / ".codeexec" / "bench.json").write_text(json.dumps(facts))
@@ -118,12 +119,12 @@ def test_a_run_becomes_a_page_with_each_part_and_its_history(tmp_path, monkeypat
     monkeypatch.setattr(page, "ROOT", tmp_path)
     page.main(target)
     text = target.read_text()
-    for kind in ("calls", "burst", "sustained", "output", "lines", "first", "tti", "burst100", "density"):
+    for kind in ("calls", "burst", "sustained", "resets", "output", "lines", "first", "tti", "burst100", "density"):
         assert f"| title of {kind} |" in text
     assert "by hand" in text
     assert "An idle stateful session has 65 MiB of memory (median)." in text
     assert "100 at once: 300 of 300" in text
-    assert "codeexec is slower in 0 comparisons, and faster in 9." in text
+    assert "codeexec is slower in 0 comparisons, and faster in 10." in text
     assert (tmp_path / "bench" / "2026-03-01T1000.json").exists()
     assert "<svg" in (tmp_path / "performance-history.svg").read_text()
     assert "No ratio got worse" in capsys.readouterr().out

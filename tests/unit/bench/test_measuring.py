@@ -1,6 +1,9 @@
 """What is timed of something that is made anew for each run, and in which order."""
 
-from measuring import Contender, Fresh, in_turn, one_after_the_other
+import asyncio
+
+import pytest
+from measuring import Contender, Fresh, each_its_own, in_turn, one_after_the_other
 
 
 class Played:
@@ -41,3 +44,56 @@ async def test_one_after_the_other_each_is_ended_before_the_next_begins() -> Non
 
 
 WHAT = ("before", "begins", "ends")
+
+
+# --- callers at the same time ---
+
+
+class Peers:
+    """So many, of which each notices calls at the same time."""
+
+    def __init__(self, count: int) -> None:
+        self.busy = [0] * count
+        self.most = [0] * count
+        self.calls = [self._call(number) for number in range(count)]
+
+    def _call(self, number: int) -> Contender:
+        async def call() -> None:
+            self.busy[number] += 1
+            self.most[number] = max(self.most[number], self.busy[number])
+            for _ in range(1 + number):
+                await asyncio.sleep(0)
+            self.busy[number] -= 1
+
+        return call
+
+
+async def in_loops(call: Contender, callers: int) -> None:
+    async def caller() -> None:
+        for _ in range(5):
+            await call()
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+
+
+@pytest.mark.parametrize("callers", [1, 4, 8])
+async def test_each_caller_has_its_own_and_few_callers_use_few(callers: int) -> None:
+    peers = Peers(8)
+    await in_loops(each_its_own(peers.calls), callers)
+    assert sorted(peers.most) == [0] * (8 - callers) + [1] * callers
+
+
+async def test_the_control_what_all_share_has_several_calls_at_the_same_time() -> None:
+    peers = Peers(1)
+    await in_loops(peers.calls[0], 4)
+    assert peers.most == [4]
+
+
+async def test_a_call_that_fails_gives_its_own_back() -> None:
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    call = each_its_own([fails])
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            await call()

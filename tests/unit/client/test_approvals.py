@@ -9,11 +9,14 @@ import yaml
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from click.testing import CliRunner
+from patient import lasts_out_outages
 
 from codeexec_api import ExecutionPolicySpec, Limits
 from executor_client import (
     ApprovalWait,
+    ClusterUnreachable,
     CodeExecutionClient,
+    ExecutionLost,
     InvalidExecution,
     KubernetesCodeExecutor,
     NothingToDecide,
@@ -23,7 +26,9 @@ from executor_client import (
     prepare,
 )
 from executor_client.cli import main
+from executor_client.client import execution
 from executor_client.testing import FAKE_IMAGE, FakeCluster, FakeOutcome
+from executor_client.testing.transport import FakeTransport
 
 POLICY = ExecutionPolicySpec.model_validate(
     {"images": [FAKE_IMAGE], "maxLimits": {"memory": "256Mi"}, "withApproval": {"maxLimits": {"memory": "1Gi"}}}
@@ -49,7 +54,7 @@ def request(approval: ApprovalWait | None = None) -> Request:
 
 async def waiting(human: CodeExecutionClient):
     """The one execution that waits for a decision, as soon as there is one."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             if found := await human.list_waiting():
                 [one] = found
@@ -88,9 +93,9 @@ class TestCalls:
         assert (left.exit_code, left.reason) == (1, "ApprovalRequired")
         uid = (await human.get(left.name)).metadata.uid
         assert left.output == (
-            f"Not run yet: a human has to approve {ASKS}: `kubectl codeexec approve {left.name} --uid {uid}`. "
-            "spec.limits.memory: 512Mi is not allowed by the policy (allowed: at most 256Mi; with approval: at most "
-            "1Gi). It runs as soon as it is approved."
+            f"Not run yet: a human has to approve {ASKS}: `kubectl codeexec approve {left.name} "
+            f"-n codeexec-sandbox --uid {uid}`. spec.limits.memory: 512Mi is not allowed by the policy (allowed: at "
+            "most 256Mi; with approval: at most 1Gi). It runs as soon as it is approved."
         )
         await human.approve(await human.get(left.name))
         assert (await client.attach(left.name).result()).output == "ran\n"
@@ -102,6 +107,31 @@ class TestCalls:
             f"Denied: nobody approved {ASKS} within 0.01 s, so the execution was cancelled. Nothing was run"
         )
         assert (await human.get(result.name)).status.phase == "Cancelled"
+
+    async def test_the_cancellation_of_what_nobody_approves_lasts_out_a_failed_request(self, fake, monkeypatch) -> None:
+        lasts_out_outages(monkeypatch)
+        cancel, failures = FakeTransport.cancel, iter([ClusterUnreachable("503")])
+
+        async def fail_once(self: FakeTransport, name: str) -> None:
+            for failure in failures:
+                raise failure
+            await cancel(self, name)
+
+        monkeypatch.setattr(FakeTransport, "cancel", fail_once)
+        async with asyncio.timeout(execution.OPERATOR_SECONDS / 2):
+            result = await fake.client().execute(BLOCKS, request(ApprovalWait(seconds=0.01)))
+        assert result.output.startswith("Denied: nobody approved")
+
+    async def test_what_nobody_approves_and_nobody_can_cancel_is_told_of_with_both_waits(
+        self, fake, monkeypatch
+    ) -> None:
+        async def fail(*_: object) -> None:
+            raise ClusterUnreachable("503")
+
+        monkeypatch.setattr(execution, "OPERATOR_SECONDS", 0.1)
+        monkeypatch.setattr(FakeTransport, "cancel", fail)
+        with pytest.raises(ExecutionLost, match=r"was not approved within 0.01 s, nor ended 0.1 s later; see"):
+            await fake.client().execute(BLOCKS, request(ApprovalWait(seconds=0.01)))
 
     async def test_the_policy_ends_the_wait_of_a_call_that_has_no_limit(self, fake, human) -> None:
         call = asyncio.create_task(fake.client().execute(BLOCKS, request()))

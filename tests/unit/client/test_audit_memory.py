@@ -14,10 +14,10 @@ from codeexec_api.audit_records import Evidence
 from executor_client import ClusterUnreachable, CodeExecutionClient, NotFound, Request, SourceBlock
 from executor_client.cli import main
 from executor_client.cli.audit import _records
-from executor_client.cli.auditing import Asked
+from executor_client.cli.auditing import RecordFilter
 from executor_client.testing import FakeCluster, FakeOutcome
 
-EVERYTHING = Asked(since=None, phase=None, approver=None, requested_by=None, agent=None)
+EVERYTHING = RecordFilter(since=None, phase=None, approver=None, requested_by=None, agent=None)
 OUTPUT = "some output of code " * 1000
 
 

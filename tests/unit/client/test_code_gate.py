@@ -19,6 +19,8 @@ from executor_client import KubernetesCodeExecutor
 from executor_client.cli import main
 from executor_client.testing import FAKE_IMAGE, FakeCluster, FakeOutcome
 
+pytestmark = pytest.mark.usefixtures("reading_takes_its_time")
+
 CODE, FILE = b"import os\n", b"from socket import socket\n"
 
 

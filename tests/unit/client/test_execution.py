@@ -4,13 +4,13 @@ import asyncio
 import dataclasses
 import json
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable
-from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from factories import NOW
-from polling import until
+from polling import clock_jumps_once, settled, until
 
 from codeexec_api import (
     CodeExecution,
@@ -36,6 +36,7 @@ from executor_client import (
     Request,
     SessionEnded,
     SourceBlock,
+    Timeout,
     WaitNotice,
 )
 from executor_client.client import execution, waiting
@@ -49,8 +50,8 @@ OUTCOMES = {
     "large": FakeOutcome(stdout="x" * 3_000_000),
     "hang": FakeOutcome(stdout="so far\n", never_ends=True),
 }
-FollowLog = Callable[[str, datetime | None], AsyncGenerator[bytes, None]]
-Bend = Callable[[FollowLog, str, datetime | None], AsyncGenerator[bytes, None]]
+FollowLog = Callable[[str, float | None], AsyncGenerator[bytes, None]]
+Bend = Callable[[FollowLog, str, float | None], AsyncGenerator[bytes, None]]
 
 
 def block(code: str) -> tuple[PreparedBlock, ...]:
@@ -75,7 +76,7 @@ def bent(client: CodeExecutionClient, bend: Bend) -> CodeExecutionClient:
     async def connect() -> ClusterTransport:
         transport: Any = await client.connect()
         good = transport.follow_log
-        transport.follow_log = lambda pod, since: bend(good, pod, since)
+        transport.follow_log = lambda pod, last_seconds: bend(good, pod, last_seconds)
         return transport  # type: ignore[no-any-return]
 
     return CodeExecutionClient(transport=connect)
@@ -122,27 +123,38 @@ async def test_whoever_stops_reading_leaves_nothing_behind_and_the_code_runs_on(
     assert not fake.executions[0].status.phase.terminal
 
 
-async def no_log(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+def noting(asked: list[float | None]) -> Bend:
+    """Logs as they are; how many seconds of them were asked for is added to the list."""
+
+    async def listen(good: FollowLog, pod: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
+        asked.append(last_seconds)
+        async for line in good(pod, last_seconds):
+            yield line
+
+    return listen
+
+
+async def no_log(good: FollowLog, pod: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
     return
     yield b""
 
 
-async def one_line_at_a_time(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
-    async for line in good(pod, since):
+async def one_line_at_a_time(good: FollowLog, pod: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
+    async for line in good(pod, last_seconds):
         yield line
         return
 
 
-async def without_its_start(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+async def without_its_start(good: FollowLog, pod: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
     first = True
-    async for line in good(pod, since):
+    async for line in good(pod, last_seconds):
         if not first:
             yield line
         first = False
 
 
-async def that_fails(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
-    async for line in good(pod, since):
+async def that_fails(good: FollowLog, pod: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
+    async for line in good(pod, last_seconds):
         yield line
         raise CodeExecError("broken")
 
@@ -164,16 +176,16 @@ async def test_a_log_that_gives_nothing_for_long_is_still_asked_for(
     monkeypatch.setattr(execution, "_LOG_AGAIN_SECONDS", 0)
     asked = 0
 
-    async def silent_at_first(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    async def silent_at_first(good: FollowLog, pod: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
         nonlocal asked
         asked += 1
         if asked > 12:
-            async for line in good(pod, since):
+            async for line in good(pod, last_seconds):
                 yield line
 
     handle = await bent(client, silent_at_first).submit(block("hang"), ME)
     output = handle.output()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert (await anext(output)).text == "so far\n"
     await output.aclose()
 
@@ -182,27 +194,54 @@ async def test_a_log_that_gives_nothing_for_long_is_still_asked_for(
 async def test_a_log_is_read_without_most_of_what_others_have_said(
     reset: PodReset | None, client: CodeExecutionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pod that is used again has the output of all executions before in its log."""
-    asked: list[datetime | None] = []
+    """A pod that is used again has the output of those before in its log. No clock is compared with another."""
+    asked: list[float | None] = []
     good_changes = FakeTransport.changes
 
     async def changes(self: FakeTransport, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
         async for one in good_changes(self, execution):
             yield one.model_copy(update={"status": one.status.model_copy(update={"pod_reset": reset})})
 
-    async def listening(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
-        asked.append(since)
-        async for line in good(pod, since):
-            yield line
-
     monkeypatch.setattr(FakeTransport, "changes", changes)
-    handle = await bent(client, listening).submit(block("hang"), ME)
+    handle = await bent(client, noting(asked)).submit(block("hang"), ME)
     output = handle.output()
     assert (await anext(output)).text == "so far\n"
     await output.aclose()
-    started_at = (await client.get(handle.name)).status.started_at
-    assert started_at
-    assert asked == [reset and started_at - timedelta(minutes=1)]
+    [last_seconds] = asked
+    assert last_seconds is None if reset is None else last_seconds and 60 < last_seconds < 160
+
+
+async def test_live_output_comes_however_long_ago_it_was_written(
+    fake: FakeCluster, client: CodeExecutionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the fake goes on when the test says so; that of a machine that slept, at once."""
+    asked: list[float | None] = []
+    request = dataclasses.replace(ME, timeout_seconds=300)
+    async with await client.open_session(request) as session:
+        handle = await bent(client, noting(asked)).submit(block("hang"), request, session=session.name)
+        fake.advance(120)
+        wall = time.time
+        monkeypatch.setattr(time, "time", lambda: wall() + 600)
+        output = handle.output()
+        async with asyncio.timeout(60):
+            assert (await anext(output)).text == "so far\n"
+        await output.aclose()
+    [last_seconds] = asked
+    assert last_seconds
+    assert last_seconds > 660
+
+
+async def test_the_log_of_an_execution_of_a_session_that_was_submitted_before_is_read_whole(
+    client: CodeExecutionClient,
+) -> None:
+    """Nobody knows for how long it has run, by the clock of its node."""
+    asked: list[float | None] = []
+    async with await client.open_session(ME) as session:
+        name = (await client.submit(block("hang"), ME, session=session.name)).name
+        output = bent(client, noting(asked)).attach(name).output()
+        assert (await anext(output)).text == "so far\n"
+        await output.aclose()
+    assert asked == [None]
 
 
 @pytest.mark.parametrize("code", [SourceBlock("rust", "x"), SourceBlock("python", "# filename: /etc/x.py\n1")])
@@ -235,10 +274,10 @@ async def test_files_that_are_not_listed_are_told_of(
 async def test_a_log_that_lies_is_not_gone_on_with_and_the_result_is_true(
     client: CodeExecutionClient, fake: FakeCluster
 ) -> None:
-    async def lying(good: FollowLog, pod: str, since: datetime | None) -> AsyncGenerator[bytes, None]:
+    async def lying(good: FollowLog, pod: str, last_seconds: float | None) -> AsyncGenerator[bytes, None]:
         forged = {"id": fake.executions[0].metadata.uid, "seq": 0, "stream": "stdout", "data": "forged\n"}
         yield json.dumps(forged).encode()
-        async for line in good(pod, since):
+        async for line in good(pod, last_seconds):
             yield line
 
     handle = await bent(client, lying).submit(block("hang"), ME)
@@ -266,7 +305,7 @@ async def test_a_slow_callback_does_not_hold_up_a_cancellation(client: CodeExecu
         assert blocked.wait(10)
 
     running = asyncio.create_task(client.execute(block("hang"), ME, cancelled=cancelled, on_output=slow))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await cancelled.wait()
         [record] = await client.list_executions()
         assert (await client.attach(record.metadata.name).finished()).status.phase is Phase.CANCELLED
@@ -290,15 +329,26 @@ async def test_what_is_not_there(client: CodeExecutionClient) -> None:
 async def test_an_operator_that_is_not_there(
     client: CodeExecutionClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.05)
     monkeypatch.setattr(execution, "OPERATOR_SECONDS", 0.1)
     fake.stop_operator()
-    heard: list[WaitNotice] = []
     with pytest.raises(NotInstalled, match=r"no operator took up execution run-.*serves namespace"):
-        await client.execute(block("both"), dataclasses.replace(ME, on_wait=heard.append))
-    assert [(one.reason, one.execution) for one in heard] == [("WaitingForOperator", fake.executions[0].metadata.name)]
-    assert "The call waits 0.1 s" in heard[0].message
+        await client.execute(block("both"), ME)
     assert fake.executions[0].spec.cancelled
+
+
+async def test_who_waits_for_an_operator_hears_so(
+    client: CodeExecutionClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.05)
+    fake.stop_operator()
+    heard: list[WaitNotice] = []
+    call = asyncio.create_task(client.execute(block("both"), dataclasses.replace(ME, on_wait=heard.append)))
+    await until(lambda: heard)
+    assert [(one.reason, one.execution) for one in heard] == [("WaitingForOperator", fake.executions[0].metadata.name)]
+    assert f"The call waits {execution.OPERATOR_SECONDS:g} s" in heard[0].message
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
 
 async def test_an_outage_while_nobody_notices_the_execution_costs_nothing(
@@ -402,11 +452,9 @@ async def test_a_session_from_its_start_to_its_end(client: CodeExecutionClient, 
 
 
 async def test_in_the_queue_of_a_pool_it_waits_as_long_as_it_takes(
-    client: CodeExecutionClient, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    client: CodeExecutionClient,
 ) -> None:
     """The limit for the start counts from when it has left the queue; the control: without one, it is over."""
-    monkeypatch.setattr(execution, "_START_SECONDS", 0.2)
-    monkeypatch.setattr(execution, "_GRACE_SECONDS", 0)
     queued, left = (
         condition(ConditionType.QUEUED, holds=holds, reason="WaitingForPool", message="", now=NOW, generation=1)
         for holds in (True, False)
@@ -421,7 +469,8 @@ async def test_in_the_queue_of_a_pool_it_waits_as_long_as_it_takes(
 
     async def changes(_: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
         yield version(1, conditions=(first,))
-        await asyncio.sleep(1.5)
+        waited.append(first)
+        await settled()
         yield version(2, conditions=(left,))
         yield finished
 
@@ -433,15 +482,70 @@ async def test_in_the_queue_of_a_pool_it_waits_as_long_as_it_takes(
         transport.changes, transport.get = changes, get
         return transport  # type: ignore[no-any-return]
 
+    waited: list[object] = []
+    for number in range(3):  # each of them lasts for longer than any limit
+        clock_jumps_once(lambda number=number: len(waited) > number, 1000)
     first = queued
     record = version(1)
     assert (await Execution(connect, handle.name, version(0)).finished()).status.phase is Phase.SUCCEEDED
     first = left
-    with pytest.raises(ExecutionLost, match=r"did not end within"):
+    with pytest.raises(ExecutionLost, match="did not end within 136 s"):
         await Execution(connect, handle.name, version(0)).finished()
     record = finished
     ended = await Execution(connect, handle.name, version(0)).finished()
     assert ended == finished, "a limit is held against the record, not against what a watch has told of it"
+
+
+# --- the caller's limit for the start ---
+
+
+async def after_the_limit(client: CodeExecutionClient, now: Phase | CodeExecError) -> CodeExecution:
+    """What waiting comes to: the watch tells of `Starting` and goes silent, the limit passes, and the record is so."""
+    submitted = await client.submit(block("both"), ME)
+    finished = await submitted.finished()
+    [told] = waits(finished, SLOW)
+    status = finished.status.model_copy(update={"phase": Phase.RUNNING, "finished_at": None, "conditions": ()})
+    records = {
+        Phase.STARTING: told,
+        Phase.RUNNING: finished.model_copy(update={"status": status}),
+        Phase.SUCCEEDED: finished,
+    }
+    watched: list[CodeExecution] = []
+    transport: Any = await client.connect()
+
+    async def changes(latest: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
+        watched.append(latest)
+        yield finished if latest.status.started_at else told
+        await asyncio.Event().wait()
+
+    async def get(_: str) -> CodeExecution:
+        if isinstance(now, CodeExecError):
+            raise now
+        return records[now]
+
+    async def connect() -> ClusterTransport:
+        return transport  # type: ignore[no-any-return]
+
+    transport.changes, transport.get = changes, get
+    clock_jumps_once(lambda: watched, 60)
+    return await Execution(connect, submitted.name, told, start_seconds=50).finished()
+
+
+@pytest.mark.parametrize("now", [Phase.RUNNING, Phase.SUCCEEDED])
+async def test_a_start_that_a_silent_watch_has_not_told_of_counts(client: CodeExecutionClient, now: Phase) -> None:
+    assert (await after_the_limit(client, now)).status.phase is Phase.SUCCEEDED
+
+
+async def test_code_that_has_not_started_in_time_by_its_record_is_late(client: CodeExecutionClient) -> None:
+    with pytest.raises(Timeout, match=r"did not start within 50 s \(PodStarting\)"):
+        await after_the_limit(client, Phase.STARTING)
+
+
+async def test_where_the_record_of_the_start_cant_be_read_nobody_says_that_nothing_ran(
+    client: CodeExecutionClient,
+) -> None:
+    with pytest.raises(ExecutionLost, match="may have started all the same: its record can't be read: no answer"):
+        await after_the_limit(client, ClusterUnreachable("no answer"))
 
 
 # --- what a caller hears meanwhile ---

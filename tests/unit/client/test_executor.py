@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
+from autogen_ext.tools.code_execution import PythonCodeExecutionTool
 from factories import IMAGE
 
 from codeexec_api import Limits, Phase
@@ -46,13 +47,13 @@ def test_a_timeout_below_one_second_is_refused(timeout: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "refusal"),
     [
-        ({"timeout": 86_401}, "timeout is 86401, but must be at least 1 and at most 86400 seconds"),
-        ({"idle_timeout": 0}, "idle_timeout is 0, but must be at least 1 and at most 604800 seconds"),
-        ({"max_lifetime": 604_801}, "max_lifetime is 604801, but must be at least 1 and at most 604800 seconds"),
+        ({"timeout": 86_401}, "timeout is 86401, but must be whole seconds, 1 to 86400"),
+        ({"idle_timeout": 0}, "idle_timeout is 0, but must be whole seconds, 1 to 604800"),
+        ({"max_lifetime": 604_801}, "max_lifetime is 604801, but must be whole seconds, 1 to 604800"),
         ({"session": "per-day"}, "session is 'per-day', but must be 'per-executor' or 'per-call'"),
         ({"session": "per-call", "stateful": True}, "stateful=True needs session='per-executor'"),
         ({"session": "per-call", "sleep_after": 60}, "sleep_after needs session='per-executor'"),
-        ({"sleep_after": 0}, "sleep_after is 0, but must be at least 1 and lower than idle_timeout"),
+        ({"sleep_after": 0}, "sleep_after is 0, but must be whole seconds, 1 to 604800"),
         ({"sleep_after": 60, "idle_timeout": 60}, "sleep_after is 60, but must be at least 1 and lower than idle_tim"),
         ({"sleep_after": 60, "stateful": True}, "sleep_after is 60, but a stateful session can't sleep"),
         (
@@ -101,6 +102,16 @@ def test_configuration_survives_json(settings: dict[str, Any]) -> None:
     assert isinstance(again, KubernetesCodeExecutor)
     assert again.dump_component() == dumped
     assert again.timeout == settings.get("timeout", 60)
+
+
+def test_a_dump_names_the_kubeconfig_and_holds_nothing_of_it(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text("users: [{name: agent, user: {token: a-secret-token}}]")
+    executor = KubernetesCodeExecutor(kubeconfig=str(kubeconfig))
+    for dumped in (executor.dump_component(), PythonCodeExecutionTool(executor).dump_component()):
+        assert str(kubeconfig) in dumped.model_dump_json()
+        assert "a-secret-token" not in dumped.model_dump_json()
+    assert "a-secret-token" not in repr(executor) + repr(vars(executor))
 
 
 def test_what_can_not_be_written_down_is_not_dumped() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from kubernetes.aio.config.kube_config import ConfigNode, KubeConfigMerger
+from polling import clock_jumps_once
 
 from executor_client import ClusterRef, ClusterUnreachable, CodeExecutionClient
 from executor_client.transport import kube_config
@@ -153,14 +155,12 @@ class Plugin:
 
 
 @pytest.mark.parametrize("does", ["sleep 600", "sleep 600 & wait"], ids=["itself", "what it has started"])
-async def test_a_plugin_that_hangs_is_ended_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
-) -> None:
+async def test_a_plugin_that_hangs_is_ended_and_named(tmp_path: Path, does: str) -> None:
     plugin = Plugin(tmp_path, does)
-    monkeypatch.setattr(kube_config, "_PLUGIN_SECONDS", 1)
     finding = asyncio.create_task(find(str(plugin.kubeconfig), None))
     process = await plugin.began()
-    with pytest.raises(ClusterUnreachable, match=r"plugin '.*/plugin' .* has not answered within 1 s, and was ended"):
+    clock_jumps_once(lambda: True, kube_config._PLUGIN_SECONDS)
+    with pytest.raises(ClusterUnreachable, match=r"plugin '.*/plugin' .* has not answered within 60 s, and was ended"):
         await finding
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
@@ -204,3 +204,47 @@ async def test_a_plugin_that_fails_or_answers_something_else_is_an_error_of_ours
     await plugin.began()
     with pytest.raises(ClusterUnreachable, match=told):
         await finding
+
+
+# --- parsing ---
+
+
+def dumped(node: Any) -> Any:
+    """What a node of the library holds, and from which file each part is."""
+    if isinstance(node, ConfigNode):
+        return node.name, node.path, dumped(node.value)
+    if isinstance(node, dict):
+        return {key: dumped(value) for key, value in node.items()}
+    return [dumped(one) for one in node] if isinstance(node, list) else node
+
+
+def test_several_files_are_merged_as_the_library_merges_them(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write_two_contexts(first, "a")
+    more = [{"name": one, "cluster": {"server": f"https://other-{one}"}} for one in "bc"]
+    second.write_text(
+        yaml.safe_dump({"current-context": "b", "clusters": more, "users": None, "preferences": {"x": 1}})
+    )
+    for files in ([first], [first, second], [second, first], [first, tmp_path / "absent"]):
+        where = os.pathsep.join(map(str, files))
+        ours, theirs = kube_config._Merger(where), KubeConfigMerger(where)
+        assert dumped(ours.config) == dumped(theirs.config)
+        assert (ours.paths, ours.config_files) == (theirs.paths, theirs.config_files)
+
+
+@pytest.mark.skipif(not hasattr(yaml, "CSafeLoader"), reason="PyYAML was built without libyaml")
+async def test_a_kubeconfig_is_not_parsed_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That took two of the milliseconds of each start."""
+    path = tmp_path / "kubeconfig"
+    write_two_contexts(path, "a")
+    monkeypatch.setattr(yaml.scanner.Scanner, "fetch_more_tokens", lambda _: pytest.fail("parsed in Python"))
+    configuration, _ = await find(str(path), None)
+    assert configuration.host == "https://a.example:6443"
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"- a", b"\xff\xfe", b"a: [", b"clusters: 1"])
+async def test_what_is_no_kubeconfig_is_an_error_that_names_the_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_bytes(content)
+    with pytest.raises(ClusterUnreachable, match=str(path)):
+        await find(str(path), None)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from executor_client import ClusterRef, CodeExecutionClient
+from executor_client.client import lease as leases
 from executor_client.client.lease import ClientLease, _keep
 from executor_client.exceptions import ClusterUnreachable
+from executor_client.testing import FakeCluster
 
 
 class Recorder:
@@ -116,9 +118,62 @@ def test_renewals_that_go_on_failing_are_made_ever_later() -> None:
     assert pauses == [2, 1, 2, 4, 8, 10, 10, 10]
 
 
-def test_a_client_that_lets_go_at_once_makes_no_request() -> None:
+def test_a_client_that_is_closed_in_one_event_loop_keeps_the_sessions_of_another() -> None:
+    recorder, fake = Recorder(), FakeCluster().client()
+    client = CodeExecutionClient(ClusterRef())
+    client._connect = fake.connect
+    assert client._lease
+    client._lease._connect, client._lease._every = recorder.connect, 0.01
+    name = client._lease.hold()
+
+    async def use_and_close() -> None:
+        await client.check()
+        await client.close()
+
+    async def use_beside_another() -> None:
+        await client.check()
+        await asyncio.to_thread(asyncio.run, use_and_close())
+        before = recorder.said.count(f"renew {name}")
+        await asyncio.to_thread(recorder.wait, lambda said: said.count(f"renew {name}") > before)
+        assert f"delete {name}" not in recorder.said
+        await client.close()
+
+    asyncio.run(use_beside_another())
+    assert recorder.said[-2:] == [f"delete {name}", "close"], "the control: the last one lets go"
+
+
+def test_a_client_whose_close_is_broken_off_lets_go() -> None:
+    """With the end of its event loop, which cancels all tasks."""
+    recorder, fake = Recorder(), FakeCluster().client()
+    client = CodeExecutionClient(ClusterRef())
+    client._connect = fake.connect
+    assert client._lease
+    client._lease._connect, client._lease._every = recorder.connect, 3600
+    name = client._lease.hold()
+    recorder.wait(lambda said: f"renew {name}" in said)
+
+    async def leave() -> None:
+        transport: Any = await client.connect()
+        closing = asyncio.Event()
+
+        async def hang() -> None:
+            if not closing.is_set():  # the fake's own client closes it, too
+                closing.set()
+                await asyncio.Event().wait()
+
+        transport.close = hang
+        left = asyncio.create_task(client.close())
+        await closing.wait()
+        left.cancel()
+
+    asyncio.run(leave())
+    recorder.wait(lambda said: said[-2:] == [f"delete {name}", "close"])
+
+
+def test_a_client_that_lets_go_at_once_makes_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "_FIRST_SECONDS", 3600)
     recorder = Recorder()
-    lease = ClientLease(recorder.connect)
+    lease = ClientLease(recorder.connect, every=3600)
     lease.hold()
     asyncio.run(lease.close())
     assert recorder.said == []

@@ -18,6 +18,7 @@ from executor_client.client.execution import read_contents
 from executor_client.client.request import ClusterRef
 from executor_client.model.results import artifact_content, result_of
 from executor_client.transport import output_store
+from executor_client.transport.outage import Retries
 from executor_client.transport.output_store import OutputStore
 
 TEXT, FILE = b"x" * 300_000, os.urandom(2000)
@@ -30,6 +31,7 @@ class Reader:
 
     def __init__(self, url: str | None) -> None:
         self.read_output = OutputStore(url).read
+        self.patiently = Retries().patiently
 
 
 def a_record(parts: tuple[str, ...] = PARTS, url: str = RECORDED) -> CodeExecution:
@@ -78,7 +80,7 @@ async def test_without_a_store_nothing_is_opened_and_the_error_says_what_to_set(
     with pytest.raises(OutputUnavailable) as caught:
         await read(None, record)
     assert opened == []
-    assert f"is in the output store {store.as_uri()!r}, and this client has none" in str(caught.value)
+    assert f"is in the output store {store.as_uri()!r}, but this client has no output store" in str(caught.value)
     assert "set CODEEXEC_OUTPUT_STORE, or output_store of ClusterRef, to this URL" in str(caught.value)
 
 
@@ -134,7 +136,7 @@ async def test_output_that_was_changed_does_not_match_the_record(store: Path) ->
 async def test_a_wrong_name_of_a_store_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OutputUnavailable, match="Check CODEEXEC_OUTPUT_STORE") as caught:
         await read("s3://key:secret@bucket", a_record())
-    assert "is no URL of an output store" in str(caught.value)
+    assert "is not the URL of an output store" in str(caught.value)
 
 
 async def test_a_store_that_hangs_has_a_time_limit(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,9 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from executor_client import ClusterRef, KubernetesCodeExecutor
 from executor_client.testing import FakeCluster, FakeOutcome
+from executor_client.workspace import session_finalizer
 
+session_finalizer._READ_SECONDS, session_finalizer._CONNECT_AND_READ_SECONDS = 60, (60, 60)
 client = FakeCluster(run=lambda block: FakeOutcome()).client()
 client.cluster = ClusterRef("here", sys.argv[1])  # where the farewell is to go
 
@@ -59,7 +61,9 @@ def heard(tmp_path: Path) -> Iterator[list[str]]:
 
 
 HANGS = """
-from executor_client.workspace import session_finalizer
+import logging
+
+logging.getLogger("asyncio").setLevel("ERROR")  # in this mode a loop warns on stderr of each turn that takes long
 
 async def never():
     print("asked", flush=True)
@@ -91,5 +95,5 @@ def test_an_interpreter_ends_whose_credentials_can_not_be_had(executor: str, tmp
     """A plugin may wait for somebody who logs in, in a thread that the interpreter waits for, or after all threads."""
     script = SCRIPT.format(executor=executor).replace("\nclient =", f"{HANGS}\nclient =")
     arguments = [sys.executable, "-X", "dev", "-c", script, str(tmp_path / "kubeconfig")]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=110)
     assert (done.returncode, done.stdout, done.stderr) == (0, "asked\n", "")

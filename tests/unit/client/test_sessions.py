@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from polling import until
+from patient import lasts_out_outages
+from polling import settled, time_limit_passes_once, until
 
 from codeexec_api import ExecutionPolicySpec, Limits, Phase, Reason
 from executor_client import (
     ClusterRef,
     ClusterUnreachable,
-    CodeExecError,
     ExecutionLost,
     ExecutionNotStarted,
     FileMissing,
@@ -29,7 +29,10 @@ from executor_client import (
     OutputChunk,
     Request,
     SourceBlock,
+    WaitNotice,
 )
+from executor_client.client import waiting
+from executor_client.runtime.asyncio_tasks import completed
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 from executor_client.testing.transport import FakeTransport
 from executor_client.workspace import session_finalizer
@@ -250,7 +253,7 @@ async def test_a_task_cancelled_along_with_its_token_still_has_a_result(fake: Fa
 async def test_a_task_that_is_cancelled_stops_the_code(fake: FakeCluster, make: Make) -> None:
     executor = make()
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.2):
+        async with time_limit_passes_once(lambda: fake.executions):
             await call(executor, "hang")
     assert fake.executions[-1].spec.cancelled
     assert fake.executions[-1].status.phase is Phase.CANCELLED
@@ -379,7 +382,8 @@ async def test_a_second_cancellation_of_the_task_ends_the_wait(fake: FakeCluster
     await until(lambda: fake.executions)
     token.cancel()
     running.cancel()
-    await asyncio.sleep(0.05)
+    await settled()
+    assert not running.done(), "control: the first one has it wait for the end of the code"
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -493,6 +497,17 @@ async def test_a_file_that_is_not_there_is_named_with_those_that_are(make: Make)
     await call(executor, "write there x")
     with pytest.raises(FileNotFoundError, match=r"not in the workspace: gone; there are: there$"):
         await executor.download_files(["there", "gone"], CancellationToken())
+
+
+async def test_the_path_that_code_prints_is_the_same_file(make: Make, tmp_path: Path) -> None:
+    executor = make(work_dir=tmp_path)
+    await call(executor, "write sub/.env 1")
+    paths = ["/workspace/sub/.env", Path("/workspace/sub/.env"), "sub/.env"]
+    saved = await executor.download_files(paths, CancellationToken(), allow_names=["/workspace/sub/.env"])
+    assert saved == [str(tmp_path / "sub/.env")] * 3
+    for outside in ("/etc/passwd", "../a", "/workspace/../a", "/workspace"):
+        with pytest.raises(FileTransferError, match=f"^'{outside}' has the part|^'{outside[11:]}' has the part"):
+            await executor.download_files([outside], CancellationToken())
 
 
 async def test_a_cancelled_transfer_is_an_error(fake: FakeCluster, make: Make) -> None:
@@ -619,26 +634,6 @@ async def test_a_file_that_a_later_call_has_changed_is_not_fetched_for_an_earlie
     assert await fetch_after(session, second.name, second.artifacts) == {"out.txt": b"second"}
 
 
-async def test_a_cancellation_outlasts_a_short_outage(
-    fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = iter([ClusterUnreachable("no answer"), CodeExecError("could not cancel: 503")])
-    cancel = FakeTransport.cancel
-
-    async def fail_first(self: FakeTransport, name: str) -> None:
-        for failure in failures:
-            raise failure
-        await cancel(self, name)
-
-    monkeypatch.setattr(FakeTransport, "cancel", fail_first)
-    token = CancellationToken()
-    running = asyncio.create_task(call(make(), "hang", token=token))
-    await until(lambda: any(one.status.phase is Phase.RUNNING for one in fake.executions))
-    token.cancel()
-    await running
-    assert fake.executions[-1].status.phase is Phase.CANCELLED
-
-
 async def test_a_cancellation_that_is_refused_is_not_repeated(
     fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -665,25 +660,80 @@ async def test_a_session_whose_creation_is_cancelled_is_ended(
     async def create_slowly(self: FakeTransport, *arguments: Any) -> Any:
         created = await create(self, *arguments)
         asked.set()
-        await answered.wait()
+        await completed(answered.wait())  # a cancellation does not count any more
         return created
 
     monkeypatch.setattr(FakeTransport, "create_session", create_slowly)
-    opening = asyncio.create_task(fake.client().open_session(Request(agent="a"), outlives_client=True))
+    client = fake.client()
+    opening = asyncio.create_task(client.open_session(Request(agent="a"), outlives_client=True))
     await asked.wait()
     opening.cancel()
-    answered.set()
     with pytest.raises(asyncio.CancelledError):
         await opening
+    assert [one.spec.ended for one in fake.sessions] == [False], "control: it is not answered yet"
+    closing = asyncio.create_task(client.close())
+    answered.set()
+    await closing
     assert [one.spec.ended for one in fake.sessions] == [True]
 
 
 async def test_a_session_that_is_not_ready_in_time_is_ended(fake: FakeCluster) -> None:
     fake.stop_operator()
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
+        async with time_limit_passes_once(lambda: fake.sessions):
             await fake.client().open_session(Request(agent="a"), outlives_client=True, wait=True)
     assert [one.spec.ended for one in fake.sessions] == [True]
+
+
+async def test_who_waits_for_a_session_to_be_ready_hears_that_there_is_no_operator(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.05)
+    fake.stop_operator()
+    heard: list[WaitNotice] = []
+    request = Request(agent="a", on_wait=heard.append)
+    opening = asyncio.create_task(fake.client().open_session(request, outlives_client=True, wait=True))
+    await until(lambda: heard)
+    [session] = fake.sessions
+    assert [(one.reason, one.session, one.execution) for one in heard] == [
+        ("WaitingForOperator", session.metadata.name, "")
+    ]
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+
+async def test_a_callback_that_times_out_is_an_error_of_the_callback(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`requests.post(…, timeout=3)` raises a TimeoutError, for example."""
+
+    def tell(_: object) -> None:
+        raise TimeoutError("the chat did not answer")
+
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 0.05)
+    fake.stop_operator()
+    with pytest.raises(TimeoutError, match="the chat did not answer"):
+        await fake.client().open_session(Request(agent="a", on_wait=tell), outlives_client=True, wait=True)
+
+
+async def test_one_failed_read_of_the_record_costs_no_call_that_moves_to_a_new_session(
+    fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasts_out_outages(monkeypatch)
+    executor = make()
+    await call(executor, "x")
+    await fake.client().end_session(fake.sessions[0].metadata.name)
+    get_session, failures = FakeTransport.get_session, iter([ClusterUnreachable("503")])
+
+    async def fail_once(self: FakeTransport, name: str) -> Any:
+        for failure in failures:
+            raise failure
+        return await get_session(self, name)
+
+    monkeypatch.setattr(FakeTransport, "get_session", fail_once)
+    assert "this call ran in a new workspace" in (await call(executor, "x")).output
+    assert next(failures, None) is None, "control: the record was asked for, in vain"
 
 
 async def test_a_session_that_comes_later_than_the_operator_waits_is_used(

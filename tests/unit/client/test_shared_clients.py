@@ -6,15 +6,16 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from polling import until
 
-from codeexec_api import Phase
+from codeexec_api import CodeExecution, Phase
 from executor_client import (
     ClusterRef,
     ClusterUnreachable,
@@ -25,6 +26,7 @@ from executor_client import (
 )
 from executor_client.model.blocks import SourceBlock
 from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
+from executor_client.testing.transport import FakeTransport
 from executor_client.transport.connections import Connector
 from executor_client.workspace import session_finalizer
 from executor_client.workspace.work_dir import Stamp, WorkDir
@@ -65,17 +67,28 @@ async def test_a_client_that_is_closed_ends_what_waits_with_an_error_of_ours(fak
     blocks = prepare([SourceBlock("python", "hang")]).blocks
     running = asyncio.create_task(client.execute(blocks, Request(agent="me")))
     await started(fake)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await client.close()
     with pytest.raises(ClusterUnreachable, match="the client was closed"):
         await running
 
 
 @pytest.mark.parametrize("end", [KubernetesCodeExecutor.stop, KubernetesCodeExecutor.restart])
+@pytest.mark.parametrize("owns_client", [False, True], ids=["a client of others", "its own client"])
 async def test_calls_that_wait_for_their_turn_do_not_run_after_stop(
-    fake: FakeCluster, end: Callable[[KubernetesCodeExecutor], Awaitable[None]]
+    fake: FakeCluster,
+    end: Callable[[KubernetesCodeExecutor], Awaitable[None]],
+    owns_client: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The operator denies what waits only some time after the session was told to end."""
+
+    async def end_later(self: FakeTransport, name: str) -> None:
+        asyncio.get_running_loop().call_later(0.05, self._simulation.end_session, name)
+
+    monkeypatch.setattr(FakeTransport, "end_session", end_later)
     executor = KubernetesCodeExecutor(client=fake.client())
+    executor._owns_client = owns_client
     running = asyncio.create_task(executor.execute_code_blocks(HANG, CancellationToken()))
     await started(fake)
     waiting = asyncio.create_task(executor.execute_code_blocks(OTHER, CancellationToken()))
@@ -115,6 +128,30 @@ async def test_a_list_holds_what_is_asked_for_only(fake: FakeCluster) -> None:
     few = await client.list_executions(takes=lambda one: one.metadata.name != held.name, limit=1)
     assert [one.metadata.name for one in few] == names[-2:-1]
 
+    alive: set[int] = set()
+    most = 0
+
+    async def many(_: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
+        nonlocal most
+        for number in range(60):
+            one = records[-1].model_copy(
+                update={"metadata": records[-1].metadata.model_copy(update={"name": f"{number:02}"})}
+            )
+            alive.add(number)
+            weakref.finalize(one, alive.discard, number)
+            most = max(most, len(alive))
+            yield one
+            del one
+
+    records = fake.executions
+    transport: Any = await client.connect()
+    transport.list = many
+    assert [one.metadata.name for one in await client.list_executions(limit=3)] == ["57", "58", "59"]
+    assert most <= 8, "twice the limit, and what is on its way"
+    most = 0
+    assert len(await client.list_executions()) == 60
+    assert most == 60, "control: what is held is counted"
+
 
 Fork = Callable[[Callable[[], object]], int]
 
@@ -129,7 +166,7 @@ def exit_code_of_a_fork() -> Fork:
 
     def fork(work: Callable[[], object]) -> int:
         if (child := os.fork()) == 0:
-            signal.alarm(20)  # a child that waits for a lock that nobody holds
+            signal.alarm(60)  # a child that waits for a lock that nobody holds
             try:
                 work()
             except BaseException:

@@ -25,6 +25,7 @@ from executor_client.client import execution, waiting
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 
+@pytest.mark.usefixtures("reading_takes_its_time")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_case(case: Case):
     await case.play(FakeStage(case.script, case.policy))
@@ -43,6 +44,8 @@ async def test_it_serves_the_executor_of_autogen():
     assert (one.exit_code, one.output, two.exit_code) == (0, "1\n", 3)
     assert [record.spec.source.agent for record in fake.executions] == ["tester", "tester"]
     assert fake.code(one.execution) == [b"print(1)"]
+    ends = [next(end for end in run.status.conditions if end.type == "Succeeded") for run in fake.executions]
+    assert [(end.status, end.reason) for end in ends] == [("True", "Completed"), ("False", "NonZeroExit")]
     assert [session.status.reason for session in fake.sessions] == ["EndRequested"]
 
 
@@ -59,7 +62,7 @@ async def test_no_code_runs(tmp_path):
 async def test_code_that_nothing_was_said_about_fails():
     result = await FakeCluster().client().execute(blocks(("sh", "ls -l\nls")), REQUEST)
     assert result.exit_code == 1
-    assert "FakeCluster was not told what this sh block does" in result.stderr
+    assert "FakeCluster has no outcome for this sh block" in result.stderr
     assert "ls -l\n" in result.stderr
 
 
@@ -250,7 +253,7 @@ def test_what_waits_in_one_thread_is_let_in_by_another():
     phases: list[Phase] = []
     thread = threading.Thread(target=lambda: phases.append(asyncio.run(second())))
     thread.start()
-    assert queued.wait(10)
+    assert queued.wait(60)
     asyncio.run(client.cancel(fake.executions[0].metadata.name))
-    thread.join(10)
+    thread.join(60)
     assert phases == [Phase.SUCCEEDED]

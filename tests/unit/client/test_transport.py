@@ -3,8 +3,9 @@
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,27 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionSpec, sealing
 from codeexec_api.v1alpha1.bounds import MAX_SEALED_BYTES
-from executor_client import ClusterUnreachable, CodeExecError
+from executor_client import (
+    ClusterUnreachable,
+    CodeExecError,
+    CodeExecutionClient,
+    NotFound,
+    NotPermitted,
+    OutputUnavailable,
+)
 from executor_client.cli.finished_records import FinishedRecords
 from executor_client.cli.operator_log import OperatorLog
 from executor_client.model.words import from_the_command_line
-from executor_client.transport import creation, log_lines
+from executor_client.transport import creation, log_lines, outage
 from executor_client.transport.api_errors import message as message_of
 from executor_client.transport.api_errors import missing as missing_in
 from executor_client.transport.api_errors import translate
 from executor_client.transport.cluster import Transport
 from executor_client.transport.connections import REQUEST_SECONDS, Connections
-from executor_client.transport.creation import past_quota_races
+from executor_client.transport.creation import created_once, past_quota_races
 from executor_client.transport.kube_api import LONG_SECONDS, KubeApi
 from executor_client.transport.log_lines import lines_of
-from executor_client.transport.watch import Outage
+from executor_client.transport.outage import OUTAGE_SECONDS, Outage, Retries, lasting
 
 
 class Pieces:
@@ -124,14 +132,14 @@ class TestQuotaRaces:
 KEYS = {name: bytes([number]) * 32 for number, name in enumerate(("k1", "k2"), 1)}
 PUBLISHED = {name: sealing.publish(name, private) for name, private in KEYS.items()}
 SMALL = {"block-0": b"print('PLANTED')"}
-Published = Mapping[str, str] | int | None
+Published = Mapping[str, str] | int | str | None
 
 
 class ApiServer:
     """What creating an execution asks of one, and what it was asked.
 
     Args:
-        published: the data of the ConfigMap with the key, or the status that it is refused with.
+        published: the data of the ConfigMap with the key, the status that it is refused with, or "cut".
     """
 
     def __init__(self, published: Published) -> None:
@@ -188,9 +196,12 @@ class ApiServer:
 
     async def _get_key(self, request: web.Request) -> web.Response:
         self.asked += 1
+        if self.published == "cut":
+            assert request.transport
+            request.transport.close()
         if isinstance(self.published, int):
             return web.json_response({"kind": "Status", "code": self.published}, status=self.published)
-        data = {} if self.published is None else {"data": dict(self.published)}
+        data = {} if not isinstance(self.published, Mapping) else {"data": dict(self.published)}
         return web.json_response({"kind": "ConfigMap", "metadata": {"name": "codeexec-sealing-key"}} | data)
 
     async def create(self, payload: Mapping[str, bytes] = SMALL, name: str = "run-1") -> CodeExecutionSpec:
@@ -276,6 +287,32 @@ class TestSealing:
             None if before == 404 else "k1"
         }
         assert opened(new, "new") == SMALL
+
+    async def test_a_key_counts_while_the_api_server_is_away(self, later: Callable[[float], None]) -> None:
+        async with ApiServer(PUBLISHED["k1"]).serve() as server:
+            payloads = server.connection._payloads
+            known = await payloads.sealing_key()
+            assert known
+            server.published = "cut"
+            for seconds in (61, 3600, 39_000):
+                later(seconds)
+                assert await payloads.sealing_key() == known
+            asked = server.asked
+            assert asked >= 4, "control: it is asked for each time"
+            server.published = PUBLISHED["k2"]
+            assert (await payloads.sealing_key() or {})["keyName"] == "k2"
+            server.published = "cut"
+            later(43_300)
+            with pytest.raises(ClusterUnreachable):
+                await payloads.sealing_key()
+
+    async def test_without_a_key_an_outage_is_an_error(self, later: Callable[[float], None]) -> None:
+        async with ApiServer(404).serve() as server:
+            assert await server.connection._payloads.sealing_key() is None
+            server.published = "cut"
+            later(61)
+            with pytest.raises(ClusterUnreachable):
+                await server.connection._payloads.sealing_key()
 
     @pytest.fixture
     def later(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
@@ -367,6 +404,66 @@ class TestOutage:
         now[0] += 0.1
         assert not outage.passes(error)
 
+    @pytest.mark.parametrize("said", [True, False])
+    def test_an_outage_begins_with_the_end_of_a_watch_however_short_that_was(
+        self, outage: Outage, now: list[float], said: bool
+    ) -> None:
+        outage.opens()
+        outage.answered, outage.said = True, said
+        now[0] += 10  # code may take so long to start
+        assert outage.passes(ClusterUnreachable("cut off"))
+        outage.opens()
+        now[0] += 30
+        assert outage.passes(ClusterUnreachable("no answer"))
+        now[0] += 0.1
+        assert not outage.passes(ClusterUnreachable("no answer"))
+
+    def test_refusals_count_from_the_first_of_them_in_a_row(self, outage: Outage, now: list[float]) -> None:
+        """An API server that was away refuses at first, until it knows all rights."""
+
+        def passes(error: Exception, seconds: float) -> bool:
+            now[0] += seconds
+            outage.opens()
+            return outage.passes(error)
+
+        away, refusal = ClusterUnreachable("connection refused"), ApiException(status=403)
+        assert passes(away, 0)
+        assert passes(refusal, 12)
+        assert passes(refusal, 5)
+        assert passes(away, 1)
+        assert passes(refusal, 1), "it was away once more"
+        assert passes(refusal, 5)
+        assert not passes(refusal, 0.1)
+        assert passes(away, 5)
+        assert not passes(refusal, 1), "30 s in all"
+
+    def test_watches_that_are_accepted_and_break_off_at_once_are_one_outage(
+        self, outage: Outage, now: list[float]
+    ) -> None:
+        for _ in range(4):
+            outage.opens()
+            outage.answered = True
+            assert outage.passes(ClusterUnreachable("cut off"))
+            now[0] += 10
+        outage.opens()
+        outage.answered = True
+        assert not outage.passes(ClusterUnreachable("cut off"))
+        outage.opens()
+        outage.answered = outage.said = True
+        assert outage.passes(ClusterUnreachable("cut off")), "something came, so this is another one"
+
+    @pytest.mark.parametrize(
+        ("error", "stays"),
+        [(ApiException(status=status), False) for status in (429, 500, 502, 503, 504)]
+        + [(ApiException(status=status), True) for status in (401, 403, 404, 409, 410, 422)]
+        + [(ClusterUnreachable("no answer"), False), (CodeExecError("refused"), True)]
+        + [(NotFound("it"), True), (OutputUnavailable("it is gone"), True), (NotPermitted("you"), True)]
+        + [(listed_in_vain(503), False), (listed_in_vain(403), True)],
+        ids=str,
+    )
+    def test_what_stays_though_it_is_asked_for_again(self, error: Exception, stays: bool) -> None:
+        assert lasting(error) is stays
+
     def test_an_api_server_that_accepts_connections_and_answers_none_is_away(
         self, outage: Outage, now: list[float]
     ) -> None:
@@ -378,6 +475,153 @@ class TestOutage:
             passes = outage.passes(ClusterUnreachable("no answer"))
             attempts += 1
         assert (passes, attempts) == (False, 3), "30 s, as for one that refuses connections"
+
+
+class TestRetries:
+    """Requests that are made again while the API server is away."""
+
+    @pytest.fixture
+    def retries(self) -> Retries:
+        retries = Retries()
+        retries.answered = True
+        return retries
+
+    @pytest.fixture
+    def pauses(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """How long each pause was to last; the clock of the loop jumps instead, and stands still meanwhile."""
+        made: list[float] = []
+        now = time.monotonic()
+
+        async def pause(_: Retries, seconds: float) -> None:
+            made.append(seconds)
+
+        monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda _: now + sum(made))
+        monkeypatch.setattr(Retries, "pause", pause)
+        return made
+
+    async def asked(self, retries: Retries, *failures: CodeExecError, seconds: float | None = None) -> int:
+        """How often it was asked until it succeeded, or failed for good."""
+        asked = 0
+
+        async def ask() -> None:
+            nonlocal asked
+            asked += 1
+            if asked <= len(failures):
+                raise failures[asked - 1]
+
+        with suppress(CodeExecError):
+            await retries.patiently(ask, seconds)
+        return asked
+
+    async def test_an_outage_is_lasted_out_with_ever_longer_pauses(self, retries: Retries, pauses: list[float]) -> None:
+        away = [ClusterUnreachable("no answer"), listed_in_vain(503)] * 10
+        assert await self.asked(retries, *away[:3]) == 4
+        assert pauses == [0.5, 1, 2]
+        pauses.clear()
+        assert await self.asked(retries, *away) == 8
+        assert pauses == [0.5, 1, 2, 4, 8, 8, 6.5]
+        assert sum(pauses) == OUTAGE_SECONDS
+        pauses.clear()
+        assert await self.asked(retries, *away, seconds=4) == 5
+        assert sum(pauses) == 4
+
+    async def test_a_refusal_is_raised_at_once(self, retries: Retries, pauses: list[float]) -> None:
+        for refusal in (NotFound("it"), NotPermitted("you"), OutputUnavailable("gone"), listed_in_vain(403)):
+            assert await self.asked(retries, refusal) == 1
+        assert await self.asked(retries, listed_in_vain(503), listed_in_vain(403)) == 2
+        assert pauses == [0.5]
+
+    async def test_an_address_that_has_never_answered_is_no_outage(self, retries: Retries, pauses: list[float]) -> None:
+        retries.answered = False
+        assert await self.asked(retries, ClusterUnreachable("no such host")) == 1
+        assert pauses == []
+
+    async def test_close_ends_it_at_once(self, retries: Retries, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(outage, "_RECONNECT_SECONDS", 3600)
+
+        async def ask() -> None:
+            raise ClusterUnreachable("no answer")
+
+        asking = asyncio.create_task(retries.patiently(ask, 3600))
+        await asyncio.sleep(0)
+        retries.close()
+        async with asyncio.timeout(60):  # the first pause alone would last longer
+            with pytest.raises(ClusterUnreachable):
+                await asking
+
+    async def test_a_creation_lasts_out_an_outage(self, retries: Retries, pauses: list[float]) -> None:
+        found: list[bool] = []
+        failures = [ConnectionRefusedError()] * 6
+
+        async def create() -> str:
+            if failures:
+                raise failures.pop()
+            return "created"
+
+        async def find(is_there: bool) -> None:
+            found.append(is_there)
+
+        assert await created_once(create, find, retries) == "created"
+        assert pauses == [0.5, 1, 2, 4, 8, 8]
+        pauses.clear()
+        failures = [ConnectionRefusedError()] * 20
+        with pytest.raises(ConnectionRefusedError):
+            await created_once(create, find, retries)
+        assert sum(pauses) == OUTAGE_SECONDS
+        assert found == [False]
+
+    async def test_a_creation_is_not_tried_again_on_a_closed_connection(
+        self, retries: Retries, pauses: list[float]
+    ) -> None:
+        asked: list[str] = []
+
+        async def create() -> None:
+            asked.append("create")
+            retries.close()
+            raise ConnectionResetError
+
+        async def find(_: bool) -> None:
+            asked.append("find")
+
+        with pytest.raises(ConnectionResetError):
+            await created_once(create, find, retries)
+        assert (asked, pauses) == (["create", "find"], [])
+
+    async def test_a_cancellation_of_code_outlasts_a_short_outage(self, pauses: list[float]) -> None:
+        asked = []
+
+        async def patch(request: web.Request) -> web.Response:
+            asked.append(await request.json())
+            if len(asked) < 3:
+                return web.json_response({"kind": "Status", "code": 503}, status=503)
+            return web.json_response({})
+
+        app = web.Application()
+        app.router.add_patch("/apis/codeexec.dev/v1alpha1/namespaces/sandboxes/codeexecutions/run-1", patch)
+        async with TestServer(app) as server:
+            api = KubeApi(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
+            transport = Transport(api)
+            await CodeExecutionClient._cancel(transport, "run-1")
+            await transport.close()
+        assert asked == [{"spec": {"cancelled": True}}] * 3
+        assert pauses == [0.5, 1]
+
+
+async def test_a_close_that_is_broken_off_leaves_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = KubeApi(client.Configuration(host="http://127.0.0.1:1"), "sandboxes")
+    transport, asked = Transport(api), asyncio.Event()
+
+    async def hang() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(transport._shared_watch, "close", hang)
+    closing = asyncio.create_task(transport.close())
+    await asked.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert api.client.rest_client._closed
 
 
 def a_rule_is_broken(*causes: dict[str, str]) -> str:

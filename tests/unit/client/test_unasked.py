@@ -58,7 +58,7 @@ ORDINARY = (
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_name_that_programs_act_on_is_found_out(name: str, tmp_path: Path) -> None:
     assert acted_on(name)
-    with pytest.raises(NameRefused, match="programs act unasked on what is named"):
+    with pytest.raises(NameRefused, match="programs act on the name"):
         write_inside(tmp_path, name, b"")
     assert not list(tmp_path.iterdir())
     assert write_inside(tmp_path, name, b"typed", any_name=True).read_bytes() == b"typed"
@@ -235,7 +235,7 @@ def test_what_the_caller_types_is_saved(tmp_path: Path) -> None:
 
     ran = codeexec("run", "-c", '{".env": "x", "a": "1"}', "--artifacts", str(tmp_path / "out"))
     [name] = [one.metadata.name for one in fake.executions]
-    why = "programs act unasked on what is named '.env'"
+    why = "programs act on the name '.env' by themselves"
     assert ran.stderr == f"codeexec: .env was not saved: {why}; `codeexec cp {name}:PATH LOCAL` saves it\n"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
     assert codeexec("cp", f"{name}:.env", str(tmp_path / "out")).exit_code == 0

@@ -4,13 +4,16 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from polling import until
+from polling import clock_jumps_once, time_limit_passes_once, until
 
 import codeexec
+from codeexec import sync
 from codeexec.testing import FakeBlock, FakeCluster, FakeOutcome
 from codeexec_api import ExecutionPolicySpec, Limits
+from executor_client import KubernetesCodeExecutor, LocalSandboxExecutor
 from executor_client.testing import FAKE_IMAGE
 
 
@@ -56,6 +59,20 @@ async def test_fetched_files_come_with_the_result() -> None:
     assert [one.path for one in result.artifacts] == ["a/out.csv", "b.bin"]
 
 
+async def test_the_path_that_code_prints_is_the_same_file() -> None:
+    def run(block: FakeBlock) -> FakeOutcome:
+        block.files["copy.txt"] = block.files["a.txt"]
+        return FakeOutcome()
+
+    given, asked = {"/workspace/a.txt": "a"}, ["/workspace/copy.txt", "/workspace/a.*"]
+    async with codeexec.Client(agent="a", backend=FakeCluster(run=run).client()) as client:
+        alone = await client.run("x", files=given, fetch=asked)
+        async with client.session(stateful=False) as session:
+            in_session = await session.run("x", files=given, fetch=asked)
+        assert dict(alone.files) == dict(in_session.files) == {"a.txt": b"a", "copy.txt": b"a"}
+        assert await client.executions.file(alone.execution, "/workspace/copy.txt") == b"a"
+
+
 async def test_a_call_that_is_cancelled_stops_its_code(fake: FakeCluster, client: codeexec.Client) -> None:
     call = asyncio.create_task(client.run("hang"))
     await until(lambda: fake.executions)
@@ -68,7 +85,7 @@ async def test_a_call_that_is_cancelled_stops_its_code(fake: FakeCluster, client
 async def test_a_time_limit_of_the_caller_s_own_does_so_too(fake: FakeCluster, client: codeexec.Client) -> None:
     async with client.session() as session:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
+            async with time_limit_passes_once(lambda: fake.executions):
                 await session.run("hang")
         assert (await session.run("next")).text == "next"
     assert fake.executions[0].status.phase is codeexec.Phase.CANCELLED
@@ -76,10 +93,11 @@ async def test_a_time_limit_of_the_caller_s_own_does_so_too(fake: FakeCluster, c
 
 async def test_code_that_does_not_start_in_time_is_cancelled(fake: FakeCluster, client: codeexec.Client) -> None:
     async with client.session() as session:
-        running = asyncio.create_task(session.run("hang", start_timeout=0.1))  # it starts at once, so it may go on
-        await until(lambda: fake.executions)
-        with pytest.raises(codeexec.Timeout, match=r"did not start within 0\.2 s") as raised:
-            await session.run("next", start_timeout=0.2)
+        running = asyncio.create_task(session.run("hang", start_timeout=60))  # it starts at once, so it may go on
+        await until(lambda: [one.status.phase for one in fake.executions] == [codeexec.Phase.RUNNING])
+        clock_jumps_once(lambda: len(fake.executions) == 2, 31)
+        with pytest.raises(codeexec.Timeout, match="did not start within 30 s") as raised:
+            await session.run("next", start_timeout=30)
         assert not running.done()
         [first, second] = fake.executions
         assert (first.status.phase, second.status.phase) == (codeexec.Phase.RUNNING, codeexec.Phase.CANCELLED)
@@ -88,10 +106,31 @@ async def test_code_that_does_not_start_in_time_is_cancelled(fake: FakeCluster, 
         assert (await running).error
 
 
+async def test_a_call_can_take_a_limit_back() -> None:
+    backend = FakeCluster(run=lambda _: FakeOutcome()).client()
+    asked: list[float | None] = []
+    execute = backend.execute
+
+    async def noting(blocks: Any, request: Any, **options: Any) -> Any:
+        asked.append(request.start_seconds)
+        return await execute(blocks, request, **options)
+
+    backend.execute = noting  # type: ignore[method-assign]
+    client = codeexec.Client(agent="a", backend=backend, start_timeout=7)
+    for given in ({}, {"start_timeout": codeexec.USE_DEFAULT}, {"start_timeout": 8}, {"start_timeout": None}):
+        await client.run("x", **given)
+        async with client.session(stateful=False, **given) as session:
+            await session.run("x")
+            await session.run("x", start_timeout=None)
+    assert asked == [7, 7, None, 7, 7, None, 8, 8, None, None, None, None]
+    assert repr(codeexec.USE_DEFAULT) == "USE_DEFAULT"
+
+
 async def test_so_is_what_nobody_approves_in_time() -> None:
     policy = {"images": [FAKE_IMAGE], "maxTimeoutSeconds": 10, "withApproval": {"maxTimeoutSeconds": 60}}
     fake = FakeCluster(policy=ExecutionPolicySpec.model_validate(policy))
-    client = codeexec.Client(agent="a", backend=fake.client(), start_timeout=0.1)
+    client = codeexec.Client(agent="a", backend=fake.client(), start_timeout=30)
+    clock_jumps_once(lambda: fake.executions, 31)
     with pytest.raises(codeexec.Timeout):
         await client.run("print(1)", timeout=60)
     assert fake.executions[0].status.phase is codeexec.Phase.CANCELLED
@@ -125,11 +164,17 @@ async def test_a_session_that_is_over(client: codeexec.Client) -> None:
     ("options", "named"),
     [
         ({"code": "x", "language": "cobol"}, "cobol"),
-        ({"code": "x", "files": {"../a": b""}}, r"\.\./a"),
+        ({"code": "x", "files": {"../a": b""}}, r"^'\.\./a' has the part '\.\.'"),
+        ({"code": "x", "files": {"a": "", "/workspace/a": ""}}, "'/workspace/a' is in files twice"),
+        ({"code": "x", "files": ["a"]}, r"files is \['a'\], but must have the content by path"),
+        ({"code": "x", "files": {"a": 1}}, "the content of 'a' is of type int, but must be bytes or a string"),
+        ({"code": "x", "fetch": ["a", "../b"]}, r"^'\.\./b' has the part '\.\.'"),
+        ({"code": "x", "fetch": ["/etc/*"]}, r"^'/etc/\*' has the part ''; give a path relative to the workspace"),
+        ({"code": "x", "fetch": [b"a"]}, "the path b'a' is of type bytes"),
         ({"code": "x" * 1_000_001}, "1000001 bytes of code"),
         ({"code": "x", "timeout": 0}, "timeout is 0, but must be whole seconds, 1 to 86400"),
         ({"code": "x", "timeout": 0.5}, r"timeout is 0\.5, but must be whole seconds"),
-        ({"code": "x", "start_timeout": 0}, "start_timeout is 0, but must be greater than 0, or None"),
+        ({"code": "x", "start_timeout": 0}, "start_timeout is 0, but must be a number greater than 0, or None"),
     ],
 )
 async def test_what_can_not_be_run_is_a_value_error(
@@ -137,6 +182,20 @@ async def test_what_can_not_be_run_is_a_value_error(
 ) -> None:
     with pytest.raises(ValueError, match=named):
         await client.run(**options)
+
+
+@pytest.mark.parametrize("name", ["namespace", "kubeconfig", "context"])
+def test_a_cluster_is_not_named_beside_a_backend(fake: FakeCluster, name: str) -> None:
+    options: dict[str, Any] = {name: "x"}
+    with pytest.raises(ValueError, match=f"^{name} is 'x', but backend says where code runs: give either backend, or"):
+        codeexec.Client(agent="a", backend=fake.client(), **options)
+
+
+@pytest.mark.parametrize("make", [codeexec.Client, sync.Client, KubernetesCodeExecutor, LocalSandboxExecutor])
+@pytest.mark.parametrize("agent", ["", "a" * 129, None])
+def test_an_agent_has_a_name(make: Any, agent: Any) -> None:
+    with pytest.raises(ValueError, match=f"^agent is {agent!r}, but must be a name of 1 to 128 characters"):
+        make(agent=agent)
 
 
 async def test_output_comes_as_it_is_written(client: codeexec.Client) -> None:

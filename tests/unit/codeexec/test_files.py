@@ -43,6 +43,24 @@ async def test_the_path_that_code_prints_is_the_same_file(files: Files) -> None:
     assert await files.exists("a.txt")
 
 
+async def test_a_question_moves_no_content() -> None:
+    fake = FakeCluster()
+    async with codeexec.Client(agent="a", backend=fake.client()).session() as session:
+        files = session.files
+        await files.write_many({"a": bytes(10_000_000), "b": ""})
+        assert (await files.stat("a")).sha256 == (await files.stat("/workspace/a")).sha256 is not None
+        assert (await files.exists("b"), await files.exists("c")) == (True, False)
+        assert [one.spec.artifacts.fetch for one in fake.executions] == [()] * 5
+        for start in range(0, 300, 50):
+            await files.write_many({f"d/{n:03}": "" for n in range(start, start + 50)})
+        before = len(fake.executions)
+        assert (await files.stat("d/299")).size_bytes == 0, "not among the 256 that a list has"
+        assert not await files.exists("d/300")
+        assert [one.spec.artifacts.fetch for one in fake.executions[before:]] == [(), ("d/299",), (), ("d/300",)]
+        await files.write_many({f"c{n}": bytes(15_000_000) for n in range(6)})
+        assert (await files.stat("c5")).sha256, "not among the 64 MiB that a list has the digests of"
+
+
 async def test_a_file_is_removed(files: Files) -> None:
     await files.write_many({"a b's.txt": "", "c": ""})
     await files.remove("a b's.txt")

@@ -12,6 +12,7 @@ from first_page import DATA, PNG
 import codeexec
 from codeexec import sync
 from codeexec.local import Sandbox
+from executor_client.client import session_handle
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,17 @@ async def test_a_call_of_its_own_has_files_of_its_own(client: codeexec.Client) -
     assert "d" not in (await client.run("ls", language="sh")).stdout.split()
 
 
+async def test_a_display_does_not_push_out_what_was_asked_for(client: codeexec.Client) -> None:
+    names = {"output-1-1.png": 2 * 2**20, "output-1-2.png": 5, "results.bin": 15 * 2**20}
+    code = f"for name, size in {names}.items(): open(name, 'wb').truncate(size)"
+    result = await client.run(code, fetch=["results.bin"])
+    assert {path: len(content) for path, content in result.files.items()} == {"results.bin": 15 * 2**20}
+    assert [one.path for one in result.displays] == ["output-1-2.png"]
+    assert [(one.size_bytes, one.fetched, bool(one.sha256)) for one in result.artifacts] == [
+        (size, path != "output-1-1.png", True) for path, size in names.items()
+    ]
+
+
 async def test_the_error_of_the_code(client: codeexec.Client) -> None:
     result = await client.run("def f():\n    1 / 0\nf()")
     assert result.error
@@ -113,7 +125,7 @@ async def started(client: codeexec.Client, **options: Any) -> "asyncio.Task[code
 
 async def test_a_call_waits_for_its_turn_only_as_long_as_it_may(client: codeexec.Client) -> None:
     running = await started(client)
-    with pytest.raises(codeexec.Timeout, match="not the turn of this call within"):
+    with pytest.raises(codeexec.Timeout, match="turn of this call did not come within"):
         await client.run("print(1)", start_timeout=0.1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -131,6 +143,54 @@ async def test_a_session_that_is_over(client: codeexec.Client) -> None:
     await session.end()
     with pytest.raises(codeexec.SessionEnded):
         await session.files.list()
+
+
+def test_a_callback_is_refused_another_call_and_may_end_its_session(sandbox: Sandbox) -> None:
+    """Both would wait for the thread that the callback holds up."""
+    refused: list[BaseException] = []
+    with sync.Client(agent="a", backend=sandbox) as client:
+        session = client.session(stateful=False)
+        session.start()
+        root = sandbox._workspaces[session.name].workspace.root
+
+        def call(_: codeexec.OutputChunk) -> None:
+            with pytest.raises(codeexec.NotSupported, match="one after the other") as caught:
+                client.run("print(1)")
+            refused.append(caught.value)
+            session.end()
+
+        result = session.run("print(1, flush=True)\nwhile True: pass", on_output=call)
+        assert result.error == codeexec.CodeError("CancelRequested", "cancelled; the code was killed")
+        assert client.run("print(2)").text == "2"
+        assert refused
+        assert not root.exists()
+
+
+async def test_a_session_starts_once(client: codeexec.Client) -> None:
+    async with client.session(stateful=False) as session:
+        await session.files.write("a.txt", "a")
+        with pytest.raises(codeexec.Error, match="was started already"):
+            await session.start()
+        assert await session.files.read_text("a.txt") == "a"
+    with pytest.raises(codeexec.Error, match="was started already"):
+        await session.start()
+
+
+async def test_an_end_that_is_broken_off_deletes_the_workspace(
+    client: codeexec.Client, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_handle, "_ABANDON_SECONDS", 0.05)
+    running = await started(client)
+    session = client.session(stateful=False)
+    await session.start()
+    root = sandbox._workspaces[session.name].workspace.root
+    await session._handle.abandon()  # as where the block of the session raises
+    assert root.exists()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await client.run("print(1)")  # what was to be done before has been done
+    assert not root.exists()
 
 
 async def test_the_end_of_a_session_ends_only_what_runs_in_it(client: codeexec.Client, sandbox: Sandbox) -> None:
@@ -161,7 +221,7 @@ async def test_what_needs_a_cluster_is_refused_by_name(
 
 def test_so_are_records_images_and_sessions_that_stay(client: codeexec.Client, sandbox: Sandbox) -> None:
     for name in ("executions", "sessions", "approvals"):
-        with pytest.raises(codeexec.NotSupported, match=f"Sandbox has no {name}: only a cluster keeps them"):
+        with pytest.raises(codeexec.NotSupported, match=f"Sandbox has no {name}: only a cluster keeps {name}"):
             getattr(client, name)
     with pytest.raises(codeexec.NotSupported, match="outlives_client"):
         client.session(stateful=False, outlives_client=True)

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -157,6 +158,19 @@ async def test_what_the_policy_refuses() -> None:
         result.raise_for_error()
 
 
+async def test_what_waits_for_approval_has_not_failed() -> None:
+    policy = {"images": [FAKE_IMAGE], "maxTimeoutSeconds": 10, "withApproval": {"maxTimeoutSeconds": 60}}
+    fake = FakeCluster(policy=ExecutionPolicySpec.model_validate(policy), run=lambda _: FakeOutcome(stdout="42\n"))
+    client = codeexec.Client(agent="a", backend=fake.client(), approval=codeexec.ApprovalWait(mode="return"))
+    result = await client.run("print(42)", timeout=60)
+    with pytest.raises(codeexec.CodeNotApproved, match="a human has to approve") as raised:
+        result.raise_for_error()
+    assert isinstance(raised.value, codeexec.CodeFailed)
+    approver = codeexec.Client(agent="b", backend=fake.client("boss"))
+    await approver.approvals.approve(await approver.approvals.get(result.execution))
+    assert (await client.executions.result(result.execution)).raise_for_error().text == "42"
+
+
 SHOWN = {
     "output-1-1.png": b"\x89PNG",
     "output-1-2.jpg": b"\xff\xd8",
@@ -186,6 +200,44 @@ async def test_displays_by_type_in_the_order_in_which_they_were_shown() -> None:
     assert (svg.mime_type, svg.svg) == ("image/svg+xml", "<svg/>")
     assert (json.mime_type, json.json) == ("application/json", {"a": [1]})
     assert (text.mime_type, text.text) == ("text/plain", "text\ufffd")
+
+
+UNASKED = {**SHOWN, **OTHERS, "output-2-report.final.csv": b"", "output-1-2-3.png": b"", "output-1-2.png.txt": b""}
+
+
+async def test_files_are_those_that_were_asked_for() -> None:
+    def show(block: FakeBlock) -> FakeOutcome:
+        for path, content in UNASKED.items():
+            block.files[path] = content
+        return FakeOutcome()
+
+    async with codeexec.Client(agent="a", backend=FakeCluster(run=show).client()) as client:
+        for fetch in ([], ["plot.png"], ["output-1-*"]):
+            result = await client.run("show()", fetch=fetch)
+            later = await client.executions.result(result.execution)
+            async with client.session() as session:
+                in_session = await session.run("show()", fetch=fetch)
+            assert [one.path for one in result.displays] == list(SHOWN)
+            assert later.displays == in_session.displays == result.displays
+            assert later.files == in_session.files == result.files
+            assert set(result.files) == {path for path in UNASKED if any(fnmatchcase(path, one) for one in fetch)}
+
+
+async def test_a_display_does_not_push_out_what_was_asked_for() -> None:
+    def show(block: FakeBlock) -> FakeOutcome:
+        block.files["output-1-1.png"] = bytes(2 * 2**20)
+        block.files["output-1-2.png"] = b"small"
+        block.files["results.bin"] = bytes(15 * 2**20)
+        return FakeOutcome()
+
+    result = await codeexec.Client(agent="a", backend=FakeCluster(run=show).client()).run("x", fetch=["results.bin"])
+    assert {path: len(content) for path, content in result.files.items()} == {"results.bin": 15 * 2**20}
+    assert [one.path for one in result.displays] == ["output-1-2.png"]
+    assert [(one.path, one.fetched) for one in result.artifacts] == [
+        ("output-1-1.png", False),
+        ("output-1-2.png", True),
+        ("results.bin", True),
+    ]
 
 
 async def test_a_call_has_its_own_displays_and_not_those_of_earlier_ones() -> None:

@@ -3,25 +3,31 @@
 import asyncio
 import contextvars
 import gc
+import itertools
 import os
 import subprocess
 import sys
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
+from typing import Any
 
 import pytest
 from first_page import DATA, LOAD, PNG
+from polling import until
 
 import codeexec
-from codeexec import sync
+from codeexec import _client, _loop, sync
 from codeexec._files import Files
+from codeexec._loop import LoopThread
 from codeexec._records import Approvals, Executions, Sessions
 from codeexec.testing import FakeBlock, FakeCluster, FakeOutcome
 
 
 def threads() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == "codeexec-sync"]
+    return [one for one in threading.enumerate() if one.name == "codeexec-sync" and one.is_alive()]
 
 
 def play(fake: FakeCluster) -> bytes | None:
@@ -77,7 +83,7 @@ def test_a_client_that_nobody_holds_ends_its_thread(fake: FakeCluster) -> None:
     del client
     gc.collect()
     assert gone() is None
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -169,7 +175,7 @@ def test_a_forked_process_begins_anew(fake: FakeCluster) -> None:
         client.run("print(6 * 7)")
         child = os.fork()
         if child == 0:
-            os._exit(0 if client._loop._loop is None and client._loop.call(asyncio.sleep, 0, 7) == 7 else 1)
+            os._exit(0 if client._loop._serving is None and client._loop.call(asyncio.sleep, 0, 7) == 7 else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert client.run("print(6 * 7)").text == "42"
 
@@ -183,6 +189,264 @@ def test_a_client_that_is_closed_meanwhile_says_so() -> None:
         client.close()
         with pytest.raises(codeexec.ClusterUnreachable, match="closed"):
             waiting.result(60)
+
+
+def begun(call: Callable[[], Any]) -> "Future[Any]":
+    """What a call gives, in a thread that the end of the tests does not wait for."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def played(program: str) -> str:
+    """What a program prints in a process of its own."""
+    start = f"import sys\nsys.path.insert(0, {os.getcwd()!r})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", start + program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.run("print(1)", tiemout=5),
+        lambda client: client.run(),
+        lambda client: client.session().files.write("a.txt"),
+    ],
+)
+def test_a_wrong_argument_is_an_error(fake: FakeCluster, call: Callable[[Any], object]) -> None:
+    with sync.Client(agent="a", backend=fake.client()) as client:
+        with pytest.raises(TypeError, match="argument"):
+            begun(lambda: call(client)).result(60)
+        assert client.run("print(6 * 7)").text == "42"
+
+
+class WantedLock:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self._lock, self._tell = threading.Lock(), tell
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._tell()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_call_that_races_with_close_ends(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread is stopped, or would be, once the call has found it, and before the call begins there."""
+    client, closing = sync.Client(agent="a", backend=fake.client()), threading.Event()
+    client.run("print(6 * 7)")
+    running = client._loop._running
+
+    def slowly() -> Any:
+        found = running()
+        begun(client._loop.stop).add_done_callback(lambda _: closing.set())
+        assert closing.wait(60)
+        return found
+
+    monkeypatch.setattr(client._loop, "_lock", WantedLock(closing.set))
+    monkeypatch.setattr(client._loop, "_running", slowly)
+    with pytest.raises(codeexec.ClusterUnreachable, match="closed"):
+        begun(lambda: client._loop.call(asyncio.Event().wait)).result(60)
+    monkeypatch.setattr(client._loop, "_running", running)
+    assert client.run("print(6 * 7)").text == "42"
+    client.close()
+
+
+CLOSE = """
+import threading
+import codeexec
+from codeexec import sync
+from codeexec.local import Sandbox
+from codeexec.testing import FakeCluster, FakeOutcome
+fake = FakeCluster(run=lambda block: FakeOutcome(stdout="started", never_ends=True))
+client = sync.Client(agent="a", backend={backend})
+other = sync.Client(agent="b", backend=FakeCluster(run=lambda block: FakeOutcome(stdout="1")).client())
+try:
+    client.run("print('started', flush=True)\\nwhile True: pass", on_output=lambda _: {close})
+except codeexec.ClusterUnreachable as error:
+    print(error)
+client.close()
+other.close()
+for one in threading.enumerate():
+    if one.name.startswith("codeexec-sync"):
+        one.join()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("close", ["client.close()", "other.run('1', on_output=lambda _: client.close())"])
+@pytest.mark.parametrize("backend", ["fake.client()", "Sandbox()"])
+def test_a_callback_may_close_the_client(backend: str, close: str) -> None:
+    if backend == "Sandbox()":
+        sandlock = pytest.importorskip("sandlock", reason="there is no sandlock for this system")
+        if sandlock.landlock_abi_version() < sandlock.min_landlock_abi():
+            pytest.skip("the kernel's Landlock is too old for the local sandbox (Linux 6.12)")
+    closed = played(CLOSE.format(backend=backend, close=close))
+    assert closed == "the client was closed while the call ran\nended\n"
+
+
+def interrupted(moment: int, call: Callable[[], object]) -> bool:
+    """Whether there is such a moment: Ctrl-C comes after that many calls that `_loop.py` makes or gets."""
+    left = moment
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        ours = _loop.__file__ in (frame.f_code.co_filename, frame.f_back and frame.f_back.f_code.co_filename)
+        left -= ours and event != "c_call"  # Python handles no signal there
+        if not left:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(count)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a loop that was about to begin
+async def test_ctrl_c_at_any_moment(fake: FakeCluster) -> None:
+    moments = itertools.count(1)
+    while await survives(next(moments), fake):
+        pass
+    assert next(moments) > 50
+
+
+async def survives(moment: int, fake: FakeCluster) -> bool:
+    """Whether there is such a moment: all goes on after it."""
+    found = begun(lambda: comes_through(moment, sync.Client(agent="a", backend=fake.client()))).result(60)
+    await until(lambda: not threads() or not gc.collect())  # where a thread was started, and nobody told
+    await until(lambda: not threads())
+    return found
+
+
+def comes_through(moment: int, client: sync.Client) -> bool:
+    found = interrupted(moment, lambda: (client.run("print(6 * 7)"), client.close()))
+    assert client.run("print(6 * 7)").text == "42"
+    client.close()
+    return found
+
+
+def test_a_callback_may_exit(fake: FakeCluster) -> None:
+    """What ends a thread, and an event loop, is raised where the call was made, and harms no other call."""
+    with sync.Client(agent="a", backend=fake.client()) as client:
+        other = begun(lambda: client._loop.call(asyncio.Event().wait))
+        with pytest.raises(SystemExit, match="3"):
+            begun(lambda: client.run("print(6 * 7)", on_output=lambda _: sys.exit(3))).result(60)
+        [thread] = threads()
+        assert client.run("print(6 * 7)").text == "42"
+        assert [thread] == threads()
+        assert not other.done()
+    with pytest.raises(codeexec.ClusterUnreachable, match="closed"):
+        other.result(60)
+
+
+def test_many_callbacks_may_wait_at_the_same_time(fake: FakeCluster) -> None:
+    many = 40  # more than the threads of an event loop by default
+    meeting = threading.Barrier(many)
+    seen: list[str] = []
+
+    def call() -> None:
+        client.run("print(6 * 7)", on_output=wait)
+
+    def wait(_: object) -> None:
+        meeting.wait(60)
+        client.run("print(6 * 7)", on_output=lambda chunk: seen.append(chunk.text))
+
+    with sync.Client(agent="a", backend=fake.client()) as client:
+        for one in [begun(call) for _ in range(many)]:
+            one.result(90)
+    assert seen == ["42\n"] * many
+
+
+def test_an_iterator_that_nobody_holds_waits_for_nothing(fake: FakeCluster) -> None:
+    """The garbage collector may find it in any thread, whatever that holds."""
+    closed = threading.Event()
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.set()
+
+    with sync.Client(agent="a", backend=fake.client()) as client:
+        iterators = [client._loop.iterate(numbers())]
+        assert next(iterators[0]) == 1
+
+        def collect() -> None:
+            with client._loop._lock:
+                iterators.clear()
+
+        begun(collect).result(60)
+        assert closed.wait(60)
+
+
+async def test_the_garbage_collector_may_end_it_in_a_thread_of_its_own() -> None:
+    loop = LoopThread()
+    with pytest.raises(codeexec.ClusterUnreachable, match="closed"):
+        begun(lambda: loop.call(in_worker, lambda: loop._end())).result(60)
+    await until(lambda: not threads())
+    assert begun(lambda: loop.call(asyncio.sleep, 0, 7)).result(60) == 7
+    loop.stop()
+
+
+async def in_worker(call: Callable[[], object]) -> None:
+    await asyncio.to_thread(contextvars.Context().run, call)  # where nothing says that this is a callback
+    await asyncio.Event().wait()
+
+
+def test_the_end_of_the_process_stops_the_code_of_a_call() -> None:
+    program = """
+import atexit, threading
+from codeexec import sync
+from codeexec.testing import FakeCluster, FakeOutcome
+fake = FakeCluster(run=lambda block: FakeOutcome(stdout="started", never_ends=True))
+atexit.register(lambda: print([(one.status.phase.value, one.spec.cancelled) for one in fake.executions]))
+client, began = sync.Client(agent="a", backend=fake.client()), threading.Event()
+
+def run():
+    try:
+        client.run("while True: pass", on_output=lambda _: began.set())
+    except Exception as error:
+        print(error)
+
+threading.Thread(target=run, daemon=True).start()
+began.wait(60)
+"""
+    assert "[('Cancelled', True)]\n" in played(program)
+
+
+def test_threads_that_begin_at_the_same_time_share_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting, load = threading.Barrier(2), _client._cluster_client
+
+    def slowly() -> Any:
+        meeting.wait(60)
+        return load()
+
+    monkeypatch.setattr(_client, "_cluster_client", slowly)
+    client = sync.Client(agent="a")
+    sessions = [begun(client.session) for _ in range(2)]
+    one, other = [session.result(60)._inner._handle._executes for session in sessions]
+    assert one is other is client._inner._backend
+    client.close()
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,13 @@ from codeexec_api.v1alpha1 import bounds
 from codeexec_api.v1alpha1.fields import LanguageName
 from codeexec_api.v1alpha1.limits import SomeLimits
 from codeexec_api.v1alpha1.policy import Approvable
+from codeexec_operator.adapters.api_server import ANSWER_SECONDS
+from codeexec_operator.adapters.operation import UNTOLD_SECONDS
 from codeexec_operator.core.output_parts import PART_BYTES, SHORT_PARTS
+from codeexec_operator.core.startup import Timing
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
 from executor_client.client.execution import OPERATOR_SECONDS
+from executor_client.client.waiting import WORD_SECONDS
 
 NESTED = {"limits", "maxLimits", "requests", "withApproval", "artifacts", "source", "payloadRef", "executionRef"}
 
@@ -161,3 +165,16 @@ def test_a_client_waits_for_longer_than_a_takeover_lasts() -> None:
     """After a crash of the leader the Lease has to run out, and the next one has to look at all that came meanwhile."""
     lease = yaml.safe_load((ROOT / "charts/codeexec/values.yaml").read_text())["operator"]["leaseSeconds"]
     assert 3 * 2 * lease <= OPERATOR_SECONDS
+
+
+@pytest.mark.parametrize("notice", ["queue_notice", "early_notice", "start_notice"])
+def test_nobody_waits_longer_than_the_client_says_without_a_word(notice: str) -> None:
+    """What is left is for the write, and for the way to the client."""
+    assert getattr(Timing(), notice) + 0.5 <= WORD_SECONDS
+
+
+def test_what_no_watch_tells_of_is_found_before_a_client_gives_up() -> None:
+    """A look lasts as long as the API server takes to answer it; then somebody has to take up what was found."""
+    assert UNTOLD_SECONDS + ANSWER_SECONDS < OPERATOR_SECONDS
+    timing = Timing()
+    assert timing.look_again + ANSWER_SECONDS + timing.late_start < timing.start_timeout

@@ -73,7 +73,7 @@ def has_a_mistake():
 
 
 def run(*attacks):
-    code = script(*attacks, seconds=2)
+    code = script(*attacks, seconds=2 if waits_for_ever in attacks else 60)
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     return outcomes(done.stdout)
 

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from cluster_tools import ROOT
@@ -16,3 +17,11 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 def test_every_link_leads_somewhere(document) -> None:
     missing = [target for target in LINK.findall(document.read_text()) if not (document.parent / target).exists()]
     assert missing == []
+
+
+def test_each_test_that_the_readme_of_the_tests_names_is_there() -> None:
+    tests = list((ROOT / "tests").rglob("test_*.py"))
+    there = {path.stem for path in tests} | set(re.findall(r"def (test_\w+)", "".join(map(Path.read_text, tests))))
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "tests" / "README.md").read_text()))
+    assert len(named) > 25
+    assert named - there == set()

@@ -103,7 +103,7 @@ def test_security_settings_stand_in_one_place(path: Path) -> None:
 @pytest.mark.parametrize("package", ["codeexec_api", "executor_client", "codeexec"])
 def test_public_names_are_sorted_and_there(package: str) -> None:
     module = importlib.import_module(package)
-    assert module.__all__ == sorted(module.__all__)
+    assert module.__all__ == sorted(module.__all__, key=lambda name: (not name.isupper(), name)), "constants first"
     for name in module.__all__:
         assert getattr(module, name) is not None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from codeexec import ApprovalWait
 from codeexec.local import Sandbox
 from codeexec_api import Limits
 from executor_client import (
@@ -21,9 +22,21 @@ WIDENED = {"approval"}
 """Another thing under the same name: a human's approval for production."""
 HONOURED = {"agent", "timeout_seconds", "limits", "executor", "start_seconds"}
 """Of a request, by the local backend."""
-REFUSED = {"image", "runtime_class_name", "egress", "mounts"}
-WITHOUT_MEANING = {"approval", "on_wait"}
-"""Nobody is asked here, and no call waits but for its turn: they change nothing about what is run."""
+REFUSED: dict[str, Any] = {
+    "image": f"x@sha256:{'0' * 64}",
+    "runtime_class_name": "kata",
+    "egress": ["10.0.0.1/32:443"],
+    "mounts": ["pvc:data:/mnt/data"],
+    "approval": ApprovalWait(mode="return"),
+    "on_wait": print,
+}
+SESSION_REFUSED: dict[str, Any] = {
+    "idle_timeout_seconds": 60,
+    "max_lifetime_seconds": 60,
+    "stateful": True,
+    "outlives_client": True,
+    "sleep_after_seconds": 60,
+}
 
 
 def parameters(of: Callable[..., Any]) -> set[str]:
@@ -87,5 +100,19 @@ def test_the_backend_takes_the_calls_of_the_client_of_a_cluster() -> None:
 
 
 def test_each_part_of_a_request_has_an_answer() -> None:
-    assert {one.name for one in fields(Request)} == HONOURED | REFUSED | WITHOUT_MEANING
+    assert {one.name for one in fields(Request)} == HONOURED | set(REFUSED)
     assert Request(agent="a").limits == Limits()
+
+
+def test_so_has_each_argument_of_a_session() -> None:
+    assert parameters(Sandbox.new_session) == {"request"} | set(SESSION_REFUSED)
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *SESSION_REFUSED])
+def test_the_backend_refuses_by_name_what_it_can_not_honour(name: str) -> None:
+    sandbox = object.__new__(Sandbox)
+    request = Request(agent="a", **{key: value for key, value in REFUSED.items() if key == name})
+    options = {key: value for key, value in SESSION_REFUSED.items() if key == name}
+    with pytest.raises(NotSupported, match=f"^{name.removesuffix('_seconds').removesuffix('_name')} is "):
+        sandbox.new_session(request, **options)
+    assert sandbox.new_session(Request(agent="a")).name.startswith("local-session-")

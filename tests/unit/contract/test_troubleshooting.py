@@ -109,7 +109,7 @@ def test_every_link_within_the_page_leads_to_a_heading() -> None:
 def test_commands_are_found_in_blocks_and_in_the_text() -> None:
     """Control for the next test, which would pass if it looked at nothing."""
     assert "audit list --since 24h --phase Failed" in COMMANDS
-    assert "approve NAME --uid UID" in COMMANDS
+    assert "approve NAME -n NAMESPACE --uid UID" in COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)

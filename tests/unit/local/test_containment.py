@@ -164,10 +164,11 @@ print("usr" in seen)
 
 
 async def test_a_descriptor_that_changes_under_the_call_lists_nothing_either(
-    executor: Any, run: Any, caller: Caller
+    make: Any, run: Any, caller: Caller
 ) -> None:
     """What is looked at is what is listed: another thread of the code exchanges the descriptor all the time."""
-    result = await run(executor, RACE.format(attempts="range(300)"))
+    # The attempts are many, and each of them wakes the supervisor, while the other thread takes a whole CPU.
+    result = await run(make(timeout=100), RACE.format(attempts="range(300)"))
     assert (result.exit_code, result.stdout) == (0, "False\n")
     until_it_has_won = "iter(lambda: 'usr' in seen, True)"
     assert caller.unprotected(RACE.format(attempts=until_it_has_won)) == "True\n"

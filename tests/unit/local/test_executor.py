@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ from executor_client import (
     Limits,
     LocalSandboxUnavailable,
 )
+from executor_client.local import supervised
 from executor_client.runtime import telemetry
 
 pytestmark = pytest.mark.usefixtures("landlock")
@@ -126,11 +129,29 @@ def killed_plainly(code: str, folder: Path) -> bool:
             os.kill(detached, signal.SIGKILL)
 
 
+@pytest.fixture
+def late_once_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit of a block passes when its first output was read, and not before."""
+    ready: list[supervised._Run] = []
+    take = supervised._Run._take
+
+    def take_and_note(self: supervised._Run, *arguments: Any) -> None:
+        take(self, *arguments)
+        ready.append(self)
+
+    def clock() -> float:
+        return time.monotonic() + (1000 if ready and ready[0]._started is not None else 0)
+
+    monkeypatch.setattr(supervised._Run, "_take", take_and_note)
+    monkeypatch.setattr(supervised, "time", SimpleNamespace(monotonic=clock))
+
+
+@pytest.mark.usefixtures("late_once_ready")
 async def test_a_time_limit_ends_all_that_was_started(make: Any, run: Any, caller: Any) -> None:
     code = DETACHED + "signal = __import__('signal')\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass\n"
-    result = await run(make(timeout=3), code)
+    result = await run(make(timeout=60), code)
     assert (result.exit_code, result.reason) == (124, "DeadlineExceeded")
-    assert result.output == "ready\nTimeout: the block ran longer than timeout=3 and was killed"
+    assert result.output == "ready\nTimeout: the block ran longer than timeout=60 and was killed"
     assert not is_there(pid_of(result))
 
     assert killed_plainly(code, caller.home)
@@ -400,6 +421,7 @@ async def test_functions_can_be_imported(make: Any, run: Any) -> None:
         ),
     ],
 )
+@pytest.mark.usefixtures("reading_takes_its_time")
 async def test_rules_for_code_count_here_too(make: Any, run: Any, action: str, code: str, said: str) -> None:
     rules = [{"action": action, "imports": ["ctypes"]}]
     executor = make(policy=ExecutionPolicySpec.model_validate({"images": [IMAGE], "codeRules": rules}), timeout=20)
@@ -409,6 +431,7 @@ async def test_rules_for_code_count_here_too(make: Any, run: Any, action: str, c
     assert said in result.output
 
 
+@pytest.mark.usefixtures("reading_takes_its_time")
 async def test_what_a_rule_only_notes_runs_and_is_on_the_span(
     make: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,7 +464,7 @@ async def test_the_span_has_what_the_cluster_s_has(make: Any, run: Any, monkeypa
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(telemetry, "_TRACER", provider.get_tracer("test"))
-    result = await run(make(agent="analyst", timeout=5), "import sys; print('PLANTED'); sys.exit(3)")
+    result = await run(make(agent="analyst", timeout=60), "import sys; print('PLANTED'); sys.exit(3)")
     [span] = exporter.get_finished_spans()
     assert span.name == "execute_code"
     assert "PLANTED" not in span.to_json()
@@ -450,7 +473,7 @@ async def test_the_span_has_what_the_cluster_s_has(make: Any, run: Any, monkeypa
         "codeexec.source.agent": "analyst",
         "codeexec.source.executor": "LocalSandboxExecutor",
         "codeexec.block.languages": ("python",),
-        "codeexec.timeout_seconds": 5,
+        "codeexec.timeout_seconds": 60,
         "codeexec.limits.memory": "256Mi",
         "codeexec.layers": ("Seccomp", "Landlock"),
         "codeexec.phase": "Failed",

@@ -45,7 +45,7 @@ from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.startup import Timing
 
-TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5, queue_notice=0.25, queue_recorded=5)
+TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5, queue_notice=1, queue_recorded=5)
 POLICY = a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}, approvalTimeoutSeconds=600)
 """`an_execution` of this module asks for 2Gi, which takes approval."""
 GRANTS = (Grant(field="spec.limits.memory", value="2Gi"),)
@@ -152,7 +152,7 @@ class TestAsking:
         assert (asked.requested_at, asked.wait_until) == (NOW, WAIT_UNTIL)
         message = written(result).message
         assert message.startswith(
-            "a human has to approve spec.limits.memory=2Gi: `kubectl codeexec approve run-1 --uid "
+            "a human has to approve spec.limits.memory=2Gi: `kubectl codeexec approve run-1 -n codeexec-sandbox --uid "
         )
         assert "spec.limits.memory: 2Gi is not allowed by the policy" in message
         assert conditions(result) == {"Approved": ("False", "ApprovalRequired")}

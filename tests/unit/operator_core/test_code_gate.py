@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from factories import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from polling import clock_jumps_once
 
 from codeexec_api import CodeExecutionStatus, ExecutionPolicySpec, Grant, Phase, Reason, evaluate
 from codeexec_api.code_rules import Inquiry, Reading, unread
@@ -226,6 +228,11 @@ def test_no_code_starts_that_the_policy_does_not_allow_by_what_is_known_of_it(
 # --- the child process of the operator ------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def patient(reading_takes_its_time: None) -> None:
+    """A busy machine gives the child its CPU late."""
+
+
 def inquiry(*codes: bytes, modules: tuple[str, ...] = ("os",)) -> Inquiry:
     spec = a_spec(blocks=[a_raw_block(code) for code in codes])
     return Inquiry(spec, codes, (), govern("Deny", *modules).code_rules)
@@ -246,21 +253,20 @@ async def test_it_reads_code_and_keeps_the_order() -> None:
     }
 
 
-async def test_code_of_a_megabyte_and_hostile_code_at_the_same_time_leave_the_loop_free() -> None:
-    reader, ticks = CodeReader(), 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.001)
-            ticks += 1
-
-    ticking = asyncio.create_task(tick())
+async def test_code_of_a_megabyte_and_hostile_code_at_the_same_time_leave_the_loop_free(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No child reads before the loop has turned often, which it can't where the code is read in it."""
+    reader, may = CodeReader(), tmp_path / "may"
+    waits = ("/bin/sh", "-c", 'until [ -e "$0" ]; do sleep 0.01; done; exec "$@"', str(may), *Inquiry.command())
+    monkeypatch.setattr(Inquiry, "command", staticmethod(lambda: waits))
     codes = [b"(" * 900_000, b"a\n" * 450_000, b"#" * 900_000 + b"\nimport os"]
-    answers = await asyncio.gather(*(reader.read(inquiry(code)) for code in codes))
-    ticking.cancel()
-    assert [set(hits(one)) for one in answers] == [{""}, {""}, {"os"}]
-    assert ticks > 50
+    reading = asyncio.gather(*(reader.read(inquiry(code)) for code in codes))
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert not reading.done()
+    may.touch()
+    assert [set(hits(one)) for one in await reading] == [{""}, {""}, {"os"}]
 
 
 async def test_two_children_at_a_time_and_one_of_them_for_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,12 +308,28 @@ async def test_code_that_takes_long_to_read_holds_up_no_other_namespace(monkeypa
 
     hostile = [asyncio.create_task(take("hostile")) for _ in range(10)]
     await asyncio.sleep(0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in range(5):
             await take("other")
     assert not any(one.done() for one in hostile)
     never.set()
     await asyncio.gather(*hostile)
+
+
+async def test_much_code_that_takes_long_to_fetch_holds_up_no_little_code_of_another_namespace() -> None:
+    """Two namespaces have all the room for much code, and wait for the API server."""
+    reader, never = CodeReader(), asyncio.Event()
+
+    async def fetch(namespace: str) -> None:
+        async with reader.turn(namespace, 16_000_000):
+            await never.wait()
+
+    fetching = [asyncio.create_task(fetch(namespace)) for namespace in ("one", "two", "three", "one", "two")]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60), reader.turn("other", 200_000):
+        assert not any(one.done() for one in fetching)
+    never.set()
+    await asyncio.gather(*fetching)
 
 
 async def test_namespaces_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +358,7 @@ async def test_a_namespace_whose_code_does_not_come_keeps_no_other_waiting() -> 
             await fetched.wait()
 
     hanging = asyncio.create_task(hang())
-    async with asyncio.timeout(20):  # of a child; a lock would be held for ever
+    async with asyncio.timeout(100):  # of a child; a lock would be held for ever
         async with reader.turn("other", 1000):
             assert hits(await reader.read(inquiry(IMPORTS_OS)))
     assert not hanging.done()
@@ -344,8 +366,12 @@ async def test_a_namespace_whose_code_does_not_come_keeps_no_other_waiting() -> 
     await hanging
 
 
-async def test_no_more_code_is_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_reader, "_HELD_BYTES", 1000)
+@pytest.mark.parametrize(("small", "room"), [(399, "_HELD_BYTES"), (400, "_SMALL_HELD_BYTES")])
+async def test_no_more_code_is_held_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch, small: int, room: str
+) -> None:
+    monkeypatch.setattr(code_reader, "_SMALL", small)
+    monkeypatch.setattr(code_reader, room, 1000)
     reader, held, most = CodeReader(), 0, 0
 
     async def hold(namespace: str) -> None:
@@ -363,9 +389,16 @@ async def test_no_more_code_is_held_than_there_is_room_for(monkeypatch: pytest.M
 async def test_a_child_that_takes_too_long_is_killed_and_what_it_has_not_told_is_unreadable(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(code_reader, "WALL_SECONDS", 2)
-    slow = ("/bin/sh", "-c", "echo '[0]'; exec sleep 60")  # no Python: it answers in time, however busy the machine is
+    slow = ("/bin/sh", "-c", "echo '[0]'; exec sleep 600")
     monkeypatch.setattr(Inquiry, "command", staticmethod(lambda: slow))
+    heard, read_some = [], asyncio.StreamReader.read
+
+    async def hear(self: asyncio.StreamReader, size: int = -1) -> bytes:
+        heard.append(await read_some(self, size))
+        return heard[-1]
+
+    monkeypatch.setattr(asyncio.StreamReader, "read", hear)
+    clock_jumps_once(lambda: heard, code_reader.WALL_SECONDS)
     read = await CodeReader().read(inquiry(b"x = 1" + b"#" * 900_000, b"import os"))  # which it doesn't take
     assert hits(read) == {"os": ("spec.blocks[0]",), "": ("spec.blocks[1]",)}
     assert "it counts as unreadable" in caplog.text

@@ -19,6 +19,7 @@ from factories import (
     a_view,
     an_execution,
 )
+from plans import given_up
 
 from codeexec_api import (
     CodeExecution,
@@ -38,7 +39,7 @@ from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
 
-TIMING = Timing(start_timeout=60, queue_notice=0.25, start_notice=1.5, queue_recorded=5, grace=5)
+TIMING = Timing(start_timeout=60, early_notice=0.25, start_notice=1.5, queue_recorded=5, grace=5)
 NO_CPU = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available."
 BLOCKED = a_pod(running=False, node_name="", unschedulable=NO_CPU)
 PULLING = a_pod(running=False, waiting_reason="ContainerCreating")
@@ -115,6 +116,10 @@ class TestPod:
         other = replace(BLOCKED, unschedulable=NO_CPU.replace("cpu", "memory"))
         assert "memory" in told(plan(waiting(Sandbox(other, requested=True), status=first), 2))[2]
 
+    def test_what_is_late_before_it_would_be_looked_for_is_not_waited_for(self, waiting: Any) -> None:
+        heard = waiting(Sandbox(PULLING, requested=True, heard_at=NOW + timedelta(seconds=50)))
+        assert plan(heard, 50).wake_at == NOW + timedelta(seconds=60)
+
     def test_what_is_to_be_done_is_done_meanwhile(self, waiting: Any) -> None:
         result = plan(waiting(Sandbox(a_pod(), requested=True)), 2)
         assert result.actions == (Attach(),)
@@ -130,7 +135,7 @@ class TestPod:
 
     def test_what_waits_in_vain_says_who_has_the_room(self, waiting: Any) -> None:
         first = plan(waiting(Sandbox(BLOCKED, requested=True)), 1).status
-        result = plan(waiting(Sandbox(BLOCKED, requested=True), status=first, room=HELD), 60)
+        result = given_up(plan, waiting(Sandbox(BLOCKED, requested=True), status=first, room=HELD), 60)
         assert result.status
         assert (result.status.phase.value, result.status.reason) == ("Failed", "StartTimeout")
         assert result.status.message.endswith(f"Insufficient cpu. preemption: 0/1 nodes are available. {HELD_WORDS}")

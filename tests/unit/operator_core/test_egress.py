@@ -1,10 +1,12 @@
 """What an egress proof shows, and what it does not."""
 
+import json
+
 import pytest
-from factories import NOW, seconds
+from factories import NOW, TARGET, seconds
 
 from codeexec_api import EgressProof, EgressVerdict, OpenedEgress
-from codeexec_operator.core.egress import FRESH, Target, explain, judge
+from codeexec_operator.core.egress import _LONGEST_TARGETS, FRESH, Target, explain, judge, parse_targets
 
 API = Target("api-server", "10.96.0.1", 443)
 DNS = Target("dns", "fd00::a", 53, "UDP")
@@ -86,3 +88,9 @@ def test_a_runner_that_reports_other_targets_makes_a_proof_of_nothing_that_a_rec
     assert proof.verdict is EgressVerdict.UNPROVEN
     assert [one.name for one in proof.targets[:2]] == [API.name, DNS.name]
     assert len(proof.targets) == 16
+
+
+def test_no_more_of_what_a_pod_was_told_is_read_than_the_operator_would_write() -> None:
+    text = json.dumps([TARGET.dump()])
+    assert parse_targets(text.ljust(_LONGEST_TARGETS)) == {TARGET}
+    assert parse_targets(text.ljust(_LONGEST_TARGETS + 1)) is None

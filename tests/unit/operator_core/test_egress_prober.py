@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from factories import a_pod
+from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters import egress_prober
 from codeexec_operator.core.cluster_view import NodeView
@@ -21,11 +22,15 @@ class Played:
     def __init__(self) -> None:
         self.names = ["node-1"]
         self.kubelets: dict[str, tuple[str, int]] = {}
+        self.answers = 200
+        """To a list of nodes."""
 
     async def get_service_targets(self, namespace: str, name: str) -> list[tuple[str, int]]:
         return [("127.0.0.1", 1)] if (namespace, name) == SERVICE else []
 
     async def list_nodes(self) -> list[NodeView]:
+        if self.answers != 200:
+            raise ApiException(status=self.answers)
         at = {name: self.kubelets.get(name, ("", 0)) for name in self.names}
         return [NodeView(name, *at[name], True, frozenset()) for name in self.names]
 
@@ -40,6 +45,8 @@ class Played:
 async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """Makes probers whose canary is not open yet, in a cluster without a name server and an API server."""
     monkeypatch.setattr(egress_prober, "_name_servers", lambda _: [])
+    for limit in ("TARGETS_SECONDS", "_ANSWER_SECONDS"):
+        monkeypatch.setattr(egress_prober, limit, 60)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     made = []
 
@@ -79,6 +86,22 @@ async def test_without_an_address_of_the_canary_nothing_begins(make: Any) -> Non
     ours, _ = await make(("codeexec-system", "other"))
     with pytest.raises(LookupError, match="Service 'other' in namespace 'codeexec-system' has no clusterIP"):
         await ours.know()
+
+
+async def test_nothing_begins_until_nodes_are_known_or_may_not_be_listed(make: Any) -> None:
+    """Without nodes, an execution with permits is denied for good: a moment's fault must not do that."""
+    ours, cluster = await make()
+    cluster.answers = 503
+    with pytest.raises(ApiException):
+        await ours.know()
+    cluster.answers = 403
+    await ours.know()
+    cluster.answers = 200
+    await ours.look()
+    assert [node.name for node in ours.view.nodes] == ["node-1"]
+    cluster.answers, ours._looks_until_nodes = 503, 0
+    await ours.look()
+    assert [node.name for node in ours.view.nodes] == ["node-1"], "what was seen last counts"
 
 
 @pytest.fixture

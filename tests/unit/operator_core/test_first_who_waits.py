@@ -22,7 +22,7 @@ from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool, starts_wanted
 from codeexec_operator.core.startup import Timing
 
-TIMING = Timing(refill_pause=1, low_refill_pause=0.3, queue_first=10, reuse_return=0.3)
+TIMING = Timing(refill_pause=1, low_refill_pause=0.3, queue_first=3, reuse_return=0.3)
 REUSE = a_policy(podReuse={"maxExecutions": 5})
 REPLICAS, STEP = 4, 0.1
 

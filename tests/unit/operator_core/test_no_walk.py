@@ -6,6 +6,7 @@ What is compared is how many lines of the operator are executed for an event, wi
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,11 +76,15 @@ class Stage:
     async def pods_in_use(self, namespace: str) -> frozenset[str]:
         return frozenset()
 
+    @property
+    def date(self) -> datetime:
+        return NOW
+
     async def list_pods(self, namespace: str, labels: str = "") -> list[Mapping[str, Any]]:
         return []
 
-    async def delete_pod(self, namespace: str, name: str) -> None:
-        pass
+    async def delete_pod(self, namespace: str, name: str) -> bool:
+        return True
 
     async def create_pod(self, pod: Mapping[str, Any]) -> None:
         self.pods.append(pod)
@@ -145,7 +150,7 @@ async def test_a_pod_of_one_pool_costs_the_same_however_many_pools_there_are(
 EVENTS: dict[str, Callable[[Controller], object]] = {
     "its policy has changed": lambda controller: controller.policy_changed(HERE),
     "what is known is asked for": lambda controller: controller.known(HERE),
-    "something was missed": lambda controller: controller.missed(HERE, controller.known(HERE)),
+    "something was missed": lambda controller: controller.missed(HERE, {"an object"}, {"a pod"}),
     "awaited payloads are asked for": lambda controller: controller.awaited_payloads(HERE),
 }
 

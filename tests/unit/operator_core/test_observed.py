@@ -125,10 +125,9 @@ def test_what_the_scheduler_said_is_known_once_it_has_found_a_node() -> None:
     unseen = parse_pod(a_raw_pod(phase="Pending"))
     tried = condition("False", message=UNSCHEDULABLE, lastTransitionTime=at(1))
     blocked = parse_pod(a_raw_pod(conditions=[tried]), unseen)
-    assert (blocked.unschedulable, blocked.refused, blocked.scheduled_at) == (UNSCHEDULABLE, UNSCHEDULABLE, None)
+    assert (blocked.unschedulable, blocked.refused) == (UNSCHEDULABLE, UNSCHEDULABLE)
     placed = parse_pod(a_raw_pod(conditions=[condition("True", lastTransitionTime=at(9), message="found")]), blocked)
     assert (placed.unschedulable, placed.refused) == ("", UNSCHEDULABLE)
-    assert placed.scheduled_at == NOW + seconds(9)
     other = UNSCHEDULABLE.replace("memory", "cpu")
     assert parse_pod(a_raw_pod(conditions=[condition("False", message=other)]), blocked).refused == other
 
@@ -140,6 +139,10 @@ def test_other_containers_do_not_count() -> None:
 
 
 RUNS = {"running": {"startedAt": at(0)}}
+
+
+def readiness(containers: str, pod: str, **of_pod: Any) -> list[dict[str, Any]]:
+    return [{"type": "ContainersReady", "status": containers}, {"type": "Ready", "status": pod, **of_pod}]
 
 
 @pytest.mark.parametrize("meta", [{}, {"deletionTimestamp": at(9)}])
@@ -154,12 +157,12 @@ def test_a_pod_that_is_being_deleted_says_so(meta: dict[str, Any]) -> None:
         (a_raw_pod(RUNS) | {"metadata": {"name": "pod", "deletionTimestamp": at(9)}}, True),
         (a_raw_pod(RUNS, conditions=[{"type": "DisruptionTarget", "status": "True"}]), True),
         (a_raw_pod(RUNS, conditions=[{"type": "DisruptionTarget", "status": "False"}]), False),
-        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "True", "lastTransitionTime": at(60)}]), False),
-        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": at(0)}]), False),
-        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": at(2)}]), False),
-        (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": at(3)}]), True),
+        (a_raw_pod(RUNS, conditions=readiness("True", "True", lastTransitionTime=at(60))), False),
+        (a_raw_pod(RUNS, conditions=readiness("False", "False")), False),
+        (a_raw_pod(RUNS, conditions=readiness("True", "False", lastTransitionTime=at(60))), True),
+        (a_raw_pod(RUNS, conditions=readiness("True", "False", lastTransitionTime=at(-300))), True),
         (a_raw_pod(RUNS, conditions=[{"type": "Ready", "status": "False"}]), False),
-        (a_raw_pod({}, conditions=[{"type": "Ready", "status": "False", "lastTransitionTime": at(60)}]), False),
+        (a_raw_pod({}, conditions=readiness("True", "False")), False),
     ],
     ids=[
         "nothing is known",
@@ -168,9 +171,9 @@ def test_a_pod_that_is_being_deleted_says_so(meta: dict[str, Any]) -> None:
         "not to be evicted any more",
         "ready",
         "not ready yet",
-        "not ready yet, for as long as it takes to be",
         "not ready any more",
-        "not ready since nobody knows when",
+        "not ready any more, by the clock of the node before it ran",
+        "not ready, and nothing is known of its container",
         "not running",
     ],
 )

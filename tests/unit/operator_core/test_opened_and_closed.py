@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import CLUSTER_VIEW, TARGET, a_policy, a_raw_block, a_secret, an_execution
+from factories import CLUSTER_VIEW, TARGET, a_pod, a_policy, a_raw_block, a_secret, an_execution
 from played_cluster import REFUSED, PlayedCluster
 from played_context import a_context, a_register
 from polling import until
@@ -20,6 +20,7 @@ from codeexec_operator.core import backoff
 from codeexec_operator.core.cluster_view import NodeView
 from codeexec_operator.core.observed import Fault
 from codeexec_operator.core.payload import Payload
+from codeexec_operator.core.startup import Timing
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 OUTDATED = Fault(Reason.POD_REFUSED, "the API server refused the pod: ...", admission=True)
@@ -42,6 +43,7 @@ class Played(PlayedCluster):
     conflicts: int = 0
     """How many statuses are refused, because the execution was cancelled at that moment."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    timing: Timing = field(default_factory=Timing)
 
     def cancel(self, seen: CodeExecution) -> CodeExecution:
         return self.store(seen, spec=seen.spec.model_copy(update={"cancelled": True}))
@@ -76,6 +78,7 @@ class Played(PlayedCluster):
             view=SEEN,
             telemetry=SimpleNamespace(execution_over=lambda *_: None, metrics=metrics),
             payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: self.secret),
+            timing=self.timing,
         )
         context.policies.just_changed = self.just_changed
         return ExecutionWorker(context, self.execution, a_register(), lambda _: self.ended.set())
@@ -109,7 +112,7 @@ async def stopped(played: Played, worker: ExecutionWorker) -> None:
     worker.observe(played.cancel(played.execution))
     await played.until("delete policy run-1-0f8fad5b")
     worker.observe_pod({"metadata": {"name": "run-1-0f8fad5b"}}, deleted=True)
-    await asyncio.wait_for(played.ended.wait(), 10)
+    await asyncio.wait_for(played.ended.wait(), 60)
 
 
 async def test_the_policy_is_there_before_the_pod_and_is_gone_after_it() -> None:
@@ -121,19 +124,30 @@ async def test_the_policy_is_there_before_the_pod_and_is_gone_after_it() -> None
     assert "delete policy run-1-0f8fad5b" in played.heard[2:]
 
 
+async def test_an_execution_ends_though_nobody_tells_that_its_pod_is_gone() -> None:
+    """As where its namespace is not served any more: the second request to delete the pod finds none."""
+    played = Played(an_execution(), timing=Timing(grace=0.01, exit_grace=0.01, list_grace=0.01))
+    worker = played.begin()
+    await played.until("create pod run-1-0f8fad5b")
+    worker.sandbox = replace(worker.sandbox, pod=a_pod())
+    worker.observe(played.cancel(played.execution))
+    await asyncio.wait_for(played.ended.wait(), 60)
+    assert played.heard.count("delete pod run-1-0f8fad5b") == 2
+
+
 async def test_the_policy_goes_though_nothing_is_on_record_of_it() -> None:
     played = Played(an_execution(egress=[PERMIT]), conflicts=1)
     worker = played.begin()
     await played.until("delete policy run-1-0f8fad5b")
     worker.observe_pod({"metadata": {"name": "run-1-0f8fad5b"}}, deleted=True)
-    await asyncio.wait_for(played.ended.wait(), 10)
+    await asyncio.wait_for(played.ended.wait(), 60)
     assert (played.execution.status.phase, played.execution.status.egress) == ("Cancelled", ())
 
 
 async def test_without_a_policy_there_is_no_pod() -> None:
     played = Played(an_execution(egress=[PERMIT]), fault=REFUSED)
     played.begin()
-    await asyncio.wait_for(played.ended.wait(), 10)
+    await asyncio.wait_for(played.ended.wait(), 60)
     assert "create pod run-1-0f8fad5b" not in played.heard
     assert played.execution.status.reason == "EgressNotEnforced"
     assert played.execution.status.started_at is None
@@ -145,13 +159,13 @@ async def test_a_pod_that_admission_refuses_right_after_a_change_is_asked_for_ag
     await until(lambda: played.heard == ["create pod run-1-0f8fad5b"] * 2, every=0.01)
     assert played.execution.status.phase is Phase.STARTING
     worker.observe_deletion()
-    await asyncio.wait_for(played.ended.wait(), 5)
+    await asyncio.wait_for(played.ended.wait(), 60)
 
 
 async def test_a_pod_that_admission_refuses_otherwise_is_an_end_with_a_reason() -> None:
     played = Played(an_execution(), stale_admission=1, just_changed=False)
     played.begin()
-    await asyncio.wait_for(played.ended.wait(), 10)
+    await asyncio.wait_for(played.ended.wait(), 60)
     assert (played.execution.status.phase, played.execution.status.reason) == (Phase.FAILED, "PodRefused")
 
 
@@ -168,7 +182,7 @@ async def test_an_execution_without_permits_makes_and_deletes_none() -> None:
     worker = played.begin()
     await played.until("create pod run-1-0f8fad5b")
     worker.observe_deletion()
-    await asyncio.wait_for(played.ended.wait(), 5)
+    await asyncio.wait_for(played.ended.wait(), 60)
     assert not [one for one in played.heard if "policy" in one]
 
 
@@ -178,13 +192,14 @@ CODE_RULES = [{"action": "Deny", "imports": ["os"]}, {"action": "Note", "imports
 @pytest.mark.parametrize(
     ("code", "phase"), [(b"import os", Phase.DENIED), (b"!ls", Phase.DENIED), (b"import json", None)]
 )
+@pytest.mark.usefixtures("reading_takes_its_time")
 async def test_code_is_read_before_there_is_a_pod(code: bytes, phase: Phase | None) -> None:
     played = Played(an_execution(blocks=[a_raw_block(code)]), secret=a_secret([code]))
     worker = played.begin(a_policy(codeRules=CODE_RULES))
     if phase is None:
         await played.until("create pod run-1-0f8fad5b")
         worker.observe_deletion()
-    await asyncio.wait_for(played.ended.wait(), 10)
+    await asyncio.wait_for(played.ended.wait(), 60)
     assert played.heard == (["create pod run-1-0f8fad5b"] if phase is None else [])
     [found] = played.execution.status.code_findings
     assert found.action == ("Note" if phase is None else "Deny")

@@ -24,7 +24,7 @@ from factories import (
     an_execution,
     seconds,
 )
-from plans import outcome
+from plans import given_up, outcome
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, EgressVerdict, Permit, Phase, Reason
 from codeexec_api.names import EGRESS_LABEL, POOL_LABEL
@@ -187,7 +187,7 @@ class TestStart:
     def test_a_missing_mount_is_named_when_the_pod_does_not_start(self) -> None:
         observed = seen(mounts=[a_raw_mount("data"), a_raw_mount("conf", a_raw_source("settings", config_map=True))])
         waiting = after(observed, plan(observed), sandbox=Sandbox(a_pod(running=False), requested=True))
-        result = plan(waiting, TIMING.start_timeout)
+        result = given_up(plan, waiting, TIMING.start_timeout)
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
         assert result.status
         assert "The pod mounts pvc:data, configmap:settings: check that each exists" in result.status.message

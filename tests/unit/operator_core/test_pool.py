@@ -338,6 +338,15 @@ class TestStatus:
 
 
 class TestEachPod:
+    def test_a_pod_that_nobody_knows_to_be_made_is_asked_for_again_by_its_name_until_it_is_late(self) -> None:
+        unanswered = {NAMES[0]: starting(Sandbox())}
+        observed = seen(unanswered, spec={"replicas": 1})
+        assert created(plan(observed, after=59)) == [NAMES[0]]
+        assert plan(observed, after=59).wake_at == NOW + seconds(60)
+        assert dropped(plan(observed, after=60)) == [NAMES[0]]
+        asked = seen({NAMES[0]: starting(Sandbox(requested=True))}, spec={"replicas": 1})
+        assert created(plan(asked, after=59)) == []
+
     def test_one_that_runs_is_asked_for_its_report(self) -> None:
         members = {"a": starting(Sandbox(a_pod(), requested=True))}
         assert AttachMember("a") in plan(seen(members)).actions
@@ -436,17 +445,18 @@ class TestEachPod:
         assert plan(seen({"a": silent}, spec={"replicas": 1}), 59).wake_at == NOW + seconds(60)
         assert dropped(plan(seen({"a": silent}), 60)) == ["a"]
         assert dropped(plan(seen({"a": starting()}), 60)) == ["a"]  # never seen
-        late = starting(Sandbox(a_pod(started_at=NOW + seconds(30)), requested=True))  # it waited for a node
+        late = starting(Sandbox(a_pod(), requested=True, placed_at=NOW + seconds(30)))  # it waited for a node
         assert dropped(plan(seen({"a": late}), 89)) == []
         assert dropped(plan(seen({"a": late}), 90)) == ["a"]
         waiting = starting(Sandbox(a_pod(running=False, node_name="", unschedulable="no room"), requested=True))
         assert not waiting.starting
         assert dropped(plan(seen({"a": waiting}), 600)) == []
 
-    def test_one_that_has_waited_for_room_gets_its_time_from_when_it_has_a_node(self) -> None:
-        """The kubelet takes it up a little later than the scheduler gives it a node."""
-        placed = a_pod(running=False, scheduled_at=NOW + seconds(100), refused="1 Insufficient cpu.")
-        members = {"a": starting(Sandbox(placed, requested=True))}
+    @pytest.mark.parametrize("node", [-300, 0, 300], ids="{:+d}s".format)
+    def test_one_that_has_waited_for_room_gets_its_time_from_when_it_has_a_node(self, node: int) -> None:
+        """By the clock of this process, whatever that of the node is."""
+        placed = a_pod(running=False, started_at=NOW + seconds(100 + node), refused="1 Insufficient cpu.")
+        members = {"a": starting(Sandbox(placed, requested=True, placed_at=NOW + seconds(100)))}
         assert dropped(plan(seen(members), 101)) == []
         [drop] = [one for one in plan(seen(members), 160).actions if isinstance(one, DropMember)]
         assert drop.problem

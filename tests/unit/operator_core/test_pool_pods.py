@@ -1,13 +1,17 @@
-"""Which pods a pool takes over."""
+"""Which pods a pool takes over, and what it knows of those that it has asked for."""
 
 from types import SimpleNamespace
 from typing import Any
 
-from factories import NOW
+import pytest
+from factories import NOW, a_sandbox, seconds
+from kubernetes.aio.client.exceptions import ApiException
+from plans import proof_of
 
 from codeexec_api.names import POOL_LABEL, TEMPLATE_LABEL
 from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.pool_pods import PoolPods
+from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.starts import Starts
 
 
@@ -24,8 +28,78 @@ async def test_a_pool_that_is_made_anew_takes_no_pod_of_the_one_before() -> None
     async def pods_in_use(_: str) -> set[str]:
         return set()
 
-    context: Any = SimpleNamespace(cluster=SimpleNamespace(list_pods=list_pods, pods_in_use=pods_in_use))
+    context: Any = SimpleNamespace(cluster=SimpleNamespace(list_pods=list_pods, pods_in_use=pods_in_use, date=NOW))
     meta = ObjectMeta(name="default", namespace="box", uid="new")
     pods = PoolPods(context, meta, Starts(lambda _: None), lambda: None)
     await pods.take_over("default")
     assert pods.members.keys() == {"of-new"}
+
+
+@pytest.mark.parametrize("skew", [-300, 0, 300], ids="{:+d}s".format)
+async def test_a_pod_that_is_taken_over_is_as_old_as_the_api_server_says_whatever_the_clock_here_is(skew: int) -> None:
+    """How long it took to be ready stands in the status of the pool, where no negative number may."""
+    here, age = now(), seconds(100)
+    date = here + seconds(skew)
+    labels = {POOL_LABEL: "default", TEMPLATE_LABEL: "x"}
+    metadata = {"name": "found", "creationTimestamp": (date - age).isoformat(), "labels": labels}
+    metadata |= {"ownerReferences": [{"uid": "1", "controller": True}]}
+    started = {"phase": "Running", "startTime": (date + seconds(skew)).isoformat()}
+    raw = {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": started}
+
+    async def list_pods(*_: str) -> list[dict[str, Any]]:
+        return [raw]
+
+    async def pods_in_use(_: str) -> set[str]:
+        return set()
+
+    context: Any = SimpleNamespace(cluster=SimpleNamespace(list_pods=list_pods, pods_in_use=pods_in_use, date=date))
+    pods = PoolPods(context, ObjectMeta(name="default", namespace="box", uid="1"), Starts(lambda _: None), lambda: None)
+    await pods.take_over("default")
+    found = pods.members["found"]
+    assert here - age <= found.created_at <= now() - age
+    assert found.since
+    assert here <= found.since <= now()
+    assert found.sandbox.placed_at
+    assert here <= found.sandbox.placed_at <= now()
+    assert age <= pods.admit("found", proof_of(a_sandbox())) <= now() - here + age
+
+
+@pytest.mark.parametrize("error", [ApiException(status=503), ApiException(status=429), TimeoutError()], ids=repr)
+async def test_a_pod_without_an_answer_counts_and_is_asked_for_again(error: Exception) -> None:
+    failures = [error]
+
+    async def create_pod(_: Any) -> None:
+        if failures:
+            raise failures.pop()
+
+    context: Any = SimpleNamespace(cluster=SimpleNamespace(create_pod=create_pod))
+    meta = ObjectMeta(name="default", namespace="box", uid="1")
+    pods = PoolPods(context, meta, Starts(lambda _: None), lambda: None)
+    manifest = {"metadata": {"labels": {TEMPLATE_LABEL: "x"}}}
+    with pytest.raises(type(error)):
+        await pods.create("default-1", manifest)
+    begun = pods.members["default-1"]
+    assert (begun.sandbox.requested, pods.starting) == (False, 1)
+    await pods.create("default-1", manifest)
+    asked = pods.members["default-1"]
+    assert (asked.sandbox.requested, asked.created_at, pods.starting) == (True, begun.created_at, 1)
+
+
+async def test_a_pod_that_may_have_been_made_is_not_forgotten_when_the_quota_refuses_it() -> None:
+    """The second request meets the quota before its name, so it says nothing of the first."""
+    failures = [ApiException(status=409), TimeoutError()]
+
+    async def create_pod(_: Any) -> None:
+        if failures:
+            raise failures.pop()
+
+    context: Any = SimpleNamespace(cluster=SimpleNamespace(create_pod=create_pod))
+    pods = PoolPods(context, ObjectMeta(name="default", namespace="box", uid="1"), Starts(lambda _: None), lambda: None)
+    manifest = {"metadata": {"labels": {TEMPLATE_LABEL: "x"}}}
+    with pytest.raises(TimeoutError):
+        await pods.create("default-1", manifest)
+    await pods.create("default-1", manifest)
+    assert not pods.members["default-1"].sandbox.requested
+    failures.append(ApiException(status=409))
+    await pods.create("default-2", manifest)
+    assert pods.members.keys() == {"default-1"}, "control: who is refused at first was not made"

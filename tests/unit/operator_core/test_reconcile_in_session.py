@@ -92,7 +92,7 @@ class TestPending:
         ],
     )
     def test_its_record_says_what_it_waits_for(self, phase: SessionPhase, told: str) -> None:
-        status = plan(asked(session=a_view(phase, turn=False)), TIMING.queue_notice).status
+        status = plan(asked(session=a_view(phase, turn=False)), TIMING.early_notice).status
         assert status
         assert status.message == told
 
@@ -141,6 +141,7 @@ class TestPending:
             ("Accepted", "True"),
             ("Finished", "True"),
             ("Started", "False"),
+            ("Succeeded", "False"),
         ]
         assert (result.status.started_at, result.status.finished_at) == (None, NOW)
         assert result.actions == (DeletePayload(SECRETS),)
@@ -158,7 +159,7 @@ class TestPending:
         assert outcome(result) == (Phase.DENIED, "SessionMismatch")
         assert result.status
         shown = {one.type: one.status for one in result.status.conditions}
-        assert shown == {"Accepted": "False", "Finished": "True"}, "it was never in line"
+        assert shown == {"Accepted": "False", "Finished": "True", "Succeeded": "False"}, "it was never in line"
         assert f"spec.limits.{limit}: {found} is not the limit of the session" in result.status.message
         assert result.actions == (DeletePayload(SECRETS),)
 
@@ -232,7 +233,7 @@ class TestWaiting:
         assert outcome(result) == (Phase.FAILED, "StartTimeout")
         assert isinstance(result.status, CodeExecutionStatus)
         assert "1 Insufficient cpu" in result.status.message
-        assert [one.type for one in result.status.conditions] == ["Accepted", "Finished", "Started"]
+        assert [one.type for one in result.status.conditions] == ["Accepted", "Finished", "Started", "Succeeded"]
         assert result.actions == (DeletePayload(SECRETS),)
 
     def test_cancelled_while_it_waits(self) -> None:

@@ -280,6 +280,8 @@ def test_every_decision_follows_the_table_and_can_be_written(observed: Observed,
         assert plan.status.reason in set(Reason)
         assert plan.status.message
         assert plan.status.phase.terminal == (plan.status.finished_at is not None)
+        succeeded = [one.status == "True" for one in plan.status.conditions if one.type == "Succeeded"]
+        assert succeeded == [plan.status.phase is Phase.SUCCEEDED] * plan.status.phase.terminal
     if before.phase.terminal:
         assert plan.status is None
 

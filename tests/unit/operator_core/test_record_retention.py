@@ -78,6 +78,18 @@ def test_only_the_oldest_are_held_and_all_are_counted() -> None:
     assert chosen(rows, most=10, maxCount=5)[0] == ("run-1000", "Number"), "of an execution that is not held any more"
 
 
+@pytest.mark.parametrize("sessions", [0, 3])
+def test_names_of_sessions_are_held_only_if_their_records_are(sessions: int) -> None:
+    census = Census(10)
+    for number in range(sessions):
+        census.add(a_session_row(f"work-{number}", 2000 * HOUR))
+    for number in range(1000):
+        census.add(a_row(f"run-{number}", HOUR + number, f"work-{number}"))
+    gone = [one.row.name for one in census.choose(RecordRetention(maxAgeSeconds=HOUR), NOW)]
+    assert len(census._kept_sessions) == sessions
+    assert not any(name.startswith("work") for name in gone), "there is an execution of each"
+
+
 def test_a_record_without_an_audit_line_counts_as_old() -> None:
     row = Row.of(EXECUTION_PLURAL, {"Name": "old", "Audited": None, "Session": None})
     assert chosen([row, *ROWS], maxCount=4) == [("old", "Number")]

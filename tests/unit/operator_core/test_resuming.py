@@ -1,6 +1,7 @@
 """How an operator gets hold of code that runs already: what it asks, hands over again, and when the code is lost."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -92,11 +93,19 @@ class TestInItsOwnPod:
         assert isinstance(adopt, AdoptPod)
         assert "spec" not in adopt.patch
 
-    @pytest.mark.parametrize("skew", [-300, 0, 300], ids="{:+d}s".format)
-    def test_its_deadline_leaves_time_for_the_code_whatever_the_clock_of_the_node_is(self, skew: int) -> None:
-        """The kubelet counts from the start of the pod, by its own clock; all of the code's time may be ahead."""
+    @pytest.mark.parametrize(
+        ("skew", "placed_at"), [(-300, None), (0, None), (300, None), (600, NOW), (-600, NOW)], ids=str
+    )
+    def test_its_deadline_leaves_time_for_the_code_whatever_the_clock_of_the_node_is(
+        self, skew: int, placed_at: datetime | None
+    ) -> None:
+        """The kubelet counts from the start of the pod, by its own clock; all of the code's time may be ahead.
+
+        A process that has seen how the pod got its node knows how old the pod is.
+        """
         age, limit = 600, 100
-        sandbox = a_sandbox(pod=a_pod(owner="the pool", started_at=NOW + seconds(skew)))
+        pod = a_pod(owner="the pool", started_at=NOW + seconds(skew))
+        sandbox = a_sandbox(pod=pod, placed_at=placed_at)
         from_pool = running(status={"pool_name": "small"}, spec={"timeoutSeconds": limit}, sandbox=sandbox)
         [_, adopt] = plan(from_pool, age).actions
         assert isinstance(adopt, AdoptPod)

@@ -18,7 +18,7 @@ from factories import (
     a_session,
     seconds,
 )
-from plans import Walk, outcome
+from plans import Walk, given_up, outcome
 
 from codeexec_api import CodeSession, CodeSessionStatus, Reason, SessionPhase
 from codeexec_operator.core.actions import (
@@ -218,11 +218,11 @@ class TestStarting:
 
     def test_gives_up_in_time(self) -> None:
         assert outcome(plan(starting(), 59.9)) == (SessionPhase.STARTING, "PodStarting")
-        assert outcome(plan(starting(), 60)) == (SessionPhase.FAILED, "StartTimeout")
+        assert outcome(given_up(plan, starting(), 60)) == (SessionPhase.FAILED, "StartTimeout")
 
     def test_gives_up_in_time_before_anything_else_is_read(self) -> None:
         for runner in (RunnerView(PodLink.OPEN), replace(a_runner(), link=PodLink.CLOSED)):
-            result = plan(starting(a_sandbox(runner=runner), policy_read=False), 60)
+            result = given_up(plan, starting(a_sandbox(runner=runner), policy_read=False), 60)
             assert outcome(result) == (SessionPhase.FAILED, "StartTimeout")
 
     def test_gives_up_in_time_though_the_runner_has_reported_if_nothing_is_known_of_its_node(self) -> None:
@@ -407,4 +407,4 @@ def test_a_pod_that_started_while_no_operator_was_there_is_asked_before_the_sess
     away = TIMING.start_timeout + 5
     observed = starting(Sandbox(a_pod()), since=NOW + seconds(away))
     assert plan(observed, away).actions == (Attach(),)
-    assert plan(observed, away + TIMING.start_timeout).status is not None
+    assert given_up(plan, observed, away + TIMING.start_timeout).status is not None

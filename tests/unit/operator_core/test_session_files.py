@@ -148,7 +148,7 @@ async def pods() -> AsyncIterator[tuple[Pod, Pod]]:
     both[1].files.clear()
     for pod in both:
         pod.connection.open()
-    await asyncio.sleep(0.01)
+    await until(lambda: all(pod.connection._link for pod in both))
     yield both
     for pod in both:
         pod.connection.close()
@@ -342,7 +342,7 @@ async def test_a_restore_that_has_no_pod_any_more_keeps_no_slot_and_reads_no_fur
     else:
         pods[1].connection.close()
         slow.may.set()
-    async with asyncio.timeout(5), one_at_a_time.slot("other"):
+    async with asyncio.timeout(60), one_at_a_time.slot("other"):
         pass
     slow.may.set()
     await asyncio.gather(*session.tasks, return_exceptions=True)

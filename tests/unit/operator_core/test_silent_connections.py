@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
-from aiohttp import WSMsgType, web
+from aiohttp import ClientWebSocketResponse, WSMessage, WSMsgType, web
 from kubernetes.aio.client import Configuration
 
 from codeexec_operator.adapters import cluster as doorway
@@ -88,10 +88,13 @@ async def all_of(link: RunnerLink, size: int) -> int:
     return read
 
 
-async def test_what_nobody_reads_for_a_while_is_all_there_afterwards(far_end: FarEnd, cluster: Cluster) -> None:
+async def test_what_nobody_reads_for_a_while_is_all_there_afterwards(
+    far_end: FarEnd, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store hangs, or the memory for output is used up: code that prints waits meanwhile."""
     far_end.pieces = PIECES
-    async with cluster.attach("box", "pod") as link, asyncio.timeout(30):
+    async with cluster.attach("box", "pod") as link, asyncio.timeout(60):
+        monkeypatch.setattr(doorway, "_PING_SECONDS", 30)  # for whoever reads; the connection has the short one
         pieces = link.received()
         first = await anext(pieces)
         assert not await ends_within(far_end, 10 * PING)
@@ -99,13 +102,24 @@ async def test_what_nobody_reads_for_a_while_is_all_there_afterwards(far_end: Fa
         assert len(first) + await all_of(link, (PIECES - 1) * len(PIECE)) == PIECES * len(PIECE)
 
 
-async def test_who_answers_pings_may_be_quiet_for_long(far_end: FarEnd, cluster: Cluster) -> None:
-    async with cluster.attach("box", "pod") as link, asyncio.timeout(30):
+async def test_who_answers_pings_may_be_quiet_for_long(
+    far_end: FarEnd, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorway, "_PING_SECONDS", 60)
+    silences, receive = [PING] * 3, ClientWebSocketResponse.receive
+
+    async def receive_or_ping_soon(self: ClientWebSocketResponse, seconds: float | None = None) -> WSMessage:
+        """The silence before a ping is short at first, and the answer to it always has half a minute."""
+        return await receive(self, silences.pop() if seconds and silences else seconds)
+
+    monkeypatch.setattr(ClientWebSocketResponse, "receive", receive_or_ping_soon)
+    async with cluster.attach("box", "pod") as link, asyncio.timeout(60):
         reading = asyncio.create_task(all_of(link, 5))
         for _ in range(3):
             await far_end.pinged.acquire()
         far_end.more.put_nowait(b"hello")
         assert await reading == 5
+        assert not silences
 
 
 async def test_who_answers_no_ping_is_gone(far_end: FarEnd, cluster: Cluster) -> None:

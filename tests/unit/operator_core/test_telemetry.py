@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from factories import NOW, SESSION_REF, an_execution, seconds
 from opentelemetry.sdk.trace import TracerProvider
 from otlp_receiver import Receiver
+from ports import free_ports
 from prometheus_client.parser import text_string_to_metric_families
 
 from codeexec_api import CodeExecution, ConditionType, Phase, SessionPhase, condition
@@ -28,18 +28,13 @@ NOTHING = Census({}, {}, ())
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("CODEEXEC_CONFIG_MAP", "codeexec-system/codeexec-operator")
     monkeypatch.setenv("CODEEXEC_SEALING_SECRET", "codeexec-system/codeexec-sealing")
     monkeypatch.setenv("CODEEXEC_CANARY_SERVICE", "codeexec-system/codeexec-canary")
     monkeypatch.setenv("CODEEXEC_LEADER_LEASE", "codeexec-system/codeexec-operator")
-    monkeypatch.setenv("CODEEXEC_METRICS_PORT", str(free_port()))
+    monkeypatch.setenv("CODEEXEC_METRICS_PORT", str(free_ports(1)[0]))
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
     return monkeypatch
 
@@ -228,7 +223,7 @@ def receiver(environment: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 async def eventually(probe: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             if await probe():
                 return
@@ -320,6 +315,7 @@ async def test_what_waits_is_sent_when_the_operator_ends(
     make: Callable[..., Any], receiver: Receiver, environment: pytest.MonkeyPatch
 ) -> None:
     environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+    environment.setattr(traces, "_CLOSE_SECONDS", 60)
     telemetry = await make()
     telemetry.execution_over(over(), NOW)
     assert receiver.spans == [], "who ends an execution doesn't wait for the collector"
@@ -330,7 +326,7 @@ async def test_what_waits_is_sent_when_the_operator_ends(
 async def test_a_dead_collector_is_counted_and_logged_once(
     make: Callable[..., Any], environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_ports(1)[0]}")
     environment.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
     telemetry = await make()
     telemetry.execution_over(over(), NOW)
@@ -340,7 +336,7 @@ async def test_a_dead_collector_is_counted_and_logged_once(
     assert get(await samples(), "codeexec_spans_total", result="exported") == 0
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 1
-    assert lines[0].startswith("the collector did not take 4 spans: Failed to export spans batch")
+    assert re.match("the collector did not take [1-4] spans: Failed to export spans batch", lines[0])
     assert PLANTED not in caplog.text
 
 
@@ -367,18 +363,20 @@ async def test_spans_that_nobody_takes_do_not_pile_up(
     make: Callable[..., Any], receiver: Receiver, environment: pytest.MonkeyPatch
 ) -> None:
     environment.setattr(traces, "_MOST_WAITING", 520)
+    environment.setattr(traces, "_CLOSE_SECONDS", 0)
     environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
-    receiver.answer = 503  # worth another try, which comes a second later
+    environment.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
+    receiver.answer = 503  # worth other tries, which take a minute for each batch
     telemetry = await make()
     for _ in range(300):
         telemetry.execution_over(over(), NOW)
     dropped = get(await samples(), "codeexec_spans_total", result="dropped")
     assert dropped is not None
     assert 1200 - 520 - 512 <= dropped <= 1200 - 520, "besides those that wait, a batch of 512 may be under way"
-    loop = asyncio.get_running_loop()
-    before = loop.time()
-    await telemetry._traces.close()
-    assert loop.time() - before < 4
+    tries = len(receiver.headers)
+    async with asyncio.timeout(60):
+        await telemetry._traces.close()
+    assert len(receiver.headers) <= tries + 2, "what was under way; nobody waits for the other tries"
 
 
 async def test_without_an_endpoint_there_is_no_exporter(

@@ -297,7 +297,7 @@ def test_a_runner_of_an_older_image_shows_nothing() -> None:
     ],
 )
 def test_a_report_that_is_none_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(Exception):  # noqa: B017, PT011 the caller treats all alike
+    with pytest.raises((ValueError, TypeError, KeyError)):
         readiness(a_report() | changes)
 
 

@@ -152,6 +152,20 @@ def test_what_does_not_fit_any_more_is_listed_but_not_sent(session: Any) -> None
     assert report.artifacts["b"] == (9 * MIB, sha(bytes(9 * MIB)))
 
 
+def test_what_was_asked_for_first_is_sent_first(session: Any) -> None:
+    code = f"for name in ('a1', 'a2', 'named'): open(name, 'wb').truncate({6 * MIB})"
+    for fetch, sent in ((["named", "a*"], {"a1", "named"}), (["a*", "named"], {"a1", "a2"}), (["[an]*"], {"a1", "a2"})):
+        report = session.run(code, artifacts={"list": "Changed", "fetch": fetch})
+        assert set(report.sent) == sent, fetch
+        assert {path: size for path, (size, _) in report.artifacts.items()} == dict.fromkeys(
+            ("a1", "a2", "named"), 6 * MIB
+        )
+    names = "for n in range(300): open(f'a{n:03}', 'w')"
+    report = session.run(names, artifacts={"list": "None", "fetch": ["named", "a*"]})
+    assert len(report.artifacts) == 256
+    assert "named" in report.sent
+
+
 def test_more_is_sent_where_the_operator_has_place_for_more(session: Any) -> None:
     code = f"open('large', 'wb').truncate({24 * MIB}); open('unasked', 'wb').truncate({17 * MIB})"
     wanted = {"list": "Changed", "fetch": ["large"]}

@@ -14,7 +14,7 @@ def test_one_block(run: Any) -> None:
     [block] = report.blocks
     assert (block["exitCode"], block["reason"], block["stdoutBytes"], block["stderrBytes"]) == (0, "Completed", 6, 0)
     assert before <= block["startedAt"] <= time.time()
-    assert 0 < block["durationMs"] < 20_000
+    assert 0 < block["durationMs"] < 90_000
     assert report.totals["done"] is True
     assert report.totals["stdout"]["bytes"] == 6
     assert report.totals["stdout"]["sha256"] == hashlib.sha256(b"hello\n").hexdigest()

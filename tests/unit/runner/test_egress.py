@@ -70,6 +70,51 @@ def test_each_target_has_its_own_answer(egress: Any, listener: socket.socket, si
     assert egress.prove_closed(targets, 0) == [False, True, False]
 
 
+def test_what_answers_while_the_rest_is_loaded_is_found(egress: Any, listener: socket.socket) -> None:
+    listener.settimeout(10)
+    heard = []
+
+    def meanwhile() -> None:
+        heard.append(listener.accept()[0])  # the first attempts are out
+        listener.close()  # the next ones get no answer
+
+    assert egress.prove_closed([a_target(listener.getsockname())], 0, meanwhile) == [True]
+    assert len(heard) == 1
+    heard[0].close()
+
+
+@pytest.mark.parametrize("given_up_after", [0, 60])
+def test_what_is_loaded_meanwhile_is_loaded_once_and_shortens_no_wait(
+    egress: Any, silence: dict[str, Any], given_up_after: float, monkeypatch: Any
+) -> None:
+    clock, waits, loaded = [0.0], [], []
+    monkeypatch.setattr(egress, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    class Waiting(egress.selectors.DefaultSelector):  # type: ignore[misc, name-defined]
+        def select(self, timeout: float | None = None) -> Any:
+            assert timeout is not None
+            waits.append(round(timeout, 2))
+            clock[0] += timeout
+            return super().select(0)
+
+    monkeypatch.setattr(egress.selectors, "DefaultSelector", Waiting)
+
+    def meanwhile() -> None:
+        loaded.append(len(waits))
+        clock[0] += 0.05
+
+    assert egress.prove_closed([silence], given_up_after, meanwhile) == [False]
+    assert loaded == [0], "before the first wait"
+    long = [wait for wait in waits if wait]
+    assert long == [0.1, 0.15, 0.15], "of the first attempts, 0.05 s have passed"
+
+
+def test_without_targets_what_is_to_be_loaded_is_loaded_all_the_same(egress: Any) -> None:
+    loaded: list[bool] = []
+    assert egress.prove_closed([], 60, lambda: loaded.append(True)) == []
+    assert loaded == [True]
+
+
 def test_without_targets_there_is_nothing_to_tell(egress: Any) -> None:
     assert egress.prove_closed([], 60) == []
 
@@ -122,7 +167,7 @@ def test_who_is_short_of_time_still_looks(egress: Any, listener: socket.socket, 
 
 def test_one_silent_round_after_an_answer_is_not_enough(egress: Any, monkeypatch: Any) -> None:
     rounds = [[True], [False], [True], [False], [False]]
-    monkeypatch.setattr(egress, "_round", lambda _: rounds.pop(0))
+    monkeypatch.setattr(egress, "_round", lambda *_: rounds.pop(0))
     assert egress.prove_closed([{}], 60) == [False]
     assert rounds == []
 
@@ -130,7 +175,7 @@ def test_one_silent_round_after_an_answer_is_not_enough(egress: Any, monkeypatch
 def test_a_doubt_at_the_end_stands(egress: Any, monkeypatch: Any) -> None:
     rounds = [[True, False], [False, True]]
     clock = iter([0, 1, 61])
-    monkeypatch.setattr(egress, "_round", lambda _: rounds.pop(0))
+    monkeypatch.setattr(egress, "_round", lambda *_: rounds.pop(0))
     monkeypatch.setattr(egress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     assert egress.prove_closed([{}, {}], 60) == [True, True]
 

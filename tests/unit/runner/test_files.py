@@ -94,7 +94,7 @@ def test_what_stands_in_the_place_of_a_block_goes_and_is_not_written_through(
     ],
 )
 def test_what_can_not_be_written_to_goes(plant: str, run: Any) -> None:
-    report = run(f"import os; {plant}", {"path": "x.py", "code": "print('ran')"}, timeoutSeconds=5)
+    report = run(f"import os; {plant}", {"path": "x.py", "code": "print('ran')"})
     assert (report.text(), report.text("stderr")) == ("ran\n", "")
 
 
@@ -131,7 +131,7 @@ IN_THE_WAY = {
 
 @pytest.mark.parametrize(("before", "path"), IN_THE_WAY.values(), ids=IN_THE_WAY)
 def test_what_can_not_be_written_is_a_result_that_names_it(before: str, path: str, run: Any) -> None:
-    report = run(before, {"path": path, "code": "print('ran')"}, timeoutSeconds=5)
+    report = run(before, {"path": path, "code": "print('ran')"})
     assert [code for code, _ in report.endings] == [0, 126]
     assert report.text("stderr").startswith("python3: ")
     assert report.text("stderr").endswith(f": {path}\n")

@@ -58,7 +58,7 @@ except PermissionError:
 @needs_root
 def test_the_positive_control_a_dumpable_process_of_the_same_user_can_be_read(run: Any) -> None:
     code = (
-        "import os, time\nif (pid := os.fork()) == 0: time.sleep(5)\nelse: print(bool(os.listdir(f'/proc/{pid}/fd')))"
+        "import os, time\nif (pid := os.fork()) == 0: time.sleep(60)\nelse: print(bool(os.listdir(f'/proc/{pid}/fd')))"
     )
     assert run(code).text() == "True\n"
 

@@ -17,6 +17,7 @@ from codeexec_operator.core.transcript import Transcript
 from executor_client.client.execution import read_contents
 from executor_client.model.results import artifact_content
 from executor_client.transport import output_store as client
+from executor_client.transport.outage import Retries
 
 SIZE = 100_000_000
 CODE = f"import os\nwith open('large', 'wb') as file:\n    for _ in range(100): file.write(os.urandom({SIZE // 100}))"
@@ -47,6 +48,6 @@ async def test_a_file_of_100_mb_reaches_the_caller_and_the_operator_holds_a_part
     stored = OutputStoreRef(url=url, parts=tuple(map(part_name, transcript.parts.frames)))
     status = {"artifacts": transcript.kept_artifacts(), "output_store": stored, "exit_code": 0}
     record = an_execution(phase=Phase.SUCCEEDED, status=status)
-    reader: Any = SimpleNamespace(read_output=client.OutputStore(url).read)
+    reader: Any = SimpleNamespace(read_output=client.OutputStore(url).read, patiently=Retries().patiently)
     content = artifact_content(record, "large", await read_contents(reader, record))
     assert len(content) == SIZE, "and it has the digest of the record, or there was an error"

@@ -74,7 +74,8 @@ def places(isolated: Any) -> dict[str, str]:
 
 @pytest.fixture
 def here(isolated: Any, places: dict[str, str]) -> str:
-    return f"{isolated.here}\nfirst_day.TERMINATION_LOG = {places['LOG']!r}\n"
+    patient = "import reset; reset.SECONDS = 60"  # what takes long on a busy machine ends the pod elsewhere
+    return f"{isolated.here}\nfirst_day.TERMINATION_LOG = {places['LOG']!r}\n{patient}\n"
 
 
 @pytest.fixture
@@ -94,8 +95,7 @@ def test_a_pod_that_ran_ordinary_code_is_shown_to_be_clean(reused: Reused) -> No
 
 def test_nothing_is_left_of_what_code_plants(isolated: Any, here: str, job: Any, places: dict[str, str]) -> None:
     assert len(leftovers.CONFINED) >= 30
-    patient = f"{here}\nimport reset; reset.SECONDS = 60"  # what takes long on a busy machine ends the pod elsewhere
-    with isolated.connect(before=patient) as connection:
+    with isolated.connect(before=here) as connection:
         runner = Reused(connection, job)
         for name in leftovers.CONFINED:
             planted, reset = runner.run(leftovers.code(f"{name}()\nprint(seen_{name}())", **places))
@@ -202,7 +202,7 @@ def test_a_row_that_can_not_be_read_is_no_reason_to_go_on(isolated: Any, here: s
 
 
 def test_a_volume_that_takes_too_long_to_empty_ends_the_pod(isolated: Any, here: str, job: Any) -> None:
-    with isolated.connect(before=f"{here}\nimport reset\nreset.SECONDS = 0\n") as connection:
+    with isolated.connect(before=f"{here}reset.SECONDS = 0\n") as connection:
         _, reset = Reused(connection, job).run("open('x', 'w').write('y')")
         assert (reset["clean"], "Volumes" in reset["found"]) == (False, True)
 
@@ -245,7 +245,7 @@ def test_a_python_that_waits_for_the_next_job_is_made_after_the_check(reused: Re
 
 def test_a_hundred_thousand_files_are_gone_or_the_pod_is(isolated: Any, here: str, job: Any) -> None:
     code = "import os\nfor one in range(100_000): os.close(os.open(f'{one}', os.O_CREAT))"
-    with isolated.connect(before=here) as connection:
+    with isolated.connect(before=f"{here}reset.SECONDS = 2\n") as connection:
         began = time.monotonic()
         _, reset = Reused(connection, job).run(code, timeoutSeconds=60)
         assert reset["clean"] or "Volumes" in reset["found"], (reset, time.monotonic() - began)

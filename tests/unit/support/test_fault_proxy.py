@@ -11,7 +11,7 @@ import yaml
 from aiohttp import web
 from api_calls import Call, Match, call_of
 from fault_proxy import FaultProxy
-from faults import Answer, Cut, Delay, Lose, Stall, WatchError
+from faults import Answer, Cut, Delay, Hold, Lose, Stall, WatchError
 
 PODS = "/api/v1/namespaces/a/pods"
 SHORT = aiohttp.ClientTimeout(total=0.4)
@@ -174,6 +174,28 @@ async def test_a_delay_holds_the_call_back_and_then_lets_it_through(proxy, http,
             assert response.status == 200
 
 
+async def test_a_call_is_held_until_the_test_lets_it_go_whoever_else_has_gone_before(proxy, http, server):
+    hold = Hold()
+
+    async def get(name: str) -> int:
+        async with http.get(f"{PODS}/{name}") as response:
+            return response.status
+
+    with proxy.fault(Match("get"), hold) as rule:
+        going = asyncio.create_task(get("who-goes"))
+        await rule.hit(1)
+        going.cancel()
+        await asyncio.wait([going])
+        held = [asyncio.create_task(get(name)) for name in ("0", "1")]
+        await rule.hit(3)
+        assert server.asked == []
+        hold.release()
+        hold.release()
+        assert [await one for one in held] == [200, 200]
+        assert await get("later") == 200
+    assert sorted(server.asked) == [f"GET {PODS}/{name}" for name in ("0", "1", "later")]
+
+
 async def test_a_stall_keeps_the_connection_and_answers_nothing(proxy, http, server):
     with proxy.fault(Match("create"), Stall()), pytest.raises(TimeoutError):
         await http.post(PODS, data=b"{}", timeout=SHORT)
@@ -239,7 +261,7 @@ async def test_watches_that_are_open_are_found_cut_and_silenced(proxy, http, ser
         assert proxy.cut_open(everything) == 2
         for response in (one, other):
             with pytest.raises(GONE):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     await response.content.readline()
     async with http.get(PODS, **watch) as one, http.get(PODS, **watch) as other:
         for response in (one, other):
@@ -298,12 +320,12 @@ async def test_an_attach_is_cut(proxy, http):
         await socket.send_bytes(b"one")
         await socket.receive_bytes()
         assert proxy.cut_open(Match("connect")) == 1
-        assert (await socket.receive(timeout=5)).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+        assert (await socket.receive(timeout=60)).type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
 
 
 async def test_a_rule_is_waited_for_until_its_fault_has_hit(proxy, http):
     with proxy.fault(Match("get"), Answer(503)) as rule:
-        waiting = asyncio.create_task(rule.hit(2, seconds=5))
+        waiting = asyncio.create_task(rule.hit(2, seconds=60))
         for _ in range(2):
             assert not waiting.done()
             async with http.get(f"{PODS}/p") as response:

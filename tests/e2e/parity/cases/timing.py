@@ -11,7 +11,7 @@ from parity.case import Case, Group, Scenario, Seen, raises
 from parity.parties import Party, held, living, whether_it_lives
 
 KILLED = "Code is killed with SIGKILL, all of its processes, whatever session or handler they have."
-LIMIT = 2
+LIMIT = 5
 """Seconds: enough for what has to run before them on a busy machine."""
 TIMED_OUT = f"Timeout: the block ran longer than timeout={LIMIT} and was killed"
 NAMES_LIMIT = "The text says which limit it was."
@@ -39,19 +39,19 @@ def _limited(*blocks: str | tuple[str, str]) -> Scenario:
 
 async def _deaf(party: Party) -> Seen:
     executor = await party.shared(timeout=LIMIT)
-    result = await party.run(("bash", "trap '' TERM; sleep 4; echo lasted"), at=executor)
+    result = await party.run(("bash", "trap '' TERM; sleep 10; echo lasted"), at=executor)
     return {"exit code": result.exit_code, "ran to its end": "lasted" in result.output}
 
 
 async def _descendants(party: Party) -> Seen:
     executor, mark = await party.shared(timeout=LIMIT), a_name("child")
-    result = await party.run(("bash", f"setsid {living(mark)} >/dev/null 2>&1 & sleep 5"), at=executor)
+    result = await party.run(("bash", f"setsid {living(mark)} >/dev/null 2>&1 & sleep 15"), at=executor)
     return {"exit code": result.exit_code, "child": await _alive(party, executor, mark)}
 
 
 async def _usable_after_timeout(party: Party) -> Seen:
     executor = await party.shared(timeout=LIMIT)
-    first = await party.run(("sh", "sleep 5"), at=executor)
+    first = await party.run(("sh", "sleep 15"), at=executor)
     second = await party.run(("sh", "echo again"), at=executor)
     return {"exit codes": [first.exit_code, second.exit_code], "output": second.output}
 
@@ -77,7 +77,7 @@ TIMEOUT = Group(
         Case(
             id="timeout",
             about="a block that prints a line and lasts beyond its limit",
-            scenario=_limited(("sh", "echo before; sleep 5; echo after")),
+            scenario=_limited(("sh", "echo before; sleep 15; echo after")),
             local={"exit code": 124, "output": "\nTimeout"},
             docker={"exit code": 124, "output": "before\n\n Timeout"},
             ours={
@@ -89,7 +89,7 @@ TIMEOUT = Group(
         Case(
             id="timeout-of-python",
             about="the same in Python, without a final newline",
-            scenario=_limited("import time\nprint('before', end='', flush=True)\ntime.sleep(5)"),
+            scenario=_limited("import time\nprint('before', end='', flush=True)\ntime.sleep(15)"),
             local={"exit code": 124, "output": "\nTimeout"},
             docker={"exit code": 124, "output": "before\n Timeout"},
             ours={
@@ -101,7 +101,7 @@ TIMEOUT = Group(
         Case(
             id="timeout-of-second-block",
             about="the second of three blocks lasts beyond its limit",
-            scenario=_limited(("sh", "echo 1"), ("sh", "echo 2; sleep 5"), ("sh", "echo 3")),
+            scenario=_limited(("sh", "echo 1"), ("sh", "echo 2; sleep 15"), ("sh", "echo 3")),
             local={"exit code": 124, "output": "1\n\nTimeout"},
             docker={"exit code": 124, "output": "1\n2\n\n Timeout"},
             ours={
@@ -112,13 +112,13 @@ TIMEOUT = Group(
         ),
         Case(
             id="timeout-of-each-block",
-            about="five blocks of 0.5 s with a limit of 2 s: the limit is that of a block",
-            scenario=_limited(*[("sh", "sleep 0.5; echo done")] * 5),
+            about=f"five blocks of 1.5 s with a limit of {LIMIT} s: the limit is that of a block",
+            scenario=_limited(*[("sh", "sleep 1.5; echo done")] * 5),
             docker={"exit code": 0, "output": "done\n" * 5},
         ),
         Case(
             id="timeout-ignored",
-            about="code that ignores SIGTERM, 4 s long, with a limit of 2 s",
+            about=f"code that ignores SIGTERM, 10 s long, with a limit of {LIMIT} s",
             scenario=_deaf,
             local={"exit code": 124, "ran to its end": False},
             docker={"exit code": 124, "ran to its end": True},
@@ -226,7 +226,7 @@ async def _one_token_for_two(party: Party) -> Seen:
 async def _later_call_cancelled(party: Party) -> Seen:
     executor, token, first, second = await party.shared(), CancellationToken(), a_name("mark"), a_name("mark")
     # Where calls wait for each other nothing can release the earlier one, so it ends by itself.
-    code = f"echo {first}; sleep 5" if party.one_call_at_a_time else held(first)
+    code = f"echo {first}; sleep 15" if party.one_call_at_a_time else held(first)
     earlier = asyncio.create_task(party.run(("sh", f"{code}; echo end"), at=executor))
     await party.until_running(executor, first)
     later = asyncio.create_task(party.run(("sh", held(second)), at=executor, token=token))
