@@ -24,6 +24,7 @@ from executor_client.model.results import (
 )
 from executor_client.model.words import caller
 from executor_client.runtime import asyncio_tasks
+from executor_client.transport.outage import spread
 from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
@@ -291,7 +292,7 @@ class Execution:
                     if chunk := live.feed(line):
                         arrived.put_nowait(chunk)
                         pause = _LOG_AGAIN_SECONDS
-            await asyncio.sleep(pause)
+            await asyncio.sleep(spread(pause))
             pause = min(2 * pause, _LOG_PAUSE_SECONDS)
 
     async def _read_contents(self, finished: CodeExecution) -> Contents:

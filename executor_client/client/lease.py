@@ -16,6 +16,7 @@ from codeexec_api.names import LEASE_PREFIX, LEASE_SECONDS
 from executor_client.exceptions import CodeExecError
 from executor_client.runtime import forks
 from executor_client.transport.cluster import Transport
+from executor_client.transport.outage import spread
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ def _keep(
                             seconds,
                             error,
                         )
-                    pause = min(every, _AGAIN_SECONDS * 2 ** min(failures, 9))
+                    pause = spread(min(every, _AGAIN_SECONDS * 2 ** min(failures, 9)))
                     failures += 1
             if transport:
                 with suppress(CodeExecError):

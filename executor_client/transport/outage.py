@@ -1,6 +1,7 @@
 """An API server that is away for a while: which failures pass, how long the client waits, and when it asks again."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -77,11 +78,16 @@ class Retries:
 
 
 def pauses() -> Iterator[float]:
-    """Seconds before each further try of what the API server does not answer: longer and longer ones."""
+    """Seconds before each further try of what the API server does not answer: longer and longer ones, spread."""
     pause = _RECONNECT_SECONDS
     while True:
-        yield pause
+        yield spread(pause)
         pause = _longer(pause)
+
+
+def spread(seconds: float) -> float:
+    """At least half of these seconds, and the rest by chance: clients that failed together don't come back together."""
+    return seconds * random.uniform(0.5, 1)  # noqa: S311 it is no secret
 
 
 def _longer(pause: float) -> float:
@@ -130,9 +136,9 @@ class Outage:
         return now - self._failing_since <= OUTAGE_SECONDS and refused_for <= _REFUSAL_SECONDS
 
     def pause(self) -> float:
-        """Seconds until the next one is opened: more and more as long as they are of no use."""
+        """Seconds until the next watch is opened: more and more while watches are of no use, and spread."""
         self._pause = _longer(self._pause) if self._of_no_use else _RECONNECT_SECONDS
-        return self._pause if self._short else 0
+        return spread(self._pause) if self._short else 0
 
     @property
     def _short(self) -> bool:

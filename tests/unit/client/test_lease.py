@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import random
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -105,7 +106,11 @@ def test_an_error_of_any_kind_is_no_end_of_it(caplog: pytest.LogCaptureFixture) 
     assert "a kubeconfig that is being written" in caplog.text
 
 
-def test_renewals_that_go_on_failing_are_made_ever_later() -> None:
+@pytest.mark.parametrize(("chance", "share"), [(min, 0.5), (max, 1)], ids=["shortest", "longest"])
+def test_renewals_that_go_on_failing_are_made_ever_later(
+    monkeypatch: pytest.MonkeyPatch, chance: Any, share: float
+) -> None:
+    monkeypatch.setattr(random, "uniform", chance)
     pauses: list[float] = []
 
     class Over:
@@ -115,7 +120,7 @@ def test_renewals_that_go_on_failing_are_made_ever_later() -> None:
 
     connect = Recorder(fails=6).connect
     _keep(connect, "one", 35, 10, Over())  # type: ignore[arg-type]
-    assert pauses == [2, 1, 2, 4, 8, 10, 10, 10]
+    assert pauses == [2, *(share * seconds for seconds in (1, 2, 4, 8, 10, 10)), 10]
 
 
 def test_a_client_that_is_closed_in_one_event_loop_keeps_the_sessions_of_another() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -364,18 +365,22 @@ class TestOutage:
     def outage(self, now: list[float]) -> Outage:
         return Outage(lambda: now[0])
 
-    def test_watches_of_no_use_are_opened_less_and_less_often(self, outage: Outage, now: list[float]) -> None:
+    @pytest.mark.parametrize(("chance", "share"), [(min, 0.5), (max, 1)], ids=["shortest", "longest"])
+    def test_watches_of_no_use_are_opened_less_and_less_often(
+        self, outage: Outage, now: list[float], monkeypatch: pytest.MonkeyPatch, chance: Any, share: float
+    ) -> None:
+        monkeypatch.setattr(random, "uniform", chance)
         pauses = []
         for _ in range(6):
             outage.opens()
             assert outage.ended()
             pauses.append(outage.pause())
             now[0] += pauses[-1]
-        assert pauses == [1, 2, 4, 8, 8, 8]
+        assert pauses == [share * seconds for seconds in (1, 2, 4, 8, 8, 8)]
         outage.opens()
         outage.said = True
         assert not outage.ended()
-        assert outage.pause() == 0.5
+        assert outage.pause() == share * 0.5
 
     def test_a_long_watch_that_had_nothing_to_say_is_opened_again_at_once(
         self, outage: Outage, now: list[float]
@@ -497,6 +502,7 @@ class TestRetries:
 
         monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda _: now + sum(made))
         monkeypatch.setattr(Retries, "pause", pause)
+        monkeypatch.setattr(random, "uniform", max)
         return made
 
     async def asked(self, retries: Retries, *failures: CodeExecError, seconds: float | None = None) -> int:
@@ -524,6 +530,13 @@ class TestRetries:
         pauses.clear()
         assert await self.asked(retries, *away, seconds=4) == 5
         assert sum(pauses) == 4
+
+    async def test_clients_that_failed_together_do_not_come_back_together(
+        self, retries: Retries, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(random, "uniform", min)
+        await self.asked(retries, *[ClusterUnreachable("no answer")] * 5)
+        assert pauses == [0.25, 0.5, 1, 2, 4]
 
     async def test_a_refusal_is_raised_at_once(self, retries: Retries, pauses: list[float]) -> None:
         for refusal in (NotFound("it"), NotPermitted("you"), OutputUnavailable("gone"), listed_in_vain(403)):
