@@ -1,7 +1,8 @@
 """A session that sleeps, in real pods: the pod is gone meanwhile, and files and modes come back."""
 
 import pytest
-from cluster_tools import SANDBOX, a_name, helm, upgrade_release, wait_for
+from cluster_tools import SANDBOX, a_name, helm, upgrade_release
+from waits import phase_of
 
 from codeexec_api import Limits
 from executor_client import ClusterRef, CodeExecutionClient, PreparedBlock, Request
@@ -46,10 +47,8 @@ async def test_its_pod_is_gone_meanwhile_and_files_and_modes_come_back(sleepy, a
         assert "from the script" in made.stdout
         first = made.pod_name
 
-        def row() -> str:
-            return admin.kubectl("-n", SANDBOX, "get", "codesessions", session.name)
-
-        wait_for("the session to sleep", lambda: "Asleep" in row())
+        admin.wait_until("the session to sleep", "codesession", session.name, lambda it: phase_of(it) == "Asleep")
+        assert "Asleep" in admin.kubectl("-n", SANDBOX, "get", "codesessions", session.name)
         admin.wait_until_gone("pod", first)
         looked = await session.execute([PreparedBlock("python", LOOK.encode())])
         assert (looked.exit_code, looked.stdout) == (0, made.stdout), looked.output
