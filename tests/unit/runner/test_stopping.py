@@ -270,6 +270,7 @@ processes.open = without_numbers
 """
 
 
+@pytest.mark.suspect
 @pytest.mark.parametrize("system", ["", TELLS_NO_NUMBERS], ids=["Linux", "gVisor"])
 @pytest.mark.parametrize("who", WHILE_LISTED)
 def test_what_is_started_while_processes_are_listed_is_found(who: str, system: str, stage: Any) -> None:
