@@ -155,6 +155,8 @@ class _Run:
                 f"this machine can't confine code: {answers['unfit']}; nothing was run. docs/local-sandbox.md says "
                 "what is needed; KubernetesCodeExecutor does not need this"
             )
+        if "failed" in answers and self._asked:  # the code was ended while the sandbox was starting it
+            return BlockEnd(self._asked, 0, 0)
         if "failed" in answers:
             raise ExecutionNotStarted(f"the local sandbox could not be started: {answers['failed']}; nothing was run")
         if not answers:

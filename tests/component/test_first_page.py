@@ -41,9 +41,9 @@ async def test_who_waits_too_long_for_a_turn_hears_why_and_is_cancelled(operator
         await stage.script.reached(agent, first)
         async with await listening.sessions.attach(session.name) as same:
             with pytest.raises(
-                codeexec.Timeout, match=r"did not start within 15 s \(WaitingForSession\): position 2 of 2"
+                codeexec.Timeout, match=r"did not start within 30 s \(WaitingForSession\): position 2 of 2"
             ):
-                await same.run('print("never")', start_timeout=15)
+                await same.run('print("never")', start_timeout=30)
         stage.script.open(agent)
         assert (await first).exit_code == 0
     reasons = [one.reason for one in heard]

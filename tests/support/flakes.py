@@ -2,9 +2,9 @@
 
 A test that has been mended is marked `suspect`. Those that may run beside others are run 20 times by pytest's workers.
 Those that are marked `release` run alone, in one run of pytest that goes through them 20 times (`-p flakes` makes it
-do so): they share what Helm takes a minute for, and nothing else. RUNS and HOGS change the sizes; arguments go to
-pytest, so that one suspect can be looked at alone: `python tests/support/flakes.py -k approved`. Ends with 1 if any
-test failed once.
+do so): they share what Helm takes a minute for, and nothing else. RUNS and HOGS change the sizes, TIERS the folders.
+Arguments go to pytest, so that one suspect can be looked at alone: `python tests/support/flakes.py -k approved`. Ends
+with 1 if any test failed once.
 """
 
 import os
@@ -25,7 +25,7 @@ REPORTS: Final = ROOT / ".codeexec" / "reports" / "flakes"
 RUNS: Final = int(os.environ.get("RUNS", "20"))
 HOGS: Final = int(os.environ.get("HOGS", "2"))
 WORKERS: Final = os.environ.get("E2E_WORKERS", "2")
-TIERS: Final = ("tests/unit", "tests/api", "tests/component", "tests/e2e")
+TIERS: Final = os.environ.get("TIERS", "tests/unit tests/api tests/component tests/e2e").split()
 BESIDE_OTHERS: Final = "suspect and not release"
 ALONE: Final = "suspect and release"
 ENVIRONMENT: Final = {

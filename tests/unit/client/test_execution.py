@@ -302,7 +302,7 @@ async def test_a_slow_callback_does_not_hold_up_a_cancellation(client: CodeExecu
 
     def slow(chunk: OutputChunk) -> None:
         loop.call_soon_threadsafe(cancelled.set)
-        assert blocked.wait(10)
+        assert blocked.wait(100)
 
     running = asyncio.create_task(client.execute(block("hang"), ME, cancelled=cancelled, on_output=slow))
     async with asyncio.timeout(60):

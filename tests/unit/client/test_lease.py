@@ -18,6 +18,12 @@ from executor_client.exceptions import ClusterUnreachable
 from executor_client.testing import FakeCluster
 
 
+@pytest.fixture(autouse=True)
+def waits_for_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, too."""
+    monkeypatch.setattr(leases, "_FAREWELL_SECONDS", 60)
+
+
 class Recorder:
     """A connection that notes what is asked of it."""
 

@@ -150,7 +150,7 @@ def test_the_context_of_the_caller_counts(fake: FakeCluster) -> None:
 def test_ctrl_c_stops_the_code() -> None:
     """In a process of its own: the signal comes while the main thread waits for code that never ends."""
     program = f"""
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 sys.path.insert(0, {os.getcwd()!r})
 from codeexec import sync
 from codeexec._files import Files
@@ -158,7 +158,14 @@ from codeexec._records import Approvals, Executions, Sessions
 from codeexec.testing import FakeCluster, FakeOutcome
 fake = FakeCluster(run=lambda block: FakeOutcome(stdout="started", never_ends=True))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs without
-interrupt = lambda chunk: os.kill(os.getpid(), signal.SIGINT)
+def main_thread():
+    time.sleep(0.05)
+    with open(f"/proc/self/task/{{os.getpid()}}/status") as file:
+        return [line for line in file if line.startswith(("State", "voluntary", "nonvoluntary"))]
+def interrupt(chunk):  # Python loses a signal that comes just before a lock is waited for
+    before = None
+    while before != (before := main_thread()) or "S (sleeping)" not in str(before): pass
+    os.kill(os.getpid(), signal.SIGINT)
 with sync.Client(agent="a", backend=fake.client()) as client:
     try:
         client.run("while True: pass", on_output=interrupt)
@@ -347,7 +354,14 @@ def comes_through(moment: int, client: sync.Client) -> bool:
 def test_a_callback_may_exit(fake: FakeCluster) -> None:
     """What ends a thread, and an event loop, is raised where the call was made, and harms no other call."""
     with sync.Client(agent="a", backend=fake.client()) as client:
-        other = begun(lambda: client._loop.call(asyncio.Event().wait))
+        waits = threading.Event()
+
+        async def wait() -> None:
+            waits.set()
+            await asyncio.Event().wait()
+
+        other = begun(lambda: client._loop.call(wait))
+        assert waits.wait(60)
         with pytest.raises(SystemExit, match="3"):
             begun(lambda: client.run("print(6 * 7)", on_output=lambda _: sys.exit(3))).result(60)
         [thread] = threads()

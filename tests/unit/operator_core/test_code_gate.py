@@ -431,10 +431,10 @@ async def test_a_child_that_can_not_be_started_is_no_answer(monkeypatch: pytest.
 
 async def test_who_does_not_wait_any_more_leaves_no_child_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     words = (Inquiry.command()[0], "-c", "import time; time.sleep(60)")
-    monkeypatch.setattr(Inquiry, "command", staticmethod(lambda: words))
     reader = CodeReader()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            await reader.read(inquiry(IMPORTS_OS))
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(Inquiry, "command", staticmethod(lambda: words))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await reader.read(inquiry(IMPORTS_OS))
     assert hits(await reader.read(inquiry(IMPORTS_OS))) == {"os": ("spec.blocks[0]",)}, "it is the next one's turn"

@@ -62,16 +62,18 @@ runner.serve = write_and_serve
 
 
 @pytest.fixture
-def answering() -> Any:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def answering(answers: bool) -> Any:
+    """A port at which a server listens or does not. Nobody else gets the port meanwhile."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if answers:
+            server.listen()
         yield server
 
 
 @pytest.mark.parametrize("answers", [False, True])
 def test_the_network_is_proven_before_any_code_can_come(sandbox: Any, answering: socket.socket, answers: bool) -> None:
     address, port = answering.getsockname()
-    if not answers:
-        answering.close()
     target = {"name": "test", "address": address, "port": port, "protocol": "TCP"}
     sandbox.environment["CODEEXEC_EGRESS_TARGETS"] = json.dumps([target])
     short = "import start\nstart.EGRESS_SECONDS = 0\n"  # what answers is not tried again
