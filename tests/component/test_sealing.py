@@ -55,7 +55,7 @@ def test_what_was_sealed_for_another_execution_is_refused(stage, admin, make_use
     assert admin.wait_for_phase(name, "Succeeded")["status"]["stdout"]["text"] == "mine\n", "control"
     stolen = agent.execution(name)["spec"]
     taken = {key: stolen[key] for key in ("blocks", "sealedPayload", "source", "requestedBy", "limits")}
-    agent.create(an_execution(copy, [], **taken) | {"spec": taken})
+    agent.create(an_execution(copy, [], requestedBy=agent.me) | {"spec": taken})
     record = admin.wait_for_phase(copy, "Denied")
     assert record["status"]["reason"] == "PayloadUnreadable"
     assert "spec.sealedPayload.data" in record["status"]["message"]
