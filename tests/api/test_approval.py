@@ -145,6 +145,14 @@ def test_a_new_decision_is_not_revoked(approver, waiting):
     assert "spec.revoked must be false in a new decision" in objection(approver, approval)
 
 
+def test_a_revocation_can_not_be_taken_back(approver, waiting):
+    name = approver.create(an_approval(waiting, approver.me))["metadata"]["name"]
+    revoked = {"spec": {"revoked": True, "revokedBy": approver.me}}
+    assert objection_to_change(approver, "xapp", name, revoked) == "", "control"
+    back = objection_to_change(approver, "xapp", name, {"spec": {"revoked": False, "revokedBy": None}})
+    assert "spec.revoked can't be taken back: decide anew instead" in back
+
+
 def test_nobody_puts_code_where_an_approver_looks_for_it(admin, agent, waiting):
     """Nor a payload that the garbage collector takes away, so that another can stand in its place."""
     name, uid = waiting["metadata"]["name"], waiting["metadata"]["uid"]

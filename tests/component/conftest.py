@@ -122,7 +122,13 @@ def _alone(
     return fast
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def kubeconfig(stage: Stage) -> str:
+    """The administrator's: `make_user` and `approver` of `cluster_fixtures` make users of this control plane."""
+    return stage.plane.kubeconfig
+
+
+@pytest.fixture(scope="session")
 def admin(stage: Stage) -> Admin:
     return stage.admin
 

@@ -12,6 +12,8 @@ No code is run. It is a list of these calls, with literals:
     write("path")      makes a file in the workspace, whose content is its path; mode 0o640
     show("path")       prints the content and the mode of a file
 
+Imports do nothing: they are there for whoever reads the code before it runs.
+
 A session that sleeps takes its files along, as the real runner's does: in one piece each, so they have to be small.
 
 What it says goes to whoever is attached, and into the log of its pod. A job goes on when its connection ends, as the
@@ -376,6 +378,8 @@ def calls_of(code: str) -> list[tuple[str, Any]]:
     calls = []
     for statement in ast.parse(code).body:
         match statement:
+            case ast.Import() | ast.ImportFrom():
+                pass
             case ast.Expr(ast.Call(ast.Name(name), [ast.Constant(value)], [])):
                 calls.append((name, value))
             case ast.Expr(ast.Call(ast.Name(name), [], [])):

@@ -55,6 +55,7 @@ async def test_its_frames_are_a_transcript_of_what_the_code_prints_until_its_job
 
 def test_a_script_is_understood() -> None:
     assert calls_of('print("words")\nfill(800)\nstuck()') == [("print", "words"), ("fill", 800), ("stuck", None)]
+    assert calls_of('import os\nfrom socket import *\nprint("words")') == [("print", "words")], "imports do nothing"
 
 
 def test_code_that_takes_seconds_to_parse_is_not_parsed() -> None:
