@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 SYSTEM = "codeexec-system"
 AGENT = f"system:serviceaccount:{SANDBOX}:codeexec-agent"
 OPERATOR = f"system:serviceaccount:{SYSTEM}:codeexec-operator"
+QUOTA = "no-more-pods"
 
 
 def image(which: str = "SANDBOX_IMAGE") -> str:
@@ -154,6 +155,11 @@ def a_secret(name: str, contents: Mapping[str, bytes], execution: str | None = N
     }
 
 
+def _requester(spec: Mapping[str, Any]) -> str:
+    """Whom a spec names, or the user of KUBECONFIG, which the component tier has not."""
+    return spec.get("requestedBy") or whoami(os.environ["KUBECONFIG"])
+
+
 def an_execution(name: str, blocks: Sequence[Mapping[str, Any]], **spec: Any) -> dict[str, Any]:
     """Requested by the administrator, unless another user is given."""
     return {
@@ -162,7 +168,7 @@ def an_execution(name: str, blocks: Sequence[Mapping[str, Any]], **spec: Any) ->
         "metadata": {"name": name, "namespace": SANDBOX},
         "spec": {
             "source": {"agent": "e2e"},
-            "requestedBy": whoami(os.environ["KUBECONFIG"]),
+            "requestedBy": _requester(spec),
             "payloadRef": {"name": name},
             "blocks": blocks,
             "timeoutSeconds": 20,
@@ -178,7 +184,7 @@ def a_sealed_execution(
     published = admin.get("configmap", "codeexec-sealing-key")["data"]
     payload = sealing.seal({"block-0": code.encode()}, published, SANDBOX, sealed_for or name)
     block = {"language": "python", **announce(code.encode())}
-    made = an_execution(name, [block], **{"limits": {"cpu": "100m", "memory": "64Mi"}, **spec})
+    made = an_execution(name, [block], **{"limits": {"cpu": "100m", "memory": "64Mi"}, "requestedBy": admin.me, **spec})
     del made["spec"]["payloadRef"]
     made["spec"]["sealedPayload"] = payload.dump()
     return made
@@ -190,7 +196,7 @@ def a_session(name: str, **spec: Any) -> dict[str, Any]:
         "apiVersion": "codeexec.dev/v1alpha1",
         "kind": "CodeSession",
         "metadata": {"name": name, "namespace": SANDBOX},
-        "spec": {"source": {"agent": "e2e"}, "requestedBy": whoami(os.environ["KUBECONFIG"]), **spec},
+        "spec": {"source": {"agent": "e2e"}, "requestedBy": _requester(spec), **spec},
     }
 
 
@@ -218,6 +224,14 @@ def upgrade_release(kubeconfig: str, *settings: str) -> None:
     helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
     admin = Admin(kubeconfig)
     wait_for_operator(admin, admin.get("deployment", "codeexec-operator", SYSTEM))
+
+
+def use_up_the_quota(admin: Admin) -> None:
+    """No room is left for another pod in the namespace, and the API server knows. Delete QUOTA to make room."""
+    meta = {"name": QUOTA, "namespace": SANDBOX}
+    admin.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {"pods": "0"}}})
+    counted = "the quota to be counted"
+    admin.wait_until(counted, "resourcequota", QUOTA, lambda found: found.get("status", {}).get("used"))
 
 
 def an_approval(execution: dict[str, Any], by: str, **changes: Any) -> dict[str, Any]:
