@@ -1,16 +1,28 @@
 """A caller goes away, or the client is closed, while something is under way: at once, and no code runs on unseen."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 import pytest
-from api_calls import Match
+from api_calls import Match, call_of
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
 from cluster_tools import SANDBOX, wait_for
-from component_stage import in_thread
+from component_stage import LIMITS, in_thread
 from faults import Answer, Delay, Hold, Lose
+from kubernetes.aio.client import ApiClient
 from polling import time_limit_passes_once
 
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
-from executor_client import ClusterRef, ClusterUnreachable, CodeExecutionClient, PreparedBlock, Timeout
+from executor_client import (
+    ClusterRef,
+    ClusterUnreachable,
+    CodeExecutionClient,
+    KubernetesCodeExecutor,
+    Limits,
+    PreparedBlock,
+    Timeout,
+)
 from executor_client.client import calls
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
@@ -57,6 +69,37 @@ async def test_who_goes_away_while_it_is_created_goes_at_once_and_the_code_is_st
         await through.close()
     assert cancelled(stage, agent) == [True], "the client waits for what it has to undo"
     assert (await in_thread(stage.ended, agent))["status"]["phase"] == "Cancelled"
+
+
+@pytest.mark.suspect
+async def test_who_goes_away_in_the_moment_of_the_answer_leaves_no_code_that_runs(
+    operator, stage, admin, agent, monkeypatch
+):
+    """The API server has made the record, its answer has come, and AutoGen has not heard of it yet."""
+    limits, made = Limits(**LIMITS), []
+    path = stage.agent_kubeconfig()
+    executor = KubernetesCodeExecutor(
+        namespace=SANDBOX, kubeconfig=path, session="per-call", limits=limits, agent=agent, timeout=600
+    )
+    await executor.start()
+    answered = ApiClient.call_api
+
+    async def answered_too_late(api, method, url, header_params=None, body=None, *rest, **how):
+        answer = await answered(api, method, url, header_params, body, *rest, **how)
+        if CREATE(call_of(method, urlsplit(url).path, {}, b"")):
+            made.append(body["metadata"]["name"])
+            calling.cancel()
+        return answer
+
+    monkeypatch.setattr(ApiClient, "call_api", answered_too_late)
+    block = CodeBlock(f'wait("{agent}")', "python")
+    calling = asyncio.create_task(executor.execute_code_blocks([block], CancellationToken()))
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    [name] = made
+    record = await in_thread(admin.wait_for_phase, name, "Cancelled")
+    assert record["spec"]["cancelled"] is True
+    await executor.stop()
 
 
 async def test_who_goes_away_before_anything_is_created_creates_nothing(operator, stage, through, asking, agent):

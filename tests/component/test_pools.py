@@ -76,13 +76,14 @@ async def test_a_pool_finds_out_that_a_waiting_pod_is_silent(operator, stage, ma
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_a_pool_keeps_its_pods_when_the_operator_went(operator, stage, client, asking, make_pool, how):
     pool = await make_pool(2)
-    before = pool.pods()
+    before, made = pool.pods(), len(stage.proxy.seen(CREATE_POD))
     await in_thread(getattr(operator, how))
     connections = len(stage.proxy.seen(ATTACH))
     await in_thread(operator.start)
     await in_thread(wait_for, "both to be asked again", lambda: len(stage.proxy.seen(ATTACH)) >= connections + 2)
     await in_thread(pool.ready, 2)
     assert pool.pods() == before
+    assert stage.proxy.seen(CREATE_POD)[made:] == [], "not one too many"
     assert (await client.execute(HELLO, asking())).output == "hello\n"
 
 
@@ -114,12 +115,23 @@ async def test_code_in_a_pod_of_a_pool_goes_on_when_the_operator_went_before_it_
     await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
 
 
-async def test_a_pod_of_a_pool_that_goes_is_replaced(operator, stage, admin, make_pool):
-    pool = await make_pool(1)
-    [gone] = pool.pods()
+async def test_a_pod_of_a_pool_that_goes_is_replaced_and_never_handed_out(
+    operator, stage, client, asking, agent, admin, make_pool
+):
+    pool = await make_pool(2)
+    before = {name: admin.pod(SANDBOX, name) for name in pool.pods()}
+    gone = min(before, key=lambda name: before[name]["metadata"]["creationTimestamp"])
     await in_thread(admin.delete, "pod", gone, gracePeriodSeconds=0)
-    await in_thread(wait_for, "another pod", lambda: pool.pods() - {gone})
-    await in_thread(pool.ready, 1)
+    await in_thread(wait_for, "another pod", lambda: gone not in (there := pool.pods()) and len(there) == 2)
+    await in_thread(pool.ready, 2)
+    results = await asyncio.gather(*(client.execute(HELLO, asking()) for _ in range(3)))
+    assert {one.output for one in results} == {"hello\n"}
+    records = stage.records(agent=agent)
+    used = {one["status"]["podName"] for one in records}
+    assert (gone in used, len(used)) == (False, 3)
+    assert used & (before.keys() - {gone}), "control: the other one was"
+    for record in records:
+        stage.ran_once(record)
 
 
 async def test_a_pool_that_the_policy_forbids_says_so(operator, admin, make_pool, policy):

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from api_calls import Match
-from cluster_tools import wait_for
-from component_stage import RUNNING, in_thread
+from cluster_tools import a_name, wait_for
+from component_stage import LIMITS, RUNNING, in_thread
 from faults import Answer, Cut, Delay, Stall
 
 from codeexec_api.names import EXECUTION_PLURAL, EXPIRES_ANNOTATION
@@ -149,14 +149,20 @@ async def test_the_audit_log_tells_of_the_last_line_before_it_though_finished_re
     await in_thread(operator.start)
 
 
-async def test_what_was_submitted_while_there_was_no_operator_runs_once_it_is_there(
-    operator, stage, client, asking, agent
+async def test_what_was_submitted_while_there_was_no_operator_runs_once_it_is_there_and_what_was_over_stays_so(
+    operator, stage, client, asking, agent, admin
 ):
+    await client.execute(HELLO, asking(agent=f"{agent}-over"))
+    over, in_a_secret = stage.record(f"{agent}-over"), a_name("in-a-secret")
     await in_thread(operator.stop)
     submitted = [await client.submit(HELLO, asking()) for _ in range(3)]
+    await in_thread(lambda: admin.submit(in_a_secret, 'print("hello")', limits=LIMITS, source={"agent": agent}))
     await in_thread(operator.start)
     assert [(await one.result()).output for one in submitted] == ["hello\n"] * 3
-    for record in stage.records(agent=agent):
+    done = await in_thread(admin.wait_for_phase, in_a_secret, "Succeeded")
+    assert done["status"]["stdout"]["text"] == "hello\n"
+    assert stage.record(f"{agent}-over")["status"] == over["status"]
+    for record in (over, *stage.records(agent=agent)):
         stage.ran_once(record)
 
 

@@ -1,23 +1,23 @@
-"""Pods that stand ready: how a pool fills, how executions get its pods, and what it never does."""
+"""Real pods that stand ready, and who gets them.
+
+What else pools do is in component/test_pools.py and component/test_full_pool.py.
+"""
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_fixtures import QUOTA, Pool, use_up_the_quota
-from cluster_tools import SANDBOX, Admin, a_name, wait_for
+from cluster_tools import SANDBOX
 
 from executor_client import Limits
 
 pytestmark = pytest.mark.e2e
 
 LIMITS = Limits(cpu="100m", memory="96Mi")
-RAW_LIMITS = {"cpu": "100m", "memory": "96Mi"}
 
 
 @pytest.fixture
@@ -90,92 +90,3 @@ async def test_an_execution_gets_a_pod_that_stands_ready_and_owns_it_after_a_sec
     own = admin.execution(other.execution)["status"]
     assert "poolName" not in own
     assert own["podName"].startswith(other.execution)
-
-
-@pytest.mark.suspect
-async def test_a_pod_that_is_lost_is_never_handed_out(make_pool, make, admin):
-    pool = make_pool(2)
-    await asyncio.to_thread(pool.ready, 2)
-    lost, _ = sorted(pool.pods().values(), key=lambda pod: pod["metadata"]["creationTimestamp"])
-    admin.delete("pod", lost["metadata"]["name"], gracePeriodSeconds=0)
-    replaced = lambda: lost["metadata"]["name"] not in (there := pool.pods()) and len(there) == 2  # noqa: E731
-    await asyncio.to_thread(wait_for, "another pod in its place, so that the loss is known", replaced)
-    results = await asyncio.gather(*(run(make(), "print(1)") for _ in range(3)))
-    used = {admin.execution(one.execution)["status"]["podName"] for one in results}
-    assert lost["metadata"]["name"] not in used
-    assert len(used) == 3
-
-
-def in_line(admin: Admin, name: str) -> dict[str, Any]:
-    """The condition of an execution, once it has a place in the queue."""
-
-    def is_in_line(record: dict[str, Any]) -> bool:
-        return (condition(record, "Queued") or {}).get("status") == "True"
-
-    return condition(admin.wait_until(f"{name} to be in line", "cex", name, is_in_line), "Queued")
-
-
-@pytest.fixture(scope="class")
-def make_full(admin: Admin) -> Iterator[Callable[[], Pool]]:
-    """Makes a pool that has handed out its only pod and can't make another: the namespace may have no more."""
-    kind = {"apiVersion": "codeexec.dev/v1alpha1", "kind": "SandboxPool"}
-    made: list[tuple[str, str]] = []
-
-    def make() -> Pool:
-        pool, first = Pool(admin, a_name("pool")), a_name("first")
-        meta = {"name": pool.name, "namespace": SANDBOX}
-        admin.apply({**kind, "metadata": meta, "spec": {"replicas": 1, "limits": RAW_LIMITS}})
-        made.extend((("sandboxpool", pool.name), ("codeexecution", first)))
-        pool.ready(1)
-        use_up_the_quota(admin)
-        admin.submit(first, "import time; time.sleep(600)", limits=RAW_LIMITS, timeoutSeconds=600)
-        admin.wait_for_phase(first, "Running")
-        return pool
-
-    yield make
-    for kind_of, name in [("resourcequota", QUOTA), *made]:
-        admin.delete(kind_of, name)
-
-
-@pytest.fixture(scope="class")
-def full(make_full) -> Pool:
-    return make_full()
-
-
-class TestAFullPool:
-    """One for all of these; the last makes room."""
-
-    def test_the_limit_of_who_waits_is_its_own(self, full, admin):
-        name = a_name("impatient")
-        admin.submit(name, "print(1)", limits=RAW_LIMITS, queueTimeoutSeconds=2)
-        status = admin.wait_for_phase(name, "Failed")["status"]
-        assert status["reason"] == "QueueTimeout"
-        assert "spec.queueTimeoutSeconds" in status["message"]
-        admin.wait_until_gone("secret", name)
-
-    def test_who_waits_can_be_cancelled(self, full, admin):
-        name = a_name("unwanted")
-        admin.submit(name, "print(1)", limits=RAW_LIMITS)
-        in_line(admin, name)
-        admin.patch("codeexecution", name, {"spec": {"cancelled": True}})
-        assert admin.wait_for_phase(name, "Cancelled")["status"]["reason"] == "CancelRequested"
-        forgotten = "the pool to forget it"
-        admin.wait_until(forgotten, "sandboxpool", full.name, lambda pool: not pool["status"].get("queued"))
-
-    def test_who_finds_no_pod_waits_in_line_and_sees_where(self, full, admin):
-        names = [a_name(f"waits{number}") for number in range(3)]
-        for number, name in enumerate(names, 1):
-            admin.submit(name, "print('at last')", limits=RAW_LIMITS)
-            place = in_line(admin, name)["message"]
-            assert place.startswith(f"position {number} of {number} in the queue of pool '{full.name}'")
-
-        def says_why(record: dict[str, Any]) -> bool:
-            return "quota" in condition(record, "Queued")["message"]
-
-        assert admin.wait_until("what is wrong to be said", "cex", names[0], says_why)["status"]["phase"] == "Starting"
-        counted = "the pool to count them"
-        admin.wait_until(counted, "sandboxpool", full.name, lambda pool: pool["status"].get("queued") == 3)
-        admin.delete("resourcequota", QUOTA)
-        done = [admin.wait_for_phase(name, "Succeeded", seconds=75) for name in names]
-        assert {one["status"]["stdout"]["text"] for one in done} == {"at last\n"}
-        assert condition(done[0], "Queued")["status"] == "False"

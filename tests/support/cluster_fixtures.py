@@ -23,16 +23,6 @@ from cluster_tools import (
 from diagnostics import noting_calls_of_clients
 from waits import SECONDS
 
-QUOTA = "no-more-pods"
-
-
-def use_up_the_quota(admin: Admin) -> None:
-    """No room is left for another pod in the namespace, and the API server knows."""
-    meta = {"name": QUOTA, "namespace": SANDBOX}
-    admin.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {"pods": "0"}}})
-    counted = "the quota to be counted"
-    admin.wait_until(counted, "resourcequota", QUOTA, lambda found: found.get("status", {}).get("used"))
-
 
 @contextmanager
 def claimed_folder(admin: Admin, name: str, namespace: str, path: str) -> Iterator[Object]:

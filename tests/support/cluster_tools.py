@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 SYSTEM = "codeexec-system"
 AGENT = f"system:serviceaccount:{SANDBOX}:codeexec-agent"
 OPERATOR = f"system:serviceaccount:{SYSTEM}:codeexec-operator"
+QUOTA = "no-more-pods"
 
 
 def image(which: str = "SANDBOX_IMAGE") -> str:
@@ -154,6 +155,11 @@ def a_secret(name: str, contents: Mapping[str, bytes], execution: str | None = N
     }
 
 
+def _requested(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Only this default needs the environment, which the component tier doesn't have."""
+    return spec if "requestedBy" in spec else {"requestedBy": whoami(os.environ["KUBECONFIG"]), **spec}
+
+
 def an_execution(name: str, blocks: Sequence[Mapping[str, Any]], **spec: Any) -> dict[str, Any]:
     """Requested by the administrator, unless another user is given."""
     return {
@@ -194,11 +200,6 @@ def a_session(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def _requested(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Only this default needs the environment, which the component tier doesn't have."""
-    return spec if "requestedBy" in spec else {"requestedBy": whoami(os.environ["KUBECONFIG"]), **spec}
-
-
 def a_name(prefix: str) -> str:
     """A name that no other test uses."""
     return f"{prefix}-{os.urandom(3).hex()}"
@@ -223,6 +224,14 @@ def upgrade_release(kubeconfig: str, *settings: str) -> None:
     helm(kubeconfig, "upgrade", "codeexec", chart, "--reuse-values", "--wait", "--timeout", "2m", *settings)
     admin = Admin(kubeconfig)
     wait_for_operator(admin, admin.get("deployment", "codeexec-operator", SYSTEM))
+
+
+def use_up_the_quota(admin: Admin) -> None:
+    """No room is left for another pod in the namespace, and the API server knows. Delete QUOTA to make room."""
+    meta = {"name": QUOTA, "namespace": SANDBOX}
+    admin.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": {"pods": "0"}}})
+    counted = "the quota to be counted"
+    admin.wait_until(counted, "resourcequota", QUOTA, lambda found: found.get("status", {}).get("used"))
 
 
 def an_approval(execution: dict[str, Any], by: str, **changes: Any) -> dict[str, Any]:

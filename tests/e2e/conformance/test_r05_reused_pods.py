@@ -5,7 +5,7 @@ import uuid
 
 import leftovers
 import pytest
-from cluster_fixtures import QUOTA, use_up_the_quota
+from cluster_tools import QUOTA, use_up_the_quota
 from conformance.attacks import SUCCEEDED, outcomes, script
 from conformance.test_r05_isolation import FIND, PLANTED, planter
 
