@@ -17,7 +17,7 @@ from component_stage import LIMITS, Stage, in_thread
 from executor_client import KubernetesCodeExecutor, Limits
 from executor_client.workspace import session_finalizer
 
-IDLE = 10
+IDLE = 20
 """Seconds. A session that has just been made is idle for a moment, longer on a busy machine."""
 
 
