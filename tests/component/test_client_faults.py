@@ -255,7 +255,7 @@ async def test_where_no_watch_gives_anything_the_result_is_found(operator, stage
         await rule.hit(3)
         met = [one.at for one in stage.client_proxy.seen(WATCH) if any(one.call is call for call in rule.calls[:3])]
         paused = [later - earlier for earlier, later in pairwise(met)]
-        assert all(took > pause - 0.01 for took, pause in zip(paused, (1, 2), strict=True)), paused
+        assert all(took > least - 0.01 for took, least in zip(paused, (0.5, 1), strict=True)), paused  # half by chance
         stage.script.open(agent)
         assert (await running).output == "begun\ndone\n"
         assert rule.met <= 8

@@ -54,7 +54,7 @@ async def test_who_goes_away_while_it_is_created_goes_at_once_and_the_code_is_st
 
     async def call() -> None:
         if limited == "by the request":
-            await through.execute(waiting_at(agent), asking(start_seconds=20))
+            await through.execute(waiting_at(agent), asking(start_seconds=14))
             return
         async with time_limit_passes_once(lambda: rule.met):
             await through.execute(waiting_at(agent), asking())
