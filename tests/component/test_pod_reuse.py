@@ -52,7 +52,7 @@ def uses(stage, agent: str) -> list[int]:
 
 
 async def test_a_pod_runs_three_executions_of_one_agent_and_goes(keeps, stage, client, asking, agent, make_pool, reuse):
-    pool = await make_pool(1)
+    await make_pool(1)
     with stage.proxy.fault(CREATE_POD, NONE_IN_PLACE):
         for _ in range(3):
             assert (await client.execute(HELLO, asking())).output == "hello\n"
@@ -69,7 +69,6 @@ async def test_a_pod_runs_three_executions_of_one_agent_and_goes(keeps, stage, c
         "milliseconds": 2,
     }
     await in_thread(stage.admin.wait_until_gone, "pod", found[0]["podName"])
-    await in_thread(pool.ready, 1)
     assert stage.script.pods_used_twice == 0
 
 

@@ -68,7 +68,9 @@ def _conditions(seen: ObservedPool, ready: int, template: Template | Ending, now
     elif ready >= replicas:
         holds, reason, message = True, Reason.POOL_READY, "all pods are ready"
     else:
-        holds, reason, message = False, Reason.POOL_FILLING, trouble_of(seen) or "pods are starting"
+        full = ready + len(seen.kept) >= replicas
+        said = "each pod is ready, or kept for the agent that used it" if full else "pods are starting"
+        holds, reason, message = False, Reason.POOL_FILLING, trouble_of(seen) or said
     conditions, meta = seen.pool.status.conditions, seen.pool.metadata
     return with_condition(conditions, ConditionType.READY, reason.value, message, now, meta, holds=holds)
 

@@ -190,6 +190,10 @@ def test_a_pod_that_is_fit_stays_and_counts() -> None:
     assert plan.wake_at == NOW + seconds(10)
     alone = decide_pool(a_pool(), NOW + seconds(1), TIMING)
     assert any(isinstance(one, CreateMember) for one in alone.actions), "control: without it the pool makes one"
+    assert plan.status
+    assert alone.status
+    messages = [one.status.conditions[0].message for one in (plan, alone)]
+    assert messages == ["each pod is ready, or kept for the agent that used it", "pods are starting"]
 
 
 def test_who_waits_gets_one_more_beside_it() -> None:
