@@ -1,5 +1,7 @@
 """Settings that all tiers of tests share; the factories are in `support/factories.py`."""
 
+import pytest
+from coverage import Coverage
 from hypothesis import HealthCheck, Phase, settings
 
 # They cost the tiers that don't use them nothing.
@@ -22,3 +24,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.differing_executors],
 )
 settings.load_profile("codeexec")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Keep what was measured: xdist kills a worker that hasn't ended 10 s after its last test, whatever it still does."""
+    if measured := Coverage.current():
+        measured.save()
