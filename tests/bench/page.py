@@ -67,8 +67,8 @@ def _resets(by_kind: Mapping[str, Table]) -> list[str]:
     if "resets" not in by_kind:
         return []
     return [
-        "What the runner takes to clean a pod that is used again, and to show that the pod is clean "
-        "(`status.podReset.milliseconds` of each record):",
+        "Between two executions, the runner cleans a pod that is used again, and shows that the pod is clean. Each "
+        "record has the time in `status.podReset.milliseconds`:",
         _markdown(by_kind["resets"]),
     ]
 
