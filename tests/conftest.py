@@ -28,6 +28,6 @@ settings.load_profile("codeexec")
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Keep what was measured: xdist kills a worker that hasn't ended 10 s after its last test, whatever it still does."""
+    """Keep what was measured: xdist kills a worker that has not ended 10 s after its last test."""
     if measured := Coverage.current():
         measured.save()

@@ -14,6 +14,7 @@ from fault_proxy import Seen
 from operator_process import OperatorProcess
 
 from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
+from executor_client.client import waiting
 
 _hurrying: list[OperatorProcess] = []
 """The operators whose clock runs fast, or that keep pods for longer, in a module that has some."""
@@ -164,6 +165,12 @@ async def make_client(stage: Stage) -> AsyncIterator[Callable[..., CodeExecution
 @pytest.fixture
 async def client(make_client: Callable[..., CodeExecutionClient]) -> CodeExecutionClient:
     return make_client()
+
+
+@pytest.fixture
+def one_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the operator is, the client opens no watch of its own beside the one that all its calls share."""
+    monkeypatch.setattr(waiting, "WORD_SECONDS", 600)
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ class Plugin:
 
 @pytest.mark.parametrize("renewed", [True, False], ids=["renewed", "refused for good"])
 async def test_a_token_that_runs_out_while_code_runs_and_when_it_is_cancelled(
-    operator, stage, asking, agent, admin, tmp_path, renewed
+    operator, stage, asking, agent, admin, tmp_path, one_watch, renewed
 ):
     plugin = Plugin(tmp_path, stage, lambda: admin.token("codeexec-agent"))
     blocks, cancelled = (PreparedBlock("python", f'print("begun")\nwait("{agent}")'.encode()),), asyncio.Event()

@@ -49,7 +49,7 @@ CLOCKS = (
 @pytest.fixture
 async def started(nobody_leads, stage, clocks):
     """An operator, and nodes, with these clocks."""
-    operator = stage.operator(clock=f"{clocks.operator:+d}s", lease_seconds=LASTING)
+    operator = stage.operator(clock=f"{clocks.operator:+d}s", lease_seconds=LASTING, timing={"grace": 30})
     with stage.nodes.clocks_ahead(clocks.nodes):
         await in_thread(operator.start)
         yield operator

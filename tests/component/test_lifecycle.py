@@ -4,13 +4,15 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from cluster_tools import QUOTA, SANDBOX, Admin, a_name, a_secret, a_session, use_up_the_quota
+from api_calls import Match
+from cluster_tools import QUOTA, SANDBOX, Admin, a_name, a_secret, a_session, use_up_the_quota, wait_for
 from component_stage import LIMITS, in_thread
 
 from codeexec_api.names import EXECUTION_LABEL
 from executor_client import CodeExecutionClient, ExecutionNotStarted, PreparedBlock, Request
 
 HELLO = (PreparedBlock("python", b'print("hello")'),)
+SECRETS = Match("watch", "secrets", namespace=SANDBOX)
 SMALL = {"limits": LIMITS, "timeoutSeconds": 600}
 
 
@@ -57,6 +59,15 @@ def test_what_is_cancelled_before_it_starts_gets_no_pod(operator, stage, admin):
     assert "podName" not in ended["status"]
     stage.never_ran(ended)
     admin.wait_until_gone("secret", name)
+
+
+def test_the_payload_of_what_is_cancelled_goes_whoever_is_heard_of_first(operator, stage, admin):
+    name = a_name("early")
+    wait_for("the operator to hear of no payload", lambda: stage.proxy.silence_open(SECRETS))
+    admin.submit(name, 'print("never")', cancelled=True)
+    admin.wait_for_phase(name, "Cancelled")
+    admin.wait_until_gone("secret", name)
+    stage.proxy.cut_open(SECRETS)
 
 
 def test_what_is_cancelled_while_it_starts_leaves_no_pod(operator, stage, admin):

@@ -181,16 +181,19 @@ async def test_a_pool_that_goes_leaves_nobody_waiting(operator, stage, admin, ag
     pool, _, waiting, make_room = in_line
     stage.script.open(f"{agent}-2")
     await in_thread(admin.delete, "sandboxpool", pool.name)
+    own = lambda one: one["status"].get("podName", "").startswith(waiting.name)  # noqa: E731
+    await in_thread(admin.wait_until, "a pod of its own to be asked for", "cex", waiting.name, own)
     make_room()
     assert (await waiting.result()).output == "hello\n"
-    assert admin.get("cex", waiting.name)["status"]["podName"].startswith(waiting.name)
 
 
 @pytest.mark.suspect
 async def test_who_waits_while_the_pool_changes_gets_the_pod_that_was_asked_for(operator, stage, admin, agent, in_line):
     """The next pod of the pool has other limits: it is for others."""
     pool, taken, waiting, make_room = in_line
-    await in_thread(admin.patch, "sandboxpool", pool.name, {"spec": {"limits": {"cpu": "150m"}}})
+    changed = await in_thread(admin.patch, "sandboxpool", pool.name, {"spec": {"limits": {"cpu": "150m"}}})
+    known = lambda one: one["status"].get("observedGeneration") == changed["metadata"]["generation"]  # noqa: E731
+    await in_thread(admin.wait_until, "the operator to know of it", "sandboxpool", pool.name, known)
     make_room()
     result = asyncio.create_task(waiting.result())
     await stage.script.reached(f"{agent}-2", result)

@@ -21,7 +21,8 @@ HELLO = (PreparedBlock("python", b'print("hello")'),)
 NEVER = CancellationToken()
 CREATE_POD = Match("create", "pods")
 ADOPT = Match("patch", "pods", subresource="")
-RECORD = Match("patch", SESSION_PLURAL, subresource="status")
+RECORD = Match("patch", SESSION_PLURAL, subresource="status", where=lambda call: call.phase == "Ready")
+"""Of a session that has got a pod, which its record names."""
 
 
 def python(code: str) -> tuple[PreparedBlock, ...]:

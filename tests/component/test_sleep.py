@@ -111,7 +111,8 @@ async def test_it_wakes_in_a_ready_pod_of_a_pool(stage, keeper, client, asking, 
     await session.execute(python(WRITE))
     await in_thread(wait_for, "it to sleep", lambda: status(session)["phase"] == "Asleep")
     await in_thread(admin.wait_until_gone, "pod", stage.record(agent)["status"]["podName"])
-    await in_thread(pool.ready, 1)
+    another = f'codeexec_pool_ready_pods{{sandbox_namespace="{SANDBOX}"}} 1.0'  # the pool's status comes later
+    await in_thread(wait_for, "another pod to be ready", lambda: another in keeper.metrics().splitlines())
     [ready] = pool.pods()
     with admin.following("codesession", session.name) as record:  # soon after the result it sleeps again
         assert (await session.execute(python(SHOW))).stdout == SHOWN

@@ -65,8 +65,10 @@ async def test_a_namespace_whose_rights_are_gone_is_reported_and_no_other_notice
     running = asyncio.create_task(client.execute(waiting_block(agent), asking()))
     await stage.script.reached(agent, running)
     binding = stage._objects["RoleBinding", team, OPERATOR]
+    watch = Match("watch", EXECUTION_PLURAL, namespace=team)
+    await in_thread(wait_for, "the team to be watched", lambda: stage.proxy.open_streams(watch))
     await in_thread(admin.delete, "rolebinding", OPERATOR, team)
-    assert stage.proxy.cut_open(Match("watch", EXECUTION_PLURAL, namespace=team)) >= 1  # else it lasts some minutes
+    stage.proxy.cut_open(watch)  # else it lasts some minutes
     await served(same_process, team, 0)
     assert await in_thread(same_process.answers, "readyz")
     assert (await client.execute(HELLO, asking())).output == "hello\n"

@@ -52,12 +52,18 @@ async def cancelled(call: asyncio.Task) -> None:
         await call
 
 
+def not_ready(node: dict) -> list[str]:
+    """Taints of a node that was registered a moment ago."""
+    return [one["key"] for one in node["spec"]["taints"] if one["key"].startswith("node.kubernetes.io/")]
+
+
 @pytest.fixture
 async def one_place(stage, admin) -> AsyncIterator[None]:
     """There is room for one pod: on a node of its own, since pods of other tests may still be on the others."""
     others = [one["metadata"]["name"] for one in await in_thread(admin.list, "node")]
     await in_thread(admin.kubectl, "cordon", *others)
-    with stage.nodes.one_more(a_name("one-place"), **ROOM):
+    with stage.nodes.one_more(node := a_name("one-place"), **ROOM):
+        await in_thread(wait_for, "the node to take pods", lambda: not_ready(admin.get("node", node)) == [])
         yield
     await in_thread(admin.kubectl, "uncordon", *others)
 
@@ -200,7 +206,9 @@ async def test_a_ready_pod_of_a_full_node_gives_way_to_work_and_the_pool_refills
 async def test_a_pool_has_one_pod_at_most_that_waits_for_room(operator, one_place, make_pool):
     pool = await make_pool(4, ready=False)
     await in_thread(pool.ready, 1)
-    await in_thread(wait_for, "one other pod to wait for room", lambda: len(pool.pods()) == 2)
+    await in_thread(
+        wait_for, "one other pod to wait for room", lambda: pool.status()["replicas"] == len(pool.pods()) == 2
+    )
     before = pool.status()["observedGeneration"]
     await in_thread(pool.scale, 5)
     await in_thread(wait_for, "another look at it", lambda: pool.status()["observedGeneration"] > before)

@@ -41,7 +41,7 @@ async def test_a_stateful_session_gets_a_pod_in_which_a_kernel_stands_by(make_po
     await asyncio.to_thread(pool.ready, 1)
     [ready] = pool.pods()
     said = [json.loads(line) for line in admin.logs(SANDBOX, ready).splitlines()]
-    assert [one["kernel"] for one in said if "ready" in one] == [True], "before anybody has asked for one"
+    assert {one["kernel"] for one in said if "ready" in one} == {True}, "before anybody has asked for one"
     async with make(session="per-executor", stateful=True, limits=limits) as executor:
         assert (await run(executor, "x = 6")).exit_code == 0
         result = await run(executor, "print(7 * x)")

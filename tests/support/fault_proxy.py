@@ -17,7 +17,6 @@ import ssl
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -37,7 +36,6 @@ T = TypeVar("T")
 _Response = TypeVar("_Response", bound=web.StreamResponse)
 
 _LARGEST_BODY: Final = 4 * 1024 * 1024
-_REMEMBERED: Final = 20_000
 _HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "upgrade", "host", "content-length", "te", "trailer"}
 )
@@ -93,7 +91,7 @@ class FaultProxy:
         self._upstream = upstream_of(self._config)
         self._rules: list[Rule] = []
         self._streams: set[_Stream] = set()
-        self._seen: deque[Seen] = deque(maxlen=_REMEMBERED)
+        self._seen: list[Seen] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)
 
@@ -146,7 +144,7 @@ class FaultProxy:
         return self._do(self._each(match, lambda _: None))
 
     def seen(self, match: Match = Match()) -> list[Seen]:  # noqa: B008 - it is immutable
-        """The calls that came by lately, in their order."""
+        """The calls that came by, in their order. None is forgotten: tests count from how many there were."""
         return [one for one in list(self._seen) if match(one.call)]
 
     async def _each(self, match: Match, do: Callable[[_Stream], None]) -> int:

@@ -32,9 +32,10 @@ LEASE_SECONDS: Final = 240
 take as long as `control_plane` waits for it. A leader acts for two thirds of this without a renewal. Tests of the time
 that a takeover takes have operators with a shorter one.
 """
-_PATIENCE: Final = {"payload_grace": 60, "ping_answer": 15}
-"""More than in production: on a busy machine a client may take seconds from the record to the payload, and a runner as
-many to answer. An answer can't be waited for much longer: a connection that is silent for so long counts as dead.
+_PATIENCE: Final = {"payload_grace": 60, "ping_answer": 15, "give_way": 60}
+"""More than in production: on a busy machine a client may take seconds from the record to the payload, a runner as many
+to answer, and a scheduler to give a pod the room that a pool has made for it. An answer can't be waited for much
+longer: a connection that is silent for so long counts as dead.
 """
 _START_SECONDS = SECONDS
 _STOP_SECONDS = 30

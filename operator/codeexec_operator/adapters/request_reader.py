@@ -65,8 +65,9 @@ class RequestReader:
     async def _read_payload(self, ref: PayloadRef) -> Sequence[Mapping[str, Any] | None]:
         """The Secrets of the payload.
 
-        Whoever creates an execution may be creating its Secret at this moment. That one is not asked for: its arrival
-        will be heard of.
+        Whoever creates an execution may be creating its Secret at this moment. That Secret is not asked for: its
+        arrival will be heard of. An execution that is cancelled is over too soon for that, so its Secret is asked for,
+        and deleted with it.
         """
         context, namespace, seen = self._worker.context, self._worker.meta.namespace, self._seen()
         if ref.parts == 1:
@@ -74,6 +75,7 @@ class RequestReader:
             if secret := context.payloads.take(namespace, ref.name):
                 return (secret,)
             execution, first = seen.execution, seen.payload_read_at is None
-            if not known and first and execution.status.phase is Phase.PENDING and is_new(execution, now()):
+            coming = first and execution.status.phase is Phase.PENDING and is_new(execution, now())
+            if coming and not (known or execution.spec.cancelled):
                 return (None,)
         return await context.cluster.get_payload(namespace, ref.name, ref.parts)
