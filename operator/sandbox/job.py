@@ -23,10 +23,14 @@ from programs import ENVIRONMENT, missing
 from source import Source
 
 COLLECT_SECONDS = 0.005
-INTERRUPT_SECONDS = 2
-"""How long a cell has to end after its interrupt."""
+INTERRUPT_SECONDS = 1
+"""How much of the processor a cell has to end after its interrupt: on a busy node a kernel in order needs long."""
 CANCEL_SECONDS = 0.5
-"""The same if it was cancelled, in time of the processor: on a busy node a kernel in order needs long."""
+"""The same if it was cancelled."""
+IDLE_SECONDS = 2
+"""How long it may use none of it; and how long it has in all if it was cancelled."""
+MOST_SECONDS = 5
+"""How long it has in all. These two are counted in looks, so it loses nothing while the node stands still."""
 LOOK_SECONDS = 0.1
 
 
@@ -214,15 +218,16 @@ class Job:
         return ended()
 
     def _wait_for_kernel(self, ended):
-        """Give an interrupted kernel a moment to end its cell: little of the processor if somebody has cancelled it."""
-        kernel = self.pod.kernel
-        until, begun = time.monotonic() + INTERRUPT_SECONDS, kernel.cpu_seconds
-        cancelled = self.pod.commands.cancelled
-        while not ended() and time.monotonic() < until:
-            if cancelled and kernel.cpu_seconds - begun >= CANCEL_SECONDS:
-                break
-            look = min(until, time.monotonic() + LOOK_SECONDS) if cancelled else until
-            self.pod.loop.serve(ended, look, COLLECT_SECONDS)
+        """Give an interrupted kernel a moment to end its cell: less if somebody has cancelled it."""
+        kernel, cancelled = self.pod.kernel, self.pod.commands.cancelled
+        share, most = (CANCEL_SECONDS, IDLE_SECONDS) if cancelled else (INTERRUPT_SECONDS, MOST_SECONDS)
+        begun = used = kernel.cpu_seconds
+        waited = idle = 0
+        while not ended() and used - begun < share and idle < IDLE_SECONDS and waited < most:
+            self.pod.loop.serve(ended, time.monotonic() + LOOK_SECONDS, COLLECT_SECONDS)
+            before, used = used, kernel.cpu_seconds
+            waited += LOOK_SECONDS
+            idle = idle + LOOK_SECONDS if used == before else 0
 
     def _end_processes(self):
         """End all that code has started; a kernel in order is stopped, and ends with the rest if it is not."""

@@ -8,6 +8,8 @@ import time
 from channel import CHUNK
 
 STOP_SECONDS = 2
+STOP_LOOKS = 20
+"""Made at least, however late it is: a node that stands still for a while costs nobody a kernel."""
 MOST_AT_ONCE = 1000
 _STATE, _TERMINAL, _CPU, _THREADS = 0, 4, slice(11, 13), 17  # in /proc/PID/stat, behind the name
 
@@ -84,9 +86,10 @@ class Children:
         others none lives, two looks at them are the same, and meanwhile the kept stand still.
         """
         _check_pid()
-        deadline = time.monotonic() + STOP_SECONDS
+        deadline, looks = time.monotonic() + STOP_SECONDS, 0
         before = None
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline or looks < STOP_LOOKS:
+            looks += 1
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGSTOP)
             self.reap()

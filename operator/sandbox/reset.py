@@ -19,6 +19,8 @@ SECONDS = 2
 """How long a pod may take to be emptied; one with more in it is not worth it."""
 SETTLE_SECONDS = 0.1
 """How long the kernel may take to take back what nobody holds any more, such as what lies in sockets."""
+SETTLE_LOOKS = 10
+"""Made at least, however late it is: the pod may have stood still."""
 _IPC_RMID = 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -66,8 +68,11 @@ class Reset:
         _remove_ipc(self._before)
         _empty_termination_log(self._before)
         gc.collect(0)
-        settled = time.monotonic() + SETTLE_SECONDS
-        while (found := first_day.differences(self._before, first_day.look())) and time.monotonic() < settled:
+        settled, looks = time.monotonic() + SETTLE_SECONDS, 0
+        while found := first_day.differences(self._before, first_day.look()):
+            looks += 1
+            if time.monotonic() >= settled and looks >= SETTLE_LOOKS:
+                break
             time.sleep(0.002)
         return found | problems
 

@@ -93,7 +93,16 @@ sys.exit(7)
 
 def test_output_comes_while_the_code_runs_and_ctrl_c_stops_it(start, admin):
     agent = a_name("ctrl-c")
-    running = start("run", *SMALL, "--agent", agent, "-c", "print('first', flush=True)\nimport time\ntime.sleep(50)")
+    running = start(
+        "run",
+        *SMALL,
+        "--timeout",
+        "300",
+        "--agent",
+        agent,
+        "-c",
+        "print('first', flush=True)\nimport time\ntime.sleep(280)",
+    )
     assert running.stdout.readline() == "first\n"
     name = admin.running_execution(agent)
     running.send_signal(signal.SIGINT)
@@ -111,14 +120,14 @@ def test_what_waits_for_a_human_says_so_and_runs_when_one_has_approved_it(start,
     name = said.split("`kubectl codeexec approve ")[1].split()[0]
     done = CommandLine(kubeconfig)("approve", name)
     assert done.returncode == 0, done.stderr
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate()
     assert (output, without_waits(errors), process.returncode) == ("approved\n", "", 0)
 
 
 def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
     agent = a_name("logs")
-    code = "import time\nprint('so far', flush=True)\ntime.sleep(50)"
-    running = start("run", *SMALL, "--agent", agent, "-c", code)
+    code = "import time\nprint('so far', flush=True)\ntime.sleep(280)"
+    running = start("run", *SMALL, "--timeout", "300", "--agent", agent, "-c", code)
     name = admin.running_execution(agent)
     following = start("logs", "-f", name)
     assert following.stdout.readline() == "so far\n"

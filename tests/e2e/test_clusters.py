@@ -21,6 +21,7 @@ def elsewhere(admin):
         "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": name}],
     }
     admin.apply(account, binding)
+    admin.wait_until("its service account", "serviceaccount", "default", bool, namespace=name)
     yield name
     admin.kubectl("-n", SANDBOX, "delete", "rolebinding", name)
     admin.kubectl("delete", "namespace", name, "--wait=false")

@@ -63,14 +63,12 @@ async def test_files_of_a_workspace(client: codeexec.Client) -> None:
 
 async def test_code_is_stopped_with_its_caller_and_at_its_limit(client: codeexec.Client) -> None:
     async with client.session() as session:
-        call = asyncio.create_task(session.run("print('begun', flush=True)\nwhile True: pass", timeout=60))
-        async with asyncio.timeout(60):
-            found: list[codeexec.CodeExecution] = []
-            while not found:
-                running = client.executions.list(phase=codeexec.Phase.RUNNING)
-                found = [
-                    one async for one in running if one.spec.session_ref and one.spec.session_ref.name == session.name
-                ]
+        await session.run("pass")  # its pod and its kernel have started
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+        code = "print('begun', flush=True)\nwhile True: pass"
+        seen = lambda _: loop.call_soon_threadsafe(begun.set)  # noqa: E731
+        call = asyncio.create_task(session.run(code, timeout=60, on_output=seen))
+        await begun.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

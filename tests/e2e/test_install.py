@@ -55,6 +55,7 @@ def test_operator_passes_the_restricted_standard(admin):
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": strict, "labels": labels}})
     try:
+        admin.wait_until("its service account", "serviceaccount", "default", bool, namespace=strict)
         weak = {"metadata": {"name": "weak"}, "spec": {"containers": [{"name": "main", "image": image()}]}}
         for candidate, accepted in ((weak, False), (pod, True)):
             spec = {key: value for key, value in candidate["spec"].items() if key != "serviceAccountName"}

@@ -50,12 +50,12 @@ async def test_what_is_hard_to_transport_arrives_whole(shared, admin):
     executor = shared
     lines = (
         "import sys\n"
-        "for number in range(200_000):\n"
-        "    print(f'out {number:>22}'); print(f'err {number:>22}', file=sys.stderr)\n"
+        "for number in range(50_000):\n"
+        "    print(f'out {number:>100}'); print(f'err {number:>100}', file=sys.stderr)\n"
     )
     both = await run(executor, lines)
     for stream, name in ((both.stdout, "out"), (both.stderr, "err")):
-        assert stream == "".join(f"{name} {number:>22}\n" for number in range(200_000))
+        assert stream == "".join(f"{name} {number:>100}\n" for number in range(50_000))
         assert len(stream) > 5_000_000
     assert len(both.output) == len(both.stdout) + len(both.stderr)
     record = admin.execution(both.execution)["status"]

@@ -267,6 +267,7 @@ def writes(files: Mapping[str, bytes]) -> Script:
 
 
 LATE = 10
+LONG = 30
 """Seconds after which code or a session ends: enough for code to say something before, on a node with much to do."""
 
 # --- what code says and how it ends ---------------------------------------------------------------------------------
@@ -779,10 +780,10 @@ async def a_session_that_is_left_alone_ends(stage: Stage) -> Any:
 
 @case({ENDLESS: FakeOutcome(stdout="first\n", never_ends=True)})
 async def a_session_that_is_too_old_ends(stage: Stage) -> Any:
-    session = await stage.client.open_session(REQUEST, max_lifetime_seconds=LATE, wait=True)
+    session = await stage.client.open_session(REQUEST, max_lifetime_seconds=LONG, wait=True)
     running = await submit(stage, session, ENDLESS)
     await printed(stage, running)
-    await stage.wait_for_end(session.name, LATE)
+    await stage.wait_for_end(session.name, LONG)
     result = await running.result()
     assert result.phase is Phase.TIMED_OUT
     return await both(stage, result), visible_session(await session.record())

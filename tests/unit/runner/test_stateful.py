@@ -143,7 +143,7 @@ Picture()
 
 
 # For what heeds an interrupt: it may take as long as it takes.
-HEEDS_AN_INTERRUPT = "job.INTERRUPT_SECONDS = 60"
+HEEDS_AN_INTERRUPT = "job.INTERRUPT_SECONDS = job.IDLE_SECONDS = job.MOST_SECONDS = 60"
 HEEDS_A_CANCELLATION = f"{HEEDS_AN_INTERRUPT}; job.CANCEL_SECONDS = 60"
 patient = pytest.mark.parametrize("before", [HEEDS_AN_INTERRUPT])
 
@@ -169,6 +169,26 @@ def test_an_interrupt_ends_what_the_cell_waits_for(stateful: Any) -> None:
     assert stateful("z").text() == "5\n"
 
 
+LATE = """
+import signal, time
+def late(*_):
+    time.sleep(0.8)
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, late)
+print("begun")
+while True: time.sleep(0.01)  # Python does not run a handler while it waits for a signal that came just before
+"""
+"""It heeds the interrupt when it has long been over, without the processor meanwhile: as on a busy node."""
+
+
+@pytest.mark.parametrize("before", ["job.INTERRUPT_SECONDS = 2; job.IDLE_SECONDS = job.MOST_SECONDS = 60"])
+def test_a_cell_has_its_time_of_the_processor_however_long_that_takes(stateful: Any) -> None:
+    stateful("z = 5")
+    late = LATE.replace("0.8", "2.5").replace('print("begun")', "f = open('later', 'w'); print()")
+    assert stateful(late, timeoutSeconds=60).endings == [(124, "DeadlineExceeded")]
+    assert stateful("z").text() == "5\n"
+
+
 STUBBORN = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('so far')\nwhile True: pass"
 
 
@@ -181,18 +201,6 @@ def test_a_cell_that_does_not_heed_the_interrupt_ends_with_the_kernel(stateful: 
     assert report.text("stderr") == "the Python kernel did not stop in time and was killed; its variables are gone\n"
     report = stateful("'z' in globals()")
     assert (report.text(), report.text("stderr")) == ("False\n", "")
-
-
-LATE = """
-import signal, time
-def late(*_):
-    time.sleep(0.8)
-    raise KeyboardInterrupt
-signal.signal(signal.SIGINT, late)
-print("begun")
-while True: time.sleep(0.01)  # Python does not run a handler while it waits for a signal that came just before
-"""
-"""It heeds the interrupt when it has long been over, without the processor meanwhile: as on a busy node."""
 
 
 @pytest.mark.parametrize(

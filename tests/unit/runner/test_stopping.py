@@ -226,6 +226,10 @@ def test_whom_the_end_of_another_lets_go_on_is_stopped_again(kept: str, stage: A
     assert stage(f"kept = start({kept!r})\nwhile_listed(end_others)") == STILL
 
 
+def test_a_node_that_stood_still_costs_nobody_a_kernel(stage: Any) -> None:
+    assert stage(f"processes.STOP_SECONDS, processes.STOP_LOOKS = 0, 10_000\nkept = start({IDLE!r})") == STILL
+
+
 @pytest.mark.parametrize("kept", [OF_ITS_CHILD, OF_THE_LAST_OF_ITS_GROUP], ids=["child", "group"])
 def test_the_control_the_end_of_another_lets_it_go_on(kept: str, stage: Any) -> None:
     assert stage(f"kept = start({kept!r})\nstop()\nend_others()", "goes_on()")
