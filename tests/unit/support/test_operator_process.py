@@ -24,8 +24,8 @@ def test_an_operator_whose_timers_run_fast_has_as_much_time_to_renew_its_lease(
         tmp_path, environment={}, kubeconfig="", api_server="https://a:1", clock=clock, free_lease=lambda: None
     )
     assert made.environment["CODEEXEC_LEASE_SECONDS"] == str(LEASE_SECONDS * times)
-    patience = {"start_timeout": 60 * times, "payload_grace": 60 * times, "ping_answer": 15 * times}
-    assert json.loads(made.environment[TIMING]) == patience
+    patience = {"start_timeout": 60, "payload_grace": 60, "ping_answer": 15, "give_way": 60}
+    assert json.loads(made.environment[TIMING]) == {name: seconds * times for name, seconds in patience.items()}
 
 
 def test_a_test_about_the_time_that_a_start_may_take_sets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,8 @@ def test_a_test_about_the_time_that_a_start_may_take_sets_it(tmp_path: Path, mon
         free_lease=lambda: None,
         timing={"start_timeout": 150},
     )
-    assert json.loads(made.environment[TIMING]) == {"start_timeout": 150, "payload_grace": 600, "ping_answer": 150}
+    patience = {"payload_grace": 600, "ping_answer": 150, "give_way": 600}
+    assert json.loads(made.environment[TIMING]) == {"start_timeout": 150, **patience}
 
 
 def test_an_operator_has_the_patience_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
