@@ -218,7 +218,8 @@ def _malformed(body: Mapping[str, Any]) -> str:
         return f"audit.time is {body['time'][:_SHOWN]!r}, which is no time in UTC with microseconds"
     record = body.get("record", {})
     texts = [record.get(name) for name in ("kind", "name", "uid", "phase")] if isinstance(record, dict) else [None]
-    if (record or body["event"] == AuditEvent.STATUS_WRITE) and not all(isinstance(one, str) for one in texts):
+    needed = body["event"] in (AuditEvent.STATUS_WRITE, AuditEvent.RECORD_DELETED)
+    if (record or needed) and not all(isinstance(one, str) for one in texts):
         return "audit.record lacks the kind, name, uid or phase of a record"
     return ""
 

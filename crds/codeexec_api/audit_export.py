@@ -82,7 +82,7 @@ class Header:
             )
             if found["format"] == FORMAT and SHA256_HEX.fullmatch(header.previous):
                 return header
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             pass
         raise ValueError(f"it does not begin as an export that this codeexec knows: {first[:80]!r}")
 
@@ -143,9 +143,11 @@ def read_export(files: Mapping[str, bytes], found: Found) -> Exported:
             header = Header.parse(content)
             for record in records_in(content):
                 uid, version = identity_of(record)
+                if not all(isinstance(one, str) for one in (record["kind"], record["metadata"]["name"], uid, version)):
+                    raise ValueError("the kind, name, UID or version of a record is not a string")
                 if uid not in records or int(version) >= int(records[uid]["metadata"]["resourceVersion"]):
                     records[uid] = record
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             found.say(FindingKind.EXPORT_INVALID, name, f"it can't be read: {error}")
             continue
         _follows(name, header, before, found)

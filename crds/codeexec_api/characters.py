@@ -54,3 +54,8 @@ UNSEEN: Final[Ranges] = (
 def pattern(ranges: Iterable[tuple[int, int]]) -> re.Pattern[str]:
     """What finds one character of these ranges."""
     return re.compile("[" + "".join(rf"\U{first:08X}-\U{last:08X}" for first, last in ranges) + "]")
+
+
+def character_class(ranges: Iterable[tuple[int, int]]) -> str:
+    """The same as a regular expression of the API server (RE2)."""
+    return "[" + "".join(rf"\x{{{first:04X}}}-\x{{{last:04X}}}" for first, last in ranges) + "]"

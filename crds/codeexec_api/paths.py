@@ -5,14 +5,14 @@ Client and models call `check_workspace_path`; the CRD holds the same rules in C
 
 from typing import Final
 
-from codeexec_api.characters import UNSEEN, pattern
+from codeexec_api.characters import UNSEEN, character_class, pattern
 
 MAX_PATH_BYTES: Final = 255
 """Of the whole path in UTF-8. No part can then be longer than file systems take."""
 
 _BACKSLASH: Final = (0x005C, 0x005C)  # separates folders on Windows
 _REFUSED: Final = sorted((*UNSEEN, _BACKSLASH))
-REFUSED_CHARACTERS: Final = "[" + "".join(rf"\x{{{first:04X}}}-\x{{{last:04X}}}" for first, last in _REFUSED) + "]"
+REFUSED_CHARACTERS: Final = character_class(_REFUSED)
 """Class of the characters that no path may hold, as a regular expression of the API server (RE2)."""
 _REFUSED_HERE: Final = pattern(_REFUSED)
 

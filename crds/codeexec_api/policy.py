@@ -16,7 +16,7 @@ from codeexec_api.v1alpha1.execution import CodeExecutionSpec
 from codeexec_api.v1alpha1.limits import Limits
 from codeexec_api.v1alpha1.policy import AgentRule, Approvable, ExecutionPolicySpec, SessionSleep
 from codeexec_api.v1alpha1.pool import SandboxPoolSpec
-from codeexec_api.v1alpha1.session import CodeSessionSpec
+from codeexec_api.v1alpha1.session import CodeSession, CodeSessionSpec
 
 Request = CodeExecutionSpec | CodeSessionSpec | SandboxPoolSpec
 _STORE: Final = (
@@ -162,6 +162,34 @@ def policy_for(spec: Request, policy: ExecutionPolicySpec) -> ExecutionPolicySpe
     if isinstance(spec, CodeExecutionSpec):
         return policy
     return policy.model_copy(update={"with_approval": Approvable()})  # nothing but executions waits for a decision
+
+
+def session_refusal(spec: CodeExecutionSpec, session: CodeSession, policy: ExecutionPolicySpec) -> str:
+    """Why an execution may not run in a session that somebody else's rule allows; empty if it may.
+
+    An execution gets the image and the RuntimeClass of its session. The policy judged these by the rule for the
+    requester of the session. A session under the same rule is not judged again, so a changed policy ends no session.
+    """
+    rule = policy_for(spec, policy)
+    if _of_a_session(rule) == _of_a_session(policy_for(session.spec, policy)):
+        return ""
+    status, classes = session.status, (rule.runtime_class_name or NODE_RUNTIME, *rule.runtime_class_names)
+    found = [
+        *_among("status.image", status.image, rule.images, ()),
+        *_among("status.runtimeClassName", status.runtime_class_name or NODE_RUNTIME, classes, ()),
+    ]
+    if session.spec.stateful:  # its kernel keeps the limit that it was started with
+        found += _above("spec.limits.pids", session.spec.limits.pids, rule.max_limits.pids, None)
+    if not found:
+        return ""
+    listed = "; ".join(str(violation) for violation, _ in found)
+    return (
+        f"spec.sessionRef: session {session.metadata.name!r} is somebody else's: {listed}. Start a session of your own"
+    )
+
+
+def _of_a_session(policy: ExecutionPolicySpec) -> tuple[object, ...]:
+    return policy.images, policy.runtime_class_name, policy.runtime_class_names, policy.max_limits.pids
 
 
 def without_code_rules(policy: ExecutionPolicySpec) -> ExecutionPolicySpec:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
+from codeexec_api.characters import UNSEEN, pattern
 from codeexec_api.paths import check_workspace_path
 from executor_client.exceptions import FileTransferError
 
@@ -11,6 +12,7 @@ T = TypeVar("T")
 
 _WORKSPACE: Final = "/workspace/"
 _MAX_AGENT: Final = 128
+_UNSEEN: Final = pattern(UNSEEN)
 """As in `Source.agent` of the contract."""
 
 
@@ -110,9 +112,16 @@ def check_agent(agent: str) -> None:
     """Refuse a name that no record takes.
 
     Raises:
-        ValueError: the name is empty, too long or no string.
+        ValueError: the name is empty, too long or no string, or holds two blanks in a row or a character that nobody
+            sees.
     """
     if not isinstance(agent, str) or not 1 <= len(agent) <= _MAX_AGENT:
         raise ValueError(
             f"agent is {agent!r}, but must be a name of 1 to {_MAX_AGENT} characters: the record says who has asked"
+        )
+    unseen = _UNSEEN.search(agent)
+    if unseen or "  " in agent:
+        what = f"U+{ord(unseen[0]):04X}" if unseen else "two blanks in a row"
+        raise ValueError(
+            f"agent is {agent!r}, which contains {what}; use letters, digits, punctuation and single blanks"
         )

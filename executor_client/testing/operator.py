@@ -22,7 +22,7 @@ from codeexec_api.approval import asking, by_whom, decided, question, undecided
 from codeexec_api.code_rules import find
 from codeexec_api.names import block_key, file_key
 from codeexec_api.permits import opening
-from codeexec_api.policy import policy_for, without_code_rules
+from codeexec_api.policy import policy_for, session_refusal, without_code_rules
 from executor_client.model.code_reading import read_code
 from executor_client.testing import records
 from executor_client.testing.outcomes import Script
@@ -201,12 +201,10 @@ class Operator:
         session = self._state.session_of(run.name)
         if session is None:
             self._state.logs[run.pod.name] = run.pod.log
-            runtime_class = verdict.runtime_class_name or ""
             facts: dict[str, Any] = {"pod_name": run.pod.name, "image": verdict.image}
-            facts["runtime_class_name"] = runtime_class
-            opened, _ = opening(
-                self._state.executions[run.name].spec.egress or ()
-            )  # the policy has refused what can't be
+            facts["runtime_class_name"] = verdict.runtime_class_name or ""
+            # The policy has refused what can't be.
+            opened, _ = opening(self._state.executions[run.name].spec.egress or ())
             facts |= {"egress": opened} if opened else {}
             self._state.transition(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, **facts)
             self._start(run)
@@ -222,11 +220,15 @@ class Operator:
         """True if the session doesn't take the execution, which has ended then. `allowed`: nobody has to approve it."""
         if session.status.phase.terminal:
             self._leave_session(run, session, allowed=allowed)
-        elif problem := said.session_mismatch(self._state.executions[run.name].spec, session):
+        elif problem := self._mismatch(run, session):
             self.finish(run, Event.REFUSED, problem, Reason.SESSION_MISMATCH)
         else:
             return False
         return True
+
+    def _mismatch(self, run: Run, session: CodeSession) -> str:
+        spec = self._state.executions[run.name].spec
+        return said.session_mismatch(spec, session) or session_refusal(spec, session, self._state.policy)
 
     def _queue_up(self, run: Run, session: CodeSession) -> None:
         name = session.metadata.name

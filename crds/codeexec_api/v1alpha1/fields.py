@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
+from codeexec_api.characters import UNSEEN, character_class
 from codeexec_api.names import NODE_RUNTIME
 from codeexec_api.paths import MAX_PATH_BYTES, REFUSED_CHARACTERS, check_workspace_path
 from codeexec_api.v1alpha1.bounds import CIDR_PATTERN, IMAGE_PATTERN
@@ -52,6 +53,23 @@ WorkspacePath = Annotated[
     Field(min_length=1, max_length=MAX_PATH_BYTES, json_schema_extra=rules(*_WORKSPACE_PATH_RULES)),
     AfterValidator(check_workspace_path),
 ]
+
+AgentName = Annotated[
+    str,
+    # kubectl shows the name, and prints a tab as the end of a cell. The model doesn't check it, to read older records.
+    Field(
+        min_length=1,
+        max_length=128,
+        json_schema_extra=rules(
+            rule(
+                f"!self.matches(r'{character_class(UNSEEN)}')",
+                "must not hold controls, private or invisible characters, or spaces other than U+0020",
+            ),
+            rule("!self.contains('  ')", "must not hold two blanks in a row"),
+        ),
+    ),
+]
+"""Name of an agent, which can't pass for several columns of a table."""
 
 ImageReference = Annotated[
     str,

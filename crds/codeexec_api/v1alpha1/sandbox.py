@@ -8,7 +8,7 @@ from pydantic import Field
 
 from codeexec_api.v1alpha1.base import Model, Status
 from codeexec_api.v1alpha1.bounds import MAX_EGRESS_TARGETS
-from codeexec_api.v1alpha1.fields import SET, Generation, OptionalName, Sha256, Word
+from codeexec_api.v1alpha1.fields import SET, AgentName, Generation, OptionalName, Sha256, Word
 
 
 class Boundary(StrEnum):
@@ -41,9 +41,7 @@ class EgressVerdict(StrEnum):
 class Source(Model):
     """Source describes the origin of a request, as claimed by the client."""
 
-    agent: str = Field(
-        min_length=1,
-        max_length=128,
+    agent: AgentName = Field(
         description="agent is the name of the agent that makes the request. The client claims it, and nothing "
         "verifies it.",
     )

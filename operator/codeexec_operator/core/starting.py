@@ -8,6 +8,7 @@ from codeexec_api import (
     CodeExecutionSpec,
     ConditionType,
     Event,
+    ExecutionPolicySpec,
     Reason,
     Verdict,
     find_condition,
@@ -16,6 +17,7 @@ from codeexec_api import (
 )
 from codeexec_api.permits import opening
 from codeexec_api.phases import SessionPhase
+from codeexec_api.policy import session_refusal
 from codeexec_api.v1alpha1.sandbox import SANDBOX_FIELDS
 from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import (
@@ -266,6 +268,14 @@ def deadline_of(seen: Observed, now: datetime, timing: Timing) -> int | None:
     return startup.deadline_of(seen.sandbox, seconds, now, timing)
 
 
+def _refused_by_rule(seen: Observed, view: SessionView) -> Ending | None:
+    """The refusal, if the pod is one that the requester's own rule doesn't allow."""
+    if not isinstance(seen.policy, ExecutionPolicySpec):
+        return None  # nothing is approved without a policy
+    message = session_refusal(seen.execution.spec, view.session, seen.policy)
+    return Ending(Event.REFUSED, Reason.SESSION_MISMATCH, f"{message}. Nothing was run") if message else None
+
+
 def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
     """In the pod of a session, when it is its turn."""
     if seen.execution.spec.cancelled:
@@ -286,7 +296,7 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
         conditions = set_condition(conditions, shown)
     facts = {name: getattr(session, name) for name in SANDBOX_FIELDS}
     seen = knowing(seen, facts | {"conditions": conditions})
-    if ending := insufficient(seen.policy, session.layers):
+    if ending := _refused_by_rule(seen, view) or insufficient(seen.policy, session.layers):
         return finish(seen, now, ending)
     if records.egress_may_be_open(session) and not startup.warns(seen.policy):
         message = (

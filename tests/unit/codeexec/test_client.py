@@ -1,6 +1,7 @@
 """The client: time limits, cancellation, waiting, and what is sent."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -191,7 +192,19 @@ def test_a_cluster_is_not_named_beside_a_backend(fake: FakeCluster, name: str) -
         codeexec.Client(agent="a", backend=fake.client(), **options)
 
 
-@pytest.mark.parametrize("make", [codeexec.Client, sync.Client, KubernetesCodeExecutor, LocalSandboxExecutor])
+MAKE = pytest.mark.parametrize("make", [codeexec.Client, sync.Client, KubernetesCodeExecutor, LocalSandboxExecutor])
+
+
+@MAKE
+@pytest.mark.parametrize(
+    ("agent", "found"), [("a\tSucceeded", "U+0009"), ("a\u202eb", "U+202E"), ("a  b", "two blanks")]
+)
+def test_the_name_of_an_agent_does_not_look_like_other_columns(make: Any, agent: str, found: str) -> None:
+    with pytest.raises(ValueError, match=f"^agent is .*, which contains {re.escape(found)}"):
+        make(agent=agent)
+
+
+@MAKE
 @pytest.mark.parametrize("agent", ["", "a" * 129, None])
 def test_an_agent_has_a_name(make: Any, agent: Any) -> None:
     with pytest.raises(ValueError, match=f"^agent is {agent!r}, but must be a name of 1 to 128 characters"):

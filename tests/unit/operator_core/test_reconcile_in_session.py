@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from factories import (
     CLUSTER_VIEW,
+    IMAGE,
     NOW,
     PAYLOAD,
     SECRETS,
@@ -46,6 +47,8 @@ FILES_ONLY = {"blocks": [], "payloadRef": None, "artifacts": {"list": "All"}}
 OVER = [phase for phase in SessionPhase if phase.terminal]
 NO_ROOM = "the pod did not start within 60 s: the scheduler found no node: 0/1 nodes are available: 1 Insufficient cpu."
 NEVER_STARTED = {"started_at": None, "reason": "StartTimeout", "message": NO_ROOM}
+BIG = "registry.example/big@sha256:" + "b" * 64
+RULED = ("trusted", "untrusted")
 UNSTARTED = a_view(SessionPhase.FAILED, status=NEVER_STARTED)
 """A session whose pod found no room."""
 
@@ -152,6 +155,45 @@ class TestPending:
         assert outcome(plan(asked(session=view))) == (Phase.FAILED, reason)
         unknown = a_view(SessionPhase.FAILED, status=NEVER_STARTED | {"reason": "OfANewerOperator"})
         assert outcome(plan(asked(session=unknown))) == (Phase.FAILED, "PodRefused")
+
+    @pytest.mark.parametrize(
+        ("session", "refused"),
+        [
+            ({"image": BIG}, f"status.image: {BIG} is not allowed"),
+            (
+                {"runtime_class_name": ""},
+                "status.runtimeClassName: runc is not allowed by the policy (allowed: gvisor)",
+            ),
+            ({"runtime_class_name": "gvisor"}, ""),
+        ],
+    )
+    def test_a_pod_that_only_somebody_else_may_have_is_a_denial(self, session: dict[str, Any], refused: str) -> None:
+        rule = {"requestedBy": "trusted", "images": [IMAGE, BIG], "runtimeClassNames": ["runc"]}
+        policy = a_policy(runtimeClassName="gvisor", agentRules=[rule])
+        view = a_view(status=session, requestedBy="trusted")
+        asker = {
+            requester: plan(asked(policy=policy, session=view, spec={"requestedBy": requester})) for requester in RULED
+        }
+        assert any(isinstance(one, StartCode) for one in asker["trusted"].actions), "control: by its own rule"
+        if not refused:
+            assert any(isinstance(one, StartCode) for one in asker["untrusted"].actions)
+            return
+        assert outcome(asker["untrusted"]) == (Phase.DENIED, "SessionMismatch")
+        assert asker["untrusted"].status
+        assert refused in asker["untrusted"].status.message
+        assert not any(isinstance(one, StartCode) for one in asker["untrusted"].actions)
+
+    def test_a_policy_that_has_changed_ends_no_session(self) -> None:
+        view = a_view(status={"image": BIG}, requestedBy="one")
+        result = plan(asked(session=view, spec={"requestedBy": "another"}))
+        assert any(isinstance(one, StartCode) for one in result.actions)
+
+    @pytest.mark.parametrize(("pids", "stateful", "starts"), [(65, True, False), (64, True, True), (65, False, True)])
+    def test_a_kernel_keeps_the_limit_of_its_session(self, pids: int, stateful: bool, starts: bool) -> None:
+        policy = a_policy(agentRules=[{"requestedBy": "another", "maxLimits": {"pids": 64}}])
+        view = a_view(requestedBy="one", stateful=stateful, limits={"pids": pids})
+        result = plan(asked(policy=policy, session=view, spec={"requestedBy": "another", "limits": {"pids": 10}}))
+        assert any(isinstance(one, StartCode) for one in result.actions) is starts
 
     @pytest.mark.parametrize(("limit", "found"), [("cpu", "250m"), ("memory", "128Mi"), ("ephemeralStorage", "64Mi")])
     def test_limits_that_are_not_those_of_the_pod_are_a_denial(self, limit: str, found: str) -> None:
