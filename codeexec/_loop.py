@@ -60,9 +60,17 @@ class LoopThread:
                 call.serving.forget(call)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """What an asynchronous generator yields. If nobody holds it any more, its loop closes it."""
+        """What an asynchronous generator yields. If nobody holds it any more, its loop closes it.
+
+        Raises:
+            ClusterUnreachable: the loop has ended in between.
+        """
+        loops: set[asyncio.AbstractEventLoop] = set()
 
         async def following() -> tuple[T, ...]:
+            loops.add(asyncio.get_running_loop())
+            if len(loops) > 1:
+                raise ClusterUnreachable("the client was closed before all results were read")
             async for item in items:
                 return (item,)
             return ()

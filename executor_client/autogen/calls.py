@@ -20,6 +20,8 @@ from executor_client.workspace.work_dir import Stamp, WorkDir
 
 _NOT_RUN: Final = (Phase.CANCELLED, Phase.AWAITING_APPROVAL, Phase.EXPIRED)
 """How a call can end whose code has, or may have, not run at all."""
+_AFTER_CANCELLATION_SECONDS: Final = 5
+"""How long a call that was cancelled waits for the files that its code has made or changed."""
 
 
 @dataclass(eq=False)
@@ -58,9 +60,18 @@ class Calls:
                 opened.sent |= group
             files = self.folder.read(last)
             result = await session.execute(blocks, files=files, cancelled=cancelled, on_output=self.on_output)
-            if result.phase not in (*_NOT_RUN, Phase.DENIED):
+            if result.blocks or result.phase not in (*_NOT_RUN, Phase.DENIED):
                 opened.sent |= last
-            return await bring_back(self.folder, opened, result, cancelled) if result.artifacts else result
+            if not result.artifacts:
+                return result
+            if not cancelled.is_set():
+                return await bring_back(self.folder, opened, result, cancelled)
+            too_late = asyncio.Event()  # what the code did before it was stopped is fetched, too
+            timer = asyncio.get_running_loop().call_later(_AFTER_CANCELLATION_SECONDS, too_late.set)
+            try:
+                return await bring_back(self.folder, opened, result, too_late)
+            finally:
+                timer.cancel()
         finally:
             if uploading:
                 uploading.set_result(None)

@@ -50,8 +50,13 @@ class FileTransfers(SandboxExecutor[AnySettings, AnyResult]):
         transfer = self._transfer("upload_files", cancellation_token)
         contents = self._read(files)
         sizes = {name: len(content) for name, content in contents.items()}
-        for group in groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES):
-            await transfer.run(partial(upload, {name: contents[name] for name in group}))
+        pieces = [{name: contents[name] for name in group} for group in groups(sizes, MAX_PAYLOAD_BYTES, MAX_FILES)]
+
+        async def send_all(cancelled: asyncio.Event, opened: OpenSession) -> None:
+            for piece in pieces:
+                await upload(piece, cancelled, opened)
+
+        await transfer.run(send_all)  # if the session ends meanwhile, all are sent to the next one
 
     async def download_files(
         self, files: list[Path | str], cancellation_token: CancellationToken, *, allow_names: Sequence[Path | str] = ()

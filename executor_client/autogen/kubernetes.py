@@ -159,11 +159,14 @@ class KubernetesCodeExecutor(
             ("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS),
         ):
             whole_seconds(name, seconds, most)
+        if client and (namespace or kubeconfig or context):
+            raise ValueError("give either client, or namespace, kubeconfig and context")
+        where = client.cluster if client else None  # so that a loaded dump has the same cluster
         config = KubernetesCodeExecutorConfig(
             timeout=timeout,
-            namespace=namespace,
-            kubeconfig=str(kubeconfig) if kubeconfig else None,
-            context=context,
+            namespace=where.namespace if where else namespace,
+            kubeconfig=where.kubeconfig if where else str(kubeconfig) if kubeconfig else None,
+            context=where.context if where else context,
             image=image,
             runtime_class_name=runtime_class_name,
             work_dir=str(work_dir) if work_dir else None,
@@ -184,8 +187,6 @@ class KubernetesCodeExecutor(
         super().__init__(config, functions)
         _check(config, functions=bool(functions))
         self._calls = Calls(self._folder, self._module, upload_work_dir, on_output)
-        if client and (namespace or kubeconfig or context):
-            raise ValueError("give either client, or namespace, kubeconfig and context")
         self._owns_client = client is None
         self._client = client or CodeExecutionClient(
             ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context)

@@ -36,7 +36,10 @@ def cp(cluster: Cluster, source: str, target: str) -> None:
         goal = Path(target)
         goal = goal / Path(here[2]).name if goal.is_dir() else goal
         try:
-            write_inside(goal.parent.resolve(), goal.name, content, any_name=True)
+            if goal.is_relative_to("/dev") or (goal.exists() and not goal.is_file()):
+                goal.write_bytes(content)  # a device or a pipe is written to; a file is replaced as a whole
+            else:
+                write_inside(goal.parent.resolve(), goal.name, content, any_name=True)
         except (OSError, RuntimeError, ValueError) as error:
             raise click.ClickException(f"can't write {goal.name!r} below {str(goal.parent)!r}: {error}") from error
     elif there:

@@ -32,9 +32,12 @@ class Inspector(KubeApi):
     async def server(self) -> Server:
         """Version and clock of the API server."""
         with self.errors("ask for the version"):
-            answer = await client.VersionApi(self.client).get_code_with_http_info()
-        date = (answer.headers or {}).get("Date")
-        return Server(self.host, answer.data.git_version, parsedate_to_datetime(date) if date else None)
+            try:
+                answer = await client.VersionApi(self.client).get_code_with_http_info()
+                date = (answer.headers or {}).get("Date")
+                return Server(self.host, answer.data.git_version, parsedate_to_datetime(date) if date else None)
+            except ValueError as error:
+                raise ApiException(status=200, reason="the answer is not that of a Kubernetes API server") from error
 
     async def kinds(self) -> frozenset[str]:
         """The codeexec kinds that the API server knows."""

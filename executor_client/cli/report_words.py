@@ -84,12 +84,13 @@ def not_started(record: Record) -> bool:
 
 def result_of(record: Record) -> Label:
     """The result of an execution or a session."""
-    return NOT_STARTED if not_started(record) else _RESULTS[record.status.phase.value]
+    phase = record.status.phase.value
+    return NOT_STARTED if not_started(record) else _RESULTS.get(phase, Label(phase))
 
 
 def network_of(proof: EgressProof | None) -> Label | None:
     """The verdict of the network check. None if there was no check."""
-    return _NETWORKS[proof.verdict] if proof else None
+    return _NETWORKS.get(proof.verdict, Label(proof.verdict.value, Tone.WARN)) if proof else None
 
 
 # --- reasons ---

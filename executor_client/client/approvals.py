@@ -109,7 +109,7 @@ class Patience:
         if not self._asked:
             self._asked = True
             if self.wait.notify:
-                await asyncio.to_thread(self.wait.notify, request_of(current))
+                await asyncio_tasks.in_worker(self.wait.notify, request_of(current))
         return self.wait.mode == "return"
 
     async def _cancel_after(self, seconds: float) -> None:

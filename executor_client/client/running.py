@@ -25,7 +25,7 @@ from executor_client.model.blocks import (
     payload_of,
 )
 from executor_client.model.results import ExecutionResult
-from executor_client.runtime import telemetry
+from executor_client.runtime import asyncio_tasks, telemetry
 from executor_client.transport.protocol import ClusterTransport
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Running(Connected):
                     if on_output:
                         async with aclosing(handle.output()) as chunks:
                             async for chunk in chunks:
-                                await asyncio.to_thread(on_output, chunk)
+                                await asyncio_tasks.in_worker(on_output, chunk)
                     telemetry.describe_outcome(span, await handle.finished())
                     return await handle.result()
                 except BaseException:

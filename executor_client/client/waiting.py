@@ -1,6 +1,5 @@
 """What a caller hears while code hasn't started, or a session isn't ready: why, and what to do."""
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
@@ -9,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from codeexec_api import CodeExecution, CodeSession, ConditionType, Phase, Reason, SessionPhase, find_condition
 from executor_client.exceptions import CodeExecError
-from executor_client.runtime.asyncio_tasks import reminded
+from executor_client.runtime.asyncio_tasks import in_worker, reminded
 from executor_client.transport.protocol import ClusterTransport
 
 T = TypeVar("T", CodeExecution, CodeSession)
@@ -104,7 +103,7 @@ class Waiting:
             return
         self._last = notice
         if self._tell:
-            await asyncio.to_thread(self._tell, notice)
+            await in_worker(self._tell, notice)
         elif notice.reason not in self._logged:
             self._logged.add(notice.reason)
             level = logging.INFO if notice.reason == Reason.POD_STARTING.value else logging.WARNING

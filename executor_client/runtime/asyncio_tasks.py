@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Shared(Generic[T]):
@@ -45,6 +46,23 @@ class _Joined(Generic[T]):
 
     task: asyncio.Task[T]
     callers: int = 0
+
+
+async def in_worker(function: Callable[[V], object], value: V) -> None:
+    """Call a caller's function in a worker thread.
+
+    Raises:
+        RuntimeError: it has raised StopIteration, which no future of Python 3.11 takes.
+        Exception: what it has raised.
+    """
+
+    def call() -> None:
+        try:
+            function(value)
+        except StopIteration as error:
+            raise RuntimeError(f"{function!r} raised StopIteration") from error
+
+    await asyncio.to_thread(call)
 
 
 async def together(*work: Awaitable[Any]) -> list[Any]:

@@ -128,13 +128,13 @@ class _Merger(KubeConfigMerger):
     """As the library's, which parses YAML in Python; libyaml is many times as fast."""
 
     def load_config(self, path: str) -> None:
-        """Add a file to those that were read. Entries of earlier files count."""
+        """Add a file to those that were read. As in kubectl, entries and the current context of earlier files count."""
         found: Any = yaml.load(Path(path).read_bytes(), Loader=_YAML)  # noqa: S506 - it is a safe one
         if self.config_merged is None:
             self.config_merged = ConfigNode(path, {**found, **{kind: [] for kind in _MERGED}}, path)
         for kind in _MERGED:
             self._merge(kind, found.get(kind) or [], path)  # type: ignore[no-untyped-call]
-        if "current-context" in found:
+        if found.get("current-context") and not self.config_merged.value.get("current-context"):
             self.config_merged.value["current-context"] = found["current-context"]
         self.config_files[path] = found
 

@@ -207,13 +207,21 @@ def test_without_a_cluster_only_the_chains_are_checked() -> None:
 
 
 @pytest.mark.parametrize("record", [{"x": 1}, [1], "x", {"kind": "a", "name": "b", "phase": "c", "uid": ["d"]}])
-@pytest.mark.parametrize("event", ["OperatorStarted", "StatusWrite"])
+@pytest.mark.parametrize("event", ["OperatorStarted", "StatusWrite", "RecordDeleted"])
 def test_a_line_whose_record_is_none_is_a_finding(event: str, record: Any) -> None:
     world = a_world()
     body = json.loads(world.logs["log-1"][-1])["audit"] | {"event": event, "record": record}
     for more in ({}, {"hash": digest(body)}):
         world.logs["log-9"] = [json.dumps({"audit": body | more})]
         assert FindingKind.UNREADABLE in kinds(world.check())
+
+
+@pytest.mark.parametrize("record", [{}, None])
+def test_a_deletion_of_no_record_is_a_finding(record: Any) -> None:
+    world = a_world()
+    world.start()
+    world.say("codeexec-sandbox", AuditEvent.RECORD_DELETED, {"why": "Age", "record": record})
+    assert FindingKind.UNREADABLE in kinds(world.check())
 
 
 def test_logs_without_any_line_that_can_be_read_prove_nothing() -> None:

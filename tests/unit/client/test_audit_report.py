@@ -32,7 +32,7 @@ from executor_client.cli.report_sums import (
     problems_of,
     sum_up,
 )
-from executor_client.cli.report_words import CONCERNS, FINDINGS, WHY, Label, Tone, result_of, why_of
+from executor_client.cli.report_words import CONCERNS, FINDINGS, WHY, Label, Tone, network_of, result_of, why_of
 
 
 def proof(verdict: EgressVerdict) -> dict[str, Any]:
@@ -283,6 +283,14 @@ def test_each_reason_phase_and_finding_has_words() -> None:
 
 def test_a_reason_of_a_newer_operator_is_shown_as_it_is() -> None:
     assert why_of(run(reason="SomethingNew")) == "SomethingNew"
+
+
+def test_a_phase_and_a_verdict_of_a_newer_operator_are_shown_as_they_are() -> None:
+    stored = run().dump()
+    stored["status"] |= {"phase": "Parked", "egressProof": {"verdict": "Guessed", "checkedAt": "2026-11-21T12:00:00Z"}}
+    record = CodeExecution.read(stored)
+    network = network_of(record.status.egress_proof)
+    assert (result_of(record).text, network and network.text) == ("Parked", "Guessed")
 
 
 def a_block(reason: str) -> dict[str, Any]:

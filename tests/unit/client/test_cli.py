@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import click
@@ -352,6 +353,20 @@ def test_cp_out_of_an_execution(codeexec, fake, tmp_path) -> None:
     assert refused.exit_code == 1
     assert "has not fetched 'plot.png'" in refused.stderr
     assert not (tmp_path / "there").exists()
+
+
+def test_cp_writes_to_a_pipe_and_leaves_it_there(codeexec, fake, tmp_path) -> None:
+    codeexec("run", "-c", "good", "--new-session")
+    name = fake.sessions[0].metadata.name
+    (tmp_path / "a").write_bytes(b"content")
+    codeexec("cp", str(tmp_path / "a"), f"{name}:a")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        assert codeexec("cp", f"{name}:a", str(pipe)).exit_code == 0
+        assert read.result(30) == b"content"
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize("arguments", [("a", "b"), ("one:a", "two:b"), ("./a:b", "/c:d")])

@@ -1,7 +1,11 @@
 """What `codeexec doctor` makes of what it sees."""
 
 import json
+import threading
+from collections.abc import Iterator
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 import yaml
@@ -117,13 +121,37 @@ def test_probe_with_trouble(phase, egress_proof, expected) -> None:
         assert "QuotaExceeded: exceeded quota: ask for more" in found[0].found
 
 
-@pytest.mark.parametrize("content", ["a: [", "clusters: []", "unreachable"])
+@pytest.fixture(params=["<html>Log in</html>", "{}"])
+def another_server(request) -> Iterator[str]:
+    """The URL of a server that answers each request with the same text."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json" if request.param == "{}" else "text/html")
+            self.end_headers()
+            self.wfile.write(request.param.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_where_the_server_is_not_kubernetes_doctor_says_so_and_fails(tmp_path, another_server) -> None:
+    test_without_a_cluster_doctor_says_so_and_fails(tmp_path, another_server)
+
+
+@pytest.mark.parametrize("content", ["a: [", "clusters: []", "http://127.0.0.1:1"])
 def test_without_a_cluster_doctor_says_so_and_fails(tmp_path, content) -> None:
     path = tmp_path / "kubeconfig"
-    if content == "unreachable":
+    if content.startswith("http"):
         content = yaml.safe_dump(
             {
-                "clusters": [{"name": "it", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "clusters": [{"name": "it", "cluster": {"server": content}}],
                 "users": [{"name": "it", "user": {}}],
                 "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
                 "current-context": "it",

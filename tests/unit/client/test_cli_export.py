@@ -252,6 +252,8 @@ def test_files_that_are_not_those_that_were_written_are_found() -> None:
         {**files, second: files[second] + b"\n"},
         {**files, second: files[third]},
         {**files, second: b"{}\n"},
+        {**files, second: files[second] + b'{"record":{"metadata":{"uid":"u","resourceVersion":"1"}}}\n'},
+        {**files, second: files[second].replace(b'"number":2', b'"number":1e999')},
         {},
     ):
         assert FindingKind.EXPORT_INVALID in kinds(check(world, changed, cluster=False)), changed.keys()

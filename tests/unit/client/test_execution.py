@@ -296,6 +296,13 @@ async def test_large_output_is_whole(client: CodeExecutionClient) -> None:
     assert (await client.get(result.name)).status.output_refs
 
 
+async def test_a_callback_that_raises_stop_iteration_is_an_error(client: CodeExecutionClient) -> None:
+    """No future of Python 3.11 takes this exception, so the call never ended."""
+    async with asyncio.timeout(60):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await client.execute(block("both"), ME, on_output=lambda _: next(iter(())))
+
+
 async def test_a_slow_callback_does_not_hold_up_a_cancellation(client: CodeExecutionClient) -> None:
     blocked, cancelled = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

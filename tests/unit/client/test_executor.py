@@ -16,7 +16,7 @@ from factories import IMAGE
 
 from codeexec_api import Limits, Phase
 from codeexec_api.languages import unknown_language
-from executor_client import ClusterUnreachable, CodeExecutionClient, ExecutionResult, KubernetesCodeExecutor
+from executor_client import ClusterRef, ClusterUnreachable, CodeExecutionClient, ExecutionResult, KubernetesCodeExecutor
 from executor_client.autogen.base import to_autogen
 from executor_client.autogen.kubernetes import KubernetesCodeResult
 
@@ -112,6 +112,12 @@ def test_a_dump_names_the_kubeconfig_and_holds_nothing_of_it(tmp_path: Path) -> 
         assert str(kubeconfig) in dumped.model_dump_json()
         assert "a-secret-token" not in dumped.model_dump_json()
     assert "a-secret-token" not in repr(executor) + repr(vars(executor))
+
+
+def test_a_dump_has_the_cluster_of_the_client_that_the_executor_was_given() -> None:
+    client = CodeExecutionClient(ClusterRef("team-a", "/home/one/kubeconfig", "prod"))
+    again = CodeExecutor.load_component(KubernetesCodeExecutor(client=client).dump_component())
+    assert again._client.cluster == client.cluster  # type: ignore[attr-defined]
 
 
 def test_what_can_not_be_written_down_is_not_dumped() -> None:

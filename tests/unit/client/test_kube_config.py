@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -218,12 +218,24 @@ def dumped(node: Any) -> Any:
     return [dumped(one) for one in node] if isinstance(node, list) else node
 
 
+@pytest.mark.parametrize(("contexts", "chosen"), [(("a", "b"), "a"), (("a", ""), "a"), (("", "b"), "b")])
+async def test_of_several_files_the_first_that_names_a_context_counts_as_in_kubectl(
+    tmp_path: Path, contexts: Sequence[str], chosen: str
+) -> None:
+    paths = [tmp_path / "first", tmp_path / "second"]
+    for path, context in zip(paths, contexts, strict=True):
+        write_two_contexts(path, context)
+    configuration, _ = await find(os.pathsep.join(map(str, paths)), None)
+    assert configuration.host == f"https://{chosen}.example:6443"
+
+
 def test_several_files_are_merged_as_the_library_merges_them(tmp_path: Path) -> None:
+    """Except for the current context: the library takes that of the last file."""
     first, second = tmp_path / "first", tmp_path / "second"
     write_two_contexts(first, "a")
     more = [{"name": one, "cluster": {"server": f"https://other-{one}"}} for one in "bc"]
     second.write_text(
-        yaml.safe_dump({"current-context": "b", "clusters": more, "users": None, "preferences": {"x": 1}})
+        yaml.safe_dump({"current-context": "a", "clusters": more, "users": None, "preferences": {"x": 1}})
     )
     for files in ([first], [first, second], [second, first], [first, tmp_path / "absent"]):
         where = os.pathsep.join(map(str, files))

@@ -344,6 +344,40 @@ async def test_what_was_not_run_is_sent_again(fake: FakeCluster, make: Make, tmp
     assert "late" in (await call(executor, "list")).output.split()
 
 
+async def test_what_code_did_before_it_was_cancelled_comes_back_and_is_not_undone(
+    fake: FakeCluster, make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_text("mine")
+    executor, token = make(work_dir=tmp_path), CancellationToken()
+    running = asyncio.create_task(call(executor, "write data changed", "hang", token=token))
+    await until(lambda: fake.executions and fake.executions[0].status.phase is Phase.RUNNING)
+    token.cancel()
+    await running
+    assert (tmp_path / "data").read_text() == "changed"
+    assert not any(one.spec.cancelled for one in fake.executions if one.spec.artifacts and one.spec.artifacts.fetch)
+    await call(executor, "list")
+    assert not fake.executions[-1].spec.files
+
+
+async def test_all_files_of_an_upload_are_there_if_the_session_ends_meanwhile(
+    fake: FakeCluster, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, create = make(), FakeTransport.create
+    await call(executor, "list")
+
+    async def create_after_the_pod_is_lost(self: FakeTransport, *arguments: Any, **named: Any) -> Any:
+        if len(fake.executions) == 2 and len(fake.sessions) == 1:
+            fake.lose_pod(fake.sessions[0].metadata.name)
+        return await create(self, *arguments, **named)
+
+    monkeypatch.setattr(FakeTransport, "create", create_after_the_pod_is_lost)
+    names = [f"f{number:02}" for number in range(65)]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    await executor.upload_files([tmp_path / name for name in names], CancellationToken())
+    assert await executor.get_file_list(CancellationToken()) == names
+
+
 async def test_calls_at_the_same_time_do_not_undo_what_code_changed(
     fake: FakeCluster, make: Make, tmp_path: Path
 ) -> None:

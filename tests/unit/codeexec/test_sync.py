@@ -48,6 +48,16 @@ async def test_where_an_event_loop_runs_already(fake: FakeCluster) -> None:
     assert play(fake) == PNG
 
 
+def test_a_client_that_is_closed_while_results_are_read_does_not_make_them_look_complete(fake: FakeCluster) -> None:
+    with sync.Client(agent="a", backend=fake.client()) as client:
+        for _ in range(2):
+            client.run("print(6 * 7)")
+        records = client.executions.list()
+        next(records)
+    with pytest.raises(codeexec.ClusterUnreachable, match="closed before all results were read"):
+        next(records)
+
+
 def test_from_several_threads_at_once() -> None:
     meeting = threading.Barrier(4)
 
