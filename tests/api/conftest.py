@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from chart.helm import pick, render
 from chart.install import install
-from cluster_tools import OPERATOR, SANDBOX, Admin, a_name, wait_for
+from cluster_tools import OPERATOR, SANDBOX, Admin, a_name
 from control_plane import API_SERVER, CONTROLLERS, ControlPlane
 from factories import IMAGE
 from kubernetes import client, config
@@ -86,10 +86,9 @@ def make_place(admin, core) -> Callable[[], Place]:
 
     def make() -> Place:
         name = a_name("pods")
-        admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        admin.create_namespace(name)
         account = {"name": AGENT, "namespace": name}
         admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-        wait_for("its service account", lambda: admin.exists("serviceaccount", "default", name))
         return Place(core, name)
 
     return make

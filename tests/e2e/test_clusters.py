@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 def elsewhere(admin):
     """A namespace of the agents' own, with a service account that has the agent's role in the sandbox namespace."""
     name, rbac = a_name("codeexec-agents"), "rbac.authorization.k8s.io"
-    admin.kubectl("create", "namespace", name)
+    admin.create_namespace(name)
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "agent", "namespace": name}}
     binding = {
         "apiVersion": f"{rbac}/v1",
@@ -21,7 +21,6 @@ def elsewhere(admin):
         "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": name}],
     }
     admin.apply(account, binding)
-    admin.wait_until("its service account", "serviceaccount", "default", bool, namespace=name)
     yield name
     admin.kubectl("-n", SANDBOX, "delete", "rolebinding", name)
     admin.kubectl("delete", "namespace", name, "--wait=false")

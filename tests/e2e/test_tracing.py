@@ -12,7 +12,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from cluster_fixtures import REACH_PROBE
-from cluster_tools import SANDBOX, a_name, image, operator_pod, wait_for
+from cluster_tools import SANDBOX, a_name, image, operator_pod
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -113,8 +113,7 @@ async def test_client_and_operator_make_one_trace(admin, make_executor, client_s
 def outsider(admin) -> Iterator[Callable[[str], str]]:
     """Runs Python in a namespace that nobody has named."""
     namespace = a_name("codeexec-outsider")
-    admin.kubectl("create", "namespace", namespace)
-    wait_for("its service account", lambda: admin.exists("serviceaccount", "default", namespace))
+    admin.create_namespace(namespace)
     container = {"name": "main", "image": image(), "command": ["sleep", "infinity"]}
     spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
     metadata = {"name": "outsider", "namespace": namespace}

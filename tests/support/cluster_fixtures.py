@@ -250,8 +250,7 @@ class ControlPod:
 def make_control_pod(admin: Admin) -> Iterator[Callable[..., ControlPod]]:
     """Makes pods in a namespace that nothing protects: no policy, no Pod Security, no LimitRange."""
     namespace = a_name("codeexec-control")
-    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    admin.wait_until("its service account", "serviceaccount", "default", bool, namespace=namespace)
+    admin.create_namespace(namespace)
 
     def make(name: str, container: dict[str, Any], **spec: Any) -> ControlPod:
         container = {"name": "main", "image": image(), "resources": {"requests": {"cpu": "10m"}}, **container}

@@ -81,6 +81,11 @@ class Admin(Waits):
     def pod(self, namespace: str, name: str) -> Object:
         return self.get("pod", name, namespace)
 
+    def create_namespace(self, name: str, **labels: str) -> None:
+        """Create a namespace in which pods can be made: Kubernetes gives it its service account a moment later."""
+        self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        self.wait_until("its service account", "serviceaccount", "default", bool, namespace=name)
+
     def execution(self, name: str) -> Object:
         return self.get("codeexecution", name)
 
