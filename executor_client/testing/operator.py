@@ -201,11 +201,10 @@ class Operator:
         session = self._state.session_of(run.name)
         if session is None:
             self._state.logs[run.pod.name] = run.pod.log
-            facts: dict[str, Any] = {"pod_name": run.pod.name, "image": verdict.image}
-            facts["runtime_class_name"] = verdict.runtime_class_name or ""
-            # The policy has refused what can't be.
-            opened, _ = opening(self._state.executions[run.name].spec.egress or ())
-            facts |= {"egress": opened} if opened else {}
+            image, runtime = verdict.image, verdict.runtime_class_name or ""
+            facts: dict[str, Any] = {"pod_name": run.pod.name, "image": image, "runtime_class_name": runtime}
+            if opened := opening(self._state.executions[run.name].spec.egress or ())[0]:
+                facts["egress"] = opened
             self._state.transition(run, Event.ACCEPTED, ConditionType.ACCEPTED, message, **facts)
             self._start(run)
         else:

@@ -33,6 +33,7 @@ SECURITY_FIELDS = re.compile(
 
 WRITERS = {
     "executor_client/workspace/work_dir.py": "the one door for what comes from a sandbox",
+    "executor_client/cli/files.py": "a pipe or a device that the caller names",
     "executor_client/cli/audit.py": "the report, to the file that the caller names",
     "executor_client/cli/checkpoints.py": "a new key and checkpoints, in the folder that the caller names",
     "executor_client/local/audit.py": "the audit log, at the path that the caller names",
