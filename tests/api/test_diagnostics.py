@@ -88,7 +88,14 @@ def test_pods_and_events_are_told(admin, began, pod):
     event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": SANDBOX}}
     about |= {"name": name, "namespace": SANDBOX}
     admin.create({**event, "involvedObject": about, "reason": "Told", "message": "so it was", "lastTimestamp": now})
+    node = a_name("node")
+    admin.create(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
+    )  # no kubelet has said that it is ready
     found = told(admin, began)
+    admin.delete("node", node)
+    assert f"{node}: " in found["nodes that take no pods"]
+    assert "node.kubernetes.io/not-ready" in found["nodes that take no pods"]
     assert f"Told CodeExecution/{name}: so it was" in found["events"]
     assert f"default: Pod {pod}: " in found["pods"]
     assert '"phase": "Pending"' in found["pods"]

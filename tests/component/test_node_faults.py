@@ -337,3 +337,18 @@ async def test_a_pool_whose_image_cant_be_pulled_says_so_and_nobody_waits_for_it
             await client.execute(waiting_at(agent), asking())
     await in_thread(pool.ready, 1)
     stage.never_ran(stage.record(agent))
+
+
+def test_a_simulated_node_that_was_doubted_is_ready_again(stage, admin):
+    """As any other node. Else each later test of the process would find no room, once the machine was busy for a minute."""
+    [name, *_] = [one["metadata"]["name"] for one in admin.list("node", None)]
+    doubted = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "a test says so"}
+    admin.patch("node", name, {"status": {"conditions": [doubted]}}, subresource="status", type="strategic")
+
+    def takes_pods(node):
+        [found] = [one for one in node["status"]["conditions"] if one["type"] == "Ready"]
+        return found["status"] == "True" and not any(
+            "node.kubernetes.io" in one["key"] for one in node["spec"]["taints"]
+        )
+
+    admin.wait_until("the node to take pods", "node", name, takes_pods)

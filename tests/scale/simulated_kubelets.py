@@ -381,12 +381,15 @@ def node(name: str, address: str, port: int, less: Mapping[str, str] | None = No
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
             "nodeInfo": {**system, **dict.fromkeys(unknown, "simulated"), "kubeProxyVersion": ""},
             "runtimeHandlers": [{"name": one, "features": {"userNamespaces": True}} for one in ("", "runc")],
-            "conditions": [
-                {"type": "Ready", "status": "True", "reason": "Simulated", "message": "a simulator says so"}
-                | {"lastHeartbeatTime": _now(), "lastTransitionTime": _now()}
-            ],
+            "conditions": [ready()],
         },
     }
+
+
+def ready() -> dict[str, str]:
+    """The condition of a node that takes pods."""
+    said = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "a simulator says so"}
+    return said | {"lastHeartbeatTime": _now(), "lastTransitionTime": _now()}
 
 
 def lease(name: str) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def tell(kube: Kube, began: float, failure: str = "", namespaces: Sequence[str] 
     parts: dict[str, Callable[[], str]] = {
         "records": story.records,
         "pods": story.pods,
+        "nodes that take no pods": story.nodes,
         "events": story.events,
         "operator's log": story.operator_log,
         "API calls that failed": story.calls,
@@ -132,6 +133,10 @@ class _Story:
         found = [one for one in self._ours("pod", None) if one["metadata"]["namespace"] != "kube-system"]
         return "\n".join(f"{one['metadata']['namespace']}: {_of_a_pod(one)}" for one in found)
 
+    def nodes(self) -> str:
+        found = [_of_a_node(one) for one in self._kube.list("node", None)]
+        return "\n".join(line for line in found[:MOST_OBJECTS] if line)
+
     def events(self) -> str:
         found = [one for namespace in self._namespaces for one in self._kube.list("event", namespace)]
         lines = sorted((_when(one), _of_an_event(one)) for one in found if self._concerns(one))
@@ -181,6 +186,14 @@ def _of_an_event(event: Object) -> str:
     about = event["involvedObject"]
     words = f"{event.get('type', '')} {event.get('reason', '')} {about['kind']}/{about.get('name', '')}"
     return f"{words}: {event.get('message', '')[:300]}"
+
+
+def _of_a_node(node: Object) -> str:
+    """Empty if the node takes pods. Taints of our own are left out: sandboxes tolerate them."""
+    taints = [one for one in node["spec"].get("taints", ()) if not one["key"].startswith("codeexec.dev/")]
+    conditions = node["status"].get("conditions", ())
+    unready = [one for one in conditions if one["type"] == "Ready" and one["status"] != "True"]
+    return f"{node['metadata']['name']}: {json.dumps({'taints': taints, 'not': unready})}" if taints or unready else ""
 
 
 def _of_a_pod(pod: Object) -> str:

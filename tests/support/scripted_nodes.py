@@ -16,7 +16,7 @@ from cluster_tools import SANDBOX
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 from scripted_runner import Script
-from simulated_kubelets import Kubelets, Pod, hang_up, node, serve, tls
+from simulated_kubelets import Kubelets, Pod, hang_up, node, ready, serve, tls
 
 from codeexec_api.names import SANDBOX_CONTAINER
 from executor_client.transport.connections import Connections
@@ -62,6 +62,17 @@ class ScriptedKubelets(Kubelets):
             await self._core.create_node(node(name, self._address, self._port))  # type: ignore[arg-type]
         for uid in [uid for uid in self._missed if self._node_of[uid] == name]:
             self._observe(self._missed.pop(uid), deleted=False)
+
+    async def _renew_once(self, name: str) -> Any:
+        """Say that the node is ready, too, as a kubelet does if that was doubted.
+
+        A lease that comes again doesn't make a node ready again, which was not heard of for too long on a busy machine.
+        """
+        with contextlib.suppress(ApiException):  # a test has deleted the node
+            known = (await self._core.read_node(name)).status.conditions
+            if name not in self.lost and any(one.type == "Ready" and one.status != "True" for one in known):
+                await self._core.patch_node_status(name, {"status": {"conditions": [ready()]}})
+        return await super()._renew_once(name)
 
     def _observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         uid = raw["metadata"]["uid"]
