@@ -190,7 +190,7 @@ class Cluster(Records, Contents):
         return await self._api.metadata(_NETWORK_POLICIES.path(namespace), query, also=also)
 
     async def get_leadership(self, namespace: str, name: str) -> LeaseRecord | None:
-        """leases: get. The Lease that the leading replica holds; None if there is none yet. Waits for no other request."""
+        """leases: get. The Lease of the leading replica; None if there is none yet. Waits for no other request."""
         lease = await found(self._api.request("GET", _LEASES.path(namespace, name), at_once=True))
         return LeaseRecord.parse(lease) if lease else None
 

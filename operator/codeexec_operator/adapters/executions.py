@@ -31,6 +31,8 @@ from codeexec_operator.core.reconcile import decide
 
 _LITTLE_CODE: Final = 4096
 """Sealed code that stays in memory: it takes less than its worker, and another read of the request would delay it."""
+_LAST: Final = (actions.DeletePod, actions.DeletePayload)
+"""What is done once the record of an end is written: the end is decided by what these delete."""
 _CHORES_SECONDS: Final = 0.1
 """How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
 _RESULT_SECONDS: Final = 0.1
@@ -203,8 +205,9 @@ class ExecutionWorker(PodWorker):
     async def _apply(self, plan: Plan) -> None:
         """Write the status and act at the same time.
 
-        Two things have an order: code starts after the record of its start, and code that somebody is to approve can be
-        read before the record says so.
+        Three things have an order. Code starts after the record of its start. Code that somebody is to approve can be
+        read before the record says so. Pod and payload of an execution that ends go after the record of its end: if the
+        record has to be written again, their absence must not be the reason.
         """
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
         if status and status.phase.terminal and not self._code.kept:
@@ -215,10 +218,13 @@ class ExecutionWorker(PodWorker):
             await self._start(plan)
             return
         published = [action for action in plan.actions if isinstance(action, actions.PublishCode)]
+        ends = status is not None and status.phase.terminal
+        last = [action for action in plan.actions if ends and isinstance(action, _LAST)]
         await all_of([self._act(action) for action in published])
-        others = [action for action in plan.actions if action not in published]
+        others = [action for action in plan.actions if action not in (*published, *last)]
         jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in others]
         await all_of([*jobs, self._write_status(status)] if status else jobs)
+        await all_of([self._act(action) for action in last])
 
     async def _start(self, plan: Plan) -> None:
         if self._seen.execution.status.approval:
