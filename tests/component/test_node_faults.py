@@ -274,7 +274,7 @@ async def test_a_container_that_the_node_cant_make(operator, stage, client, aski
 
 @pytest.mark.parametrize("fault", [Answer(500), Lose("504")], ids=str)
 async def test_the_record_says_so_also_if_it_has_to_be_written_again(operator, stage, client, asking, agent, fault):
-    """The operator deletes the pod, and that is no reason: docs/reliability.md."""
+    """The operator deletes the pod itself, and that is no reason."""
     ended = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Failed")
     with (
         stage.nodes.waiting("ErrImagePull", "manifest unknown"),

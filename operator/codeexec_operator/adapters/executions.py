@@ -239,16 +239,21 @@ class ExecutionWorker(PodWorker):
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._code.begin()
-        if others:
-            self.run_in_background(self._tidy_up(others))
         if adoptions:
             self.run_in_background(self._adopt(adoptions))
         await self._code.start(self.place.connection, start.messages)
+        if others:
+            self.run_in_background(self._tidy_up(others))
 
     async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
-        """What is to be done once code has started, but not beside code that takes no time, nor beside its result."""
+        """What is to be done once code has started, but not beside code that takes no time, nor beside its result.
+
+        If the connection has ended meanwhile, nothing is done: the code may have to be handed over again.
+        """
         if await _comes(self._over, _CHORES_SECONDS):
             await asyncio.sleep(_RESULT_SECONDS)
+        elif not self._code.told:
+            return
         await all_of([self._act(action) for action in chores])
 
     async def _adopt(self, adoptions: Sequence[actions.AdoptPod]) -> None:

@@ -30,10 +30,11 @@ from played_context import a_context, a_register
 from polling import until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionApproval, Phase, SessionPhase
+from codeexec_operator.adapters import executions
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.rooms import Rooms
-from codeexec_operator.core.observed import Room, RunnerView
+from codeexec_operator.core.observed import PodLink, Room, RunnerView
 from codeexec_operator.core.payload import HeldPayload
 from codeexec_operator.core.startup import Timing
 
@@ -159,7 +160,7 @@ async def test_what_is_approved_after_its_session_has_ended_does_not_start(lost:
 
 
 class Refusing(PlayedCluster):
-    """Does not take the first write of an end. A pod that is deleted is gone at once, and the operator hears of that."""
+    """Does not take the first write of an end. The operator hears at once of a pod that is deleted."""
 
     def __init__(self, execution: CodeExecution, error: Exception) -> None:
         super().__init__(execution)
@@ -233,3 +234,39 @@ async def test_a_payload_that_the_operator_deletes_is_no_reason_either(error: Ex
         await until(lambda: worker.phase.terminal)
         await until(lambda: not there())
     assert (cluster.execution.status.phase, cluster.execution.status.reason) == (Phase.DENIED, "PolicyViolation")
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["no connection", "it breaks while the code is sent"])
+async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
+    monkeypatch.setattr(executions, "_CHORES_SECONDS", 0)
+    execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work"})
+    cluster, connected, handed = Refusing(execution, TimeoutError()), True, []
+
+    async def start(job: Any, messages: Any) -> None:
+        nonlocal connected
+        if not handed:
+            connected = False
+            job.cut_off()
+        handed.append(messages)
+        if breaks and not connected:
+            raise ConnectionResetError
+
+    lost = a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED)))
+    session: Any = SimpleNamespace(
+        connection=SimpleNamespace(start=start),
+        view=a_view(),
+        join=lambda _: None,
+        leave=lambda *_, **__: None,
+        view_for=lambda *_: a_view() if connected else lost,
+    )
+    payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
+    context = a_context(cluster, payloads=payloads)
+    worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
+    async with at_work(worker):
+        await until(lambda: handed and not worker._background)
+        assert worker.phase is Phase.RUNNING
+        assert "delete payload" not in cluster.heard
+        connected = True
+        worker._code.resumed("NeverBegun")
+        await until(lambda: "delete payload" in cluster.heard)
+    assert handed == [handed[0]] * 2
