@@ -31,8 +31,6 @@ from codeexec_operator.core.reconcile import decide
 
 _LITTLE_CODE: Final = 4096
 """Sealed code that stays in memory: it takes less than its worker, and another read of the request would delay it."""
-_LAST: Final = (actions.DeletePod, actions.DeletePayload)
-"""What is done once the record of an end is written: the end is decided by what these delete."""
 _CHORES_SECONDS: Final = 0.1
 """How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
 _RESULT_SECONDS: Final = 0.1
@@ -64,6 +62,19 @@ def _lets_go(execution: CodeExecution, session: SessionView | None) -> bool:
     spec = execution.spec
     asks, lost = execution.status.phase is Phase.AWAITING_APPROVAL, spec.session_ref is not None and session is None
     return spec.payload_ref is not None and (asks or lost)
+
+
+def _in_order(
+    plan: Sequence[actions.Action], *, ends: bool
+) -> tuple[Sequence[actions.Action], Sequence[actions.Action], Sequence[actions.Action]]:
+    """What is done before the status is written, at the same time, and after that.
+
+    Code that somebody is to approve can be read before the record says so. Pod and payload of an execution that ends go
+    after the record of its end: if the record has to be written again, their absence must not be the reason.
+    """
+    first = [action for action in plan if isinstance(action, actions.PublishCode)]
+    last = [action for action in plan if ends and isinstance(action, actions.DeletePod | actions.DeletePayload)]
+    return first, [action for action in plan if action not in (*first, *last)], last
 
 
 async def _comes(event: asyncio.Event, seconds: float) -> bool:
@@ -203,12 +214,7 @@ class ExecutionWorker(PodWorker):
         return self._decide()
 
     async def _apply(self, plan: Plan) -> None:
-        """Write the status and act at the same time.
-
-        Three things have an order. Code starts after the record of its start. Code that somebody is to approve can be
-        read before the record says so. Pod and payload of an execution that ends go after the record of its end: if the
-        record has to be written again, their absence must not be the reason.
-        """
+        """Write the status and act, in the order of `_in_order`; code starts after the record of its start."""
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
         if status and status.phase.terminal and not self._code.kept:
             await self._code.keep()
@@ -217,12 +223,9 @@ class ExecutionWorker(PodWorker):
         if any(isinstance(action, actions.StartCode) for action in plan.actions):
             await self._start(plan)
             return
-        published = [action for action in plan.actions if isinstance(action, actions.PublishCode)]
-        ends = status is not None and status.phase.terminal
-        last = [action for action in plan.actions if ends and isinstance(action, _LAST)]
-        await all_of([self._act(action) for action in published])
-        others = [action for action in plan.actions if action not in (*published, *last)]
-        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in others]
+        first, meanwhile, last = _in_order(plan.actions, ends=status is not None and status.phase.terminal)
+        await all_of([self._act(action) for action in first])
+        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in meanwhile]
         await all_of([*jobs, self._write_status(status)] if status else jobs)
         await all_of([self._act(action) for action in last])
 
