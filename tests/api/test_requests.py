@@ -248,6 +248,25 @@ async def test_a_namespace_whose_requests_are_not_answered_holds_up_no_other(
         await asyncio.gather(*flood, return_exceptions=True)
 
 
+async def test_the_lease_waits_for_no_request_of_any_namespace(
+    unhurried: None, proxy: FaultProxy, cluster: Cluster
+) -> None:
+    """A leader that can't renew its Lease in time ends itself, and the next leader would, too."""
+    each = api_server._REQUESTS_OF_ONE
+    boxes = [SANDBOX, *(f"box-{number}" for number in range(1, api_server._REQUESTS // each))]
+    slow = Match("get", EXECUTION_PLURAL, where=lambda call: call.name.startswith("slow-"))
+    with proxy.fault(slow, Stall()):
+        flood = [asyncio.create_task(cluster.get_execution(box, f"slow-{one}")) for box in boxes for one in range(each)]
+        under_way = lambda: len(proxy.seen(slow)) == api_server._REQUESTS  # noqa: E731
+        await asyncio.to_thread(wait_for, "as many to be under way as there may be", under_way)
+        other = asyncio.create_task(cluster.get_configuration(SYSTEM, "codeexec-operator"))
+        await asyncio.wait_for(cluster.get_leadership(SYSTEM, "codeexec-operator"), 60)
+        assert not any(one.done() for one in (*flood, other)), "control: other requests wait for a turn"
+        for one in (*flood, other):
+            one.cancel()
+        await asyncio.gather(*flood, other, return_exceptions=True)
+
+
 @pytest.mark.parametrize("name", BY_PHASE)
 async def test_lists_by_phase_are_not_cut_into_small_pages(proxy: FaultProxy, cluster: Cluster, name: str) -> None:
     """Kubernetes 1.32 and 1.33 look for the second page among all records in etcd: with many, longer than 15 s."""

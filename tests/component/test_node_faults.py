@@ -13,7 +13,9 @@ import pytest
 from api_calls import Match
 from cluster_tools import SANDBOX, wait_for
 from component_stage import in_thread
+from faults import Answer, Lose
 
+from codeexec_api.names import EXECUTION_PLURAL
 from executor_client import CodeExecError, ExecutionLost, ExecutionNotStarted, PreparedBlock
 
 PROMISED_SECONDS = 15
@@ -266,6 +268,23 @@ async def test_a_container_that_the_node_cant_make(operator, stage, client, aski
     record = stage.record(agent)
     assert outcome(record) == ("Failed", expected)
     assert record["status"]["message"] == f"{reason}: {words}"
+    stage.never_ran(record)
+    await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
+
+
+@pytest.mark.parametrize("fault", [Answer(500), Lose("504")], ids=str)
+async def test_the_record_says_so_also_if_it_has_to_be_written_again(operator, stage, client, asking, agent, fault):
+    """The operator deletes the pod itself, and that is no reason."""
+    ended = Match("patch", EXECUTION_PLURAL, subresource="status", where=lambda call: call.phase == "Failed")
+    with (
+        stage.nodes.waiting("ErrImagePull", "manifest unknown"),
+        stage.proxy.fault(ended, fault, times=1) as rule,
+        pytest.raises(ExecutionNotStarted, match="ErrImagePull"),
+    ):
+        await client.execute(waiting_at(agent), asking())
+    assert rule.met == 1
+    record = stage.record(agent)
+    assert outcome(record) == ("Failed", "ImagePullFailed")
     stage.never_ran(record)
     await in_thread(stage.admin.wait_until_gone, "pod", record["status"]["podName"])
 

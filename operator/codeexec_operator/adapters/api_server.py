@@ -11,7 +11,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -51,7 +51,7 @@ _ATTACH: Final = "v4.channel.k8s.io"
 _REQUESTS: Final = 100
 """Requests that are under way at the same time; further requests wait for their turn, up to ANSWER_SECONDS."""
 _REQUESTS_OF_ONE: Final = 25
-"""Of these, requests about one namespace. The operator's own namespace is one of them, so its Lease waits for none."""
+"""Of these, requests about one namespace. Four namespaces can hold all of them, so what can't wait asks `at_once`."""
 _WATCH_SECONDS: Final = 300
 _METADATA: Final = 100
 """Objects whose metadata is listed at a time: 14 MiB of JSON, if all of it is as large as admission lets it be.
@@ -93,7 +93,7 @@ class ApiServer:
 
     Requests share a bounded pool of connections. Watches and websockets last, so they have connections of their own:
     however many namespaces and pods there are, no request waits for their connections. Namespaces take turns, so no
-    request waits behind all those of another namespace.
+    request waits behind all those of another namespace. The Lease by which this process leads waits for no turn at all.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
@@ -148,8 +148,17 @@ class ApiServer:
         *,
         query: Mapping[str, str | int] | None = None,
         accept: str = _JSON,
+        at_once: bool = False,
     ) -> Any:
         """Make one request, and return the JSON of the answer. A PATCH is a merge patch.
+
+        Args:
+            verb: of HTTP.
+            path: of the object or the list.
+            body: what is sent as JSON.
+            query: what the path is followed by.
+            accept: the form of the answer.
+            at_once: the request waits neither for a turn nor for one of the connections that requests share.
 
         Raises:
             ApiException: the API server refused; `status`, `body` and `headers` are those of its answer.
@@ -157,7 +166,9 @@ class ApiServer:
             OSError: there is no connection.
             TimeoutError: the answer did not come in time.
         """
-        async with asyncio.timeout(ANSWER_SECONDS), self._turns.slot(_namespace(path)):
+        session = self._streams if at_once else self._requests
+        turn = nullcontext() if at_once else self._turns.slot(_namespace(path))
+        async with asyncio.timeout(ANSWER_SECONDS), turn:
             headers = await self._headers(accept)
             if body is not None:
                 headers["Content-Type"] = _MERGE_PATCH if verb == "PATCH" else _JSON
@@ -165,7 +176,7 @@ class ApiServer:
             how = {"params": query, "data": data, "headers": headers, "allow_redirects": False, **self._route}
             begun = time.monotonic()
             try:
-                async with self._requests.request(verb, self._host + path, **how) as answer:
+                async with session.request(verb, self._host + path, **how) as answer:
                     self.date = parsedate_to_datetime(answer.headers["Date"]) if "Date" in answer.headers else self.date
                     body_read = await _checked(answer)
             finally:

@@ -190,21 +190,22 @@ class Cluster(Records, Contents):
         return await self._api.metadata(_NETWORK_POLICIES.path(namespace), query, also=also)
 
     async def get_leadership(self, namespace: str, name: str) -> LeaseRecord | None:
-        """leases: get. The Lease that the leading replica holds; None if there is none yet."""
-        lease = await found(self._api.request("GET", _LEASES.path(namespace, name)))
+        """leases: get. The Lease of the leading replica; None if there is none yet. Waits for no other request."""
+        lease = await found(self._api.request("GET", _LEASES.path(namespace, name), at_once=True))
         return LeaseRecord.parse(lease) if lease else None
 
     async def write_leadership(self, namespace: str, name: str, record: LeaseRecord) -> LeaseRecord:
-        """leases: create, patch. Returns the Lease as it is stored.
+        """leases: create, patch. Returns the Lease as it is stored. Waits for no other request.
 
         Raises:
             ApiException: 409 it has changed since it was read, or another was created; 404 it is gone.
         """
         body = record.dump()
         if record.version:
-            return LeaseRecord.parse(await self._api.request("PATCH", _LEASES.path(namespace, name), body))
+            path = _LEASES.path(namespace, name)
+            return LeaseRecord.parse(await self._api.request("PATCH", path, body, at_once=True))
         body["metadata"]["name"] = name
-        return LeaseRecord.parse(await self._api.request("POST", _LEASES.path(namespace), body))
+        return LeaseRecord.parse(await self._api.request("POST", _LEASES.path(namespace), body, at_once=True))
 
     async def get_service_targets(self, namespace: str, name: str) -> list[tuple[str, int]]:
         """services: get. Address and port of a Service, in each of its address families.

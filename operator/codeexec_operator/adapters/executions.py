@@ -64,6 +64,19 @@ def _lets_go(execution: CodeExecution, session: SessionView | None) -> bool:
     return spec.payload_ref is not None and (asks or lost)
 
 
+def _in_order(
+    plan: Sequence[actions.Action], *, ends: bool
+) -> tuple[Sequence[actions.Action], Sequence[actions.Action], Sequence[actions.Action]]:
+    """What is done before the status is written, at the same time, and after that.
+
+    Code that somebody is to approve can be read before the record says so. Pod and payload of an execution that ends go
+    after the record of its end: if the record has to be written again, their absence must not be the reason.
+    """
+    first = [action for action in plan if isinstance(action, actions.PublishCode)]
+    last = [action for action in plan if ends and isinstance(action, actions.DeletePod | actions.DeletePayload)]
+    return first, [action for action in plan if action not in (*first, *last)], last
+
+
 async def _comes(event: asyncio.Event, seconds: float) -> bool:
     """Wait for it for so long; True if it has come."""
     with suppress(TimeoutError):
@@ -201,11 +214,7 @@ class ExecutionWorker(PodWorker):
         return self._decide()
 
     async def _apply(self, plan: Plan) -> None:
-        """Write the status and act at the same time.
-
-        Two things have an order: code starts after the record of its start, and code that somebody is to approve can be
-        read before the record says so.
-        """
+        """Write the status and act, in the order of `_in_order`; code starts after the record of its start."""
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
         if status and status.phase.terminal and not self._code.kept:
             await self._code.keep()
@@ -214,11 +223,11 @@ class ExecutionWorker(PodWorker):
         if any(isinstance(action, actions.StartCode) for action in plan.actions):
             await self._start(plan)
             return
-        published = [action for action in plan.actions if isinstance(action, actions.PublishCode)]
-        await all_of([self._act(action) for action in published])
-        others = [action for action in plan.actions if action not in published]
-        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in others]
+        first, meanwhile, last = _in_order(plan.actions, ends=status is not None and status.phase.terminal)
+        await all_of([self._act(action) for action in first])
+        jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in meanwhile]
         await all_of([*jobs, self._write_status(status)] if status else jobs)
+        await all_of([self._act(action) for action in last])
 
     async def _start(self, plan: Plan) -> None:
         if self._seen.execution.status.approval:
@@ -233,16 +242,21 @@ class ExecutionWorker(PodWorker):
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._code.begin()
-        if others:
-            self.run_in_background(self._tidy_up(others))
         if adoptions:
             self.run_in_background(self._adopt(adoptions))
         await self._code.start(self.place.connection, start.messages)
+        if others:
+            self.run_in_background(self._tidy_up(others))
 
     async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
-        """What is to be done once code has started, but not beside code that takes no time, nor beside its result."""
+        """What is to be done once code has started, but not beside code that takes no time, nor beside its result.
+
+        If the connection has ended meanwhile, nothing is done: the code may have to be handed over again.
+        """
         if await _comes(self._over, _CHORES_SECONDS):
             await asyncio.sleep(_RESULT_SECONDS)
+        elif not self._code.told:
+            return
         await all_of([self._act(action) for action in chores])
 
     async def _adopt(self, adoptions: Sequence[actions.AdoptPod]) -> None:

@@ -98,7 +98,8 @@ def _cleanup(seen: Observed) -> list[Action]:
     """What is left of an execution that ends, and must not be."""
     started, transcript = seen.execution.status.started_at, seen.transcript
     actions: list[Action] = []
-    if seen.payload and seen.payload.secrets and not started:
+    handed_over = started and seen.frames is FrameStream.OPEN
+    if seen.payload and seen.payload.secrets and not handed_over:
         actions.append(DeletePayload(seen.payload.secrets))
     if transcript.done or transcript.fault:
         return actions  # the runner exits by itself once that is acknowledged, or waits for the next job

@@ -19,6 +19,7 @@ from codeexec_operator.core.payload import Payload, PayloadProblem
 from codeexec_operator.core.record import finish
 from codeexec_operator.core.starting import (
     deadline_of,
+    deletion_of,
     job_of,
     look_for_session,
     seconds_to_run,
@@ -117,7 +118,7 @@ def _hand_over_again(seen: Observed, now: datetime, timing: Timing) -> Plan:
             f"the code was not handed to the runner, and its pod may end in less than {seconds:g} s. Nothing was run"
         )
         return finish(seen, now, Ending(Event.VANISHED, Reason.OPERATOR_RESTARTED, message))
-    return Plan(actions=(StartCode(job_of(seen, seen.payload)),))
+    return Plan(actions=(*deletion_of(seen.payload), StartCode(job_of(seen, seen.payload))))
 
 
 def _lost(why: str) -> Ending:

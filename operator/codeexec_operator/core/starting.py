@@ -21,7 +21,6 @@ from codeexec_api.policy import session_refusal
 from codeexec_api.v1alpha1.sandbox import SANDBOX_FIELDS
 from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import (
-    Action,
     AdoptPod,
     AskPool,
     CreatePod,
@@ -353,8 +352,12 @@ def _hand_over(seen: Observed, now: datetime) -> Plan:
         return finish(seen, now, Ending(Event.FAULT, Reason.PAYLOAD_MISMATCH, message))
     handed = Ending(Event.STARTED, None, "the code was handed to the runner")
     status = moved(seen, now, handed, ConditionType.STARTED).model_copy(update={"started_at": now})
-    delete: tuple[Action, ...] = (DeletePayload(payload.secrets),) if payload.secrets else ()
-    return Plan(status=status, actions=(*delete, StartCode(messages)))
+    return Plan(status=status, actions=(*deletion_of(payload), StartCode(messages)))
+
+
+def deletion_of(payload: Payload) -> tuple[DeletePayload, ...]:
+    """What goes once the runner has the code."""
+    return (DeletePayload(payload.secrets),) if payload.secrets else ()
 
 
 def job_of(seen: Observed, payload: Payload) -> tuple[dict[str, Any], ...]:

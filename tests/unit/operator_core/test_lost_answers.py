@@ -1,4 +1,7 @@
-"""The answer to a write is lost, and the record says what was written: the worker goes on as after an answer."""
+"""The answer to a write is lost, and the record says what was written: the worker goes on as after an answer.
+
+Or nothing was written, and the worker decides anew: as before, because it has done nothing that changes the decision.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,6 +12,7 @@ from typing import Any
 
 import pytest
 from factories import (
+    a_pod,
     a_policy,
     a_sandbox,
     a_secret,
@@ -20,16 +24,19 @@ from factories import (
     output,
     the_end,
 )
+from kubernetes.aio.client.exceptions import ApiException
 from played_cluster import PlayedCluster
 from played_context import a_context, a_register
 from polling import until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionApproval, Phase, SessionPhase
+from codeexec_operator.adapters import executions
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.rooms import Rooms
-from codeexec_operator.core.observed import Room
+from codeexec_operator.core.observed import PodLink, Room, RunnerView
 from codeexec_operator.core.payload import HeldPayload
+from codeexec_operator.core.startup import Timing
 
 ASKS_A_HUMAN: dict[str, Any] = {
     "policy": a_policy(maxTimeoutSeconds=60, withApproval={"maxTimeoutSeconds": 600}),
@@ -150,3 +157,116 @@ async def test_what_is_approved_after_its_session_has_ended_does_not_start(lost:
         worker.approvals.observe(ExecutionApproval.parse(raw), deleted=False)
         await until(lambda: worker.phase.terminal)
     assert cluster.written == ["ApprovalRequired", "Approved", "SessionNotFound"]
+
+
+class Refusing(PlayedCluster):
+    """Does not take the first write of an end. The operator hears at once of a pod that is deleted."""
+
+    def __init__(self, execution: CodeExecution, error: Exception) -> None:
+        super().__init__(execution)
+        self._error: Exception | None = error
+        self.worker: ExecutionWorker | None = None
+
+    async def write_status(self, seen: Any, status: Any) -> Any:
+        if status.phase.terminal and (error := self._error):
+            self._error = None
+            for _ in range(20):  # whatever is done at the same time is done first
+                await asyncio.sleep(0)
+            raise error
+        return await super().write_status(seen, status)
+
+    async def delete_pod(self, namespace: str, name: str) -> bool:
+        await super().delete_pod(namespace, name)
+        if self.worker:
+            self.worker.lose_pods([name])
+        return True
+
+    async def delete_payload(self, namespace: str, name: str, uid: str) -> None:
+        self.heard.append("delete payload")
+
+
+REFUSALS = pytest.mark.parametrize(
+    "error", [ApiException(status=500), ApiException(status=429), TimeoutError()], ids=["500", "429", "no answer"]
+)
+
+
+@REFUSALS
+async def test_a_pod_that_the_operator_deletes_is_no_reason_for_the_end(error: Exception) -> None:
+    execution = an_execution(phase=Phase.STARTING, status={"pod_name": "run-1-0f8fad5b"})
+    cluster = Refusing(execution, error)
+    async with at_work(ExecutionWorker(a_context(cluster), execution, a_register(), lambda _: None)) as worker:
+        cluster.worker = worker
+        worker.sandbox = a_sandbox(pod=a_pod(running=False, waiting_reason="ErrImagePull"), runner=RunnerView())
+        await until(lambda: worker.phase.terminal)
+        await until(lambda: "delete pod run-1-0f8fad5b" in cluster.heard)
+    assert cluster.execution.status.reason == "ImagePullFailed"
+
+
+@REFUSALS
+async def test_nor_is_it_for_that_of_code_that_does_not_heed_its_cancellation(error: Exception) -> None:
+    execution = an_execution(phase=Phase.RUNNING, cancelled=True)
+    cluster = Refusing(execution, error)
+    context = a_context(cluster, timing=Timing(grace=0))  # as if the write had failed for longer than that
+    async with at_work(ExecutionWorker(context, execution, a_register(), lambda _: None)) as worker:
+        cluster.worker = worker
+        worker.sandbox = a_sandbox()
+        worker._code.begin()
+        worker._code._cancel_sent_at = datetime.now(UTC) - timedelta(seconds=60)
+        await until(lambda: worker.phase.terminal)
+        await until(lambda: "delete pod run-1-0f8fad5b" in cluster.heard)
+    assert (cluster.execution.status.phase, cluster.execution.status.reason) == (Phase.CANCELLED, "CancelRequested")
+
+
+@REFUSALS
+async def test_a_payload_that_the_operator_deletes_is_no_reason_either(error: Exception) -> None:
+    """The policy has come to refuse what waits in a session. Its code is read when its turn comes, and let go of."""
+    execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work"})
+    cluster = Refusing(execution, error)
+    there = lambda *_: "delete payload" not in cluster.heard  # noqa: E731
+    payloads = SimpleNamespace(seen=there, take=lambda *args: a_secret() if there() else None)
+    cluster.get_payload = lambda *_: asyncio.sleep(0, (a_secret() if there() else None,))  # type: ignore[attr-defined]
+    session: Any = SimpleNamespace(
+        connection=None, view=a_view(), join=lambda _: None, leave=lambda *_, **__: None, view_for=lambda *_: a_view()
+    )
+    context = a_context(cluster, policy=a_policy(languages=["bash"]), payloads=payloads)
+    worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
+    async with at_work(worker):
+        await until(lambda: worker.phase.terminal)
+        await until(lambda: not there())
+    assert (cluster.execution.status.phase, cluster.execution.status.reason) == (Phase.DENIED, "PolicyViolation")
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["no connection", "it breaks while the code is sent"])
+async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
+    monkeypatch.setattr(executions, "_CHORES_SECONDS", 0)
+    execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work"})
+    cluster, connected, handed = Refusing(execution, TimeoutError()), True, []
+
+    async def start(job: Any, messages: Any) -> None:
+        nonlocal connected
+        if not handed:
+            connected = False
+            job.cut_off()
+        handed.append(messages)
+        if breaks and not connected:
+            raise ConnectionResetError
+
+    lost = a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED)))
+    session: Any = SimpleNamespace(
+        connection=SimpleNamespace(start=start),
+        view=a_view(),
+        join=lambda _: None,
+        leave=lambda *_, **__: None,
+        view_for=lambda *_: a_view() if connected else lost,
+    )
+    payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
+    context = a_context(cluster, payloads=payloads)
+    worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
+    async with at_work(worker):
+        await until(lambda: handed and not worker._background)
+        assert worker.phase is Phase.RUNNING
+        assert "delete payload" not in cluster.heard
+        connected = True
+        worker._code.resumed("NeverBegun")
+        await until(lambda: "delete payload" in cluster.heard)
+    assert handed == [handed[0]] * 2
