@@ -359,7 +359,7 @@ async def test_a_pool_whose_image_cant_be_pulled_says_so_and_nobody_waits_for_it
 
 
 def test_a_simulated_node_that_was_doubted_is_ready_again(stage, admin):
-    """As any other node. Else each later test of the process would find no room, once the machine was busy for a minute."""
+    """As any other node. Else the later tests of this process find no room, once the machine was busy for a minute."""
     [name, *_] = [one["metadata"]["name"] for one in admin.list("node", None)]
     doubted = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "a test says so"}
     admin.patch("node", name, {"status": {"conditions": [doubted]}}, subresource="status", type="strategic")
