@@ -62,7 +62,8 @@ _Claimant = TypeVar("_Claimant", bound=Claimant)
 def rank(claimant: Claimant) -> tuple[bool, datetime]:
     """What decides who is first in line: who has started, then who was created first.
 
-    An operator that has just started doesn't hear of executions in the order in which they were created.
+    An operator that has just started doesn't hear of executions in the order in which they were created. In a session,
+    whoever was let in is before all of these: see `Line.let_in`.
     """
     return not claimant.claim.started, claimant.claim.created
 
