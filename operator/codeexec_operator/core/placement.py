@@ -69,12 +69,15 @@ def rank(claimant: Claimant) -> tuple[bool, datetime]:
 
 
 def has_turn(first: Claimant, session: ObservedSession, sandbox: Sandbox) -> bool:
-    """True if the code of the first in line may be handed to the session: it goes on, and has nothing else to do."""
+    """True if the code of the first in line may be handed to the session: it goes on, and has nothing else to do.
+
+    What was handed to its runner before has to be over, also if nobody wants it any more: time would pass meanwhile.
+    """
     storing = session.storing is not None and not session.storing.problem  # a copy would be older than the code
     if session.unresponsive or session.ending or session.unsure or storing or startup.was_taken(sandbox):
         return False
     ready = sandbox.runner.ready
-    return ready is None or ready.job in (None, first.claim.uid)
+    return ready is None or {ready.job or "", sandbox.runner.handed} <= {"", first.claim.uid}
 
 
 # --- pools ---
