@@ -24,7 +24,6 @@ from codeexec_operator.core.observed import ObservedSession, Room, Sandbox, Sess
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claimant, has_turn, rank
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import takes_code
 from codeexec_operator.core.workspace_copy import FILES_JOB
 
 logger = logging.getLogger(__name__)
@@ -79,6 +78,10 @@ class SessionWorker(PodWorker):
             self._claimants[claimant.claim.uid] = claimant
             self.wake()
 
+    def let_in(self, claimant: Claimant) -> None:
+        """Its start is decided: it is before all others until it leaves."""
+        self._queue.let_in(claimant)
+
     def leave(self, claimant: Claimant, *, ran: bool) -> None:
         """An execution is over."""
         if not self._queue.leave(claimant):
@@ -89,19 +92,12 @@ class SessionWorker(PodWorker):
         self.wake()
 
     def view_for(self, claimant: Claimant, since: datetime) -> SessionView:
-        """What an execution sees of the session that has waited since then.
-
-        An execution that sees that its turn has come, and that code can be handed over, stays first until it leaves:
-        its start may be on its way to its record.
-        """
+        """What an execution sees of the session that has waited since then."""
         sandbox = replace(self.sandbox, runner=self.connection.view) if self.connection else self.sandbox
         seen = replace(self._seen, storing=self._files.storing)
         turn = self._queue.first is claimant and has_turn(claimant, seen, sandbox)
         place, length = self._queue.place(claimant), len(self._queue)
-        view = SessionView(self._seen.session, sandbox, turn, since, place, length)
-        if turn and takes_code(view):
-            self._queue.let_in(claimant)
-        return view
+        return SessionView(self._seen.session, sandbox, turn, since, place, length)
 
     @property
     def phase(self) -> SessionPhase:

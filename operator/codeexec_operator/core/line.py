@@ -48,9 +48,9 @@ class Line(Generic[T]):
 
     def let_in(self, claimant: T) -> None:
         """It is its turn: whoever gets in line from now on is behind it, whatever the key says."""
-        waits, key, number, _ = self._tickets[claimant]
-        if waits and self.leave(claimant):
-            ticket = self._tickets[claimant] = (False, key, number, claimant)
+        before = self._tickets.get(claimant)
+        if before and self.leave(claimant):
+            ticket = self._tickets[claimant] = (False, *before[1:])
             insort_right(self._places, ticket)
 
     def leave(self, claimant: T) -> bool:

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import NOW, a_runner, a_sandbox, a_session, seconds
-from played_context import a_context
+from factories import NOW, PAYLOAD, SESSION_REF, a_runner, a_sandbox, a_session, an_execution, seconds
+from played_cluster import PlayedCluster
+from played_context import a_context, a_register
 
-from codeexec_api import Limits, SessionPhase
+from codeexec_api import Limits, Phase, SessionPhase
+from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.core.observed import PodLink, Room, RunnerView
@@ -70,6 +72,7 @@ async def test_whoever_was_created_earlier_and_comes_back_waits_for_the_one_that
     session.leave(earlier, ran=False)
     session.join(later)
     assert turn(session, later) == (True, 0)
+    session.let_in(later)
     if recorded:
         later.starts()
     session.join(earlier)
@@ -79,20 +82,45 @@ async def test_whoever_was_created_earlier_and_comes_back_waits_for_the_one_that
     assert turn(session, earlier) == (True, 0)
 
 
-async def test_until_the_runner_has_reported_nobody_is_let_in(session: SessionWorker) -> None:
+async def test_code_is_let_in_before_its_start_is_written(session: SessionWorker) -> None:
+    told: list[tuple[bool, int]] = []
+    earlier, started = created(-1000), asyncio.Event()
+    register = a_register(session=session)
+    execution = an_execution(phase=Phase.STARTING, **SESSION_REF)
+    worker = ExecutionWorker(a_context(PlayedCluster(execution)), execution, register, lambda _: None)
+
+    async def written(_: Any) -> None:
+        session.join(earlier)
+        told.append(turn(session, earlier))
+
+    async def start(*_: Any) -> None:
+        started.set()
+
+    worker._write_status = written  # type: ignore[method-assign]
+    played: Any = SimpleNamespace(view=a_runner(), start=start)
+    session.connection = played
+    worker._know(payload=PAYLOAD)
+    await asyncio.wait_for(started.wait(), 60)
+    assert told == [(False, 1)]
+    worker.task.cancel()
+    await asyncio.gather(worker.task, return_exceptions=True)
+
+
+async def test_who_only_waits_for_its_code_lets_those_go_first_whose_code_may_be_in_the_runner(
+    session: SessionWorker,
+) -> None:
     """An operator that has just started hears of executions in any order."""
-    knows(session, RunnerView(link=PodLink.OPEN))
-    earlier, later = created(0), created(1)
-    session.join(later)
-    turn(session, later)
-    session.join(earlier)
-    assert session._queue.first is earlier
+    waits, started = created(0), created(1, started=True)
+    session.join(waits)
+    assert turn(session, waits) == (True, 0)
+    session.join(started)
+    assert (turn(session, waits), turn(session, started)) == ((False, 1), (True, 0))
 
 
 async def test_what_runs_hears_that_its_connection_has_broken_though_others_wait(session: SessionWorker) -> None:
     earlier, runs = created(0), created(1)
     session.join(runs)
-    turn(session, runs)
+    session.let_in(runs)
     runs.starts()
     session.join(earlier)
     knows(session, RunnerView(link=PodLink.CLOSED, closed_at=NOW))
