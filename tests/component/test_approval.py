@@ -3,6 +3,7 @@
 What the API server refuses alone is in `tests/api/test_approval.py`.
 """
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -130,6 +131,25 @@ async def test_in_a_session_others_need_not_wait_for_it(stage, admin, client, as
         await in_thread(admin.wait_for_phase, shows.name, "AwaitingApproval")
         assert (await session.execute((PreparedBlock("python", b'write("note")'),))).exit_code == 0
         await human.approve(await human.get(shows.name))
+        assert (await shows.result()).output == "note 640\n", "it ran after the other one"
+
+
+async def test_in_a_session_it_waits_for_what_began_before_it_was_approved(stage, admin, client, asking, agent, human):
+    """It was created earlier. It has to wait all the same: a runner runs one execution at a time."""
+    async with await client.open_session(asking(limits=Limits(**SMALL)), wait=True) as session:
+        long = asking(limits=Limits(**SMALL), timeout_seconds=MORE_THAN_PLENTY)
+        shows = await client.submit((PreparedBlock("python", b'show("note")'),), long, session=session.name)
+        await in_thread(admin.wait_for_phase, shows.name, "AwaitingApproval")
+        writes = PreparedBlock("python", f'wait("{agent}")\nwrite("note")'.encode())
+        runs = asyncio.create_task(session.execute((writes,)))
+        await stage.script.reached(agent, runs)
+        await human.approve(await human.get(shows.name))
+        place = "position 2 of 2 in the queue"
+        await in_thread(
+            admin.wait_until, place, "cex", shows.name, lambda record: place in record["status"].get("message", "")
+        )
+        stage.script.open(agent)
+        assert (await runs).exit_code == 0
         assert (await shows.result()).output == "note 640\n", "it ran after the other one"
 
 

@@ -121,6 +121,7 @@ class Connection:
             job.cut_off()
             return
         self._followed[job.uid] = _Followed(job, tells=True)
+        self.view = replace(self.view, handed=job.uid)
         for message in messages:
             await self._send(message)
 
@@ -217,7 +218,7 @@ class Connection:
             for one in followed.values():
                 one.job.share.settle(0)
                 one.job.cut_off()
-            self._see(link=PodLink.CLOSED, closed_at=datetime.now(UTC), ready=None)
+            self._see(link=PodLink.CLOSED, closed_at=datetime.now(UTC), ready=None, handed="")
 
     def _complete(self, lines: Lines, data: bytes) -> list[bytes]:
         try:
@@ -258,7 +259,10 @@ class Connection:
         Raises:
             Exception: it is no frame, of whatever type; the caller treats all alike.
         """
-        if "pong" in frame or "refused" in frame or "repeated" in frame:
+        if "pong" in frame or "refused" in frame:
+            return None
+        if "repeated" in frame:
+            self._over(frame["repeated"])
             return None
         if "resumed" in frame:
             self._resumed(frame["resumed"], str(frame.get("missing", "")))
@@ -271,6 +275,7 @@ class Connection:
             raise _GarbledError
         if "done" in frame or "fault" in frame or "error" in frame:
             self._at_rest(uid)
+            self._over(uid)
         followed = self._followed.get(uid)
         return followed if followed and followed.tells else None
 
@@ -287,6 +292,11 @@ class Connection:
         ready = self.view.ready
         if ready and ready.job == uid:
             self._see(ready=replace(ready, job=None))
+
+    def _over(self, uid: str) -> None:
+        """The runner goes on to what comes next. It doesn't while it tells what nobody wants to hear any more."""
+        if self.view.handed == uid:
+            self._see(handed="")
 
     def _fail(self, problem: str) -> None:
         followed, self._followed = self._followed, {}

@@ -237,6 +237,7 @@ class ExecutionWorker(PodWorker):
         if start is None:
             await self._apply(plan)
             return
+        self.place.let_in()
         adoptions = [action for action in plan.actions if isinstance(action, actions.AdoptPod)]
         others = [action for action in plan.actions if action is not start and action not in adoptions]
         if isinstance(plan.status, CodeExecutionStatus):

@@ -129,6 +129,11 @@ class Placement(PoolClaimant):
             self._session, self._joined_at = found, now()
             found.join(self)
 
+    def let_in(self) -> None:
+        """Its start is decided, and is on its way to its record: whoever joins its session later waits."""
+        if self._session:
+            self._session.let_in(self)
+
     async def look_up_session(self) -> SessionView | None:
         """The session as the API server has it, if it is not in line there; None if there is none."""
         ref, worker = self._execution().spec.session_ref, self._worker

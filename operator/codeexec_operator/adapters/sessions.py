@@ -78,6 +78,10 @@ class SessionWorker(PodWorker):
             self._claimants[claimant.claim.uid] = claimant
             self.wake()
 
+    def let_in(self, claimant: Claimant) -> None:
+        """Its start is decided: it is before all others until it leaves."""
+        self._queue.let_in(claimant)
+
     def leave(self, claimant: Claimant, *, ran: bool) -> None:
         """An execution is over."""
         if not self._queue.leave(claimant):
@@ -145,7 +149,7 @@ class SessionWorker(PodWorker):
             adopting=self._pool.adopting,
             room=self._rooms.of(self.meta.namespace) if is_blocked(self.sandbox) else Room(),
             ending=False,
-            unsure=self._unsure and self.phase is SessionPhase.READY,
+            unsure=self._unsure and self.phase in (SessionPhase.READY, SessionPhase.ASLEEP),
             store_url=self.context.outputs.place.url,
             storing=self._files.storing,
             restoring=self._files.restoring,
@@ -207,7 +211,7 @@ class SessionWorker(PodWorker):
 
     def _leave_pod(self) -> None:
         """It is on record that the session sleeps. A pod that is not deleted now is deleted when it is seen."""
-        left = self.pod_name
+        left, self._unsure = self.pod_name, False
         if self.connection:
             self.connection.close()
         self.sandbox, self.connection = Sandbox(), None

@@ -9,13 +9,16 @@ T = TypeVar("T")
 
 
 class Line(Generic[T]):
-    """Ordered by a key, which is asked for when somebody gets in line. Of equal ones the first that came is first."""
+    """Ordered by a key, which is asked for when somebody gets in line. Of equal ones the first that came is first.
+
+    Whoever was let in is before all others, until it leaves.
+    """
 
     def __init__(self, key: Callable[[T], Any]) -> None:
         self._key = key
-        self._tickets: dict[T, tuple[Any, int, T]] = {}
-        self._places: list[tuple[Any, int, T]] = []
-        """Numbers differ, so nobody is compared with another."""
+        self._tickets: dict[T, tuple[bool, Any, int, T]] = {}
+        self._places: list[tuple[bool, Any, int, T]] = []
+        """The first of each is False for whoever was let in. Numbers differ, so nobody is compared with another."""
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -39,9 +42,16 @@ class Line(Generic[T]):
         """Get in line; False if it waits already."""
         if claimant in self._tickets:
             return False
-        ticket = self._tickets[claimant] = (self._key(claimant), next(self._numbers), claimant)
+        ticket = self._tickets[claimant] = (True, self._key(claimant), next(self._numbers), claimant)
         insort_right(self._places, ticket)
         return True
+
+    def let_in(self, claimant: T) -> None:
+        """It is its turn: whoever gets in line from now on is behind it, whatever the key says."""
+        before = self._tickets.get(claimant)
+        if before and self.leave(claimant):
+            ticket = self._tickets[claimant] = (False, *before[1:])
+            insort_right(self._places, ticket)
 
     def leave(self, claimant: T) -> bool:
         """Wait no more; False if it didn't."""

@@ -114,7 +114,7 @@ def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
         image_id=container.get("imageID", ""),
         runtime_class_name=spec.get("runtimeClassName"),
         user_namespace=has_user_namespace(spec),
-        started_at=_time(status.get("startTime")),
+        started_at=datetime.fromisoformat(status["startTime"]) if status.get("startTime") else None,
         deadline_seconds=spec.get("activeDeadlineSeconds"),
         owner=next((one["uid"] for one in raw["metadata"].get("ownerReferences") or () if one.get("controller")), ""),
         deleting="deletionTimestamp" in raw["metadata"],
@@ -153,10 +153,6 @@ def _is_lost(conditions: Mapping[str, Mapping[str, Any]], state: Mapping[str, An
     return "running" in state and said == ["True", "False"]
 
 
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
-
-
 class PodLink(Enum):
     """The connection of this process to the runner of a pod."""
 
@@ -174,6 +170,8 @@ class RunnerView:
     """When the connection was begun, over which it was asked for its report."""
     closed_at: datetime | None = None
     ready: Readiness | None = None
+    handed: str = ""
+    """The job that was handed over last by this connection, until the runner says that it is over; empty if none."""
     heard_at: datetime | None = None
     """When anything last came from it."""
     pinged_at: datetime | None = None

@@ -62,18 +62,22 @@ _Claimant = TypeVar("_Claimant", bound=Claimant)
 def rank(claimant: Claimant) -> tuple[bool, datetime]:
     """What decides who is first in line: who has started, then who was created first.
 
-    An operator that has just started doesn't hear of executions in the order in which they were created.
+    An operator that has just started doesn't hear of executions in the order in which they were created. In a session,
+    whoever was let in is before all of these: see `Line.let_in`.
     """
     return not claimant.claim.started, claimant.claim.created
 
 
 def has_turn(first: Claimant, session: ObservedSession, sandbox: Sandbox) -> bool:
-    """True if the code of the first in line may be handed to the session: it goes on, and has nothing else to do."""
+    """True if the code of the first in line may be handed to the session: it goes on, and has nothing else to do.
+
+    What was handed to its runner before has to be over, also if nobody wants it any more: time would pass meanwhile.
+    """
     storing = session.storing is not None and not session.storing.problem  # a copy would be older than the code
     if session.unresponsive or session.ending or session.unsure or storing or startup.was_taken(sandbox):
         return False
     ready = sandbox.runner.ready
-    return ready is None or ready.job in (None, first.claim.uid)
+    return ready is None or {ready.job or "", sandbox.runner.handed} <= {"", first.claim.uid}
 
 
 # --- pools ---

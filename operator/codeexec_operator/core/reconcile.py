@@ -39,6 +39,7 @@ from codeexec_operator.core.starting import (
     not_to_be_had,
     request_pod,
     seconds_to_run,
+    seconds_to_stop,
     session_over,
     start_alone,
     start_from_pool,
@@ -172,11 +173,18 @@ def _supervise(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if spec.cancelled:
         if seen.cancel_sent_at is None:
             return Plan(actions=(CancelCode(),), wake_at=now + timedelta(seconds=timing.grace))
-        if now >= seen.cancel_sent_at + timedelta(seconds=timing.grace):
+        answer_by = _answer_by(seen, seen.cancel_sent_at, timing)
+        if now >= answer_by:
             message = "cancelled; the runner did not answer, so the pod was deleted"
             return finish(seen, now, Ending(Event.CANCEL, None, message))
-        stop_at = min(stop_at, seen.cancel_sent_at + timedelta(seconds=timing.grace))
+        stop_at = min(stop_at, answer_by)
     return awake_for_pod(seen, Plan(wake_at=stop_at), timing)
+
+
+def _answer_by(seen: Observed, sent_at: datetime, timing: Timing) -> datetime:
+    """Until when the runner has to end a job that was cancelled. While it sends files, whatever it says counts."""
+    last = max(sent_at, seen.place.runner.heard_at or sent_at) + timedelta(seconds=timing.grace)
+    return min(last, sent_at + timedelta(seconds=seconds_to_stop(seen.execution.spec, timing)))
 
 
 def _ended(seen: Observed) -> Ending | None:

@@ -174,7 +174,9 @@ def _enter(seen: ObservedSession, pod: PodView, ready: Readiness, now: datetime,
 def _sleep_on(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     """Look at the clock and at the client, until somebody needs the session."""
     status = seen.session.status
-    if seen.storing:  # an answer was lost that the session sleeps
+    lost = seen.unsure or seen.storing or seen.restoring  # an answer was lost that the session sleeps, or sleeps on
+    begun = seen.policy_read or seen.claimed or seen.sandbox.requested or seen.sandbox.pod
+    if lost or (begun and not seen.claimants):
         return Plan(actions=(LeavePod(),))
     end_at = _end_at(seen, now)
     if ending := _too_old(seen, now):

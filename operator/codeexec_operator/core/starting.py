@@ -377,5 +377,9 @@ def is_stateful(seen: Observed) -> bool:
 
 def seconds_to_run(spec: CodeExecutionSpec, timing: Timing) -> float:
     """How long the runner may take, from being handed the job to its last word."""
-    files = timing.transfer if spec.files or spec.artifacts.fetch else 0
-    return len(spec.blocks) * spec.timeout_seconds + files + timing.grace
+    return len(spec.blocks) * spec.timeout_seconds + seconds_to_stop(spec, timing)
+
+
+def seconds_to_stop(spec: CodeExecutionSpec, timing: Timing) -> float:
+    """How long the runner may take beside its blocks, and so from a cancellation to its last word."""
+    return (timing.transfer if spec.files or spec.artifacts.fetch else 0) + timing.grace

@@ -38,3 +38,13 @@ def test_it_is_always_sorted_and_tells_each_place(steps: list[tuple[bool, int]])
         in_order = sorted(played, key=lambda one: one % 3)
         assert list(line) == in_order
         assert [line.place(one) for one in in_order] == list(range(len(played)))
+
+
+def test_whoever_was_let_in_stays_first_whoever_comes_and_comes_again_as_one_of_many() -> None:
+    line: Line[str] = Line(lambda name: name)
+    line.join("b")
+    line.let_in("b")
+    line.let_in("b")
+    line.join("a")
+    assert (list(line), line.place("b"), line.place("a"), len(line)) == (["b", "a"], 0, 1, 2)
+    assert (line.leave("b"), line.first, line.join("b"), list(line)) == (True, "a", True, ["a", "b"])

@@ -84,6 +84,13 @@ class TestQueue:
         session = ObservedSession(a_session(), a_policy(), NOW, unresponsive=unresponsive)
         assert has_turn(waiting("a"), session, Sandbox(runner=a_runner(job=job))) is turn
 
+    @pytest.mark.parametrize(("handed", "turn"), [("", True), ("a", True), ("another", False)])
+    def test_who_is_first_waits_for_what_was_handed_to_the_runner_before(self, handed: str, turn: bool) -> None:
+        """The report of the runner is from before that."""
+        session = ObservedSession(a_session(), a_policy(), NOW)
+        runner = replace(a_runner(), handed=handed)
+        assert has_turn(waiting("a"), session, Sandbox(runner=runner)) is turn
+
     def test_a_runner_that_has_not_reported_keeps_nobody_waiting(self) -> None:
         assert has_turn(waiting(), ObservedSession(a_session(), a_policy(), NOW), Sandbox())
 

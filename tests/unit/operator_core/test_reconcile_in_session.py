@@ -365,6 +365,22 @@ class TestRunning:
         [action] = result.actions
         assert isinstance(action, GiveUpSession)
 
+    def test_a_cancelled_one_that_is_heard_of_has_the_time_that_its_files_have(self) -> None:
+        """The runner sends them before it looks at what came meanwhile."""
+        fetches = {"cancelled": True, "artifacts": {"fetch": ["*"]}, "timeoutSeconds": 600}
+
+        def heard(after: float, spec: dict[str, Any] = fetches) -> Observed:
+            runner = replace(a_runner(), heard_at=NOW + seconds(after))
+            return running(spec=spec, cancel_sent_at=NOW, session=a_view(sandbox=a_sandbox(runner=runner)))
+
+        assert plan(heard(4), 5) == Plan(wake_at=NOW + seconds(9))
+        assert plan(heard(64), 64.5) == Plan(wake_at=NOW + seconds(65)), "no longer than files may take"
+        for silent in (plan(heard(-1), 5), plan(heard(4), 9), plan(heard(64), 65)):
+            assert outcome(silent) == (Phase.CANCELLED, "CancelRequested")
+            assert isinstance(silent.actions[0], GiveUpSession)
+        without_files = heard(4, {"cancelled": True, "timeoutSeconds": 600})
+        assert outcome(plan(without_files, 5)) == (Phase.CANCELLED, "CancelRequested"), "control"
+
     @pytest.mark.parametrize("connected", [True, False])
     @pytest.mark.parametrize("recorded", [True, False], ids=["session over", "session not over yet"])
     @pytest.mark.parametrize(

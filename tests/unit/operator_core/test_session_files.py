@@ -81,6 +81,12 @@ class Pod(PlayedPod):
         for number, frame in enumerate([*frames, {"done": True, "whole": True}]):
             self.said.put_nowait(json.dumps({"id": job, "seq": number, **frame}).encode() + b"\n")
 
+    async def says(self, frame: Mapping[str, Any]) -> None:
+        """Say this, and wait until it was heard."""
+        heard = self.connection.view.heard_at
+        self.said.put_nowait(json.dumps(frame).encode() + b"\n")
+        await until(lambda: self.connection.view.heard_at != heard and self.said.empty())
+
     async def received(self) -> AsyncIterator[bytes]:
         while True:
             yield await self.said.get()
@@ -188,6 +194,43 @@ async def test_a_store_that_hangs_holds_up_nobody_who_needs_the_session(files: F
     heard = pods[0].connection.view.heard_at
     await until(lambda: pods[0].said.empty() and pods[0].connection.view.heard_at != heard)
     assert session.files.storing is None, "and what the runner tells late changes nothing"
+
+
+async def test_a_call_waits_until_the_runner_has_told_all_of_a_list_that_nobody_wants_any_more(
+    files: Files, pods: tuple[Pod, Pod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner reads nothing meanwhile. The time of a call that was handed over would pass."""
+    pod, jobs = pods[0], []
+    monkeypatch.setattr(pod, "_tell", lambda job, _: jobs.append(job))
+    session = Session(files)
+    session.files.act(actions.StoreFiles(), pod.connection, needed=False)
+    await until(lambda: bool(jobs))
+    session.files.act(actions.KeepAwake(), pod.connection, needed=True)
+    entry = {"artifact": 0, "path": "a/", "size": 0, "sha256": None, "mode": 0o700}
+    await pod.says({"id": jobs[0], "seq": 0, **entry})
+    assert pod.connection.view.handed == jobs[0], "it goes on, though what it says is ignored"
+    await pod.says({"id": jobs[0], "seq": 1, "done": True, "whole": True})
+    assert pod.connection.view.handed == ""
+
+
+@pytest.mark.parametrize(
+    "frame", [{"id": "a", "seq": -1, "error": "it can't be run"}, {"id": "a", "fault": {}}, {"repeated": "a"}, None]
+)
+async def test_nobody_waits_for_a_job_of_which_no_more_comes(pods: tuple[Pod, Pod], frame: Any) -> None:
+    """None: the connection has ended."""
+    pod, cut_off = pods[0], asyncio.Event()
+    job: Any = SimpleNamespace(uid="a", cut_off=cut_off.set, share=SimpleNamespace(settle=lambda _: None))
+    await pod.connection.start(job, [])
+    assert pod.connection.view.handed == "a", "control"
+    pod.connection.abandon("a")
+    if frame:
+        await pod.says({"id": "b", "seq": 0, "done": True})
+        assert pod.connection.view.handed == "a", "another job has ended"
+        await pod.says(frame)
+    else:
+        pod.connection.close()
+        await until(lambda: pod.connection.view.ready is None and pod.connection._link is None)
+    assert pod.connection.view.handed == ""
 
 
 @pytest.mark.usefixtures("quick")

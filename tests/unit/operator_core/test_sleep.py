@@ -1,5 +1,6 @@
 """When a session sleeps and wakes, as scenarios."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +16,17 @@ from factories import (
     a_policy,
     a_sandbox,
     a_session,
+    an_execution,
     seconds,
 )
 from factories import a_runner as runner
 from plans import Walk, given_up, outcome, proof_of
+from played_cluster import PlayedCluster
+from played_context import a_context
 
 from codeexec_api import CodeSession, CodeSessionStatus, ConditionType, Reason, SessionPhase, StoredFiles, condition
+from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.core.actions import (
     AskPool,
     CancelStray,
@@ -35,7 +41,7 @@ from codeexec_operator.core.actions import (
     StoreFiles,
 )
 from codeexec_operator.core.cluster_view import ClusterView
-from codeexec_operator.core.observed import ClaimedView, Fault, ObservedSession, PolicyProblem, Sandbox
+from codeexec_operator.core.observed import ClaimedView, Fault, ObservedSession, PolicyProblem, Room, Sandbox
 from codeexec_operator.core.placement import has_turn
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.startup import Timing
@@ -64,7 +70,9 @@ def asleep(reason: Reason = Reason.FILES_STORED, *, status: Any = None, **rest: 
     shown = condition(ConditionType.ASLEEP, holds=True, reason=reason.value, message="", now=NOW, generation=1)
     past = {"stored_files": STORED, "sleeps": 1, "pod_name": "", "image": IMAGE, "conditions": (shown,)}
     past |= {"started_at": NOW, "last_used_at": NOW}
-    return seen(SessionPhase.ASLEEP, status=past | (status or {}), **rest)
+    begun = "claimants" in rest
+    known = {"policy_read": begun, "pool_asked": begun}
+    return seen(SessionPhase.ASLEEP, status=past | (status or {}), **known | rest)
 
 
 def waking(**rest: Any) -> ObservedSession:
@@ -214,12 +222,58 @@ def test_it_ends_on_request_and_with_its_client() -> None:
 
 
 def test_a_new_operator_leaves_it_asleep() -> None:
-    assert plan(asleep(policy_read=False, pool_asked=False), 1) == Plan(wake_at=NOW + seconds(IDLE))
+    assert plan(asleep(), 1) == Plan(wake_at=NOW + seconds(IDLE))
 
 
 def test_an_answer_that_was_lost_leaves_no_pod() -> None:
     late = asleep(storing=Transfer(NOW, NOW, STORED), sandbox=a_sandbox(pod=OURS))
     assert plan(late) == Plan(actions=(LeavePod(),))
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        {"policy_read": True},
+        {"claimed": ClaimedView("default", "default-1", proof_of(a_sandbox()))},
+        {"sandbox": Sandbox(requested=True)},
+        {"sandbox": a_sandbox(pod=OURS)},
+    ],
+    ids=["policy", "pod of a pool", "pod asked for", "pod"],
+)
+def test_of_a_wake_that_nobody_needs_any_more_nothing_is_kept(begun: Any) -> None:
+    """Else a pod would wait for the next call, which would wake by the policy of today."""
+    left = asleep(**begun)
+    assert plan(left) == Plan(actions=(LeavePod(),))
+    assert LeavePod() not in plan(replace(left, claimants=BUSY)).actions, "control: somebody needs it"
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"restoring": Transfer(NOW, NOW, problem="no answer")},
+        {"restoring": Transfer(NOW)},
+        {"unsure": True, "sandbox": a_sandbox(pod=OURS, gone=True)},
+    ],
+    ids=["store failed", "store took too long", "pod lost"],
+)
+def test_an_answer_that_was_lost_after_a_wake_has_failed_leaves_nothing_for_the_next_wake(left: Any) -> None:
+    for claimants in (BUSY, frozenset[str]()):
+        failed = asleep(Reason.STORE_UNAVAILABLE, claimants=claimants, **left)
+        assert plan(failed, 10) == Plan(actions=(LeavePod(),))
+    assert outcome(plan(asleep(Reason.STORE_UNAVAILABLE, claimants=BUSY), 10))[0] is SessionPhase.STARTING, "control"
+
+
+async def test_what_an_answer_that_was_lost_has_left_is_left_once() -> None:
+    rooms = Rooms(lambda _: Room(), lambda _: None)
+    worker = SessionWorker(
+        a_context(PlayedCluster(an_execution())), asleep().session, lambda _: None, rooms, lambda *_, **__: None
+    )
+    worker.task.cancel()
+    await asyncio.gather(worker.task, return_exceptions=True)
+    worker._unsure, worker.sandbox = True, a_sandbox(pod=OURS)
+    assert worker._decide().actions == (LeavePod(),)
+    await worker._act(LeavePod())
+    assert LeavePod() not in worker._decide().actions
 
 
 # --- waking ---
@@ -331,9 +385,8 @@ def test_it_is_tried_again_as_soon_though_the_clock_of_the_operator_before_was_a
 
 def test_once_nobody_waits_for_it_the_record_of_a_session_that_sleeps_on_says_so() -> None:
     failed = waking(restoring=Transfer(NOW, NOW, problem="no answer"))
-    left = replace(
-        failed, session=written_to(failed, plan(failed)), claimants=frozenset(), restoring=None, sandbox=Sandbox()
-    )
+    gone = {"restoring": None, "sandbox": Sandbox(), "policy_read": False, "pool_asked": False}
+    left = replace(failed, session=written_to(failed, plan(failed)), claimants=frozenset(), **gone)
     result = plan(left)
     assert shown(result, "Delayed") == ("False", "StoreUnavailable", "no execution waits for the session any more")
     assert (written(result).phase, shown(result, "Asleep")[0], result.actions) == (SessionPhase.ASLEEP, "True", ())
@@ -354,8 +407,8 @@ def test_a_whole_night() -> None:
     walk = Walk(ready(), plan)
     walk.step(AFTER)
     walk.step(AFTER + 1, storing=Transfer(NOW, NOW, STORED))
-    walk.step(AFTER + 2, storing=None, sandbox=Sandbox(), policy_read=True)
-    walk.step(AFTER + 3, claimants=BUSY)
+    walk.step(AFTER + 2, storing=None, sandbox=Sandbox(), policy_read=False)
+    walk.step(AFTER + 3, claimants=BUSY, policy_read=True)
     walk.step(AFTER + 4, sandbox=a_sandbox(pod=OURS))
     record = walk.step(AFTER + 5, restoring=Transfer(NOW, NOW))
     assert walk.actions == ["StoreFiles", "LeavePod", "CreatePod", "RestoreFiles"]
