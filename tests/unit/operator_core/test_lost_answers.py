@@ -256,6 +256,7 @@ async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pyte
         connection=SimpleNamespace(start=start),
         view=a_view(),
         join=lambda _: None,
+        let_in=lambda _: None,
         leave=lambda *_, **__: None,
         view_for=lambda *_: a_view() if connected else lost,
     )
