@@ -246,12 +246,6 @@ def test_the_operators_log_is_read_from_the_cluster_while_it_goes_on(admin, audi
         admin.wait_for_phase(name, "Succeeded")
 
 
-def test_an_agent_may_not_read_the_operators_log(agent_kubeconfig):
-    done = AuditCommand(agent_kubeconfig)("verify", "--from-cluster", "-n", SANDBOX)
-    assert done.returncode == 1
-    assert f"this identity may not list pods in namespace '{SYSTEM}'" in done.stderr
-
-
 def test_show_list_and_report_of_the_real_cluster(admin, audit, ran, tmp_path):
     log, page = tmp_path / "operator.log", tmp_path / "report.html"
     log.write_text(operator_log(admin))

@@ -1,6 +1,7 @@
 """The page of `codeexec audit report` in a real browser: it shows what it says, and runs nothing of what agents say.
 
-Needs Chromium (`make e2e` sees to it), and no cluster: the records are those of the fake.
+Needs Chromium (`make e2e` sees to it), and no cluster: the records are those of the fake. The unit tier has no browser,
+so each test here is about what a browser makes of the page; unit/client/test_cli_audit.py reads its text.
 """
 
 import html

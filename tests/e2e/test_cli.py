@@ -1,4 +1,4 @@
-"""The command line, as a process of its own with an agent's rights, and as a plugin of kubectl."""
+"""The command line, as a process of its own with an agent's rights."""
 
 import json
 import os
@@ -26,8 +26,9 @@ class CommandLine:
         own = {"KUBECONFIG": kubeconfig, "CODEEXEC_NAMESPACE": SANDBOX}
         self.environment = {"PATH": path, "HOME": os.environ["HOME"], **own}
 
-    def __call__(self, *arguments: str, program: tuple[str, ...] = ("codeexec",)) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*program, *arguments], env=self.environment, capture_output=True, text=True, timeout=110)
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["codeexec", *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=110)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -194,37 +195,3 @@ def test_doctor_finds_nothing_wrong_with_an_agent(codeexec):
     assert list(found) == checks, done.stdout
     assert {outcome for outcome, _ in found.values()} == {"ok"}, done.stdout
     assert done.returncode == 0
-
-
-def test_doctor_names_the_rights_that_are_missing(codeexec, kubeconfig_of, admin):
-    account = a_name("nobody")
-    meta = {"name": account, "namespace": SANDBOX}
-    admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
-    try:
-        done = CommandLine(kubeconfig_of(SANDBOX, account))("doctor", "-o", "json")
-    finally:
-        admin.delete("serviceaccount", account)
-    found = findings(done)
-    assert found["rights"][0] == "failed"
-    assert "create codeexecutions.codeexec.dev" in found["rights"][1]
-    assert found["execution"] == ("unknown", "no code was run, because a check failed")
-    assert done.returncode == 1
-    assert findings(codeexec("doctor", "--no-run", "-o", "json"))["rights"][0] == "ok"
-
-
-def test_doctor_looks_for_the_runtime_class(codeexec, kubeconfig):
-    done = CommandLine(kubeconfig)("doctor", "--no-run", "--runtime-class", "nothing", "-o", "json")
-    assert findings(done)["runtime class"][0] == "failed"
-    assert done.returncode == 1
-    asked_by_agent = codeexec("doctor", "--no-run", "--runtime-class", "nothing", "-o", "json")
-    assert findings(asked_by_agent)["runtime class"][0] == "unknown"
-
-
-def test_it_is_a_plugin_of_kubectl(codeexec):
-    plugin = ("kubectl", "codeexec")
-    assert "version" in codeexec("--version", program=plugin).stdout
-    done = codeexec("get", "-n", SANDBOX, "--limit", "1", program=plugin)
-    assert (done.stdout.split()[0], done.returncode) == ("NAME", 0)
-    refused = codeexec("get", "-n", "kube-system", program=plugin)
-    assert refused.returncode == 1
-    assert "in namespace 'kube-system'" in refused.stderr

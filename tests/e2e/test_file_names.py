@@ -1,4 +1,7 @@
-"""File names in the pod: what code or a caller names stays in the workspace, whatever was planted there before."""
+"""File names in the pod: what code or a caller names stays in the workspace, whatever was planted there before.
+
+The client refuses a name that leads out by itself: unit/client/test_executor.py.
+"""
 
 import hashlib
 import json
@@ -6,8 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeBlock
 from cluster_tools import TERMINAL, Admin, a_name, a_secret, a_session, an_execution, policies
 
 pytestmark = pytest.mark.e2e
@@ -78,28 +79,6 @@ def _session_of_blocks(admin: Admin, name: str, runtime: dict[str, str]) -> Iter
 
     yield run_clean
     admin.delete("codesession", name)
-
-
-# --- names that lead out -------------------------------------------------------------------------------------------
-
-CLIMB = """
-import os, tempfile
-root = tempfile.mkdtemp()
-os.makedirs(root + "/workspace/a")
-os.chdir(root + "/workspace")
-with open({name!r}, "w") as file:
-    print(os.path.realpath(file.name).startswith(root + "/workspace/"))
-"""
-
-
-@pytest.mark.parametrize("name", ["../x.py", "/tmp/codeexec-x.py", "a/../../x.py"])
-async def test_a_name_that_leads_out_is_refused_before_anything_is_submitted(executor, unprotected_pod, name):
-    assert unprotected_pod(CLIMB.format(name="a/x.py")) == "True\n"
-    assert unprotected_pod(CLIMB.format(name=name)) == "False\n"
-    blocks = [CodeBlock(f"# filename: {name}\nprint('ran')", "python")]
-    result = await executor.execute_code_blocks(blocks, CancellationToken())
-    assert (result.exit_code, result.execution) == (1, None)
-    assert result.output.startswith(f"Filename is not in the workspace: '{name}' has the part ")
 
 
 # --- what earlier code has planted ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_tools import ROOT, SANDBOX, SYSTEM, TERMINAL, Admin, a_name, helm, image, operator_pod, wait_for
+from cluster_tools import ROOT, SANDBOX, SYSTEM, TERMINAL, Admin, a_name, helm, image, wait_for
 from weaker_pods import a_hardened_pod
 
 from executor_client import (
@@ -45,24 +45,6 @@ def _install(kubeconfig: str, *arguments: str) -> None:
 
 def test_helm_test_runs_an_execution(kubeconfig):
     assert "Phase:          Succeeded" in helm(kubeconfig, "test", "codeexec", "--timeout", "2m")
-
-
-@pytest.mark.suspect
-def test_operator_passes_the_restricted_standard(admin):
-    pod = operator_pod(admin)
-    strict = a_name("strict")
-    # Created with its label: admission reads a namespace that its cache doesn't have, but not one that has changed.
-    admin.create_namespace(strict, **{"pod-security.kubernetes.io/enforce": "restricted"})
-    try:
-        weak = {"metadata": {"name": "weak"}, "spec": {"containers": [{"name": "main", "image": image()}]}}
-        for candidate, accepted in ((weak, False), (pod, True)):
-            spec = {key: value for key, value in candidate["spec"].items() if key != "serviceAccountName"}
-            spec.pop("serviceAccount", None)
-            copy = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "copy", "namespace": strict}, "spec": spec}
-            refusal = admin.try_create(copy, dry_run=True)
-            assert (refusal is None) is accepted, refusal
-    finally:
-        admin.kubectl("delete", "namespace", strict, "--wait=false")
 
 
 def test_the_chart_takes_the_kernel_that_the_cluster_has(admin, kubeconfig):

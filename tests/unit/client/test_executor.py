@@ -189,6 +189,21 @@ async def test_an_unknown_language_alone_is_a_result_without_a_cluster() -> None
     )
 
 
+@pytest.mark.parametrize("name", ["../x.py", "/tmp/codeexec-x.py", "a/../../x.py"])
+async def test_a_name_that_leads_out_is_refused_before_anything_is_submitted(tmp_path: Path, name: str) -> None:
+    def block(name: str) -> list[CodeBlock]:
+        return [CodeBlock(f"# filename: {name}\nprint('ran')", "python")]
+
+    executor = KubernetesCodeExecutor(kubeconfig="/no/such/file")
+    assert (tmp_path / "a/x.py").resolve().is_relative_to(tmp_path)
+    with pytest.raises(ClusterUnreachable):  # control: a name that stays inside is submitted
+        await executor.execute_code_blocks(block("a/x.py"), CancellationToken())
+    assert not (tmp_path / name).resolve().is_relative_to(tmp_path), "control: it leads out"
+    result = await executor.execute_code_blocks(block(name), CancellationToken())
+    assert (result.exit_code, result.execution) == (1, None)
+    assert result.output.startswith(f"Filename is not in the workspace: '{name}' has the part ")
+
+
 async def test_the_source_is_kept_but_not_through_a_link_that_leads_out(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "link").symlink_to(tmp_path)
