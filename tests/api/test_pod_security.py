@@ -18,9 +18,7 @@ def refusal_of(admin: Admin) -> Iterator[Callable[[dict[str, Any]], Refusal | No
     """Tries a pod in a namespace that takes none but restricted ones."""
     namespace = a_name("strict")
     # Created with its label: admission reads a namespace that its cache doesn't have, but not one that has changed.
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
-    admin.wait_until("its service account", "serviceaccount", "default", bool, namespace=namespace)
+    admin.create_namespace(namespace, **{"pod-security.kubernetes.io/enforce": "restricted"})
 
     def attempt(spec: dict[str, Any]) -> Refusal | None:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "copy", "namespace": namespace}, "spec": spec}
