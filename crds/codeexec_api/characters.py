@@ -1,7 +1,7 @@
 """Characters that nobody sees, or that mislead: the one place that lists them.
 
-Names of files may hold none of them (`paths`), and a human who decides about code sees an escape for each of them
-(`executor_client.cli.escaping`).
+Names of files may hold none of them (`paths`). In messages of records, and for a human who decides about code
+(`executor_client.cli.escaping`), an escape stands for each of them.
 """
 
 import re
@@ -54,3 +54,18 @@ UNSEEN: Final[Ranges] = (
 def pattern(ranges: Iterable[tuple[int, int]]) -> re.Pattern[str]:
     """What finds one character of these ranges."""
     return re.compile("[" + "".join(rf"\U{first:08X}-\U{last:08X}" for first, last in ranges) + "]")
+
+
+_UNSEEN: Final = pattern(UNSEEN)
+_SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def escape(character: str) -> str:
+    """The number of a character, as Python writes it."""
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0xA0 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def without_unseen(text: str) -> str:
+    """The same text with an escape for each character of UNSEEN, and so in one line."""
+    return _UNSEEN.sub(lambda one: _SHORT.get(one[0]) or escape(one[0]), text)
