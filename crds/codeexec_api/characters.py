@@ -1,7 +1,7 @@
 """Characters that nobody sees, or that mislead: the one place that lists them.
 
-Names of files may hold none of them (`paths`), and a human who decides about code sees an escape for each of them
-(`executor_client.cli.escaping`).
+Names of files may hold none of them (`paths`). In messages of records, and for a human who decides about code
+(`executor_client.cli.escaping`), an escape stands for each of them.
 """
 
 import re
@@ -59,3 +59,18 @@ def pattern(ranges: Iterable[tuple[int, int]]) -> re.Pattern[str]:
 def character_class(ranges: Iterable[tuple[int, int]]) -> str:
     """The same as a regular expression of the API server (RE2)."""
     return "[" + "".join(rf"\x{{{first:04X}}}-\x{{{last:04X}}}" for first, last in ranges) + "]"
+
+
+_UNSEEN: Final = pattern(UNSEEN)
+_SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def escape(character: str) -> str:
+    """The number of a character, as Python writes it."""
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0xA0 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def without_unseen(text: str) -> str:
+    """The same text with an escape for each character of UNSEEN, and so in one line."""
+    return _UNSEEN.sub(lambda one: _SHORT.get(one[0]) or escape(one[0]), text)

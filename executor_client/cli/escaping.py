@@ -4,7 +4,7 @@ import re
 import unicodedata
 from typing import Final
 
-from codeexec_api.characters import UNSEEN, pattern
+from codeexec_api.characters import UNSEEN, escape, pattern
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _UNSEEN: Final = pattern(UNSEEN)
@@ -22,7 +22,7 @@ _MARKS_IN_A_ROW: Final = 4
 
 def visible(output: str) -> str:
     """Escape output for a terminal: control characters except line ends and tabs become hexadecimal numbers."""
-    return _CONTROLS.sub(lambda one: _escape(one[0]), output.replace("\r\n", "\n"))
+    return _CONTROLS.sub(lambda one: escape(one[0]), output.replace("\r\n", "\n"))
 
 
 def plain(text: str) -> str:
@@ -46,7 +46,7 @@ def _shown(text: str) -> str:
             letter = one
         if not fits:
             letter = ""  # the next mark would stand on the escape
-        shown.append(one if fits else _escape(one))
+        shown.append(one if fits else escape(one))
     return "".join(shown)
 
 
@@ -61,11 +61,6 @@ def _stands_on(mark: str, letter: str) -> bool:
     script, _, _ = unicodedata.name(letter, "").partition(" ")
     its_own = unicodedata.name(mark, "").removeprefix("COMBINING ").startswith(f"{script} ")
     return its_own or bool(_MARKS_OF_ALL.match(mark))
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0xA0 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def one_line(text: str) -> str:

@@ -25,7 +25,7 @@ class Loop:
     def add(self, descriptor, react, *, urgent=False):
         """Call `react` when the descriptor is readable. It returns True if it pays to wait a little for more.
 
-        False: there is more already, so nobody waits. An urgent one ends that wait.
+        False: there is more already, so nobody waits. An urgent one is called during that wait, too.
         """
         self._selector.register(descriptor, selectors.EVENT_READ, react)
         if urgent:
@@ -46,8 +46,18 @@ class Loop:
                 return False
             said = [key.data() for key, _ in self._selector.select(left)]
             if collect and True in said and False not in said:
-                select.select(self._urgent, (), (), collect)
+                self._collect(finished, collect)
         return True
+
+    def _collect(self, finished, seconds):
+        """Wait for more. Processes that end don't shorten it: with one after the other, code would make many frames."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            urgent, _, _ = select.select(self._urgent, (), (), left)
+            for descriptor in urgent:
+                self._selector.get_key(descriptor).data()
+            if not urgent or finished():
+                break
 
 
 class Input:

@@ -26,7 +26,7 @@ _PR_GET_TIMERSLACK, _PERSONALITY_ASKED = 30, 0xFFFFFFFF
 _IOPRIO_GET = {"x86_64": 252, "aarch64": 31}
 _OFD_GETLK = 36
 _MSG_INFO, _SHM_INFO, _SEM_INFO = 12, 14, 19
-_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "pid_for_children", "time", "time_for_children", "user", "uts")
+NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "pid_for_children", "time", "time_for_children", "user", "uts")
 _VARYING = ("Vm", "Rss", "Hugetlb", "State", "FDSize", "SigQ", "voluntary", "nonvoluntary", "Threads")
 _SIGNALS = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
 
@@ -217,7 +217,7 @@ def _privileges():
 
 
 def _namespaces():
-    there = [name for name in _NAMESPACES if os.path.lexists(f"/proc/self/ns/{name}")]
+    there = [name for name in NAMESPACES if os.path.lexists(f"/proc/self/ns/{name}")]
     return {name: os.readlink(f"/proc/self/ns/{name}") for name in there}
 
 

@@ -247,6 +247,7 @@ class Job:
             kept = stream.take(size, text)
             if kept:
                 self.pod.frames.send(stream=stream.name, **text_fields(kept))
+            return bool(kept)
 
         return send_output
 

@@ -22,7 +22,8 @@ def report_whole(fetch, most_files, most_bytes, send):
         send: is called with the fields of each frame.
 
     Raises:
-        OSError: names the path; it can't be made again, is one too many, or changed while it was sent.
+        OSError: names the path, with escapes where it can't be told; it can't be made again, is one too many, or
+            changed while it was sent.
     """
     found, size = [], 0
     with _naming(".", "is a folder that can't be read"):
@@ -51,10 +52,12 @@ def _walk(prefix, inside):
         names = [entry.name for entry in entries]
     for name in names:
         path = prefix + name
+        if not is_telling(path):
+            raise OSError(errno.EINVAL, "has a name that can't be recorded", ascii(path)[1:-1])
         with _naming(path, "can't be looked at"):
             entry = os.stat(name, dir_fd=inside, follow_symlinks=False)
-        if why := _unkept(path, entry):
-            raise OSError(errno.EINVAL, why, ascii(path)[1:-1])
+        if why := _unkept(entry):
+            raise OSError(errno.EINVAL, why, path)
         if not stat.S_ISDIR(entry.st_mode):
             yield path, entry
             continue
@@ -75,10 +78,8 @@ def _naming(path, what):
         raise OSError(error.errno, what, path) from error
 
 
-def _unkept(path, entry):
+def _unkept(entry):
     """Why this can't be made again; empty if it can."""
-    if not is_telling(path):
-        return "has a name that can't be recorded"
     if stat.S_ISDIR(entry.st_mode):
         return ""
     if not stat.S_ISREG(entry.st_mode):

@@ -46,7 +46,7 @@ class Pipe:
     """A pipe that code writes to. The runner holds both ends, so that it never ends by itself."""
 
     def __init__(self, sink=None):
-        """`sink` is called with a number of bytes and the text that they have become."""
+        """`sink` takes a number of bytes and the text that they have become, and returns whether it keeps any."""
         self.sink = sink
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
@@ -55,13 +55,21 @@ class Pipe:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self):
-        """Read once. True if what came is less than may come at once, so that waiting makes fewer frames."""
-        try:
-            data = os.read(self.reader, CHUNK)
-        except BlockingIOError:
-            return None
-        self.sink(len(data), self._decoder.decode(data))
-        return len(data) < CHUNK
+        """Read once. True if what came is less than may come at once, so that waiting makes fewer frames.
+
+        True also if nothing of it is kept: then more is read, as much as a pipe holds, so that code is not slowed down.
+        """
+        left = PIPE_BYTES
+        while left > 0:
+            try:
+                data = os.read(self.reader, CHUNK)
+            except BlockingIOError:
+                return None if left == PIPE_BYTES else True
+            left -= len(data)
+            kept = self.sink(len(data), self._decoder.decode(data))
+            if kept or len(data) < CHUNK:
+                return len(data) < CHUNK
+        return True
 
     def drain(self):
         """Read what was written until now, and no more: a process in the background may write for ever."""

@@ -21,6 +21,12 @@ SETTLE_SECONDS = 0.1
 """How long the kernel may take to take back what nobody holds any more, such as what lies in sockets."""
 SETTLE_LOOKS = 10
 """Made at least, however late it is: the pod may have stood still."""
+_TIMED = ("/dev", "/proc")
+"""Where code can set times of what is not in a volume. The rest of the pod is read-only."""
+_NAMES = tuple(f"/proc/{which}/ns/{name}" for which in ("1", "1/task/1") for name in first_day.NAMESPACES)
+"""What lies there in folders that nobody may list, though the names are known."""
+_CLOSED = ("fd", "fdinfo", "map_files", "net")
+"""Folders of a process in which only the process itself, or nobody, can set times."""
 _IPC_RMID = 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -66,6 +72,7 @@ class Reset:
             except (OSError, TimeoutError, KeyError) as error:
                 problems["Volumes"] = f"could not be emptied ({type(error).__name__})"
         _remove_ipc(self._before)
+        _set_times()
         _empty_termination_log(self._before)
         gc.collect(0)
         settled, looks = time.monotonic() + SETTLE_SECONDS, 0
@@ -107,6 +114,35 @@ def _remove_ipc(before):
             _libc.msgctl(number, _IPC_RMID, None)
         for number in now["sem"] - known.get("sem", frozenset()):
             _libc.semctl(number, 0, _IPC_RMID)
+
+
+def _set_times():
+    """Set all times to now that code could have set outside the volumes. What this user can't set, code can't either.
+
+    Whoever may write to a device, or use a link, can set its times to the present; and this process's folders in /proc
+    are of code's user, who can set any time. There is no row for that: with a user namespace, devices are those of the
+    node, and other pods can set their times, too.
+    """
+    found = [path for top in _TIMED for path in _below(top)]
+    for path in (first_day.QUEUES, first_day.TERMINATION_LOG, *_NAMES, *found):
+        with contextlib.suppress(OSError):
+            os.utime(path, follow_symlinks=False)
+
+
+def _below(top):
+    for folder, folders, files in os.walk(top):
+        yield from (f"{folder}/{name}" for name in (*folders, *files))
+        folders[:] = [name for name in folders if _can_be_set_in(folder, name)]
+
+
+def _can_be_set_in(folder, name):
+    path = f"{folder}/{name}"
+    if path in first_day.VOLUMES or (name in _CLOSED and folder.startswith("/proc/")):
+        return False
+    try:
+        return not os.statvfs(path).f_flag & os.ST_RDONLY
+    except OSError:
+        return False
 
 
 def _empty_termination_log(before):

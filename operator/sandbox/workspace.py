@@ -254,7 +254,10 @@ class Survey:
                 path = prefix + entry.name
                 try:
                     found = entry.stat(follow_symlinks=False)
-                except OSError:  # it is gone
+                except FileNotFoundError:  # it is gone
+                    continue
+                except OSError:  # code has taken the permission away to look at what is in the folder
+                    self.omitted += 1
                     continue
                 if stat.S_ISDIR(found.st_mode):
                     yield from self._inside(folder, entry.name, path)

@@ -1,7 +1,8 @@
 """Ways to leave something for the next job: each plants it, and `seen_…` of the same name says whether it is there.
 
-Their source is sent to a runner. `FOLDER` is the workspace, `TEMPORARY` another volume, and `LOG` what stands for
-/dev/termination-log. What is not a file lives in a process that `daemon` starts.
+Their source is sent to a runner. `FOLDER` is the workspace, `TEMPORARY` another volume, `LOG` what stands for
+/dev/termination-log, and `DEVICE` a device that anybody may write to. What is not a file lives in a process that
+`daemon` starts.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-FOLDER = TEMPORARY = LOG = ""
+FOLDER = TEMPORARY = LOG = DEVICE = ""
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -249,6 +250,16 @@ def default_acl_of_the_volume():
 
 def seen_default_acl_of_the_volume():
     return "system.posix_acl_default" in os.listxattr(FOLDER)
+
+
+def times_of_what_belongs_to_others():
+    os.utime(DEVICE)
+    time.sleep(0.15)
+    os.utime(LOG)
+
+
+def seen_times_of_what_belongs_to_others():
+    return 0.1 < os.stat(LOG).st_mtime - os.stat(DEVICE).st_mtime < 10
 
 
 # --- processes, and what lives in them ---

@@ -24,7 +24,7 @@ from codeexec_operator.core.readiness import readiness
 logger = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 100
-"""Lines that are taken in before something else has its turn."""
+"""Lines that are taken in before something else has its turn. Lines that come one by one count, too."""
 _numbers = itertools.count(1)
 """Each connection of this process has a higher number than those before: what these still send is refused."""
 
@@ -189,7 +189,7 @@ class Connection:
             await self._link.send({**message, "epoch": self._epoch})
 
     async def _run(self) -> None:
-        lines = Lines()
+        lines, numbers = Lines(), itertools.count(1)
         try:
             async with self._cluster.attach(self._namespace, self._pod) as link:
                 self._link = link
@@ -200,7 +200,7 @@ class Connection:
                     *_, latest = [None, *self._followed.values()]
                     if latest:
                         await latest.job.share.need(lines.pending + len(data))
-                    for number, line in enumerate(self._complete(lines, data), 1):
+                    for line, number in zip(self._complete(lines, data), numbers, strict=False):
                         await self._take(line)
                         if number % _AT_A_TIME == 0:
                             await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from typing import Final
 from codeexec_api import CodeExecution, CodeSession, Condition, ConditionType, Reason, find_condition
 from codeexec_operator.core.actions import Plan, ReadPod
 from codeexec_operator.core.observed import Room, Sandbox, is_blocked, lacks_room
-from codeexec_operator.core.outcome import Ending, with_condition
+from codeexec_operator.core.outcome import Ending, recordable, with_condition
 from codeexec_operator.core.startup import Timing, late, requested_at, why
 
 FREE_ROOM: Final = (
@@ -41,7 +41,7 @@ def tell(
     if now < tell_at:
         return replace(plan, wake_at=min(plan.wake_at or tell_at, tell_at))
     reason = Reason.UNSCHEDULABLE if blocked else Reason.POD_STARTING
-    said = said or why(sandbox)
+    said = recordable(said or why(sandbox))
     before = find_condition(record.status.conditions, ConditionType.DELAYED)
     if before and before.status == "True" and before.reason == reason.value and said.rstrip(".") in before.message:
         return plan
@@ -55,7 +55,7 @@ def tell_of_session(execution: CodeExecution, session: CodeSession, now: datetim
     delayed = find_condition(session.status.conditions, ConditionType.DELAYED)
     if delayed is None or delayed.status != "True":
         return Plan()
-    message = f"session {session.metadata.name!r}: {delayed.message}"
+    message = recordable(f"session {session.metadata.name!r}: {delayed.message}")
     before = find_condition(execution.status.conditions, ConditionType.DELAYED)
     if before and before.status == "True" and before.message == message:
         return Plan()
@@ -66,7 +66,7 @@ def _delayed(record: CodeExecution | CodeSession, reason: str, message: str, now
     conditions = with_condition(
         record.status.conditions, ConditionType.DELAYED, reason, message, now, record.metadata, holds=True
     )
-    return {"reason": reason, "message": message, "conditions": conditions}
+    return {"reason": reason, "message": recordable(message), "conditions": conditions}
 
 
 def give_up_at(

@@ -17,6 +17,7 @@ from codeexec_api import (
     find_condition,
     set_condition,
 )
+from codeexec_api.characters import without_unseen
 from codeexec_api.phases import Move, SessionMove
 from codeexec_api.v1alpha1.base import ObjectMeta
 
@@ -65,8 +66,11 @@ def with_condition(
 
 
 def recordable(message: str) -> str:
-    """A message as a status can hold it: not too long, and UTF-8. A pod's words may have half a surrogate."""
-    return message[:MESSAGE_LENGTH].encode(errors="replace").decode()
+    """A message as a status can hold it: not too long, and in one line of what can be seen.
+
+    A pod's words may have control characters, ends of lines and half surrogates. What was made so stays as it is.
+    """
+    return without_unseen(message[:MESSAGE_LENGTH])[:MESSAGE_LENGTH]
 
 
 def waits_no_more(

@@ -21,7 +21,7 @@ from codeexec_api import (
 from codeexec_operator.core import delay, startup
 from codeexec_operator.core.actions import KeepAwake, LeavePod, Plan, RestoreFiles, StoreFiles
 from codeexec_operator.core.observed import ObservedSession
-from codeexec_operator.core.outcome import Ending, waits_no_more, with_condition
+from codeexec_operator.core.outcome import Ending, recordable, waits_no_more, with_condition
 from codeexec_operator.core.session_record import end, moved, use
 from codeexec_operator.core.startup import Timing
 
@@ -52,7 +52,7 @@ def fall_asleep(
         return Plan(status=_asleep(seen, storing.stored, now), actions=(LeavePod(),))
     sleep_at = idle_since + timedelta(seconds=after)
     if storing and storing.ended_at:
-        message = f"the session stays awake, because its files could not be stored: {storing.problem}"
+        message = recordable(f"the session stays awake, because its files could not be stored: {storing.problem}")
         told = find_condition(seen.session.status.conditions, ConditionType.ASLEEP)
         if told is None or told.message != message:
             return Plan(status=_awake(seen, storing.reason, message, now))

@@ -13,7 +13,7 @@ from codeexec_api import Limits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-05")]
 
-PLACES = {"FOLDER": "/workspace", "TEMPORARY": "/tmp", "LOG": "/dev/termination-log"}
+PLACES = {"FOLDER": "/workspace", "TEMPORARY": "/tmp", "LOG": "/dev/termination-log", "DEVICE": "/dev/full"}
 OWNERS_ONLY = {"mode_of_the_volume", "time_of_the_volume", "attribute_of_the_volume", "default_acl_of_the_volume"}
 """What only the owner of a volume can do, and a volume is root's in a pod."""
 BUSY = {"process_that_makes_others", "depth", "breadth"}

@@ -116,6 +116,14 @@ class TestPod:
         other = replace(BLOCKED, unschedulable=NO_CPU.replace("cpu", "memory"))
         assert "memory" in told(plan(waiting(Sandbox(other, requested=True), status=first), 2))[2]
 
+    def test_words_of_several_lines_are_told_in_one_and_once(self, waiting: Any) -> None:
+        failing = replace(BLOCKED, unschedulable="first\n  Phase: Ready")
+        result = plan(waiting(Sandbox(failing, requested=True)), 2)
+        assert r"first\n  Phase: Ready" in told(result)[2]
+        assert result.status
+        assert result.status.message == told(result)[2]
+        assert plan(waiting(Sandbox(failing, requested=True), status=result.status), 3).status is None
+
     def test_what_is_late_before_it_would_be_looked_for_is_not_waited_for(self, waiting: Any) -> None:
         heard = waiting(Sandbox(PULLING, requested=True, heard_at=NOW + timedelta(seconds=50)))
         assert plan(heard, 50).wake_at == NOW + timedelta(seconds=60)

@@ -192,6 +192,14 @@ def test_why_it_stays_awake_is_recorded_once_and_tried_again_later() -> None:
     assert plan(used, 2 * AFTER + 1).actions == (StoreFiles(),), "after another use it is as if nothing had been tried"
 
 
+def test_words_of_a_pod_with_controls_are_recorded_once_too() -> None:
+    failed = Transfer(NOW, NOW + seconds(AFTER), problem="a\n  b\x1b: is a link", reason=Reason.FILES_NOT_STORED)
+    result = plan(ready(storing=failed, spec={"idleTimeoutSeconds": 900}), AFTER)
+    assert shown(result, "Asleep")[2].endswith(r": a\n  b\x1b: is a link")
+    told = ready(storing=failed, spec={"idleTimeoutSeconds": 900}, status={"conditions": written(result).conditions})
+    assert plan(told, AFTER) == Plan(wake_at=NOW + seconds(AFTER + 300))
+
+
 def test_if_the_write_may_have_come_through_another_one_comes_first() -> None:
     result = plan(ready(unsure=True, claimants=BUSY))
     assert (written(result).phase, result.actions) == (SessionPhase.READY, ())

@@ -11,9 +11,11 @@ LINE = json.dumps({"pong": True}).encode() + b"\n"
 
 
 @pytest.mark.parametrize(
-    ("pieces", "turns"), [([LINE] * 500, 0), ([LINE * 99], 0), ([LINE * 100], 1), ([LINE * 1000], 10)]
+    ("pieces", "turns"), [([LINE] * 500, 5), ([LINE] * 99, 0), ([LINE * 99], 0), ([LINE * 100], 1), ([LINE * 1000], 10)]
 )
-async def test_the_loop_turns_once_for_a_hundred_lines_that_came_together(pieces: list[bytes], turns: int) -> None:
+async def test_the_loop_turns_once_for_a_hundred_lines_whether_they_came_together_or_not(
+    pieces: list[bytes], turns: int
+) -> None:
     seen: list[int] = []
 
     class Link(PlayedPod):

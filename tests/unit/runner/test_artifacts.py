@@ -98,6 +98,16 @@ def test_only_plain_files_and_no_links_are_read(session: Any) -> None:
     assert b"root" not in b"".join(report.sent.values())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="code is root of its own user namespace, and looks at all")
+def test_files_of_a_folder_that_can_be_listed_and_not_entered_are_counted(session: Any) -> None:
+    code = "import os; os.mkdir('d'); open('d/x', 'w').write('x'); open('d/y', 'w'); os.chmod('d', 0o444)"
+    for wanted in (ALL, CHANGED):
+        report = session.run(code.partition("; os.mkdir")[0] if wanted is CHANGED else code, artifacts=wanted)
+        assert not [path for path in report.artifacts if path.startswith("d/")]
+        assert report.totals["artifactsOmitted"] == 2
+    session.run("import os; os.chmod('d', 0o755)")
+
+
 def test_odd_names_are_counted_and_good_ones_taken(session: Any) -> None:
     code = r"""
 import os

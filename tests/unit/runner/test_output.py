@@ -139,8 +139,10 @@ def meanwhile(*_):
     gave_up.append(time.monotonic() + 60)
     while not glob.glob(f"{workspace.WORKSPACE}/written"):
         if time.monotonic() > gave_up[0]:
-            return open(f"{workspace.WORKSPACE}/blocked", "w").close()
+            open(f"{workspace.WORKSPACE}/blocked", "w").close()
+            break
         time.sleep(0.01)
+    return [], [], []
 channel.select.select = meanwhile
 """
 """The runner waits for more output, after little has come, until the code has made the file `written`."""
@@ -184,7 +186,7 @@ for says in (True, True), (True, False), (False, False), (None, True), (None, No
         os.write(writer, b"x")
         loop.add(reader, lambda said=said: said)
     rounds, waits = [], []
-    select.select = lambda *arguments: waits.append(arguments)
+    select.select = lambda *arguments: waits.append(arguments) or ([], [], [])
     loop.serve(lambda: rounds.append(1) or len(rounds) > 1, collect=1)
     print(says, len(waits))
 """
@@ -196,6 +198,67 @@ for says in (True, True), (True, False), (False, False), (None, True), (None, No
         "(None, True) 1",
         "(None, None) 0",
     ]
+
+
+def test_what_is_urgent_is_heard_during_the_wait_and_ends_it_only_if_that_was_waited_for() -> None:
+    code = """
+import os, time, channel
+for enough in 10**9, 3:
+    loop, heard, rounds = channel.Loop(), [], []
+    for react, urgent in ((lambda: True, False), (lambda: heard.append(1), True)):
+        reader, writer = os.pipe()
+        os.write(writer, b"x")  # which is never read
+        loop.add(reader, react, urgent=urgent)
+    began = time.monotonic()
+    loop.serve(lambda: len(heard) >= enough or time.monotonic() >= began + 0.5, collect=0.5)
+    print(len(heard) >= 3, time.monotonic() - began >= 0.5)
+loop, rounds = channel.Loop(), []
+for react, urgent in ((lambda: rounds.append(1) or True, False), (lambda: None, True)):
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    loop.add(reader, react, urgent=urgent)
+began = time.monotonic()
+loop.serve(lambda: time.monotonic() >= began + 1, collect=0.1)
+print(len(rounds) <= 11)
+"""
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=SOURCES, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True True", "True False", "True"]
+
+
+FLOOD = """
+def flood():
+    while True: os.write(1, bytes(65536))
+threading.Thread(target=flood, daemon=True).start()
+"""
+ORPHANS = """
+def orphans():
+    while True:
+        if os.fork() == 0:
+            for _ in range(8):
+                if os.fork() == 0: os._exit(0)
+            os._exit(0)
+        os.wait()
+if os.fork() == 0: orphans()
+"""
+
+
+@pytest.mark.parametrize("loud", [FLOOD, ORPHANS], ids=["output beyond the limit", "processes that end"])
+def test_code_gets_no_more_frames_than_one_in_five_milliseconds_for_single_bytes(loud: str, run: Any) -> None:
+    write = "end = time.monotonic() + 2\nwhile time.monotonic() < end: os.write(2, b'.'); time.sleep(0.0002)"
+    report = run(f"import os, threading, time\n{loud}\n{write}", outputBytes=2**19)
+    [block] = report.blocks
+    assert block["stderrBytes"] > 500
+    assert report.totals["stdout"]["truncated"] is (loud is FLOOD)
+    frames = [frame for frame in report.frames if frame.get("stream") == "stderr"]
+    assert len(frames) <= block["durationMs"] / 5 + 20
+
+
+def test_what_is_beyond_the_limit_is_taken_in_as_fast_as_it_comes(run: Any) -> None:
+    """Between two waits of five milliseconds the runner takes in what a pipe holds, a mebibyte, and no less."""
+    counting = "import select\nwait = select.select\nselect.select = lambda *given: os.write(2, b'.') and wait(*given)"
+    report = run("import os\nfor _ in range(64): os.write(1, bytes(2**20))", before=counting, outputBytes=1024)
+    assert report.totals["stdout"]["bytes"] == 2**26
+    assert len(report.errors) < 400
 
 
 def test_what_is_in_the_pipe_at_the_end_is_read_however_it_got_there(run: Any) -> None:

@@ -1,5 +1,6 @@
 """A pod that is used again: whatever a job leaves, the next one doesn't find, or there is no next one."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def isolated(sandbox: Any) -> Any:
 @pytest.fixture
 def places(isolated: Any) -> dict[str, str]:
     names = {"FOLDER": isolated.workspace, "TEMPORARY": isolated.temporary, "LOG": isolated.folder / "log"}
-    return {name: str(path) for name, path in names.items()}
+    return {name: str(path) for name, path in names.items()} | {"DEVICE": "/dev/pts/ptmx"}
 
 
 @pytest.fixture
@@ -109,6 +110,48 @@ def test_nothing_is_left_of_what_code_plants(isolated: Any, settled: str, job: A
             assert (reset["clean"], reset["found"]) == (True, {}), name
             found, _ = runner.run(leftovers.code(f"print(seen_{name}())", **places))
             assert found.text() == "False\n", f"{name} {found.text('stderr')}"
+
+
+NAMES = ("cgroup", "ipc", "mnt", "net", "pid", "pid_for_children", "time", "time_for_children", "user", "uts")
+TOUCH = """
+import json, os, time
+def below(top):
+    for folder, folders, files in os.walk(top):
+        folders[:] = [one for one in folders if f"{folder}/{one}" not in ("/dev/shm", "/proc/self")]
+        yield folder
+        yield from (f"{folder}/{one}" for one in folders + files)
+found = [*below("/dev"), *below("/proc"), *PLACES]
+found += [f"/proc/{which}/ns/{one}" for which in ("1", "1/task/1") for one in NAMES]
+found = [path for path in found if not path.startswith(f"/proc/{os.getpid()}")]
+times = {}
+for path in found:
+    for chosen in (77, 77), None:
+        try:
+            os.utime(path, chosen, follow_symlinks=False)
+        except OSError:
+            continue
+        times[path] = os.lstat(path).st_mtime_ns
+        break
+print(json.dumps(times))
+time.sleep(1.01 - time.time() % 1)  # queues know whole seconds only
+"""
+LOOK = (
+    "import json, os\nprint(json.dumps({path: os.lstat(path).st_mtime_ns for path in PLACES if os.path.lexists(path)}))"
+)
+
+
+def test_no_time_that_code_can_set_is_there_for_the_next_one(isolated: Any, settled: str, job: Any) -> None:
+    """Of devices, of links, of what the kernel says of the runner: their owner sets any time, others the present."""
+    places = (f"{isolated.folder}/log", f"{isolated.folder}/queues")
+    with isolated.connect(before=settled) as connection:
+        runner = Reused(connection, job)
+        planted, reset = runner.run(f"PLACES, NAMES = {places!r}, {NAMES!r}\n{TOUCH}")
+        times = json.loads(planted.text())
+        assert {"/dev/pts/ptmx", "/proc/1/task", "/proc/1/ns/net", *places} <= set(times), "control"
+        assert times["/proc/1/task"] == 77 * 10**9, "control"
+        assert (reset["clean"], reset["found"]) == (True, {})
+        found, _ = runner.run(f"PLACES = {tuple(times)!r}\n{LOOK}")
+        assert {path for path, changed in json.loads(found.text()).items() if changed == times[path]} == set()
 
 
 def test_files_that_lie_in_sockets_are_gone_or_the_pod_is(

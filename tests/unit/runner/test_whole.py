@@ -80,6 +80,15 @@ def test_an_empty_workspace_is_one_too(session: Any) -> None:
         ("os.mkdir('a'); os.chmod('a', 0)", "a: is a folder that can't be read"),
         ("open('a\\u202eb', 'w')", "a\\u202eb: has a name that can't be recorded"),
         ("open(b'a\\xff', 'w')", "a\\udcff: has a name that can't be recorded"),
+        (
+            "os.mkdir('x'); open('x/a: ok\\n  Ph:\\t\\x1b', 'w')",
+            r"x/a: ok\n  Ph:\t\x1b: has a name that can't be recorded",
+        ),
+        (
+            "os.mkdir('a'); open('a/b: ok\\n  Ph:\\t\\x1b[2J\\u202e', 'w'); os.chmod('a', 0o444)",
+            r"a/b: ok\n  Ph:\t\x1b[2J\u202e: has a name that can't be recorded",
+        ),
+        ("os.mkdir('a'); open('a/\u00e4', 'w'); os.chmod('a', 0o444)", "a/\u00e4: can't be looked at"),
         ("[open(f'{one}', 'w') for one in range(100)]", "is one of more than 100 files and folders"),
         ("open('a', 'wb').truncate(2_000)", "a: makes the files larger than 1000 bytes together"),
     ],
