@@ -44,8 +44,9 @@ async def test_another_class_than_the_policys_is_for_those_who_name_it_and_may(
     await in_thread(lambda: policy(runtimeClassName=PRETENDED, runtimeClassNames=[]))
     refused = await client.execute(HELLO, asking(runtime_class_name=RUNTIME_CLASS))
     words = f"spec.runtimeClassName: {RUNTIME_CLASS} is not allowed by the policy (allowed: {PRETENDED})"
-    assert (refused.reason, words in refused.output) == ("PolicyViolation", True)
-    stage.never_ran(stage.record(agent))
+    record = stage.record(agent)
+    assert (refused.reason, words in record["status"]["message"]) == ("PolicyViolation", True)
+    stage.never_ran(record)
     await in_thread(lambda: policy(runtimeClassName=PRETENDED, runtimeClassNames=[RUNTIME_CLASS]))
     found = {}
     for who, named in ((f"{agent}-named", {"runtime_class_name": RUNTIME_CLASS}), (f"{agent}-silent", {})):
