@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from cluster_tools import Admin
+from cluster_tools import Admin, a_name
 from command_line import CommandLine, without_waits
 from component_stage import LIMITS, Stage
 
@@ -32,7 +32,10 @@ def session(codeexec: CommandLine) -> Iterator[str]:
 
 
 def test_get_lists_and_shows_records(codeexec: CommandLine, admin: Admin, agent: str) -> None:
+    admin.submit(other := a_name("other"), 'print("hello")', limits=LIMITS, timeoutSeconds=600)
     result = json.loads(codeexec("run", *SMALL, "--agent", agent, "-o", "json", *HELLO).stdout)
+    every = json.loads(codeexec("get", "-o", "json").stdout)
+    assert {other, result["name"]} <= {one["metadata"]["name"] for one in every["items"]}, "control"
     listed = json.loads(codeexec("get", "--agent", agent, "-o", "json").stdout)
     assert [one["metadata"]["name"] for one in listed["items"]] == [result["name"]]
     record = admin.execution(result["name"])
