@@ -42,14 +42,27 @@ async def test_code_that_ends_soon_costs_no_change_of_its_pod(operator, stage, c
 
 
 async def test_code_that_takes_longer_gets_its_pod_for_good(operator, stage, client, asking, agent, make_pool):
-    await make_pool(1)
+    pool = await make_pool(1)
+    [ready] = pool.pods()
+    before = stage.admin.pod(SANDBOX, ready)
     running = asyncio.create_task(client.execute((PreparedBlock("python", f'wait("{agent}")'.encode()),), asking()))
     await stage.script.reached(agent, running)
     record = stage.record(agent)
-    pod = record["status"]["podName"]
-    await in_thread(wait_for, "its adoption", lambda: EXECUTION_LABEL in labels(stage, pod))
-    [owner] = stage.admin.pod(SANDBOX, pod)["metadata"]["ownerReferences"]
-    assert owner["uid"] == record["metadata"]["uid"]
+    status = record["status"]
+    assert (status["poolName"], status["podName"]) == (pool.name, ready)
+    reasons = {one["type"]: one["reason"] for one in status["conditions"]}
+    assert (reasons["Accepted"], "Queued" in reasons) == ("PodClaimed", False)
+    proof = status["egressProof"]
+    assert (proof["verdict"], proof["checkedAt"] <= record["metadata"]["creationTimestamp"]) == ("Closed", True)
+
+    its_own = lambda pod: EXECUTION_LABEL in pod["metadata"]["labels"]  # noqa: E731
+    pod = await in_thread(stage.admin.wait_until, "its adoption", "pod", ready, its_own)
+    [owner] = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("CodeExecution", record["metadata"]["uid"])
+    assert POOL_LABEL not in pod["metadata"]["labels"]
+    deadlines = [one["spec"].pop("activeDeadlineSeconds") for one in (pod, before)]
+    assert deadlines[0] < 86_400 < deadlines[1], "it is lowered, and nothing else is changed"
+    assert pod["spec"] == before["spec"]
     stage.script.open(agent)
     await running
 

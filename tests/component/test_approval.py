@@ -165,6 +165,41 @@ def test_what_no_approval_can_grant_is_denied_at_once(stage, admin):
     stage.never_ran(record)
 
 
+def test_it_is_told_of_and_seen_with_kubectl(stage, admin, approver):
+    name = a_name("seen")
+    record = submit(admin, name)
+
+    def asked(events: list[dict[str, Any]]) -> bool:
+        return any(one["reason"] == "ApprovalRequired" for one in events)
+
+    admin.wait_until_all("the Event of the question", "event", asked, fields=f"involvedObject.name={name}")
+    assert "AwaitingApproval" in approver.kubectl("-n", SANDBOX, "get", "cex", name)
+    described, _, events = approver.kubectl("-n", SANDBOX, "describe", "cex", name).partition("\nEvents:")
+    assert "spec.limits.memory" in described
+    assert f"kubectl codeexec approve {name}" in described
+    assert "ApprovalRequired" in events
+    assert "spec.limits.memory=128Mi" in events
+    approver.create(an_approval(record, approver.me))
+    runs(stage, name)
+    rows = approver.kubectl("-n", SANDBOX, "get", "xapp", "-l", f"codeexec.dev/execution={name}", "--no-headers")
+    assert rows.split()[1:4] == [name, "Approve", approver.me]
+
+
+def test_an_approver_stops_an_execution_and_a_session(stage, admin, approver):
+    """What else an approver may not do with them is shown by an API server alone."""
+    name, session = a_name("stopped"), a_name("stopped")
+    admin.create(a_session(session, requestedBy=admin.me, limits=SMALL))
+    admin.submit(name, f"wait('{name}')", limits=SMALL, timeoutSeconds=PLENTY)
+    stage.script.wait_at(name)
+    ready = lambda found: found.get("status", {}).get("phase") == "Ready"  # noqa: E731
+    admin.wait_until("the session to be ready", "codesession", session, ready)
+    approver.patch("codeexecution", name, {"spec": {"cancelled": True}})
+    assert admin.wait_for_phase(name, "Cancelled")["status"]["reason"] == "CancelRequested"
+    approver.patch("codesession", session, {"spec": {"ended": True}})
+    over = lambda found: found["status"]["phase"] == "Ended"  # noqa: E731
+    admin.wait_until("the session to be over", "codesession", session, over)
+
+
 # --- before the code starts -----------------------------------------------------------------------------------------
 
 

@@ -2,20 +2,27 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
 from api_calls import Match
-from cluster_tools import wait_for
+from cluster_fixtures import rules_of
+from cluster_tools import SANDBOX, Admin, a_name, wait_for
+from component_stage import in_thread
 from faults import Answer, Cut, Delay, Empty, Lose, Stall, WatchError
 
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from executor_client import (
+    ClusterRef,
     ClusterUnreachable,
     CodeExecError,
+    CodeExecutionClient,
+    Execution,
     InvalidExecution,
     NotInstalled,
     NotPermitted,
+    OutputChunk,
     PreparedBlock,
 )
 from executor_client.transport import connections, outage, watch
@@ -298,6 +305,56 @@ async def test_output_is_followed_while_code_runs(operator, stage, through, aski
     assert [chunk.text for chunk in seen] == ["begun\n"]
     stage.script.open(agent)
     assert (await running).output == "begun\ndone\n"
+
+
+@pytest.fixture
+async def without_logs(stage, admin, kubeconfig_of) -> AsyncIterator[CodeExecutionClient]:
+    """A client with all rights of an agent but one: the logs of pods."""
+    name = a_name("no-logs")
+    rules = admin.get("role", "codeexec-agent")["rules"]
+    others = [rule for rule in rules if "pods/log" not in rule["resources"]]
+    assert len(others) == len(rules) - 1
+    metadata = {"name": name, "namespace": SANDBOX}
+    rbac = "rbac.authorization.k8s.io"
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+    role = {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": others}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": SANDBOX}
+    refers = {"roleRef": {"apiGroup": rbac, "kind": "Role", "name": name}, "subjects": [subject]}
+    binding = {"apiVersion": f"{rbac}/v1", "kind": "RoleBinding", "metadata": metadata, **refers}
+    await in_thread(admin.apply, account, role, binding)
+    path = kubeconfig_of(SANDBOX, name)
+    user = Admin(path)
+    await in_thread(wait_for, "the binding to count", lambda: all(rule in rules_of(user) for rule in others))
+    client = CodeExecutionClient(ClusterRef(SANDBOX, path))
+    yield client
+    await client.close()
+    for kind in ("serviceaccount", "role", "rolebinding"):
+        await in_thread(admin.delete, kind, name)
+
+
+async def test_without_a_log_all_of_it_comes_at_the_end(operator, stage, without_logs, client, asking, agent):
+    execution = await without_logs.submit(waiting_at(agent), asking())
+    heard = asyncio.create_task(all_of(execution))
+    control = await anext(client.attach(execution.name).output())
+    assert (control.text, heard.done()) == ("begun\n", False), "with a log, what was printed is there"
+    stage.script.open(agent)
+    assert await heard == ["begun\ndone\n"], "not in two pieces, as it was printed"
+    assert (await execution.result()).stdout == "begun\ndone\n"
+
+
+async def all_of(execution: Execution) -> list[str]:
+    return [chunk.text async for chunk in execution.output()]
+
+
+@pytest.mark.suspect
+async def test_a_callback_that_raises_stops_the_code(operator, stage, client, asking, agent):
+    def on_output(_chunk: OutputChunk) -> None:
+        raise ZeroDivisionError("of the callback")
+
+    with pytest.raises(ZeroDivisionError, match="of the callback"):
+        await client.execute(waiting_at(agent), asking(), on_output=on_output)
+    record = await in_thread(stage.ended, agent)
+    assert (record["status"]["phase"], record["status"]["stdout"]["text"]) == ("Cancelled", "begun\n")
 
 
 async def test_a_log_that_breaks_off_is_read_again_and_nothing_comes_twice(operator, stage, through, asking, agent):

@@ -11,6 +11,8 @@ from cluster_tools import SANDBOX, Admin, a_name, a_secret, a_session, an_approv
 from component_stage import LIMITS, Stage
 from release_fixtures import audit_lines
 
+from executor_client import PreparedBlock
+
 RULES = {"Deny": ["ctypes"], "NeedApproval": ["socket", "subprocess"], "Note": ["os"]}
 ENDS = ("Succeeded", "Failed", "Denied", "Lost", "TimedOut")
 SMALL = {"limits": LIMITS, "timeoutSeconds": 600}
@@ -100,6 +102,21 @@ def test_other_languages_are_not_looked_at(stage, admin, ruled, ended):
     admin.create(a_secret(name, {"block-0": code.encode()}), execution)
     status = end_of(stage, name)
     assert (status["phase"], status["stdout"]["text"]) == ("Succeeded", "1\n")
+
+
+async def test_code_is_looked_at_before_it_gets_a_pod_of_a_pool(ruled, stage, client, asking, agent, make_pool):
+    pool = await make_pool(1)
+    [ready] = pool.pods()
+    denied = await client.execute((PreparedBlock("python", b"import ctypes"),), asking())
+    assert (denied.exit_code, denied.reason) == (1, "PolicyViolation")
+    record = stage.record(agent)
+    assert "podName" not in record["status"]
+    stage.never_ran(record)
+    noted = (PreparedBlock("python", b'import os\nprint("ran")'),)
+    ran = await client.execute(noted, asking(agent=f"{agent}-2"))
+    status = stage.record(f"{agent}-2")["status"]
+    assert (ran.output, status["poolName"], status["podName"]) == ("ran\n", pool.name, ready), "control"
+    assert findings(status) == [("import os", "Note", "spec.blocks[0]")]
 
 
 # --- what a human decides about -------------------------------------------------------------------------------------

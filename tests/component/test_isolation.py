@@ -2,7 +2,7 @@
 
 import pytest
 from cluster_tools import put_policy
-from component_stage import PRETENDED, RUNTIME_CLASS
+from component_stage import PRETENDED, RUNTIME_CLASS, in_thread
 
 from executor_client import ExecutionNotStarted, PreparedBlock
 
@@ -34,3 +34,24 @@ async def test_a_policy_that_names_no_class_has_the_default_policys(operator, st
     finally:
         stage.drop_policy()
     assert stage.record(agent)["status"]["runtimeClassName"] == RUNTIME_CLASS
+
+
+async def test_another_class_than_the_policys_is_for_those_who_name_it_and_may(
+    operator, stage, policy, client, asking, agent, monkeypatch
+):
+    """That `runc` stands for a pod without a class: `unit/api/test_policy.py`."""
+    monkeypatch.setattr(stage.script, "boot_id", ANOTHER)
+    await in_thread(lambda: policy(runtimeClassName=PRETENDED, runtimeClassNames=[]))
+    refused = await client.execute(HELLO, asking(runtime_class_name=RUNTIME_CLASS))
+    words = f"spec.runtimeClassName: {RUNTIME_CLASS} is not allowed by the policy (allowed: {PRETENDED})"
+    record = stage.record(agent)
+    assert (refused.reason, words in record["status"]["message"]) == ("PolicyViolation", True)
+    stage.never_ran(record)
+    await in_thread(lambda: policy(runtimeClassName=PRETENDED, runtimeClassNames=[RUNTIME_CLASS]))
+    found = {}
+    for who, named in ((f"{agent}-named", {"runtime_class_name": RUNTIME_CLASS}), (f"{agent}-silent", {})):
+        await client.execute(HELLO, asking(agent=who, **named))
+        status = stage.record(who)["status"]
+        found[who.removeprefix(f"{agent}-")] = status["phase"], status["runtimeClassName"], status["boundary"]
+    assert found["silent"] == ("Succeeded", PRETENDED, "gVisor")
+    assert found["named"][:2] == ("Succeeded", RUNTIME_CLASS)

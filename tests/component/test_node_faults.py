@@ -306,13 +306,15 @@ async def starting(stage, client, asking, agent) -> tuple[asyncio.Task, str]:
     """An execution whose pod has a node, and its pod."""
     task = asyncio.create_task(client.execute(waiting_at(agent), asking()))
 
-    def waits() -> str:
-        name = next((one.get("status", {}).get("podName", "") for one in stage.records(agent=agent)), "")
-        pod = stage.admin.find("pod", name) if name else None
-        said = (pod or {}).get("status", {}).get("containerStatuses", [{}])[0].get("state", {})
-        return name if "waiting" in said else ""
+    name = (await in_thread(stage.made, agent))["metadata"]["name"]
+    asked_for = lambda record: record.get("status", {}).get("podName")  # noqa: E731
+    pod = (await in_thread(stage.admin.wait_until, "its pod", "cex", name, asked_for))["status"]["podName"]
 
-    return task, await in_thread(wait_for, "its container to wait", waits)
+    def waits(found: dict) -> bool:
+        return "waiting" in found.get("status", {}).get("containerStatuses", [{}])[0].get("state", {})
+
+    await in_thread(stage.admin.wait_until, "its container to wait", "pod", pod, waits)
+    return task, pod
 
 
 # --- while a pod waits in a pool ---

@@ -225,13 +225,13 @@ async def test_an_outage_of_some_seconds_costs_nothing_but_time(operator, stage,
     with stage.proxy.fault(Match(), Cut()) as rule:
         stage.proxy.cut_open(Match())
         waiting = asyncio.create_task(client.execute(HELLO, asking()))
-        await in_thread(wait_for, "the request to be there", lambda: stage.records(agent=agent))
+        record = await in_thread(stage.made, agent)
         await rule.hit(20)
-        stage.never_ran(stage.record(agent))
+        stage.never_ran(record)
     begun = time.monotonic()
     assert (await waiting).output == "hello\n"
     print(f"{time.monotonic() - begun:.1f} s after an outage in which {rule.met} calls failed")
-    stage.ran_once(stage.record(agent))
+    stage.ran_once(record)
 
 
 def test_a_test_that_fails_can_tell_what_the_operator_waits_for(operator):

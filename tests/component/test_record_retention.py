@@ -1,4 +1,4 @@
-"""Old records go by age and by number, on a real API server, and the audit log says which did."""
+"""Old records go by age and by number, on a real API server, and the audit log says which did, and what was changed."""
 
 import json
 from contextlib import ExitStack
@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from api_calls import Match
 from audit_command import AuditCommand
-from cluster_tools import SANDBOX, SYSTEM, wait_for
-from component_stage import Stage
+from cluster_tools import SANDBOX, SYSTEM, a_name, wait_for
+from component_stage import LIMITS, Stage
 from faults import Answer, Lose, Stall
 from old_records import OldRecords
 
@@ -142,3 +142,43 @@ def test_nothing_goes_that_was_not_exported_where_that_is_required(keeping, keep
     agent = AuditCommand(keeping.agent_kubeconfig())
     done = agent("export", "--to", str(place), "-n", SANDBOX, "--confirm")
     assert (done.returncode, "could not write the ConfigMap codeexec-export" in done.stderr) == (1, True), done.stderr
+
+
+# --- what nobody deleted --------------------------------------------------------------------------------------------
+
+
+def test_what_was_done_to_the_log_or_to_a_record_is_found(keeping, keeper):
+    """The log is that of an operator that has run code and has been stopped, so nothing is written meanwhile."""
+    code = {"Succeeded": 'print("hello")', "Failed": 'print("hello")\nexit(3)'}
+    ran = {end: a_name(end.lower()) for end in code}
+    with keeper:
+        for end, name in ran.items():
+            keeping.admin.submit(name, code[end], limits=LIMITS, timeoutSeconds=600)
+        for end, name in ran.items():
+            keeping.admin.wait_for_phase(name, end)
+    command, lines = AuditCommand(keeping.plane.kubeconfig), keeper.log.read_text().splitlines()
+    ours = [index for index, line in enumerate(lines) if ran["Failed"] in line and '"StatusWrite"' in line]
+    assert len(ours) > 1, "control: there are two to swap"
+    first, last = ours[0], ours[-1]
+
+    def found(log: list[str]) -> set[tuple[str, str]]:
+        return {(one["kind"], one["where"]) for one in command.verify("-", stdin="\n".join(log))}
+
+    verified = json.loads(command("verify", "-", "-o", "json", stdin="\n".join(lines)).stdout)
+    assert (verified["findings"], verified["records"]) == ([], len(ran)), "control: these were held against it"
+    edited, dropped, swapped = list(lines), list(lines), list(lines)
+    edited[first] = lines[first].replace(f'"name":"{ran["Failed"]}"', '"name":"somebody-elses"')
+    del dropped[first]
+    swapped[first], swapped[last] = lines[last], lines[first]
+    assert ("Changed", f"stdin:{first + 1}") in found(edited)
+    assert "Missing" in {kind for kind, _ in found(dropped)}
+    assert "Reordered" in {kind for kind, _ in found(swapped)}
+
+    name = ran["Failed"]
+    before = keeping.admin.execution(name)["status"]
+    for forged in ({"exitCode": 0}, {"message": "nothing happened"}, {"stdout": {**before["stdout"], "text": "fine"}}):
+        keeping.admin.patch("codeexecution", name, {"status": forged}, subresource="status")
+        assert found(lines) == {("RecordChanged", f"CodeExecution {name}")}, forged
+        as_it_was = {field: before[field] for field in forged}
+        keeping.admin.patch("codeexecution", name, {"status": as_it_was}, subresource="status")
+    assert found(lines) == set(), "control: as it was, it is fine again"

@@ -106,7 +106,7 @@ async def test_what_runs_in_a_namespace_that_is_taken_away_ends_and_nothing_else
     await in_thread(admin.apply, without)  # the rights are left, so that the record can tell how it ended
     await served(same_process, team, None)
     later = asyncio.create_task(there.execute(HELLO, asking(agent=waits)))
-    await in_thread(wait_for, "the request to be there", lambda: stage.records(team, agent=waits))
+    await in_thread(stage.made, waits, team)
     assert (await client.execute(HELLO, asking())).output == "hello\n"
     stage.script.open(agent)
     assert (await running).output == "hello\n"
@@ -117,21 +117,17 @@ async def test_what_runs_in_a_namespace_that_is_taken_away_ends_and_nothing_else
 
 
 async def test_what_waits_in_a_namespace_goes_on_waiting_when_it_is_served_again(
-    team, same_process, stage, admin, make_client, asking
+    team, same_process, stage, admin, make_client, asking, agent
 ):
     await in_thread(lambda: stage.put_policy(team, languages=["bash"], withApproval={"languages": ["python"]}))
     running = asyncio.create_task(make_client(namespace=team).execute(HELLO, asking()))
-
-    def asked() -> bool:
-        return [one.get("status", {}).get("phase") for one in stage.records(team)] == ["AwaitingApproval"]
-
-    await in_thread(wait_for, "approval to be asked for", asked)
+    record = await in_thread(stage.in_phase, agent, "AwaitingApproval", team)
     full = stage.configuration
     await in_thread(admin.apply, {**full, "data": {**full["data"], "namespaces.yaml": f'["{SANDBOX}"]'}})
     await served(same_process, team, None)
     await in_thread(admin.apply, full)
     await served(same_process, team, 1)
-    await in_thread(admin.apply, an_approval(stage.records(team)[0], admin.me))
+    await in_thread(admin.apply, an_approval(record, admin.me))
     assert (await running).output == "hello\n"
 
 

@@ -1,6 +1,6 @@
-"""A human decides about what the policy doesn't allow by itself: from AutoGen to the pod, and what kubectl shows.
+"""A human decides about what the policy doesn't allow by itself: from AutoGen to the pod, and who tried in vain.
 
-What becomes of each decision is in `tests/component/test_approval.py`.
+What becomes of each decision, and what kubectl shows, is in `tests/component/test_approval.py`.
 """
 
 import asyncio
@@ -65,19 +65,6 @@ async def test_a_call_waits_runs_when_it_is_approved_and_says_who_approved_it(ma
     assert approval["reason"] == "looked at"
     secret = record["status"]["approval"]["codeSecret"]
     admin.wait_until_gone("secret", secret)
-
-
-def test_it_is_seen_with_kubectl(admin, approver):
-    name = a_name("seen")
-    record = submit(admin, name)
-    assert "AwaitingApproval" in approver.kubectl("-n", SANDBOX, "get", "cex", name)
-    described = approver.kubectl("-n", SANDBOX, "describe", "cex", name)
-    assert "spec.limits.memory" in described
-    assert f"kubectl codeexec approve {name}" in described
-    assert create(approver, an_approval(record, approver.me)) == ""
-    admin.wait_for_phase(name, "Succeeded")
-    rows = approver.kubectl("-n", SANDBOX, "get", "xapp", "-l", f"codeexec.dev/execution={name}", "--no-headers")
-    assert rows.split()[1:4] == [name, "Approve", approver.me]
 
 
 def test_attempts_are_in_the_audit_log_of_the_api_server(admin, make_user, node_shell):

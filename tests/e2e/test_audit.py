@@ -1,21 +1,20 @@
 """What was run can be told afterwards, what was changed is found, and code and output are where they belong only.
 
-The log of these tests is that of the operator as `helm upgrade` has started it; test_restart.py has two logs.
+The log of these tests is that of the operator as `helm upgrade` has started it; test_restart.py has two logs. What was
+done to a log or to a record is found in component/test_record_retention.py.
 """
 
 import json
 import os
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from audit_command import AuditCommand, while_nothing_is_written
+from audit_command import AuditCommand
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, wait_for
 from release_fixtures import FETCH, METRICS, audit_lines, operator_log
 
-from codeexec_api import Reason
 from executor_client import Limits
 
 pytestmark = [
@@ -167,63 +166,6 @@ def audit(kubeconfig: str) -> AuditCommand:
     return AuditCommand(kubeconfig)
 
 
-@pytest.mark.suspect
-def test_the_log_of_a_real_operator_verifies_and_what_was_done_to_it_is_found(admin, audit, ran):
-    def changed(log: str, change: Callable[[list[str]], None]) -> str:
-        lines = log.splitlines()
-        change(lines)
-        return "\n".join(lines)
-
-    def ours(lines: list[str]) -> list[int]:
-        found = [index for index, line in enumerate(lines) if ran["Failed"] in line and '"StatusWrite"' in line]
-        assert len(found) > 1, "control: there are two to swap"
-        return found
-
-    def edit(lines: list[str]) -> None:
-        first = ours(lines)[0]
-        lines[first] = lines[first].replace(f'"name":"{ran["Failed"]}"', '"name":"somebody-elses"')
-
-    def drop(lines: list[str]) -> None:
-        del lines[ours(lines)[0]]
-
-    def swap(lines: list[str]) -> None:
-        one, *_, other = ours(lines)
-        lines[one], lines[other] = lines[other], lines[one]
-
-    def verify(log: str) -> tuple[str, int, dict[str, list[dict[str, str]]]]:
-        done = audit("verify", "-", "-o", "json", stdin=log)
-        found = {change.__name__: audit.verify("-", stdin=changed(log, change)) for change in (edit, drop, swap)}
-        return log, json.loads(done.stdout)["records"], found | {"nothing": json.loads(done.stdout)["findings"]}
-
-    log, records, found = while_nothing_is_written(admin, verify)
-    assert found["nothing"] == []
-    assert records >= len(ran), "control: these were held against it"
-    first = ours(log.splitlines())[0]
-    assert ("Changed", f"stdin:{first + 1}") in {(one["kind"], one["where"]) for one in found["edit"]}
-    assert "Missing" in {one["kind"] for one in found["drop"]}
-    assert "Reordered" in {one["kind"] for one in found["swap"]}
-
-
-@pytest.mark.suspect
-def test_a_record_that_an_administrator_changes_is_found(admin, audit, ran):
-    name = ran["Failed"]
-
-    def found() -> list[tuple[str, str]]:
-        findings = while_nothing_is_written(admin, lambda log: audit.verify("-", stdin=log))
-        return [(one["kind"], one["where"]) for one in findings]
-
-    def patch(**status: Any) -> None:
-        admin.patch("codeexecution", name, {"status": status}, subresource="status")
-
-    before = admin.execution(name)["status"]
-    assert found() == [], "control"
-    for forged in ({"exitCode": 0}, {"message": "nothing happened"}, {"stdout": {**before["stdout"], "text": "fine"}}):
-        patch(**forged)
-        assert found() == [("RecordChanged", f"CodeExecution {name}")], forged
-        patch(**{field: before[field] for field in forged})
-        assert found() == [], "control: as it was, it is fine again"
-
-
 def test_the_operators_log_is_read_from_the_cluster_while_it_goes_on(admin, audit, ran):
     """Nobody waits until nothing is written: what is newer than the log, or than the records, is no finding."""
     names = [a_name("meanwhile") for _ in range(3)]
@@ -258,32 +200,3 @@ def test_show_list_and_report_of_the_real_cluster(admin, audit, ran, tmp_path):
     written = audit("report", "-o", str(page), "--log", str(log), "--since", "1h")
     assert written.returncode == 0, written.stderr
     assert ran["Denied"] in page.read_text()
-
-
-# --- Events -------------------------------------------------------------------------------
-
-
-def test_kubectl_describe_tells_of_what_somebody_has_to_know(admin, ran):
-    for end, reason in (("Denied", "PolicyViolation"), ("TimedOut", "DeadlineExceeded")):
-        events = f"an Event {reason} of {ran[end]}"
-        wait_for(events, lambda end=end, reason=reason: reason in described(admin, ran[end]))
-    waits = {Reason.POD_STARTING, Reason.UNSCHEDULABLE}  # a slow machine's
-    for end in ("Succeeded", "Failed"):
-        told = {one["reason"] for one in events_of(admin, ran[end])} - waits
-        assert not told, "the usual way is told of by the record alone"
-
-
-def described(admin: Admin, name: str) -> str:
-    """What `kubectl describe` says below Events."""
-    return admin.kubectl("-n", SANDBOX, "describe", "codeexecution", name).partition("\nEvents:")[2]
-
-
-def test_approval_is_told_of(admin, policy):
-    policy(maxLimits={"memory": "64Mi"}, withApproval={"maxLimits": {"memory": "256Mi"}})
-    name = a_name("asks")
-    admin.submit(name, "print(1)", limits={"memory": "128Mi", "cpu": "100m"})
-    admin.wait_for_phase(name, "AwaitingApproval")
-    wait_for("the Event of the question", lambda: "ApprovalRequired" in described(admin, name))
-    assert "spec.limits.memory=128Mi" in described(admin, name)
-    admin.patch("codeexecution", name, {"spec": {"cancelled": True}})
-    admin.wait_for_phase(name, "Cancelled")

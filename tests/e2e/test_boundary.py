@@ -51,18 +51,6 @@ def test_the_record_names_the_boundary_that_the_code_met(runtime, admin, policy,
     assert row[head.index("BOUNDARY") :].split()[0] == status["boundary"]
 
 
-def test_the_nodes_kernel_is_for_those_who_name_it_and_may(admin, policy):
-    needs(admin, "gvisor")
-    policy(runtimeClassName="gvisor")
-    refused = ended(admin, runtimeClassName="runc")
-    assert (refused["phase"], refused["reason"]) == ("Denied", "PolicyViolation")
-    assert "spec.runtimeClassName: runc is not allowed by the policy (allowed: gvisor)" in refused["message"]
-    policy(runtimeClassName="gvisor", runtimeClassNames=["runc"])
-    allowed, silent = ended(admin, runtimeClassName="runc"), ended(admin)
-    assert (allowed["phase"], allowed.get("runtimeClassName", "")) == ("Succeeded", "")
-    assert (silent["phase"], silent["runtimeClassName"], silent["boundary"]) == ("Succeeded", "gvisor", "gVisor")
-
-
 @pytest.mark.parametrize(("runtime", "handler"), [("runc", ""), ("gvisor", "runsc")])
 def test_user_namespaces_are_given_or_nothing_runs(runtime, handler, admin, policy):
     needs(admin, runtime)

@@ -1,43 +1,21 @@
-"""The command line, as a process of its own with an agent's rights."""
+"""The command line, as a process of its own with an agent's rights.
+
+What it shows of records and sessions is in `tests/component/test_cli.py`.
+"""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from cluster_tools import SANDBOX, a_name
+from cluster_tools import a_name
+from command_line import CommandLine, without_waits
 
 pytestmark = pytest.mark.e2e
 
-BIN = Path(sys.executable).parent
 SMALL = ("--cpu", "100m", "--memory", "96Mi")
 """The node starts a few pods at a time only. Examples and the doctor run with what users get by default."""
-
-
-class CommandLine:
-    """`codeexec` with the rights of one kubeconfig."""
-
-    def __init__(self, kubeconfig: str) -> None:
-        path = f"{BIN}:{os.environ['PATH']}"
-        own = {"KUBECONFIG": kubeconfig, "CODEEXEC_NAMESPACE": SANDBOX}
-        self.environment = {"PATH": path, "HOME": os.environ["HOME"], **own}
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["codeexec", *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=110)
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            ["codeexec", *arguments],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
 
 
 @pytest.fixture
@@ -67,13 +45,6 @@ def session(codeexec) -> Iterator[str]:
     name = json.loads(done.stdout)["session"]
     yield name
     codeexec("sessions", "end", name)
-
-
-def without_waits(stderr: str) -> str:
-    """Without the lines that say what is waited for: on a busy node a pod or the operator takes more than 2 s."""
-    reasons = ("PodStarting", "Unschedulable", "WaitingForOperator")
-    starts = tuple(f"codeexec: waiting ({reason}): " for reason in reasons)
-    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith(starts))
 
 
 def test_run_gives_both_streams_the_exit_code_and_the_files(codeexec, tmp_path):
@@ -113,18 +84,6 @@ def test_output_comes_while_the_code_runs_and_ctrl_c_stops_it(start, admin):
     assert admin.phase(name) == "Cancelled"
 
 
-def test_what_waits_for_a_human_says_so_and_runs_when_one_has_approved_it(start, codeexec, kubeconfig, policy):
-    policy(maxLimits={"memory": "64Mi"}, withApproval={"maxLimits": {"memory": "256Mi"}})
-    process = start("run", "--cpu", "100m", "--memory", "128Mi", "-c", "print('approved')")
-    said = next(line for line in process.stderr if without_waits(line))
-    assert said.startswith("codeexec: waiting (until ")
-    name = said.split("`kubectl codeexec approve ")[1].split()[0]
-    done = CommandLine(kubeconfig)("approve", name)
-    assert done.returncode == 0, done.stderr
-    output, errors = process.communicate()
-    assert (output, without_waits(errors), process.returncode) == ("approved\n", "", 0)
-
-
 def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
     agent = a_name("logs")
     code = "import time\nprint('so far', flush=True)\ntime.sleep(280)"
@@ -145,20 +104,6 @@ def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
     assert (after.stdout, after.returncode) == ("so far\n", 0)
 
 
-def test_get_lists_and_shows_records(codeexec, admin):
-    agent = a_name("get")
-    result = json.loads(codeexec("run", *SMALL, "--agent", agent, "-o", "json", "-c", "print(1)").stdout)
-    listed = json.loads(codeexec("get", "--agent", agent, "-o", "json").stdout)
-    assert [one["metadata"]["name"] for one in listed["items"]] == [result["name"]]
-    record = admin.execution(result["name"])
-    shown = json.loads(codeexec("get", result["name"], "-o", "json").stdout)
-    assert {key: shown[key] for key in ("apiVersion", "kind")} == {key: record[key] for key in ("apiVersion", "kind")}
-    assert shown["status"]["codeDigest"] == record["status"]["codeDigest"]
-    text = codeexec("get", result["name"]).stdout
-    assert "EGRESS CLOSED" in text
-    assert record["status"]["podName"] in text
-
-
 def test_session_keeps_files_that_cp_brings_and_takes(codeexec, session, tmp_path):
     content = bytes(range(256)) * 8000
     (tmp_path / "large").write_bytes(content)
@@ -170,18 +115,6 @@ def test_session_keeps_files_that_cp_brings_and_takes(codeexec, session, tmp_pat
     made = codeexec("run", "--session", session, "-c", "open('new', 'w')", "--artifacts", str(tmp_path / "artifacts"))
     assert made.returncode == 0, made.stderr
     assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["new"]
-
-
-def test_sessions_are_listed_shown_and_ended(codeexec, session, admin):
-    row = next(line for line in codeexec("sessions").stdout.splitlines() if line.startswith(session))
-    assert row.split()[1:3] == ["codeexec-cli", "Ready"]
-    assert json.loads(codeexec("sessions", session, "-o", "json").stdout)["metadata"]["name"] == session
-    pod = admin.get("codesession", session)["status"]["podName"]
-    assert codeexec("sessions", "end", session).stdout == f"{session} is being ended\n"
-    admin.wait_until_gone("pod", pod)
-    refused = codeexec("run", "--session", session, "-c", "print(1)")
-    assert (refused.stdout, refused.returncode) == ("", 1)
-    assert "SessionEnded" in refused.stderr
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, tuple[str, str]]:

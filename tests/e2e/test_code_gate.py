@@ -3,17 +3,12 @@
 What they note, ask about and deny is in `tests/component/test_code_gate.py`.
 """
 
-import asyncio
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeBlock
 from cluster_tools import SYSTEM, Admin, a_name
-
-from executor_client import Limits
 
 pytestmark = pytest.mark.e2e
 
@@ -66,19 +61,6 @@ def test_a_megabyte_of_hostile_code_does_not_disturb_the_operator(admin, ruled):
         status = admin.wait_for_phase(name, "Denied", "Succeeded", "Failed")["status"]
         assert (status["phase"], findings(status)) == ("Denied", [("unreadable Python", "Deny", "spec.blocks[0]")])
     assert killed() == before
-
-
-async def test_code_is_looked_at_before_it_gets_a_pod_of_a_pool(make_pool, make_executor, admin, ruled):
-    pool = make_pool(1)
-    await asyncio.to_thread(pool.ready, 1)
-    executor = make_executor(limits=Limits(cpu="100m", memory="96Mi"), timeout=30)
-    denied = await executor.execute_code_blocks([CodeBlock("import ctypes", "python")], CancellationToken())
-    assert (denied.exit_code, denied.reason) == (1, "PolicyViolation")
-    assert "startedAt" not in admin.execution(denied.execution)["status"], "the code was sent to a pod"
-    ran = await executor.execute_code_blocks([CodeBlock("import os; print(1)", "python")], CancellationToken())
-    status = admin.execution(ran.execution)["status"]
-    assert (ran.output, status["poolName"]) == ("1\n", pool.name)
-    assert findings(status) == [("import os", "Note", "spec.blocks[0]")]
 
 
 # --- advice, and no isolation ---------------------------------------------------------------------------------------

@@ -328,25 +328,6 @@ def test_what_needs_approval_is_opened_by_exactly_that(admin, policy, server, ad
 # --- how it is done -------------------------------------------------------------------------------------------------
 
 
-def test_the_policy_is_of_one_pod_and_goes_with_its_code(admin, policy, server):
-    permit = permit_for(server)
-    policy(egress=[permit])
-    name = a_name("waits")
-    admin.submit(name, "import time; time.sleep(300)", limits=SMALL, egress=[permit], timeoutSeconds=60)
-    record = admin.wait_for_phase(name, "Running")
-    pod = record["status"]["podName"]
-    made = admin.get("networkpolicy", pod)
-    uid = record["metadata"]["uid"]
-    assert made["spec"]["podSelector"] == {"matchLabels": {"egress.codeexec.dev/execution": uid}}
-    assert admin.pod(SANDBOX, pod)["metadata"]["labels"]["egress.codeexec.dev/execution"] == uid
-    assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == [uid]
-    assert made["metadata"]["creationTimestamp"] <= admin.pod(SANDBOX, pod)["metadata"]["creationTimestamp"]
-    admin.patch("cex", name, {"spec": {"cancelled": True}})
-    admin.wait_for_phase(name, "Cancelled")
-    admin.wait_until_gone("networkpolicy", pod)
-    assert admin.exists("networkpolicy", DENY_ALL, SANDBOX)
-
-
 def test_a_pod_of_a_pool_is_not_for_code_with_permits(admin, policy, server, addresses, make_pool):
     """Without one it is used, and reaches nothing, though the policy would allow a permit."""
     permit = permit_for(server)

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import gzip
 import hashlib
 import random
 from collections.abc import Iterator
@@ -125,58 +124,6 @@ async def test_the_largest_of_records_is_written(make_executor):
     assert (result.stdout, result.stderr) == ("<" * 262_144, chr(0) * 262_144)
     assert "[codeexec: stdout truncated: 262144 of 1000001 bytes kept]" in result.output
     assert "[codeexec: stderr truncated: 262144 of 1000001 bytes kept]" in result.output
-
-
-async def test_large_output_is_immutable_owned_and_goes_with_its_record(shared, admin):
-    result = await run(shared, printing_noise(1_500_000))
-    record = admin.execution(result.execution)
-    names = [one["name"] for one in record["status"]["outputRefs"]]
-    assert len(names) >= 2
-    parts = [admin.get("configmap", name) for name in names]
-    for part in parts:
-        assert part["immutable"] is True
-        assert part["metadata"]["ownerReferences"][0]["uid"] == record["metadata"]["uid"]
-        assert "codeexec.dev/expires-at" in part["metadata"]["annotations"]
-    joined = b"".join(gzip.decompress(base64.b64decode(part["binaryData"]["stdout.gz"])) for part in parts)
-    assert joined.decode() == noise(1_500_000)
-    assert len(record["status"]["stdout"]["text"]) <= 4096
-    admin.delete("codeexecution", result.execution, wait=True)
-    for name in names:
-        admin.wait_until_gone("configmap", name)
-
-
-@pytest.mark.suspect
-async def test_output_that_can_t_be_kept_is_marked(shared, admin):
-    """The namespace's quota of ConfigMaps is used up: the code still runs, and the result says what is missing."""
-    await run(shared, "print(1)")
-    name = a_name("full")
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name, "namespace": SANDBOX}}
-    # Some that are counted may be of records of earlier tests that are being deleted: the output is larger than those.
-    admin.create(quota | {"spec": {"hard": {"count/configmaps": "10000"}}})
-
-    def counted(found):
-        return found.get("status", {}).get("used", {}).get("count/configmaps")
-
-    def full(found):
-        status = found.get("status", {})
-        return status.get("hard") == found["spec"]["hard"] and counted(found)
-
-    try:
-        used = int(counted(admin.wait_until("the quota to be counted", "resourcequota", name, counted)))
-        admin.patch("resourcequota", name, {"spec": {"hard": {"count/configmaps": str(used + 1)}}})
-        admin.wait_until("the quota to be in force", "resourcequota", name, full)
-        result = await run(shared, printing_noise(6_750_000))
-        small = await run(shared, "print('fits')")
-    finally:
-        admin.delete("resourcequota", name)
-    status = admin.execution(result.execution)["status"]
-    assert status["phase"] == "Succeeded"
-    assert status["stdout"]["totalBytes"] == 9_000_001, "control: the code has written all of it"
-    assert "not all output could be kept" in status["message"]
-    assert result.stdout == noise(6_750_000)[: status["stdout"]["keptBytes"]]
-    assert 0 < status["stdout"]["keptBytes"] < 9_000_001
-    assert "stdout truncated" in result.output
-    assert small.output == "fits\n"
 
 
 def resident_mib(admin):

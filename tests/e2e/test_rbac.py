@@ -63,17 +63,6 @@ def test_logs_are_read_in_the_sandbox_namespace_only(admin, accounts, kubeconfig
         assert (refused.value.code, refused.value.reason) == (403, "Forbidden"), namespace
 
 
-def test_an_approver_stops_an_execution_and_a_session(admin, accounts, kubeconfig_of, session):
-    """What else it may not do with them is shown by an API server alone."""
-    approver, name = Admin(kubeconfig_of(*accounts["approver"])), a_name("stopped")
-    admin.submit(name, "import time; time.sleep(300)", timeoutSeconds=300)
-    admin.wait_for_phase(name, "Running")
-    approver.patch("codeexecution", name, {"spec": {"cancelled": True}})
-    assert admin.wait_for_phase(name, "Cancelled")["status"]["reason"] == "CancelRequested"
-    approver.patch("codesession", session[0], {"spec": {"ended": True}})
-    admin.wait_until("it to be over", "codesession", session[0], lambda found: found["status"]["phase"] == "Ended")
-
-
 # --- the operator's rights and its calls ---------------------------------------------
 
 AUDIT_LOG = """

@@ -2,13 +2,12 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_fixtures import rules_of
-from cluster_tools import SANDBOX, Admin, a_name, wait_for
+from cluster_tools import SANDBOX, a_name
 
 from executor_client import (
     ClusterRef,
@@ -123,45 +122,6 @@ async def test_executor_hands_it_to_its_callback(make_executor):
         assert (result.stdout, result.stderr) == (f"{word}\n", f"{word}!\n")
 
 
-@pytest.fixture
-def client_without_logs(admin: Admin, kubeconfig_of) -> Iterator[CodeExecutionClient]:
-    """With all rights of an agent but one: the logs of pods."""
-    name = a_name("no-logs")
-    rules = admin.get("role", "codeexec-agent")["rules"]
-    others = [rule for rule in rules if "pods/log" not in rule["resources"]]
-    assert len(others) == len(rules) - 1
-    metadata = {"name": name, "namespace": SANDBOX}
-    rbac = "rbac.authorization.k8s.io"
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
-    role = {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": others}
-    binding = {
-        "apiVersion": f"{rbac}/v1",
-        "kind": "RoleBinding",
-        "metadata": metadata,
-        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SANDBOX}],
-    }
-    admin.apply(account, role, binding)
-    path = kubeconfig_of(SANDBOX, name)
-    wait_for("the binding to count", lambda: all(rule in rules_of(Admin(path)) for rule in others))
-    yield CodeExecutionClient(ClusterRef(SANDBOX, path))
-    for kind in ("serviceaccount", "role", "rolebinding"):
-        admin.delete(kind, name)
-
-
-async def test_without_a_log_all_of_it_comes_at_the_end(client_without_logs, client, admin):
-    execution = await client_without_logs.submit(python(TWO_STREAMS), a_request())
-    chunks = []
-    async for chunk in execution.output():
-        if not chunks:
-            assert await asyncio.to_thread(admin.phase, execution.name) == "Succeeded"
-        chunks.append(chunk)
-    result = await execution.result()
-    assert text_of(chunks, "stdout") == result.stdout == "".join(f"out {number}\n" for number in range(300))
-    assert text_of(chunks, "stderr") == result.stderr
-    await client_without_logs.close()
-
-
 async def test_three_megabytes_come_whole(client):
     code = "import sys\nfor n in range(30000):\n    print(f'{n:099}')\nprint('e' * 2000000, file=sys.stderr)"
     seen: list[OutputChunk] = []
@@ -172,21 +132,6 @@ async def test_three_megabytes_come_whole(client):
     assert len(set(digests)) == 1
     assert text_of(seen, "stderr") == result.stderr == "e" * 2_000_000 + "\n"
     assert not result.truncated
-
-
-@pytest.mark.suspect
-async def test_callback_that_raises_stops_the_code(client, admin):
-    agent, names = a_name("raising"), []
-
-    def on_output(_chunk: OutputChunk) -> None:
-        names.append(admin.running_execution(agent))
-        raise ZeroDivisionError("of the callback")
-
-    with pytest.raises(ZeroDivisionError, match="of the callback"):
-        await client.execute(python(WITHOUT_END), a_request(agent=agent), on_output=on_output)
-    [name] = names
-    status = (await asyncio.to_thread(admin.wait_for_phase, name, "Cancelled"))["status"]
-    assert status["stdout"]["text"] == "first\n"
 
 
 async def test_streams_at_the_same_time_do_not_mix(client):

@@ -35,6 +35,7 @@ from image_release.signing import statement
 from operator_process import OperatorProcess
 from scripted_nodes import ScriptedNodes
 from scripted_runner import Script
+from waits import phase_of
 
 from codeexec_api.names import EXECUTION_PLURAL, GROUP, VERSION
 
@@ -178,10 +179,30 @@ class Stage:
         [one] = self.records(agent=agent)
         return one
 
+    def made(self, agent: str, namespace: str = SANDBOX) -> dict[str, Any]:
+        """The only execution of this agent, once it is there."""
+        return self._once(f"the request of {agent} to be there", agent, lambda _: True, namespace)
+
+    def in_phase(self, agent: str, phase: str, namespace: str = SANDBOX) -> dict[str, Any]:
+        """The only execution of this agent, once it is in this phase; fails at once if it ends in another one."""
+        wait = f"the execution of {agent} to become {phase}"
+
+        def there(record: Mapping[str, Any]) -> bool:
+            found = phase_of(dict(record))
+            assert found == phase or not _over(record), f"waited for {wait}, but it ended as {record['status']}"
+            return found == phase
+
+        return self._once(wait, agent, there, namespace)
+
     def ended(self, agent: str) -> dict[str, Any]:
         """The only execution of this agent, once it is over."""
-        over = f"the execution of {agent} to be over"
-        there = self.admin.wait_until_all(over, "cex", lambda records: any(map(_over, _of(agent, records))))
+        return self._once(f"the execution of {agent} to be over", agent, _over, SANDBOX)
+
+    def _once(self, what: str, agent: str, true: Callable[[Mapping[str, Any]], bool], namespace: str) -> dict[str, Any]:
+        """The only execution of this agent, once this is true of it. A watch tells: each look would list them all."""
+        there = self.admin.wait_until_all(
+            what, "cex", lambda records: any(map(true, _of(agent, records))), namespace=namespace
+        )
         [record] = _of(agent, there)
         return record
 
@@ -315,7 +336,7 @@ def _of(agent: str, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _over(record: Mapping[str, Any]) -> bool:
-    return record.get("status", {}).get("phase") in TERMINAL
+    return phase_of(dict(record)) in TERMINAL
 
 
 def _api_server_endpoints() -> dict[str, Any]:

@@ -29,7 +29,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -353,10 +353,8 @@ class _Job:
         return True
 
     def _fill(self, size: int, *, compressible: bool) -> None:
-        chance = random.Random(size)
-        for start in range(0, size, _PIECE):
-            text = "x" * _PIECE if compressible else base64.b64encode(chance.randbytes(_PIECE)).decode()
-            self._write("stdout", text[: min(_PIECE, size - start)])
+        for piece in _pieces(size, compressible=compressible):
+            self._write("stdout", piece)
 
     def _write(self, stream: str, text: str) -> None:
         self._said[stream] += text.encode()
@@ -365,6 +363,18 @@ class _Job:
     def _tell(self, **frame: Any) -> None:
         self._send({"id": self._job["id"], "seq": self._number, **frame})
         self._number += 1
+
+
+def noise(size: int) -> str:
+    """What `noise(size)` writes."""
+    return "".join(_pieces(size, compressible=False))
+
+
+def _pieces(size: int, *, compressible: bool) -> Iterator[str]:
+    chance = random.Random(size)
+    for start in range(0, size, _PIECE):
+        text = "x" * _PIECE if compressible else base64.b64encode(chance.randbytes(_PIECE)).decode()
+        yield text[: min(_PIECE, size - start)]
 
 
 def calls_of(code: str) -> list[tuple[str, Any]]:
