@@ -55,8 +55,7 @@ def test_limits_that_nobody_may_have_are_said(admin: Admin, node: str) -> None:
 
 
 def test_an_agent_learns_which_rights_are_missing(plane, admin: Admin) -> None:
-    token = admin.kubectl("-n", SANDBOX, "create", "token", "codeexec-agent").strip()
-    found = doctor(plane.kubeconfig_with_token(token))
+    found = doctor(plane.kubeconfig_with_token(admin.token("codeexec-agent")))
     assert [one.partition(":")[0] for one in found["missing"]] == [
         f"get executionpolicies.codeexec.dev in namespace {SANDBOX!r}",
         "list nodes in all namespaces",

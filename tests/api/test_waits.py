@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from api_calls import Call, Match
 from api_server import NotFound, Refusal, Unreachable
-from cluster_tools import SANDBOX, Admin, a_name, a_secret, wait_for
+from cluster_tools import SANDBOX, Admin, a_name, a_secret, a_session, wait_for
 from fault_proxy import FaultProxy
 from faults import Answer, Cut, Lose, Stall, WatchError
 
@@ -34,11 +34,10 @@ def record(admin: Admin) -> Iterator[str]:
     admin.delete("cex", name)
 
 
-def become(admin: Admin, name: str, *phases: str) -> None:
+def become(admin: Admin, name: str, *phases: str, kind: str = "cex") -> None:
     for phase in phases:
-        admin.patch(
-            "cex", name, {"status": {"phase": phase, "reason": "Tested", "message": "by a test"}}, SANDBOX, "status"
-        )
+        status = {"phase": phase, "reason": "Tested", "message": "by a test"}
+        admin.patch(kind, name, {"status": status}, SANDBOX, "status")
 
 
 @pytest.fixture
@@ -75,6 +74,34 @@ def test_a_wait_for_what_cannot_come_any_more_ends_at_once_and_names_it(admin, b
     with pytest.raises(AssertionError, match=r"to become Running, but it ended as Failed \(Tested\): by a test"):
         behind.wait_for_phase(record, "Running", seconds=600)
     assert time.monotonic() - began < 100
+
+
+@pytest.fixture
+def session(admin: Admin) -> Iterator[str]:
+    """A new CodeSession without a status."""
+    name = a_name("waited")
+    admin.create(a_session(name, requestedBy=admin.me))
+    yield name
+    admin.delete("codesession", name)
+
+
+@pytest.mark.parametrize("phase", ["Denied", "Ended", "Failed", "Lost"])
+def test_a_wait_for_a_session_ends_when_the_session_has_ended(admin, session, phase):
+    become(admin, session, "Starting", phase, kind="codesession")
+    in_phase = lambda one: one.get("status", {}).get("phase") == phase  # noqa: E731
+    assert admin.wait_until("its end", "codesession", session, in_phase, 0.3)
+    with pytest.raises(AssertionError, match=rf"waited for it to be ready, but it ended as {phase} \(Tested\)"):
+        admin.wait_until("it to be ready", "codesession", session, lambda _: False, seconds=0.3)
+
+
+def test_a_wait_for_any_of_the_versions_ends_when_there_can_be_no_other(admin, record, session):
+    for kind, name, phase in (("cex", record, "Lost"), ("codesession", session, "Ended")):
+        with admin.following(kind, name) as followed:
+            become(admin, name, "Starting", phase, kind=kind)
+            starts = lambda one: one.get("status", {}).get("phase") == "Starting"  # noqa: E731
+            assert followed.wait_until("its start", starts)
+            with pytest.raises(AssertionError, match=rf"waited for more, but it ended as {phase} \(Tested\)"):
+                followed.wait_until("more", lambda _: False, seconds=0.3)
 
 
 def test_a_wait_for_a_record_that_is_deleted_ends_at_once(admin, behind, record, meanwhile):

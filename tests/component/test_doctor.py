@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from click.testing import CliRunner
-from cluster_tools import SANDBOX, wait_for
+from cluster_tools import SANDBOX
 from component_stage import LIMITS, RUNTIME_CLASS, in_thread
 
 from executor_client.cli import main
@@ -56,5 +56,4 @@ async def test_doctor_does_not_wait_for_somebody_who_approves_its_probe(admin, p
     assert found["execution"]["outcome"] == "unknown"
     assert "spec.blocks[0].language: python" in found["execution"]["found"]
     name = next(one for one in found["execution"]["advice"].split() if one.startswith("run-")).rstrip(";")
-    phase = lambda: admin.get("codeexecution", name)["status"]["phase"]  # noqa: E731
-    await in_thread(wait_for, "the probe to be cancelled", lambda: phase() == "Cancelled")
+    await in_thread(admin.wait_for_phase, name, "Cancelled")

@@ -132,6 +132,7 @@ async def test_a_namespace_full_of_the_largest_records_costs_the_operator_little
     assert at_most < MOST_MIB
 
 
+@pytest.mark.timeout(500)  # two waits of 120 and 180 s, beside all else
 async def test_a_namespace_full_of_requests_costs_the_operator_no_more_than_it_takes_in_at_a_time(two, asking):
     stage, operator, client, writer = two
     empty = await _without_them(operator, client, asking)

@@ -31,6 +31,8 @@ MOST_MIB = 200
 MORE_MIB = 20 if not MANY else 80
 """Beyond what it takes without these records."""
 IDLE_SECONDS = 10
+KNOWN_SECONDS, LOOK_SECONDS = (900, 4000) if MANY else (100, 200)
+"""Until the API server knows the records, and for a look at all. The whole test has 300 s, or 6000 s for many."""
 LOOK_AND_REST = 11
 """Times as long as a look is."""
 PAGE = 50
@@ -91,7 +93,7 @@ async def _measure(stage: Stage, client: CodeExecutionClient, operator: Operator
         served = await _served(operator, client)
         started = operator.peak_mib()
         cpu, begun = _cpu_seconds(operator.pid), time.monotonic()
-        await look.hit(seconds=4000)
+        await look.hit(seconds=LOOK_SECONDS)
     looking, wall = _cpu_seconds(operator.pid) - cpu, time.monotonic() - begun
     cpu = _cpu_seconds(operator.pid)
     await asyncio.sleep(IDLE_SECONDS if MANY else 0)  # this is what is measured
@@ -139,7 +141,7 @@ def _until_known(stage: Stage) -> None:
             return False
         return not left and not any(one.startswith("node.kubernetes.io/") for one in taints)
 
-    wait_for("the API server to know the records", known, 900)
+    wait_for("the API server to know the records", known, KNOWN_SECONDS)
 
 
 def _cpu_seconds(pid: int) -> float:

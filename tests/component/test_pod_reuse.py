@@ -51,6 +51,7 @@ def uses(stage, agent: str) -> list[int]:
     return [one.get("podReset", {}).get("use", 1) for one in statuses(stage, agent)]
 
 
+@pytest.mark.suspect
 async def test_a_pod_runs_three_executions_of_one_agent_and_goes(keeps, stage, client, asking, agent, make_pool, reuse):
     await make_pool(1)
     with stage.proxy.fault(CREATE_POD, NONE_IN_PLACE):

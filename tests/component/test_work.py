@@ -134,28 +134,26 @@ async def test_a_policy_that_changes_counts_for_the_next_execution(operator, sta
     assert "python" in result.output
 
 
-async def test_code_that_a_human_has_to_approve_runs_once_they_have(
-    operator, stage, client, asking, agent, admin, policy
-):
+async def test_code_that_a_human_has_to_approve_runs_once_they_have(operator, stage, client, asking, admin, policy):
     await in_thread(lambda: policy(languages=["bash"], withApproval={"languages": ["python"]}))
-    waiting = asyncio.create_task(client.execute(HELLO, asking()))
-    record = await in_thread(stage.in_phase, agent, "AwaitingApproval")
+    waiting = await client.submit(HELLO, asking())
+    record = await in_thread(admin.wait_for_phase, waiting.name, "AwaitingApproval")
     stage.never_ran(record)
     with stage.proxy.fault(Match("list", "executionapprovals"), Answer(503), times=1) as rule:
         await in_thread(lambda: admin.apply(an_approval(record, admin.me)))
-        assert (await waiting).output == "hello\n"
+        assert (await waiting.result()).output == "hello\n"
         assert rule.met == 1
     stage.ran_once(record)
 
 
 async def test_code_that_a_human_denies_never_runs(operator, stage, client, asking, agent, admin, policy):
     await in_thread(lambda: policy(languages=["bash"], withApproval={"languages": ["python"]}))
-    waiting = asyncio.create_task(client.execute(HELLO, asking()))
-    record = await in_thread(stage.in_phase, agent, "AwaitingApproval")
+    waiting = await client.submit(HELLO, asking())
+    record = await in_thread(admin.wait_for_phase, waiting.name, "AwaitingApproval")
     denial = an_approval(record, admin.me, decision="Deny")
     del denial["spec"]["grants"], denial["spec"]["expiresAt"]
     await in_thread(lambda: admin.apply(denial))
-    assert (await waiting).exit_code != 0
+    assert (await waiting.result()).exit_code != 0
     assert (await in_thread(stage.ended, agent))["status"]["phase"] == "Denied"
     stage.never_ran(record)
 
@@ -280,7 +278,7 @@ async def test_code_is_cancelled(operator, stage, client, asking, agent):
 
 async def test_code_that_does_not_hear_of_its_cancellation_ends_with_its_pod(operator, stage, client, asking, agent):
     execution = await client.submit(python(f'print("{agent}")\nstuck()'), asking())
-    await in_thread(stage.in_phase, agent, "Running")
+    await in_thread(stage.admin.running_execution, agent)
     await execution.cancel()
     record = await in_thread(stage.ended, agent)
     assert record["status"]["phase"] == "Cancelled"

@@ -78,7 +78,7 @@ def test_output_comes_while_the_code_runs_and_ctrl_c_stops_it(start, admin):
     assert running.stdout.readline() == "first\n"
     name = admin.running_execution(agent)
     running.send_signal(signal.SIGINT)
-    stdout, stderr = running.communicate(timeout=30)
+    stdout, stderr = running.communicate(timeout=100)
     assert (stdout, running.returncode) == ("", 130)
     assert "Code execution was cancelled." in stderr
     assert admin.phase(name) == "Cancelled"
@@ -96,10 +96,10 @@ def test_logs_follow_what_runs_and_cancel_ends_it(start, codeexec, admin):
     assert (now.stdout, now.returncode) == ("so far\n", 0)
     assert now.stderr == f"codeexec: {name} has not ended; use -f to follow its output\n"
     assert codeexec("cancel", name).stdout == f"{name} is being stopped\n"
-    stdout, stderr = following.communicate(timeout=30)
+    stdout, stderr = following.communicate(timeout=100)
     assert (stdout, following.returncode) == ("", 0)
     assert "Code execution was cancelled." in stderr
-    assert running.wait(timeout=30) == 130
+    assert running.wait(timeout=100) == 130
     after = codeexec("logs", name)
     assert (after.stdout, after.returncode) == ("so far\n", 0)
 

@@ -123,11 +123,8 @@ def addresses(admin: Admin, server: ControlPod, unprotected_pod: ControlPod) -> 
         "DNS over TCP": (dns, 53),
         "kubelet": (internal, 10250),
     }
-
-    def all_reached() -> bool:
-        return set(json.loads(unprotected_pod(probing(found))).values()) == {"reached"}
-
-    wait_for("control: everything to answer an unprotected pod", all_reached)
+    all_reached, code = 'set(reach_all(targets).values()) == {"reached"}', f"{PROBES}\ntargets = {found!r}"
+    unprotected_pod.wait_for("control: everything to answer an unprotected pod", all_reached, code)
     return found | {"metadata": METADATA}
 
 

@@ -54,6 +54,7 @@ def image_with_node(tmp_path_factory, make_control_pod) -> str:
     return reference
 
 
+@pytest.mark.suspect
 async def test_javascript_runs_where_the_image_has_node(image_with_node, make_executor, policy):
     policy(images=[image_with_node], imageSignatures=signatures(image_with_node))
     blocks = [CodeBlock("printf 'from sh' >given", "sh"), CodeBlock(PROGRAM, "Node")]

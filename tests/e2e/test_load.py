@@ -119,7 +119,7 @@ def forget(admin):
 
 
 @pytest.mark.suspect
-@pytest.mark.timeout(max(180, EXECUTIONS * 4))
+@pytest.mark.timeout(max(300, EXECUTIONS * 4))
 async def test_each_of_many_gets_its_own_answer_and_its_own_pod(make_pool, make_executor, admin, policy, forget):
     policy(podTTLSeconds=0)
     pool = make_pool(REPLICAS)

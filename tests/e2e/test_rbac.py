@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 from chart.reviews import OPERATOR_ACCOUNT, Account, an_account_for_each_role, rules_of
 from chart.rights import OPERATOR_AT_HOME_BY_NAME, OPERATOR_BY_NAME, Cell
-from cluster_fixtures import Pool
-from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_session, age_the_sealing_key, wait_for
+from cluster_fixtures import ControlPod, Pool
+from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_session, age_the_sealing_key
 from kube import Refusal
 
 from executor_client import ApprovalWait, ClusterRef, CodeExecutionClient, Limits, Request, SourceBlock, prepare
@@ -69,23 +69,24 @@ AUDIT_LOG = """
 import glob, json
 from datetime import datetime
 since = datetime.fromisoformat({since!r})
-calls = set()
-logs = glob.glob("/proc/1/root/var/log/kubernetes/audit*.log")
-for log in logs:
-    for line in open(log):
-        if {user!r} not in line or not line.endswith("\\n"):
-            continue  # of somebody else, or being written
-        event = json.loads(line)
-        if datetime.fromisoformat(event["requestReceivedTimestamp"]) < since:
-            continue
-        decision = event.get("annotations", {{}}).get("authorization.k8s.io/decision")
-        target = event.get("objectRef", {{}})
-        resource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
-        if target.get("name") in {names!r} and event["verb"] != "create":  # no rule limits that to a name
-            resource += ":" + target["name"]
-        if decision:  # none: turned away before, as when there are too many requests
-            calls.add((event["user"]["username"], decision, target.get("apiGroup", ""), resource, event["verb"]))
-print(json.dumps(sorted(calls) if logs else None))
+def calls():
+    found = set()
+    logs = glob.glob("/proc/1/root/var/log/kubernetes/audit*.log")
+    for log in logs:
+        for line in open(log):
+            if {user!r} not in line or not line.endswith("\\n"):
+                continue  # of somebody else, or being written
+            event = json.loads(line)
+            if datetime.fromisoformat(event["requestReceivedTimestamp"]) < since:
+                continue
+            decision = event.get("annotations", {{}}).get("authorization.k8s.io/decision")
+            target = event.get("objectRef", {{}})
+            resource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
+            if target.get("name") in {names!r} and event["verb"] != "create":  # no rule limits that to a name
+                resource += ":" + target["name"]
+            if decision:  # none: turned away before, as when there are too many requests
+                found.add((event["user"]["username"], decision, target.get("apiGroup", ""), resource, event["verb"]))
+    return sorted(found) if logs else None
 """
 
 
@@ -96,17 +97,27 @@ class Calls(NamedTuple):
     refused: set[Cell]
 
 
-@pytest.fixture
-def calls_of(admin, node_shell) -> Callable[[Account], Calls]:
-    """Reads the API server's audit log, from when the operator and its rights became what they are now.
+class AuditLog:
+    """The API server's audit log, from when the operator and its rights became what they are now.
 
     What authorization refuses counts, and not the status 403: that is the answer to a pod over the quota, too.
     """
-    since = _last_change(admin)
-    names = sorted(name for _, _, name in OPERATOR_BY_NAME | OPERATOR_AT_HOME_BY_NAME)
 
-    def read(account: Account) -> Calls:
-        calls = json.loads(node_shell(AUDIT_LOG.format(since=since.isoformat(), user=account.user, names=names)))
+    def __init__(self, admin: Admin, node_shell: ControlPod) -> None:
+        self._since = _last_change(admin)
+        self._names = sorted(name for _, _, name in OPERATOR_BY_NAME | OPERATOR_AT_HOME_BY_NAME)
+        self._node_shell = node_shell
+
+    def _code(self, account: Account) -> str:
+        return AUDIT_LOG.format(since=self._since.isoformat(), user=account.user, names=self._names)
+
+    def wait_for(self, what: str, account: Account, cell: Cell) -> None:
+        """Until the account has done this, which it was allowed to."""
+        done = (account.user, "allow", *cell)
+        self._node_shell.wait_for(what, f"{done!r} in (calls() or ())", self._code(account), every=1)
+
+    def __call__(self, account: Account) -> Calls:
+        calls = json.loads(self._node_shell(f"{self._code(account)}print(json.dumps(calls()))"))
         assert calls is not None, (
             "the API server keeps no audit log: `make cluster` makes the test cluster anew, with one; "
             "a cluster of your own needs tests/cluster/audit-policy.yaml and --audit-log-path as in kind-config.yaml"
@@ -116,7 +127,10 @@ def calls_of(admin, node_shell) -> Callable[[Account], Calls]:
         discovery = {cell for cell in made["allow"] if not cell[1]}  # `/api`, `/apis`: open to every account
         return Calls(made["allow"] - discovery, made["forbid"])
 
-    return read
+
+@pytest.fixture
+def calls_of(admin, node_shell) -> AuditLog:
+    return AuditLog(admin, node_shell)
 
 
 def _last_change(admin: Admin) -> datetime:
@@ -217,7 +231,7 @@ def test_the_operator_uses_each_of_its_rights_and_asks_for_no_other(
 
     kept = _make_the_operator_do_all_it_does(admin, make_pool(1), policy)
     taken_up = ("codeexec.dev", "codeexecutions", "get")
-    wait_for("the operator to look up whose pod it finds", lambda: taken_up in calls_of(OPERATOR_ACCOUNT).allowed)
+    calls_of.wait_for("the operator to look up whose pod it finds", OPERATOR_ACCOUNT, taken_up)
     admin.delete("codeexecution", kept, wait=True)
 
     granted = set().union(*(rules_of(admin, OPERATOR_ACCOUNT, namespace) for namespace in (SANDBOX, SYSTEM, "default")))

@@ -5,14 +5,14 @@ else is traced, and what is counted, is in component/test_tracing.py.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from cluster_fixtures import REACH_PROBE
-from cluster_tools import SANDBOX, a_name, image, operator_pod
+from cluster_fixtures import REACH_PROBE, ControlPod
+from cluster_tools import SANDBOX, a_name, image, is_ready, operator_pod
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -110,7 +110,7 @@ async def test_client_and_operator_make_one_trace(admin, make_executor, client_s
 
 
 @pytest.fixture
-def outsider(admin) -> Iterator[Callable[[str], str]]:
+def outsider(admin) -> Iterator[ControlPod]:
     """Runs Python in a namespace that nobody has named."""
     namespace = a_name("codeexec-outsider")
     admin.create_namespace(namespace)
@@ -118,9 +118,9 @@ def outsider(admin) -> Iterator[Callable[[str], str]]:
     spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
     metadata = {"name": "outsider", "namespace": namespace}
     admin.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    admin.kubectl("-n", namespace, "wait", "--for=condition=Ready", "pod/outsider", "--timeout=300s")
-    yield lambda code: admin.kubectl("-n", namespace, "exec", "-i", "outsider", "--", "python3", "-I", "-", stdin=code)
-    admin.kubectl("delete", "namespace", namespace, "--wait=false")
+    admin.wait_until("the pod of an outsider to be ready", "pod", "outsider", is_ready, namespace=namespace)
+    yield ControlPod(admin, namespace, "outsider")
+    admin.delete("namespace", namespace)
 
 
 def test_only_namespaces_that_are_named_read_metrics(admin, outsider, reader) -> None:

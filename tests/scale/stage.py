@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from cluster_tools import ROOT, TERMINAL, Admin, image, operator_pod, wait_for
+from cluster_tools import ROOT, TERMINAL, Admin, image, operator_pod
 
 SIMULATED: Final = "codeexec.dev/simulated"
 RELEASE: Final = "codeexec-load"
@@ -140,9 +140,8 @@ class Stage:
         self.admin.kubectl("delete", "runtimeclass", RUNTIME_CLASS, "--ignore-not-found")
         self.admin.kubectl("delete", "nodes", "-l", SIMULATED, "--ignore-not-found")
         self.admin.kubectl("-n", "kube-node-lease", "delete", "leases", "-l", SIMULATED, "--ignore-not-found")
-        wait_for(
-            "the simulated nodes to be gone",
-            lambda: not self.admin.kubectl("get", "nodes", "-l", SIMULATED, "-o", "name"),
+        self.admin.wait_until_all(
+            "the simulated nodes to be gone", "node", lambda nodes: not nodes, namespace=None, labels=SIMULATED
         )
 
 

@@ -1,5 +1,6 @@
 """Fixtures for tests on the real cluster that KUBECONFIG names, with codeexec deployed (`make e2e`)."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -244,6 +245,29 @@ class ControlPod:
         return self._admin.kubectl(
             "-n", self.namespace, "exec", "-i", self.name, "--", "python3", "-I", "-", stdin=code
         )
+
+    def wait_for(
+        self, what: str, expression: str, code: str = "", *, seconds: float = SECONDS, every: float = 0.1
+    ) -> Any:
+        """The first true value of an expression of Python, as JSON has it. The pod looks again, and not this machine.
+
+        Args:
+            what: is awaited.
+            expression: a call of what `code` defines, or of what Python has.
+            code: runs once, before the first look.
+            seconds: after which the wait is in vain. kubectl itself has 120 s.
+            every: so many seconds lie between two looks.
+        """
+        looks = f"""{code}
+import json, time
+end = time.monotonic() + {seconds}
+while not (value := {expression}) and time.monotonic() < end:
+    time.sleep({every})
+print(json.dumps(value))
+"""
+        value = json.loads(self(looks).splitlines()[-1])
+        assert value, f"waited {seconds:g} s in vain for {what}"
+        return value
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,6 @@ BOUND_SECONDS = 4.0
 BEGAN = pytest.StashKey[float]()
 TOLD = pytest.StashKey[bool]()
 
-sources: dict[str, Callable[[float], str]] = {}
-"""What else is told, by its title: functions of when the test began. A tier that has logs of its own puts them here."""
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -70,7 +67,6 @@ def tell(kube: Kube, began: float, failure: str = "", namespaces: Sequence[str] 
         "events": story.events,
         "operator's log": story.operator_log,
         "API calls that failed": story.calls,
-        **{title: lambda told=told: told(began) for title, told in sources.items()},
     }
     for title, part in parts.items():
         try:

@@ -11,11 +11,20 @@ from typing import Any
 import otlp_receiver
 import pytest
 from cluster_fixtures import REACH_PROBE, ControlPod
-from cluster_tools import SYSTEM, Admin, helm, image, operator_pod, upgrade_release, wait_for
+from cluster_tools import SYSTEM, Admin, helm, image, operator_pod, upgrade_release
 from prometheus_client.parser import text_string_to_metric_families
 
 COLLECTOR_PORT = 4318
 METRICS = f"http://codeexec-operator-metrics.{SYSTEM}:8082/metrics"
+SPANS_OF = f"""
+import json, urllib.request
+def spans_of(execution):
+    with urllib.request.urlopen("http://127.0.0.1:{COLLECTOR_PORT}/spans", timeout=60) as answer:
+        # Who gets no answer in time sends them once more.
+        spans = list({{one["id"]: one for one in json.load(answer)}}.values())
+    traces = {{one["trace"] for one in spans if one["attributes"].get("codeexec.execution.name") == execution}}
+    return [one for one in spans if one["trace"] in traces]
+"""
 FETCH = "import urllib.request\nprint(urllib.request.urlopen({url!r}, timeout=60).read().decode())"
 
 Spans = list[dict[str, Any]]
@@ -28,8 +37,7 @@ def collector(make_control_pod: Callable[..., ControlPod]) -> ControlPod:
     source = Path(otlp_receiver.__file__).read_text()
     container = {"image": image("OPERATOR_IMAGE"), "command": ["python3", "-c", source, str(COLLECTOR_PORT)]}
     pod = make_control_pod("collector", container)
-    listening = f"{REACH_PROBE}print(reaches('127.0.0.1', {COLLECTOR_PORT}))"
-    wait_for("the collector", lambda: pod(listening) == "True\n")
+    pod.wait_for("the collector to listen", f"reaches('127.0.0.1', {COLLECTOR_PORT})", REACH_PROBE)
     return pod
 
 
@@ -71,16 +79,12 @@ def spans_of(observed: None, collector: ControlPod) -> Callable[[str], Spans]:
     """The operator's spans of an execution, once they have arrived: they are sent together, the whole last."""
 
     def find(execution: str) -> Spans:
-        spans: Spans = json.loads(collector(FETCH.format(url=f"http://127.0.0.1:{COLLECTOR_PORT}/spans")))
-        spans = list({one["id"]: one for one in spans}.values())  # who gets no answer in time sends them once more
+        spans: Spans = collector.wait_for(f"spans of {execution}", f"spans_of({execution!r})", SPANS_OF)
         named = [one for one in spans if one["attributes"].get("codeexec.execution.name") == execution]
-        if not named:
-            return []
         assert len(named) == 1, json.dumps(named, indent=1)
-        [root] = named
-        return [one for one in spans if one["trace"] == root["trace"]]
+        return spans
 
-    return lambda execution: wait_for(f"spans of {execution}", lambda: find(execution))
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,14 @@ from typing import Any
 
 from kube import SANDBOX, Event, Kube, Object, Wait
 
+from codeexec_api.phases import SessionPhase
+
 SECONDS = 100
 """Of a wait, unless it says another: more than the 60 s that the product gives a pod to start."""
 TERMINAL = frozenset({"Denied", "Expired", "Succeeded", "Failed", "TimedOut", "Cancelled", "OutOfMemory", "Lost"})
 """Phases that an execution stays in."""
+ENDS = {"CodeExecution": TERMINAL, "CodeSession": frozenset(one.value for one in SessionPhase if one.terminal)}
+"""Of each kind that ends: nothing is waited for that comes after its end."""
 
 
 def phase_of(record: Object) -> str:
@@ -35,15 +39,14 @@ class Waits(Kube):
     ) -> Object:
         """The first version of the object, from now on, of which the predicate is true.
 
-        Fails at once when an execution has ended: nothing is waited for that comes after its end.
+        Fails at once when an execution or a session has ended.
         """
         wait = Wait(what, seconds)
         for event in self._events(kind, name, namespace, wait):
             version = wait.see(event)
             if version is not None and predicate(version):
                 return version
-            if event.object["kind"] == "CodeExecution":
-                _refuse_the_end(wait, event)
+            _refuse_the_end(wait, event)
         raise wait.in_vain()
 
     def wait_until_all(
@@ -92,10 +95,12 @@ class Waits(Kube):
 
 
 def _refuse_the_end(wait: Wait, event: Event) -> None:
-    phase = phase_of(event.object)
+    kind, phase = event.object["kind"], phase_of(event.object)
+    if kind not in ENDS:
+        return
     if event.type == "DELETED":
         raise AssertionError(f"waited for {wait.what}, but it was deleted as {phase or 'new'}: {wait.seen()}")
-    if phase in TERMINAL:
+    if phase in ENDS[kind]:
         status = event.object["status"]
         ended = f"{phase} ({status.get('reason', '')}): {status.get('message', '')}"
         raise AssertionError(f"waited for {wait.what}, but it ended as {ended}\n{wait.seen()}")
@@ -140,16 +145,20 @@ class Following:
         return [phase for phase, _ in itertools.groupby(found) if phase]
 
     def wait_until(self, what: str, predicate: Callable[[Object], Any], seconds: float = SECONDS) -> Object:
-        """The first of all versions of which the predicate is true, be it over or to come."""
+        """The first of all versions of which the predicate is true, be it over or to come.
+
+        Fails at once when an execution or a session has ended.
+        """
         wait = Wait(what, seconds)
         for event in self._all(wait):
             version = wait.see(event)
             if version is not None and predicate(version):
                 return version
+            _refuse_the_end(wait, event)
         raise wait.in_vain()
 
     def wait_for_phase(self, *phases: str, seconds: float = SECONDS) -> Object:
-        """The first of all versions in one of these phases; fails at once when an execution ended in another."""
+        """The first of all versions in one of these phases; fails at once when it ended in another."""
         wait = Wait(f"{self._name} to become {' or '.join(phases)}", seconds)
         for event in self._all(wait):
             version = wait.see(event)

@@ -217,6 +217,7 @@ print(most)
 """
 
 
+@pytest.mark.suspect
 async def test_processor_time_is_bounded(control, sandbox, unprotected_pod):
     """However many processes compute, together they get the processor time of the limit at most."""
     there = float(unprotected_pod(f"SECONDS, ENOUGH = 100, 0.2\n{SPIN}"))

@@ -14,6 +14,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.remit("R-12"),
     pytest.mark.release,
+    pytest.mark.suspect,
     # The limit of a test leaves out its fixtures: it must not end the one that closes the network again.
 ]
 

@@ -248,6 +248,7 @@ print(json.dumps([first_line(one) for one in [start(code) for code in CODES]]))
 """
 
 
+@pytest.mark.suspect
 @pytest.mark.remit("R-02", "R-03")
 @pytest.mark.runtimes("runc", "gvisor")
 async def test_the_result_stays_true(control, everywhere, unprotected_pod):

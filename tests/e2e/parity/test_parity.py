@@ -2,6 +2,7 @@
 
 import pytest
 from parity.case import Case
+from parity.cases import timing
 from parity.lanes import Lanes
 from parity.plugin import SEEN
 from parity.suite import PARTIES, all_cases
@@ -17,7 +18,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.id)
+def _marked(case: Case) -> object:
+    """Cases about time and cancellation were flaky once."""
+    about_time = any(case in group.cases for group in timing.GROUPS) or "cancelled" in case.id
+    return pytest.param(case, marks=pytest.mark.suspect) if about_time else case
+
+
+@pytest.mark.parametrize("case", list(map(_marked, all_cases())), ids=lambda case: case.id)
 async def test_each_gives_what_is_written(case: Case, lanes: Lanes, peers: list[str], request: pytest.FixtureRequest):
     """Ours as AutoGen's Docker executor, but for differences with a reason."""
     found = await lanes.outcome(case)
