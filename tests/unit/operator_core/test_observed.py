@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from factories import NOW, seconds
+from factories import NOW, a_pod, a_sandbox, seconds
 
-from codeexec_operator.core.observed import PodView, parse_pod
+from codeexec_operator.core.observed import PodView, parse_pod, placed_since
 
 REJECTED = "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000"
 UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient memory."
@@ -257,3 +257,10 @@ def test_targets_that_the_operator_has_not_written_are_none(value: str) -> None:
 def test_targets_that_the_operator_has_written() -> None:
     [target] = parse_pod(with_targets(json.dumps([KUBELET]))).egress_targets
     assert target.dump() == KUBELET
+
+
+def test_a_pod_is_placed_once_it_has_a_node() -> None:
+    waiting, placed = a_pod(node_name=""), a_pod()
+    assert placed_since(a_sandbox(pod=None), waiting, NOW) is None
+    assert placed_since(a_sandbox(pod=waiting), placed, NOW) == NOW
+    assert placed_since(a_sandbox(pod=placed, placed_at=NOW), placed, NOW + seconds(5)) == NOW
