@@ -11,6 +11,7 @@ from audit_scene import HOSTILE, MARKER, a_busy_day, a_day, log_of, write_report
 from click.testing import CliRunner, Result
 
 from executor_client.cli import main
+from executor_client.client import request
 from executor_client.testing import FakeCluster
 
 
@@ -213,7 +214,8 @@ def test_the_page_says_who_asked_for_what_and_loads_nothing(fake, tmp_path: Path
     assert "<b>not</b>" not in text
 
 
-def test_the_page_hides_nothing_and_turns_nothing_around(tmp_path: Path) -> None:
+def test_the_page_hides_nothing_and_turns_nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "check_agent", lambda _: None)  # records of an older version have such names
     text = write_report(a_day("größe\u202e\u3164"), tmp_path).read_text()
     assert "größe\\u202e\\u3164</" in text
     assert not {"\u202e", "\u3164"} & set(text)
