@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from cluster_fixtures import Pool
-from cluster_tools import Admin, a_name, wait_for
+from cluster_tools import SANDBOX, Admin, a_name, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.release]
 
@@ -13,14 +13,18 @@ LIMITS = {"cpu": "100m", "memory": "96Mi"}
 ALONE = {"cpu": "120m", "memory": "96Mi"}
 """Limits that no pool has."""
 COUNTS = """
-import time
+import itertools, os, time
 open("begun", "a").write("x")
-for number in range(20):
+for number in itertools.count():
     print(number, flush=True)
-    time.sleep(1)
+    if os.path.exists("end"):
+        break
+    time.sleep(0.5)
 print("begun", len(open("begun").read()))
 """
-EXPECTED = "".join(f"{number}\n" for number in range(20)) + "begun 1\n"
+"""Goes on until somebody makes a file, so that a restart meets it while it runs."""
+WORKSPACE = "/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/workspace"
+"""Of a pod, on its node."""
 
 
 class Node:
@@ -60,12 +64,18 @@ def node(admin: Admin) -> Node:
 @pytest.mark.parametrize("service", ["containerd", "kubelet"])
 def test_code_that_runs_meanwhile_ends_with_its_true_result(admin, node, service):
     name = a_name("outlasts")
-    admin.submit(name, COUNTS, limits=ALONE, timeoutSeconds=120)
-    status = admin.wait_for_phase(name, "Running")["status"]
+    admin.submit(name, COUNTS, limits=ALONE, timeoutSeconds=600)
+    pod = admin.wait_for_phase(name, "Running")["status"]["podName"]
+    admin.wait_for_output(name, "1\n")
+    workspace = WORKSPACE.format(uid=admin.pod(SANDBOX, pod)["metadata"]["uid"])
+    assert "begun" in node.run("ls", workspace).split(), "control: this is where it runs"
     node.restart(service)
+    node.run("touch", f"{workspace}/end")
     ended = admin.wait_for_phase(name, "Succeeded")["status"]
-    assert ended["stdout"]["text"] == EXPECTED, "it began once, and nothing of its output is missing"
-    assert ended["podName"] == status["podName"]
+    *numbers, begun = ended["stdout"]["text"].splitlines()
+    assert begun == "begun 1", "it began once"
+    assert numbers == [str(number) for number in range(len(numbers))], "nothing of its output is missing"
+    assert ended["podName"] == pod
 
 
 @pytest.mark.parametrize("service", ["containerd", "kubelet"])

@@ -5,10 +5,10 @@ Who leads when, and what a leader that is told to go does, is in component/test_
 
 import asyncio
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
-from cluster_tools import SYSTEM, Admin, restart_operator, scale_operator
+from cluster_tools import SYSTEM, Admin, a_name, restart_operator, scale_operator
+from held_code import HELD, OUTPUT, held, let_go_on
 
 LEASE = "codeexec-operator"
 LIMITS = {"cpu": "100m", "memory": "96Mi"}
@@ -27,18 +27,19 @@ def epoch(admin: Admin) -> int:
     return admin.get("lease", LEASE, SYSTEM)["spec"]["leaseTransitions"]
 
 
-async def test_during_an_upgrade_what_is_asked_for_and_what_runs_ends_well(admin, two):
-    name = f"outlasts-{datetime.now(UTC):%H%M%S}"
-    admin.submit(name, "import time; time.sleep(20); print(1)", limits=LIMITS, timeoutSeconds=60)
-    outlasts = admin.wait_for_phase(name, "Running")["metadata"]["name"]
+async def test_during_an_upgrade_what_is_asked_for_and_what_runs_ends_well(admin, two, node_shell):
+    outlasts = a_name("outlasts")
+    admin.submit(outlasts, HELD, limits=LIMITS, timeoutSeconds=600)
+    uid = held(admin, outlasts)
     before = epoch(admin)
     upgrade = asyncio.create_task(asyncio.to_thread(restart_operator, admin))
     submitted = []
     while not upgrade.done():
-        name = f"upgrade-{len(submitted)}-{datetime.now(UTC):%H%M%S}"
+        name = a_name(f"upgrade-{len(submitted)}")
         admin.submit(name, "print(1)", limits=LIMITS)
         submitted.append(await asyncio.to_thread(admin.wait_for_phase, name, "Succeeded"))
     await upgrade
     assert epoch(admin) > before
     assert submitted
-    assert admin.wait_for_phase(outlasts, "Succeeded")["status"]["stdout"]["text"] == "1\n"
+    let_go_on(uid, node_shell)
+    assert admin.wait_for_phase(outlasts, "Succeeded")["status"]["stdout"]["text"] == OUTPUT

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from audit_command import AuditCommand, while_nothing_is_written
-from cluster_fixtures import ControlPod
-from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_session, operator_pod, scale_operator, wait_for
+from cluster_tools import SYSTEM, Admin, a_name, a_session, operator_pod, scale_operator, wait_for
+from held_code import HELD, OUTPUT, held, let_go_on
 from release_fixtures import audit_lines, operator_log
 from waits import SECONDS
 
@@ -28,27 +28,6 @@ OUTLASTING = ("outlasts", "ends-meanwhile")
 ENDING = {"timeoutSeconds": 600, "ttlSecondsAfterFinished": 1}
 MARKS_TIME = "import time\nwhile True: open('alive', 'w').write(str(time.time())); time.sleep(.05)"
 STILL = "import time; a = open('alive').read(); time.sleep(.5); print(open('note').read(), a == open('alive').read())"
-OUTLASTS = """
-import signal, time
-signalled = []
-signal.signal(signal.SIGUSR1, lambda *_: signalled.append(True))
-print("before", flush=True)
-while not signalled: time.sleep(0.05)
-print("after")
-"""
-GOES_ON = """
-import os, signal
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        of_the_pod = {uid!r} in open(f"/proc/{{pid}}/cgroup").read().replace("_", "-")
-        [caught] = [line.split()[1] for line in open(f"/proc/{{pid}}/status") if line.startswith("SigCgt")]
-        if of_the_pod and int(caught, 16) >> signal.SIGUSR1 - 1 & 1:
-            os.kill(int(pid), signal.SIGUSR1)
-            print("signalled")
-    except OSError:
-        pass
-"""
-"""Runs on the node: the code of this pod goes on, to which no operator has to say anything."""
 
 
 @dataclass
@@ -65,10 +44,6 @@ class Scene:
 
     def __getitem__(self, what: str) -> str:
         return self.names.setdefault(what, a_name(what))
-
-    def let_go_on(self, name: str, node_shell: ControlPod) -> None:
-        told = node_shell(GOES_ON.format(uid=self.uids[name]))
-        assert told == "signalled\n", "control: the code, and nothing else"
 
 
 @contextmanager
@@ -95,9 +70,9 @@ def restarted(observed, admin, node_shell, tmp_path_factory) -> Iterator[Scene]:
             scale_operator(admin, 0)
             log.wait(SECONDS)
         scene.without_operator = datetime.now(UTC).isoformat()
-        scene.let_go_on("ends-meanwhile", node_shell)
+        let_go_on(scene.uids["ends-meanwhile"], node_shell)
         scale_operator(admin, 1)
-        scene.let_go_on("outlasts", node_shell)
+        let_go_on(scene.uids["outlasts"], node_shell)
         yield scene
         _cancel(admin, scene["loop"])
 
@@ -106,15 +81,13 @@ def _fill(admin: Admin, scene: Scene) -> None:
     session = {"session": scene["session"], "limits": IN_SESSION, "timeoutSeconds": 600}
     admin.apply(a_session(scene["session"], limits=IN_SESSION))
     for name in OUTLASTING:
-        admin.submit(scene[name], OUTLASTS, limits=ALONE, **ENDING)
+        admin.submit(scene[name], HELD, limits=ALONE, **ENDING)
     admin.submit_to(scene["notes"], "open('note', 'w').write('kept')", **session)
     admin.wait_for_phase(scene["notes"], "Succeeded")
     admin.submit_to(scene["loop"], MARKS_TIME, **session)
     admin.wait_for_phase(scene["loop"], "Running")
     for name in OUTLASTING:
-        admin.wait_for_phase(scene[name], "Running")
-        admin.wait_for_output(scene[name], "before")
-        scene.uids[name] = admin.pod(SANDBOX, admin.execution(scene[name])["status"]["podName"])["metadata"]["uid"]
+        scene.uids[name] = held(admin, scene[name])
 
 
 def _cancel(admin: Admin, name: str) -> None:
@@ -124,7 +97,7 @@ def _cancel(admin: Admin, name: str) -> None:
 @pytest.mark.parametrize("name", OUTLASTING)
 def test_what_ran_ends_with_its_true_result_and_its_pod_goes(admin, restarted, name):
     status = admin.wait_for_phase(restarted[name], "Succeeded")["status"]
-    assert status["stdout"]["text"] == "before\nafter\n"
+    assert status["stdout"]["text"] == OUTPUT
     assert status["startedAt"] < restarted.without_operator < status["finishedAt"], "control: the next one recorded it"
     admin.wait_until_gone("pod", status["podName"])
 

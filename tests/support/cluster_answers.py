@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from factories import IMAGE
 from kubernetes.aio.client.exceptions import ApiException
+from played_cluster import POD_REFUSED
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_api.v1alpha1.execution_status import OpenedEgress
@@ -79,6 +80,13 @@ async def a_pod_is_made_and_deleted_as_often_as_one_likes(stage: Stage) -> None:
     assert [await stage.cluster.delete_pod(*where) for _ in range(2)] == [True, False]
 
 
+async def a_pod_that_our_admission_policy_refuses_is_a_fault_that_says_so(stage: Stage) -> None:
+    foreign = f"registry.example/of-others@{IMAGE.partition('@')[2]}"
+    fault = await stage.cluster.create_pod(build_pod(stage.execution, image=foreign, deadline_seconds=60))
+    assert (fault.reason, fault.admission) == (POD_REFUSED.reason, POD_REFUSED.admission)
+    assert fault.message.startswith(POD_REFUSED.message)
+
+
 async def a_network_policy_is_made_and_deleted_as_often_as_one_likes(stage: Stage) -> None:
     [permit] = stage.execution.spec.egress
     policy = build_network_policy(stage.execution, [OpenedEgress.model_validate({"permit": str(permit)})])
@@ -104,6 +112,7 @@ CASES: tuple[Callable[[Stage], Awaitable[None]], ...] = (
     what_has_changed_since_it_was_seen_is_not_written,
     what_is_gone_is_not_written,
     a_pod_is_made_and_deleted_as_often_as_one_likes,
+    a_pod_that_our_admission_policy_refuses_is_a_fault_that_says_so,
     a_network_policy_is_made_and_deleted_as_often_as_one_likes,
     a_payload_that_is_gone_is_deleted,
     a_namespace_without_a_policy_has_none,

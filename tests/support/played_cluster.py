@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from factories import NOW
+from factories import IMAGE, NOW
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
@@ -16,6 +16,10 @@ from codeexec_operator.core.observed import Fault
 
 REFUSED = Fault(Reason.EGRESS_NOT_ENFORCED, "the API server refused the NetworkPolicy")
 """What becomes of a NetworkPolicy that admission refuses: this reason, and a message that begins so."""
+POD_REFUSED = Fault(Reason.POD_REFUSED, "the API server refused the pod: ", admission=True)
+"""The same of a pod that one of the chart's admission policies refuses."""
+OURS = IMAGE.partition("@")[0]
+"""The only repository that images may come from."""
 
 
 @dataclass
@@ -56,6 +60,8 @@ class PlayedCluster:
 
     async def create_pod(self, pod: Any) -> Fault | None:
         self.heard.append(f"create pod {pod['metadata']['name']}")
+        if any(not one["image"].startswith(OURS) for one in pod["spec"]["containers"]):
+            return POD_REFUSED
         self.pods.add(pod["metadata"]["name"])
         return None
 

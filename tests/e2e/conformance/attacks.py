@@ -5,8 +5,9 @@ with one of the numbers in `REFUSALS`, or it returned a false value, because it 
 
 Every other end proves nothing, in the sandbox as in the control pod, and fails the test. Such ends are an exception of
 another kind, an error number that tells of a wrong call, a signal, and no answer within `SECONDS`. An attack on
-something that may answer with silence has a clock of its own, so that it comes back with a TimeoutError; its control
-shows that the same call is answered in time where nothing protects against it.
+something that may answer with silence has a clock of its own, so that it comes back with a TimeoutError. That counts as
+a refusal only where a test asks for it, because a NetworkPolicy drops what it doesn't permit; its control shows that
+the same call is answered in time where nothing protects against it. Seccomp answers at once.
 
 Each attack runs in a process and a folder of its own. The first line of its docstring says what it does, in the
 infinitive.
@@ -47,12 +48,13 @@ REFUSALS = (
     "EAGAIN",
     "EAFNOSUPPORT",
     "ECONNREFUSED",
-    "ETIMEDOUT",
 )
 """Errors by which the kernel refuses something, or says that it isn't there or is in another file system.
 
 Those of a wrong call, such as EINVAL, EFAULT and EBADF, are not among them.
 """
+SILENCE = "ETIMEDOUT"
+"""What a TimeoutError counts as."""
 
 SYSTEM_CALLS = {
     "x86_64": {
@@ -123,7 +125,7 @@ def refusal(error: OSError) -> str:
         error = error.reason  # of urllib: what it was
     if type(error).__name__ == "gaierror":
         return f"{REFUSED}: name resolution: {error}"
-    name = "ETIMEDOUT" if isinstance(error, TimeoutError) else errno.errorcode.get(error.errno, "no number")
+    name = SILENCE if isinstance(error, TimeoutError) else errno.errorcode.get(error.errno, "no number")
     return f"{REFUSED if name in REFUSALS else BROKEN}: {name}: {error}"
 
 
@@ -164,14 +166,19 @@ def script(
     facts: Mapping[str, Any] | None = None,
     helpers: tuple[Callable[..., Any], ...] = (),
     seconds: int = SECONDS,
+    silence: bool = False,
 ) -> str:
-    """A program that tries attacks one after the other; its last line of output is JSON: attack to outcome."""
+    """A program that tries attacks one after the other; its last line of output is JSON: attack to outcome.
+
+    With `silence`, an attack that nobody answers in time counts as refused.
+    """
     parts = (libc, system_call, refusal, try_alone, *helpers, *attacks)
     sources = [textwrap.dedent(inspect.getsource(one)) for one in parts]
     names = ", ".join(attack.__name__ for attack in attacks)
     values = {
         **{name: globals()[name] for name in ("SUCCEEDED", "REFUSED", "NOTHING", "BROKEN", "NO_ANSWER", "ENDED")},
-        "REFUSALS": REFUSALS,
+        "SILENCE": SILENCE,
+        "REFUSALS": (*REFUSALS, SILENCE) if silence else REFUSALS,
         "SYSTEM_CALLS": SYSTEM_CALLS,
         "SECONDS": seconds,
         "FACTS": dict(facts or {}),

@@ -102,7 +102,8 @@ def sandbox(sandboxes: list[Sandbox]) -> Sandbox:
 def attack(control: Control, everywhere: Callable[..., Any], unprotected_pod: ControlPod) -> Callable[..., Any]:
     """Tries attacks in a control pod, where each has to succeed, and in the sandbox, where each has to be refused.
 
-    With options, which are those of executors, it is a sandbox of its own, else the shared one.
+    With options, which are those of executors, it is a sandbox of its own, else the shared one. With `silence`, what
+    nobody answers in the sandbox counts as refused.
     """
 
     async def run(
@@ -112,11 +113,14 @@ def attack(control: Control, everywhere: Callable[..., Any], unprotected_pod: Co
         facts_inside: dict[str, Any] | None = None,
         helpers: tuple[Callable[..., Any], ...] = (),
         called: Callable[[Attack], str] = words,
+        silence: bool = False,
         **options: Any,
     ) -> KubernetesCodeResult:
         # An answer may be late on a busy node. What answers nobody in the sandbox is waited for less.
         code = script(*attacks, facts={"seconds": 20, **(facts or {})}, helpers=helpers)
-        inside = script(*attacks, facts={"seconds": 3, **(facts_inside or facts or {})}, helpers=helpers)
+        inside = script(
+            *attacks, facts={"seconds": 3, **(facts_inside or facts or {})}, helpers=helpers, silence=silence
+        )
 
         async def try_inside(sandbox: Sandbox) -> KubernetesCodeResult:
             return await (sandbox.run(inside, **options) if options else sandbox.call(inside))

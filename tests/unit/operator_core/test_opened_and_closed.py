@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from factories import CLUSTER_VIEW, TARGET, a_pod, a_policy, a_raw_block, a_secret, an_execution
-from played_cluster import REFUSED, PlayedCluster
+from played_cluster import POD_REFUSED, REFUSED, PlayedCluster
 from played_context import a_context, a_register
 from polling import until
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase, Reason
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.core import backoff
 from codeexec_operator.core.cluster_view import NodeView
@@ -23,7 +23,6 @@ from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.startup import Timing
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
-OUTDATED = Fault(Reason.POD_REFUSED, "the API server refused the pod: ...", admission=True)
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))
 SEEN = replace(CLUSTER_VIEW, required=(TARGET,), nodes=(NODE,), api_servers=frozenset({"172.18.0.2"}))
 
@@ -60,9 +59,9 @@ class Played(PlayedCluster):
         return await super().create_network_policy(policy) or self.fault
 
     async def create_pod(self, pod: Any) -> Fault | None:
-        await super().create_pod(pod)
+        fault = await super().create_pod(pod)
         self.stale_admission -= 1
-        return OUTDATED if self.stale_admission >= 0 else None
+        return POD_REFUSED if self.stale_admission >= 0 else fault
 
     async def delete_network_policy(self, namespace: str, name: str) -> None:
         await super().delete_network_policy(namespace, name)
