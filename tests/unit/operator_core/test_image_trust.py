@@ -192,4 +192,4 @@ def test_code_that_was_never_begun_is_not_handed_over_again_into_an_image_that_n
     refused = decide(seen, NOW, TIMING)
     assert outcome(refused) == (Phase.LOST, "OperatorRestarted")
     again = decide(replace(seen, policy=SIGNED), NOW, TIMING)
-    assert [type(one) for one in again.actions] == [StartCode], "control"
+    assert any(isinstance(one, StartCode) for one in again.actions), "control"
