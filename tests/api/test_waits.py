@@ -72,7 +72,7 @@ def test_a_wait_for_what_cannot_come_any_more_ends_at_once_and_names_it(admin, b
     meanwhile(become, admin, record, "Starting", "Failed")
     began = time.monotonic()
     with pytest.raises(AssertionError, match=r"to become Running, but it ended as Failed \(Tested\): by a test"):
-        behind.wait_for_phase(record, "Running", seconds=600)
+        behind.wait_for_phase(record, "Running", seconds=200)
     assert time.monotonic() - began < 100
 
 

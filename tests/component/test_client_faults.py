@@ -77,7 +77,7 @@ async def test_a_call_before_the_code_that_fails_is_an_error_with_a_name_and_not
     assert (await through.execute(HELLO, asking())).output == "hello\n"
 
 
-@pytest.mark.parametrize("fault", [Answer(503), Cut()], ids=str)
+@pytest.mark.parametrize("fault", [Answer(502), Answer(503), Cut()], ids=str)
 @pytest.mark.parametrize("call", [WHO, LIST], ids=lambda call: f"{call.verb}-{call.resource}")
 async def test_an_outage_before_the_code_costs_time_only(operator, stage, through, asking, agent, call, fault):
     await through.list_sessions()  # the client knows that there is an API server, and asks who it is with the next call
@@ -97,9 +97,12 @@ async def test_an_api_server_that_has_never_answered_is_an_error_at_once(stage, 
 
 
 async def test_a_busy_api_server_is_asked_again_after_the_time_that_it_says(operator, stage, through, asking, agent):
-    with stage.client_proxy.fault(LIST, Answer(429, retry_after=1), times=2) as rule:
+    before = len(stage.client_proxy.seen(LIST))
+    with stage.client_proxy.fault(LIST, Answer(429, retry_after=2), times=2) as rule:
         assert (await through.execute(HELLO, asking())).output == "hello\n"
     assert rule.met == 2
+    asked = [one.at for one in stage.client_proxy.seen(LIST)[before:]]
+    assert [later - earlier >= 2 for earlier, later in pairwise(asked[:3])] == [True, True]
     stage.ran_once(stage.record(agent))
 
 
