@@ -162,9 +162,9 @@ def test_what_was_done_to_the_log_or_to_a_record_is_found(keeping, keeper):
     first, last = ours[0], ours[-1]
 
     def found(log: list[str]) -> set[tuple[str, str]]:
-        return {(one["kind"], one["where"]) for one in command.verify("-", stdin="\n".join(log))}
+        return {(one["kind"], one["where"]) for one in command.verify("-", "-n", SANDBOX, stdin="\n".join(log))}
 
-    verified = json.loads(command("verify", "-", "-o", "json", stdin="\n".join(lines)).stdout)
+    verified = json.loads(command("verify", "-", "-n", SANDBOX, "-o", "json", stdin="\n".join(lines)).stdout)
     assert (verified["findings"], verified["records"]) == ([], len(ran)), "control: these were held against it"
     edited, dropped, swapped = list(lines), list(lines), list(lines)
     edited[first] = lines[first].replace(f'"name":"{ran["Failed"]}"', '"name":"somebody-elses"')
