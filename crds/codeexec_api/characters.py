@@ -61,7 +61,8 @@ def character_class(ranges: Iterable[tuple[int, int]]) -> str:
     return "[" + "".join(rf"\x{{{first:04X}}}-\x{{{last:04X}}}" for first, last in ranges) + "]"
 
 
-_UNSEEN: Final = pattern(UNSEEN)
+ONE_UNSEEN: Final = pattern(UNSEEN)
+"""Finds one character of UNSEEN."""
 _SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
@@ -73,4 +74,4 @@ def escape(character: str) -> str:
 
 def without_unseen(text: str) -> str:
     """The same text with an escape for each character of UNSEEN, and so in one line."""
-    return _UNSEEN.sub(lambda one: _SHORT.get(one[0]) or escape(one[0]), text)
+    return ONE_UNSEEN.sub(lambda one: _SHORT.get(one[0]) or escape(one[0]), text)

@@ -4,10 +4,9 @@ import re
 import unicodedata
 from typing import Final
 
-from codeexec_api.characters import UNSEEN, escape, pattern
+from codeexec_api.characters import ONE_UNSEEN, escape, pattern
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_UNSEEN: Final = pattern(UNSEEN)
 _BLANKS: Final = re.compile(" {2,}")
 _LINE_ENDS: Final = str.maketrans({"\t": "\\t", "\n": "\\n"})
 _NOT_SIMPLE: Final = re.compile(r"[A-Za-z]?[^\n\t -~]+")
@@ -42,7 +41,7 @@ def _shown(text: str) -> str:
             marks += 1
             fits = marks <= _MARKS_IN_A_ROW and _stands_on(one, letter)
         else:
-            fits, marks = not _UNSEEN.match(one) and unicodedata.category(one)[0] not in "CZ", 0
+            fits, marks = not ONE_UNSEEN.match(one) and unicodedata.category(one)[0] not in "CZ", 0
             letter = one
         if not fits:
             letter = ""  # the next mark would stand on the escape
@@ -56,7 +55,7 @@ def _is_mark(character: str) -> bool:
 
 def _stands_on(mark: str, letter: str) -> bool:
     """True if this is a letter that carries this mark. By their names, because Python knows no scripts."""
-    if _UNSEEN.match(mark) or not letter or unicodedata.category(letter)[0] != "L":
+    if ONE_UNSEEN.match(mark) or not letter or unicodedata.category(letter)[0] != "L":
         return False
     script, _, _ = unicodedata.name(letter, "").partition(" ")
     its_own = unicodedata.name(mark, "").removeprefix("COMBINING ").startswith(f"{script} ")

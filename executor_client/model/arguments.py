@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
-from codeexec_api.characters import UNSEEN, pattern
+from codeexec_api.characters import ONE_UNSEEN
 from codeexec_api.paths import check_workspace_path
 from executor_client.exceptions import FileTransferError
 
@@ -12,7 +12,6 @@ T = TypeVar("T")
 
 _WORKSPACE: Final = "/workspace/"
 _MAX_AGENT: Final = 128
-_UNSEEN: Final = pattern(UNSEEN)
 """As in `Source.agent` of the contract."""
 
 
@@ -119,7 +118,7 @@ def check_agent(agent: str) -> None:
         raise ValueError(
             f"agent is {agent!r}, but must be a name of 1 to {_MAX_AGENT} characters: the record says who has asked"
         )
-    unseen = _UNSEEN.search(agent)
+    unseen = ONE_UNSEEN.search(agent)
     if unseen or "  " in agent:
         what = f"U+{ord(unseen[0]):04X}" if unseen else "two blanks in a row"
         raise ValueError(

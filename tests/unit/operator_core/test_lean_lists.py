@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import Configuration
+from answered_cluster import answered_by
 
 from codeexec_api.names import (
     EXECUTION_LABEL,
@@ -16,7 +16,6 @@ from codeexec_api.names import (
     SESSION_LABEL,
     SESSION_PLURAL,
 )
-from codeexec_operator.adapters.api_server import ApiServer
 from codeexec_operator.adapters.cluster import Cluster
 
 BOX = "codeexec-sandbox"
@@ -57,17 +56,8 @@ def played() -> Played:
 
 @pytest.fixture
 async def cluster(played: Played) -> AsyncIterator[Cluster]:
-    app = web.Application()
-    app.router.add_get("/{path:.*}", played.listed)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    configuration = Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    made = Cluster(ApiServer(configuration))
-    yield made
-    await made.close()
-    await runner.cleanup()
+    async with answered_by(played.listed) as made:
+        yield made
 
 
 async def test_what_is_not_over_is_known_by_name_and_version_only(cluster: Cluster, played: Played) -> None:

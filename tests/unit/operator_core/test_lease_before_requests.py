@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import Configuration
+from answered_cluster import answered_by
 from polling import until
 
 from codeexec_operator.adapters import api_server
-from codeexec_operator.adapters.api_server import ApiServer
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.core.leadership import LeaseRecord
 
@@ -43,16 +42,8 @@ def played() -> Played:
 
 @pytest.fixture
 async def cluster(played: Played) -> AsyncIterator[Cluster]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", played.asked)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made = Cluster(ApiServer(Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")))
-    yield made
-    await made.close()
-    await runner.cleanup()
+    async with answered_by(played.asked) as made:
+        yield made
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["renewed", "created"])
