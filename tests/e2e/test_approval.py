@@ -14,8 +14,6 @@ from cluster_tools import SANDBOX, Admin, a_name, an_approval, an_execution, wai
 from codeexec_api import Limits
 from executor_client import ClusterRef, CodeExecutionClient
 
-pytestmark = pytest.mark.e2e
-
 MORE = {"memory": "128Mi", "cpu": "100m"}
 """What the policy of these tests allows with approval only."""
 BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}

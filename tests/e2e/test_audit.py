@@ -18,7 +18,6 @@ from release_fixtures import FETCH, METRICS, audit_lines, operator_log
 from executor_client import Limits
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.release,
     pytest.mark.usefixtures("observed"),
 ]

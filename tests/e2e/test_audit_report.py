@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from audit_scene import HOSTILE, a_busy_day, a_day, browse, page_of_width, write_report
 
-pytestmark = pytest.mark.e2e
-
 TAKEN_OVER = "<title>taken over</title>"
 
 

@@ -24,8 +24,6 @@ from cluster_tools import SANDBOX, a_name
 from codeexec_api.names import CLIENT_LABEL
 from executor_client import KubernetesCodeExecutor, Limits
 
-pytestmark = pytest.mark.e2e
-
 SMALL = Limits(cpu="100m", memory="96Mi")
 CAPABLE = ModelInfo(vision=False, function_calling=True, json_output=True, family="unknown", structured_output=True)
 

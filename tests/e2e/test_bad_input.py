@@ -5,10 +5,7 @@ namespace that no operator serves, component/test_lifecycle.py a quota that is u
 tests/api those that need no node.
 """
 
-import pytest
 from cluster_tools import a_name, image, signatures
-
-pytestmark = pytest.mark.e2e
 
 SMALL = {"cpu": "100m", "memory": "96Mi"}
 

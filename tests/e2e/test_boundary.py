@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 from cluster_tools import SANDBOX, TERMINAL, Admin, a_name
 
-pytestmark = pytest.mark.e2e
-
 SMALL = {"cpu": "100m", "memory": "96Mi"}
 KERNEL = "print(open('/proc/sys/kernel/random/boot_id').read().strip())"
 RUNTIMES = ("runc", "gvisor")

@@ -12,8 +12,6 @@ from cluster_tools import SANDBOX, Admin, a_name
 from codeexec_api import Limits
 from executor_client import KubernetesCodeExecutor
 
-pytestmark = pytest.mark.e2e
-
 AGENT = a_name("cancel")
 # The whole tree marks when it lives, in the workspace, and ignores every signal that can be ignored. It marks by the
 # time of a file: one that it wrote would be empty if the end came between opening and writing it. When it says so,

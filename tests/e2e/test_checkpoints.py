@@ -16,7 +16,7 @@ from codeexec_api import CodeExecution
 from codeexec_api.audit import Facts, facts_of, status_digest
 from codeexec_api.signed_note import SigningKey
 
-pytestmark = [pytest.mark.e2e, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 JOB = "codeexec-checkpoints"
 FOLDER = "/var/lib/codeexec-checkpoints"

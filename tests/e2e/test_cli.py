@@ -12,8 +12,6 @@ import pytest
 from cluster_tools import a_name
 from command_line import CommandLine, without_waits
 
-pytestmark = pytest.mark.e2e
-
 SMALL = ("--cpu", "100m", "--memory", "96Mi")
 """The node starts a few pods at a time only. Examples and the doctor run with what users get by default."""
 

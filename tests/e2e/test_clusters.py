@@ -4,8 +4,6 @@ import pytest
 from cluster_tools import SANDBOX, a_name, image
 from waits import SECONDS
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def elsewhere(admin):

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from cluster_tools import SYSTEM, Admin, a_name
 
-pytestmark = pytest.mark.e2e
-
 LIMITS = {"cpu": "100m", "memory": "64Mi"}
 RULES = {"Deny": ["ctypes"], "NeedApproval": ["socket", "subprocess"], "Note": ["os"]}
 GETS_ROUND = "getattr(__builtins__, '__imp' + 'ort__')"

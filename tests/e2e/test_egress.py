@@ -11,8 +11,6 @@ import pytest
 from cluster_fixtures import ControlPod, claimed_folder
 from cluster_tools import SANDBOX, TERMINAL, Admin, a_name, a_policy, an_approval, put_policy, wait_for
 
-pytestmark = pytest.mark.e2e
-
 SMALL = {"cpu": "100m", "memory": "96Mi"}
 PERMITTED, OTHER, DATAGRAMS = 8000, 8001, 8053
 METADATA = ("169.254.169.254", 80)

@@ -17,8 +17,6 @@ from fake_cases import CASES, Case, FakeStage
 from codeexec_api import Reason
 from executor_client import ClusterRef, CodeExecutionClient
 
-pytestmark = pytest.mark.e2e
-
 AT_THE_SAME_TIME = 4
 """The node starts a few pods at a time only, and other tests have pods, too."""
 IN_ORDER = sorted(CASES, key=lambda case: bool(case.policy))

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from cluster_tools import TERMINAL, Admin, a_name, a_secret, a_session, an_execution, policies
 
-pytestmark = pytest.mark.e2e
-
 LIMITS = {"cpu": "100m", "memory": "128Mi"}  # small: other tests have pods, too
 RunBlocks = Callable[..., dict[str, Any]]
 

@@ -17,8 +17,6 @@ from release_fixtures import operator_log
 from codeexec_api.names import CLIENT_LABEL
 from executor_client import ClusterRef, CodeExecutionClient, FileMissing, FileTransferError, Limits, Request
 
-pytestmark = pytest.mark.e2e
-
 SMALL = Limits(cpu="100m", memory="128Mi")
 TOKEN = CancellationToken()
 

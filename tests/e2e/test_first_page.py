@@ -10,8 +10,6 @@ from first_page import first_page
 import codeexec
 from codeexec import sync
 
-pytestmark = pytest.mark.e2e
-
 LIMITS = codeexec.Limits(cpu="400m", memory="512Mi")
 
 

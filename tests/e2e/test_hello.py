@@ -9,9 +9,6 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from cluster_tools import DEFAULT_SANDBOX, ROOT
 
-pytestmark = pytest.mark.e2e
-
-
 EXAMPLES = {
     "01-hello": "338350",
     "02-files": "OK: two files went in, two came back",

@@ -13,8 +13,6 @@ from locked import canonical, locked
 
 from executor_client import KubernetesCodeExecutor
 
-pytestmark = pytest.mark.e2e
-
 OF_THE_BASE = {"pip", "setuptools", "wheel"}
 """What the official image of Python brings along; Debian's has none of them."""
 

@@ -20,7 +20,7 @@ from executor_client import (
     Request,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 
 VALUES = yaml.safe_load((ROOT / "tests" / "e2e" / "values.yaml").read_text())

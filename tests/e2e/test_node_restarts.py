@@ -7,7 +7,7 @@ import pytest
 from cluster_fixtures import Pool
 from cluster_tools import SANDBOX, Admin, a_name, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 LIMITS = {"cpu": "100m", "memory": "96Mi"}
 ALONE = {"cpu": "120m", "memory": "96Mi"}

@@ -14,8 +14,6 @@ from cluster_tools import SANDBOX, SYSTEM, a_name, operator_pod
 from codeexec_api import Limits
 from executor_client import KubernetesCodeExecutor
 
-pytestmark = pytest.mark.e2e
-
 MIB = 1024 * 1024
 
 

@@ -13,8 +13,6 @@ from cluster_tools import SANDBOX
 
 from executor_client import Limits
 
-pytestmark = pytest.mark.e2e
-
 LIMITS = Limits(cpu="100m", memory="96Mi")
 
 

@@ -18,8 +18,6 @@ from kube import Refusal
 
 from executor_client import ApprovalWait, ClusterRef, CodeExecutionClient, Limits, Request, SourceBlock, prepare
 
-pytestmark = pytest.mark.e2e
-
 # Rights that the operator needs only where this cluster isn't.
 UNUSED_HERE: dict[Cell, str] = {
     ("", "pods/attach", "create"): "the verb of an attachment from Kubernetes 1.35 on; it is `get` before",

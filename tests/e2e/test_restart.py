@@ -18,7 +18,7 @@ from held_code import HELD, OUTPUT, held, let_go_on
 from release_fixtures import audit_lines, operator_log
 from waits import SECONDS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 ALONE = {"cpu": "120m", "memory": "96Mi"}
 """Limits that no pool has: an execution with them gets a pod of its own."""

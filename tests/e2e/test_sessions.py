@@ -6,8 +6,6 @@ from autogen_core.code_executor import CodeBlock
 
 from codeexec_api import Limits
 
-pytestmark = pytest.mark.e2e
-
 SMALL = Limits(cpu="100m", memory="96Mi")
 
 

@@ -15,8 +15,6 @@ from locked import locked
 from codeexec_api.image_signatures import parse_keys, pre_authentication
 from executor_client import ExecutionNotStarted
 
-pytestmark = pytest.mark.e2e
-
 OF_THE_BASE = {"pip", "setuptools", "wheel"}
 """What the official image of Python brings along; Debian's has none of them."""
 

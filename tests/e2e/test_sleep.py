@@ -7,7 +7,7 @@ from waits import phase_of
 from codeexec_api import Limits
 from executor_client import ClusterRef, CodeExecutionClient, PreparedBlock, Request
 
-pytestmark = [pytest.mark.e2e, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 STORE = "memory://output"
 """In the one replica's own memory: the test cluster has no other storage."""

@@ -12,8 +12,6 @@ from cluster_tools import SANDBOX, a_name
 from codeexec_api import Limits
 from executor_client import KubernetesCodeExecutor
 
-pytestmark = pytest.mark.e2e
-
 AGENT = a_name("cell")
 KERNEL = {"stateful": True, "limits": Limits(cpu="1", memory="512Mi")}
 

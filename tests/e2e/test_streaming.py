@@ -19,8 +19,6 @@ from executor_client import (
     Request,
 )
 
-pytestmark = pytest.mark.e2e
-
 SMALL = Limits(cpu="100m", memory="96Mi")
 WITHOUT_END = "import time\nprint('first', flush=True)\ntime.sleep(300)"
 TWO_STREAMS = """

@@ -22,7 +22,6 @@ from executor_client import Limits
 from executor_client.runtime import telemetry
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.release,
     pytest.mark.usefixtures("observed"),
 ]

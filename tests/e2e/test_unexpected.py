@@ -4,7 +4,7 @@ import pytest
 from cluster_tools import SYSTEM, Admin
 from diagnostics import OPERATOR, tracebacks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.release]
+pytestmark = pytest.mark.release
 
 
 def test_the_operator_has_met_no_error_that_it_does_not_expect(admin: Admin) -> None:

@@ -8,7 +8,7 @@ from conformance.attacks import libc
 
 from codeexec_api import Limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-01")]
+pytestmark = pytest.mark.remit("R-01")
 
 
 def write_by_an_absolute_name():

@@ -6,7 +6,7 @@ import pytest
 
 from codeexec_api import Limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-02")]
+pytestmark = pytest.mark.remit("R-02")
 
 STUBBORN = {  # each prints "partial" once it is what it is called
     "has a child that goes on": ("sh", "sleep 300 & printf partial; wait"),

@@ -7,7 +7,7 @@ import pytest
 
 from codeexec_api import Limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-03")]
+pytestmark = pytest.mark.remit("R-03")
 
 PROGRAMS = {
     "both streams, interleaved": "import sys\nfor n in range(500): print(n); print(-n, file=sys.stderr)",

@@ -3,7 +3,7 @@
 import pytest
 from conformance.sandbox import BESIDE_OTHERS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-03")]
+pytestmark = pytest.mark.remit("R-03")
 
 SUBMITTED = "# filename: two.py\nprint('as submitted')"
 TIMES = 4

@@ -8,7 +8,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from autogen_ext.code_executors.local import LocalCommandLineCodeExecutor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-04")]
+pytestmark = pytest.mark.remit("R-04")
 
 OURS = {"PATH", "HOME", "USER", "TMPDIR", "LANG", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
 FURTHER = {"PYTHONNOUSERSITE", "MPLCONFIGDIR", "MPLBACKEND", "OPENBLAS_NUM_THREADS"}

@@ -8,7 +8,7 @@ from cluster_tools import SANDBOX
 from conformance.attacks import SUCCEEDED, libc, outcomes, script
 from conformance.sandbox import BESIDE_OTHERS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-05")]
+pytestmark = pytest.mark.remit("R-05")
 
 MARK = "codeexec-planted"
 

@@ -11,7 +11,7 @@ from conformance.test_r05_isolation import FIND, PLANTED, planter
 
 from codeexec_api import Limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-05")]
+pytestmark = pytest.mark.remit("R-05")
 
 PLACES = {"FOLDER": "/workspace", "TEMPORARY": "/tmp", "LOG": "/dev/termination-log", "DEVICE": "/dev/full"}
 OWNERS_ONLY = {"mode_of_the_volume", "time_of_the_volume", "attribute_of_the_volume", "default_acl_of_the_volume"}

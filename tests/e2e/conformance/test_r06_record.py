@@ -11,7 +11,7 @@ from conformance.sandbox import ALONE, BESIDE_OTHERS
 from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
 from executor_client.model.blocks import SourceBlock, prepare
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-06")]
+pytestmark = pytest.mark.remit("R-06")
 
 
 async def test_record_tells_all_but_the_code(control, sandbox):

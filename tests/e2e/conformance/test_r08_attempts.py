@@ -5,7 +5,7 @@ import hashlib
 import pytest
 from cluster_tools import Admin
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-08")]
+pytestmark = pytest.mark.remit("R-08")
 
 
 def read_the_token():

@@ -8,7 +8,7 @@ from conformance.sandbox import BESIDE_OTHERS
 
 from executor_client import FileTransferError
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-09")]
+pytestmark = pytest.mark.remit("R-09")
 
 WRITE = """
 import json, os, pathlib

@@ -6,7 +6,7 @@ import pytest
 from cluster_tools import a_name, an_execution
 from conformance.attacks import FACTS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-10")]
+pytestmark = pytest.mark.remit("R-10")
 
 
 def run_a_program_from_the_network():

@@ -13,7 +13,7 @@ from executor_client import (
     NotPermitted,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-11")]
+pytestmark = pytest.mark.remit("R-11")
 
 RUN = "print('ran')"
 

@@ -7,7 +7,7 @@ import pytest
 from cluster_fixtures import REACH_PROBE
 from conformance.network_attacks import REACHES, SOCKETS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-12")]
+pytestmark = pytest.mark.remit("R-12")
 
 
 @pytest.mark.runtimes("runc", "gvisor")

@@ -11,7 +11,6 @@ from conformance.network_attacks import REACHES, SOCKETS
 from conformance.sandbox import BESIDE_OTHERS
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.remit("R-12"),
     pytest.mark.release,
     pytest.mark.suspect,

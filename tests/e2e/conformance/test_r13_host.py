@@ -18,7 +18,7 @@ from planted import acts_on, for_a_repository, for_any_folder, git
 
 from executor_client import ClusterUnreachable
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-13")]
+pytestmark = pytest.mark.remit("R-13")
 
 
 @pytest.mark.filterwarnings("ignore:Using LocalCommandLineCodeExecutor")

@@ -17,7 +17,7 @@ from conformance.network_attacks import (
 
 from executor_client import ClusterRef, CodeExecutionClient
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-14")]
+pytestmark = pytest.mark.remit("R-14")
 
 OPENING = {
     "apiVersion": "networking.k8s.io/v1",

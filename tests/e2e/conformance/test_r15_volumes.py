@@ -8,7 +8,7 @@ from cluster_tools import SANDBOX, Admin, a_name, a_policy, an_execution, image
 
 from executor_client import KubernetesCodeExecutor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-15")]
+pytestmark = pytest.mark.remit("R-15")
 
 
 def a_pod_with_a_folder_of_the_host(namespace):

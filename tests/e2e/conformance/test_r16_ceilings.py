@@ -6,7 +6,7 @@ from cluster_tools import SANDBOX, Admin
 from codeexec_api import Limits
 from executor_client import ClusterRef, CodeExecError, CodeExecutionClient
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-16")]
+pytestmark = pytest.mark.remit("R-16")
 
 MORE = {
     "timeout": 11,

@@ -11,7 +11,7 @@ import yaml
 from cluster_fixtures import REACH_PROBE
 from cluster_tools import SYSTEM
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-17")]
+pytestmark = pytest.mark.remit("R-17")
 
 WATCHED_CLIENT = """
 import asyncio, json, socket, sys

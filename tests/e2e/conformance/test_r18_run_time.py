@@ -9,7 +9,7 @@ from cluster_tools import a_name, a_policy, an_execution, image
 from conformance.attacks import FACTS
 from conformance.sandbox import BESIDE_OTHERS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-18")]
+pytestmark = pytest.mark.remit("R-18")
 
 
 def test_a_tag_is_refused(control, admin):

@@ -9,7 +9,7 @@ from conformance.escape_attacks import any_of
 from conformance.escapes import LAYERS, ONLY_ANOTHER_KERNEL, PODS
 from weaker_pods import WEAKER, a_hardened_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.remit("R-19")]
+pytestmark = pytest.mark.remit("R-19")
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,6 @@ from conformance.sandbox import BESIDE_OTHERS
 
 from codeexec_api import Limits
 
-pytestmark = pytest.mark.e2e
-
 
 def victim():
     """The runner in the sandbox; in a control pod an ordinary process of the same user."""

@@ -14,8 +14,6 @@ from image_release.signing import CYCLONEDX, PROVENANCE, SigningKey, statement
 
 from codeexec_api.image_signatures import SIGN_PREDICATE, examine, parse_keys
 
-pytestmark = pytest.mark.e2e
-
 Cosign = Callable[..., subprocess.CompletedProcess[str]]
 
 

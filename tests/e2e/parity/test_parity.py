@@ -8,7 +8,6 @@ from parity.plugin import SEEN
 from parity.suite import PARTIES, all_cases
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.asyncio(loop_scope="module"),
     # AutoGen's Docker executor never closes its connections to the daemon.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -13,8 +13,6 @@ from jsonschema import Draft7Validator
 from locked import canonical, locked
 from referencing import Registry, Resource
 
-pytestmark = pytest.mark.e2e
-
 IMAGES = ("operator", "sandbox")
 OF_THE_BASE = {"pip", "setuptools", "wheel"}
 """What the official image of Python brings along; Debian's has none of them."""
