@@ -50,8 +50,7 @@ class Sandbox:
 
     Calls run one after the other, in the order in which they came. What this machine can't do raises NotSupported:
     sessions that keep variables or have time limits, images, runtime classes, egress, mounts, approvals, `on_wait` and
-    records. Where the environment says that
-    this is production, a human's approval is needed.
+    records. Where the environment says that this is production, a human's approval is needed.
 
     Args:
         policy: what may be asked for; default: what `ExecutionPolicy` has by default. Images count for nothing here.

@@ -3,12 +3,15 @@
 The operator, the fake of `executor_client.testing` and the local sandbox write records. What they say alike is here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
 from codeexec_api.conditions import ConditionType, condition
+from codeexec_api.digests import sha256_hex
+from codeexec_api.names import block_key, file_key
 from codeexec_api.phases import Event, Phase, Reason, SessionPhase
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1.execution import CodeExecutionSpec
@@ -158,9 +161,31 @@ def session_mismatch(spec: CodeExecutionSpec, session: CodeSession) -> str:
     return ""
 
 
-def payload_mismatch(field: str, key: str, found: str, announced: str) -> str:
-    """The message of an execution whose payload is not what its spec announces."""
+@dataclass(frozen=True)
+class Announced:
+    """What a spec says of one entry of its payload."""
+
+    field: str
+    key: str
+    sha256: str
+    size_bytes: int
+
+
+def announced(spec: CodeExecutionSpec) -> Iterator[Announced]:
+    """Every entry of the payload: the blocks first, then the files."""
+    for index, block in enumerate(spec.blocks):
+        yield Announced(f"spec.blocks[{index}]", block_key(index), block.sha256, block.size_bytes)
+    for index, file in enumerate(spec.files or ()):
+        yield Announced(f"spec.files[{index}]", file_key(index), file.sha256, file.size_bytes)
+
+
+def payload_mismatch(announced: Announced, content: bytes | None) -> str:
+    """The message of an execution whose payload has other content than its spec announces; empty if it is the same."""
+    expected = f"sha256 {announced.sha256}, {announced.size_bytes} bytes"
+    found = "nothing" if content is None else f"sha256 {sha256_hex(content)}, {len(content)} bytes"
+    if found == expected:
+        return ""
     return (
-        f"{field}: the payload holds {found} under {key!r}, but the spec announces {announced}. Nothing was run. "
-        "Create the execution again from the code that is to run"
+        f"{announced.field}: the payload holds {found} under {announced.key!r}, but the spec announces {expected}. "
+        "Nothing was run. Create the execution again from the code that is to run"
     )

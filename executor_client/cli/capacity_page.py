@@ -87,15 +87,12 @@ async def examine(ref: ClusterRef, options: Options) -> Report:
     Raises:
         CodeExecError: the API server doesn't answer, or a call fails.
     """
-    reader = await CapacityReader.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
-    try:
+    async with CapacityReader.opened(**ref.kube_context()) as reader:
         facts = await reader.facts(options.operator_namespace, options.runtime_class)
         report = judge(facts, options.limits)
         if options.calls is None:
             return report
         return Report(**{**vars(report), "measurement": await _measure(reader, facts, options)})
-    finally:
-        await reader.close()
 
 
 async def _measure(reader: CapacityReader, facts: Facts, options: Options) -> Measurement:

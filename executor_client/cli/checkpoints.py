@@ -76,5 +76,5 @@ def _key(file: str) -> SigningKey:
 
 
 async def _read(ref: ClusterRef) -> list[LogLine]:
-    async with OperatorLog.of(ref, ref.namespace) as operator:
+    async with OperatorLog.opened(**ref.kube_context()) as operator:
         return [line for log in await operator.read() for line in log.lines()]

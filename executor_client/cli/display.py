@@ -21,7 +21,7 @@ from executor_client.model.results import NOTES, ExecutionResult, OutputChunk, S
 
 _GAP: Final = 3
 """Spaces between the columns of a table."""
-_WRAPPED: Final = frozenset({"AGENT", "ASKS-FOR", "MESSAGE", "VALUE"})
+_WRAPPED: Final = frozenset({"AGENT", "ARTIFACT", "ASKS-FOR", "MESSAGE", "VALUE"})
 """Columns that wrap if the terminal is too narrow: those with text of agents, which may be of any length."""
 _WORD: Final = 20
 """Columns that a word has in them at least; longer ones are folded, and do not wrap to the terminal's left edge."""
@@ -188,7 +188,7 @@ def echo_records(
 ) -> None:
     """Show records, as JSON or as a table. `row` receives the time `at` to compute ages."""
     if as_json:
-        echo_json(as_list(records))
+        echo_json({"apiVersion": "v1", "kind": "List", "items": [as_object(record) for record in records]})
     else:
         echo_table(columns, (row(one, at) for one in records))
 
@@ -215,8 +215,3 @@ def json_list() -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
     yield echo
     click.echo("\n]}")
-
-
-def as_list(records: Iterable[CodeExecution | CodeSession]) -> dict[str, Any]:
-    """Records as `kubectl get -o json` lists them."""
-    return {"apiVersion": "v1", "kind": "List", "items": [as_object(record) for record in records]}

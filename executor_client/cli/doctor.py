@@ -112,13 +112,10 @@ def _limits(cpu: str | None, memory: str | None) -> Limits:
 async def examine(ref: ClusterRef, *, runtime_class: str | None, probe: bool) -> list[Finding]:
     """Run the checks, and return the findings in order. If a check fails that others need, those are left out."""
     try:
-        inspector = await Inspector.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=ref.namespace)
+        async with Inspector.opened(**ref.kube_context()) as inspector:
+            return await _examine(inspector, runtime_class=runtime_class, probe=probe)
     except CodeExecError as error:
         return [Finding("API server", Outcome.FAILED, str(error))]
-    try:
-        return await _examine(inspector, runtime_class=runtime_class, probe=probe)
-    finally:
-        await inspector.close()
 
 
 async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bool) -> list[Finding]:

@@ -3,8 +3,7 @@
 import functools
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -97,7 +96,7 @@ def export(
         """Of the operator, read after the records, so that it has the lines of all of them."""
         if not from_cluster:
             return given
-        async with OperatorLog.of(cluster.ref, cluster.ref.namespace) as operator:
+        async with OperatorLog.opened(**cluster.ref.kube_context()) as operator:
             return [*given, *(line for log in await operator.read() for line in log.lines())]
 
     for namespace in namespaces:
@@ -109,7 +108,7 @@ def export(
 async def _export(
     ref: ClusterRef, namespace: str, store: _Store, lines: ReadLog, confirm: bool, _: CodeExecutionClient
 ) -> str:
-    async with _connected(ref, namespace) as source:
+    async with FinishedRecords.opened(**ref.kube_context(namespace)) as source:
         confirmed = await source.cursor() if confirm else None
         run = Export(namespace, store, None if confirmed is None else _numbers(confirmed))
         up_to: dict[str, int] = {}
@@ -122,15 +121,6 @@ async def _export(
         if confirmed is not None and reached != _numbers(confirmed):
             await source.confirm(reached)
         return run.told
-
-
-@asynccontextmanager
-async def _connected(ref: ClusterRef, namespace: str) -> AsyncIterator[FinishedRecords]:
-    source = await FinishedRecords.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=namespace)
-    try:
-        yield source
-    finally:
-        await source.close()
 
 
 def _numbers(cursor: Mapping[str, str]) -> dict[str, int]:

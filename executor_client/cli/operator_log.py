@@ -1,10 +1,10 @@
 """What `codeexec audit verify --from-cluster` reads: the logs of the operator's pods."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import click
 from kubernetes.aio.client.exceptions import ApiException
@@ -65,20 +65,6 @@ class ContainerLog:
 
 class OperatorLog(KubeApi):
     """A connection to the namespace of the operator."""
-
-    @classmethod
-    @asynccontextmanager
-    async def of(cls, ref: ClusterRef, namespace: str) -> AsyncIterator[Self]:
-        """A connection with the same identity as that to the records.
-
-        Raises:
-            CodeExecError: see `exceptions`.
-        """
-        connection = await cls.connect(kubeconfig=ref.kubeconfig, context=ref.context, namespace=namespace)
-        try:
-            yield connection
-        finally:
-            await connection.close()
 
     async def read(self) -> list[ContainerLog]:
         """The logs of all pods of the operator, oldest first, each with that of its previous container.
@@ -162,7 +148,7 @@ async def verify_with_operator(
     Raises:
         CodeExecError: see `OperatorLog.read`.
     """
-    async with OperatorLog.of(ref, namespace) as operator:
+    async with OperatorLog.opened(**ref.kube_context(namespace)) as operator:
         for attempt in range(1, _ATTEMPTS + 1):
             before = await operator.read()
             records = await client.list_evidence()

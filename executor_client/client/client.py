@@ -1,9 +1,9 @@
 """The client of a cluster. Knows no agent framework."""
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from codeexec_api import CodeExecution, CodeSession, CodeSessionSpec, ExecutionPolicySpec, Phase
 from codeexec_api.audit_records import Evidence
@@ -59,16 +59,8 @@ class CodeExecutionClient(Running, Reviewing):
         """
         return await _oldest_first((await self.connect()).list(phase), takes, limit)
 
-    async def list_stored(self) -> list[Mapping[str, Any]]:
-        """All executions and sessions of the namespace as the API server has them, each with its `kind`.
-
-        Raises:
-            CodeExecError: see `executor_client.exceptions`.
-        """
-        return [one async for one in (await self.connect()).list_stored()]
-
     async def list_evidence(self) -> list[Evidence]:
-        """The same, without output: what `codeexec_api.audit_check.verify` needs, in little memory.
+        """All executions and sessions of the namespace, without output: what `codeexec_api.audit_check.verify` needs.
 
         Raises:
             CodeExecError: see `executor_client.exceptions`.

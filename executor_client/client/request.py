@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from codeexec_api import Limits, Mount, Permit, Source
 from codeexec_api.permits import parse_mount, parse_permit
@@ -17,6 +17,14 @@ ListFiles: TypeAlias = Literal["None", "Changed", "All"]
 OnOutput: TypeAlias = Callable[[OutputChunk], None]
 
 
+class KubeContext(TypedDict):
+    """Arguments of `KubeApi.connect` and `KubeApi.opened`."""
+
+    kubeconfig: str | None
+    context: str | None
+    namespace: str
+
+
 @dataclass(frozen=True)
 class ClusterRef:
     """Which cluster and namespace to use; None means: as the environment says."""
@@ -26,6 +34,10 @@ class ClusterRef:
     context: str | None = None
     output_store: str | None = None
     """URL of the store that the platform owner keeps large output in. None: CODEEXEC_OUTPUT_STORE, if that is set."""
+
+    def kube_context(self, namespace: str | None = None) -> KubeContext:
+        """The same cluster and user, with this namespace if one is given."""
+        return {"kubeconfig": self.kubeconfig, "context": self.context, "namespace": namespace or self.namespace}
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class Waiting:
     async def changes(self, transport: ClusterTransport, latest: T, operator_seconds: float) -> AsyncGenerator[T, None]:
         """Each version of the record after this one, until it is deleted.
 
-        If no operator takes it up soon, the caller hears of that, and for how many seconds the call waits
-        for one; as `see`. The watch stays open meanwhile: it outlasts an API server that is away.
+        If no operator takes the record up soon, the caller hears of that, and for how many seconds the call waits for
+        an operator; see `see`. The watch stays open meanwhile: it outlasts an API server that is away.
 
         Raises:
             CodeExecError: see `executor_client.exceptions`.

@@ -10,7 +10,6 @@ from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import DEFAULT_NAMESPACE
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.testing.outcomes import FakeBlock, FakeOutcome, Script
-from executor_client.testing.records import FAKE_IMAGE
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.transport import FakeTransport
 from executor_client.transport.protocol import ClusterTransport
@@ -50,8 +49,7 @@ class FakeCluster:
         self._run = run or _unscripted
         self._simulation = Simulation(
             namespace=namespace,
-            policy=policy or ExecutionPolicySpec(images=(FAKE_IMAGE,)),
-            own_policy=policy is not None,
+            policy=policy,
             script=self._outcome,
             languages=languages,
             now=now,

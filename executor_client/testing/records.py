@@ -26,8 +26,6 @@ from codeexec_api import (
     set_condition,
 )
 from codeexec_api import records as said
-from codeexec_api.digests import sha256_hex
-from codeexec_api.names import block_key, file_key
 from codeexec_api.policy import cluster_policy
 from codeexec_api.records import EGRESS_WARNING, ENDED_WITH_SESSION, duration, egress_may_be_open
 from codeexec_api.v1alpha1.sandbox import SANDBOX_FIELDS
@@ -184,16 +182,5 @@ def session_ended_meanwhile(session: CodeSession) -> tuple[Event, str]:
 
 def mismatch_of_payload(spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> str:
     """What of the payload is not what the spec announces; empty if all is."""
-    announced = [
-        (f"spec.blocks[{index}]", block_key(index), block.sha256, block.size_bytes)
-        for index, block in enumerate(spec.blocks)
-    ] + [
-        (f"spec.files[{index}]", file_key(index), file.sha256, file.size_bytes)
-        for index, file in enumerate(spec.files or ())
-    ]
-    for where, key, sha256, size in announced:
-        content = payload.get(key)
-        found = "nothing" if content is None else f"sha256 {sha256_hex(content)}, {len(content)} bytes"
-        if found != f"sha256 {sha256}, {size} bytes":
-            return said.payload_mismatch(where, key, found, f"sha256 {sha256}, {size} bytes")
-    return ""
+    problems = (said.payload_mismatch(one, payload.get(one.key)) for one in said.announced(spec))
+    return next(filter(None, problems), "")

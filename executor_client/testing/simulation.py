@@ -33,14 +33,13 @@ class Simulation:
         self,
         *,
         namespace: str,
-        policy: ExecutionPolicySpec,
-        own_policy: bool,
+        policy: ExecutionPolicySpec | None,
         script: Script,
         languages: Collection[str],
         now: datetime,
     ) -> None:
-        """`own_policy`: the policy is the namespace's own, and not the cluster's default."""
-        self.state: Final = State(namespace=namespace, policy=policy, own_policy=own_policy, now=now)
+        """`policy` is the namespace's own; None: the cluster's default counts."""
+        self.state: Final = State(namespace=namespace, policy=policy, now=now)
         self._operator = Operator(self.state, script, languages)
         self._failure: Callable[[], CodeExecError] | None = None
         self._lock = threading.RLock()

@@ -69,11 +69,11 @@ class Run:
 class State:
     """Objects with their versions, and how they are written."""
 
-    def __init__(self, *, namespace: str, policy: ExecutionPolicySpec, own_policy: bool, now: datetime) -> None:
-        """`own_policy`: the policy is the namespace's own, and not the cluster's default."""
+    def __init__(self, *, namespace: str, policy: ExecutionPolicySpec | None, now: datetime) -> None:
+        """`policy` is the namespace's own; None: the cluster's default counts."""
         self.namespace: Final = namespace
-        self.policy: Final = policy
-        self._own_policy = own_policy
+        self.policy: Final = policy or ExecutionPolicySpec(images=(records.FAKE_IMAGE,))
+        self._own_policy = policy is not None
         self.executions: Final[Records[CodeExecution]] = Records(EXECUTION_PLURAL)
         self.sessions: Final[Records[CodeSession]] = Records(SESSION_PLURAL)
         self.approvals: Final[Records[ExecutionApproval]] = Records(APPROVAL_PLURAL)

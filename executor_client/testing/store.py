@@ -38,8 +38,9 @@ class Growing(Generic[T]):
             with suppress(RuntimeError):  # the loop is closed, and its reader gone
                 loop.call_soon_threadsafe(event.set)
 
-    async def read(self, start: int, check: Callable[[], None]) -> AsyncGenerator[T, None]:
-        """Items from this index on, as they come, until the end. `check` is called ahead of each look; it may raise."""
+    async def read(self, check: Callable[[], None]) -> AsyncGenerator[T, None]:
+        """All items as they come, until the end. `check` is called before each look, and may raise."""
+        start = 0
         event = asyncio.Event()
         reader = (asyncio.get_running_loop(), event)
         self._readers.append(reader)

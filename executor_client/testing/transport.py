@@ -146,7 +146,7 @@ class FakeTransport(ClusterTransport):
         if log is None:
             return
         with suppress(CodeExecError):  # a log that can't be read is an end and no error
-            async for _, line in log.read(0, self._check):  # the fake's clock is not that of the caller
+            async for _, line in log.read(self._check):  # the fake's clock is not that of the caller
                 yield line
 
     @override
@@ -180,7 +180,7 @@ class FakeTransport(ClusterTransport):
 
 async def _newer(versions: Growing[Record], start: Record, check: Callable[[], None]) -> AsyncGenerator[Record, None]:
     known = int(start.metadata.resource_version)
-    async with aclosing(versions.read(0, check)) as all_versions:
+    async with aclosing(versions.read(check)) as all_versions:
         async for version in all_versions:
             if int(version.metadata.resource_version) > known:
                 yield version

@@ -7,8 +7,8 @@ import asyncio
 import json
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -65,6 +65,16 @@ class KubeApi:
             return cls(configuration, namespace, credentials)
         except (ssl.SSLError, ValueError) as error:
             raise ClusterUnreachable(f"can't use the certificates of the cluster's configuration: {error}") from error
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, *, kubeconfig: str | None, context: str | None, namespace: str) -> AsyncIterator[Self]:
+        """A connection, which is closed at the end; see `connect`."""
+        api = await cls.connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+        try:
+            yield api
+        finally:
+            await api.close()
 
     async def close(self) -> None:
         """Close all connections. What is waited for is an error from then on."""

@@ -20,8 +20,7 @@ T = TypeVar("T")
 class ClusterTransport(Protocol):
     """What `CodeExecutionClient` needs of a cluster. Used in one event loop only.
 
-    Every method raises errors of
-    `executor_client.exceptions`, and no others.
+    Every method raises errors of `executor_client.exceptions`, and no others.
     """
 
     namespace: str

@@ -21,7 +21,9 @@ _PART: Final = re.compile(
     | __pycache__                                  # run instead of the source that the caller sees
     | node_modules                                 # read by the plugins of editors
     | appdata | launchagents | launchdaemons | (?:.*_)?profile\.ps1  # read when the caller logs in
-    | (?:agents?|claude|gemini|copilot-instructions)(?:\..+)?\.md  # read by coding assistants as instructions
+    # instructions of coding assistants
+    | (?:agents?|claude|codex|crush|gemini|qwen|warp|copilot-instructions)(?:\..+)?\.md
+    | (?:crush|opencode)\.jsonc?                   # settings of coding assistants, which run the commands in them
     | [^.]{1,8}~[0-9]+(?:\..{0,3})?                # NTFS's short name of any other: git~1 is .git
     )[. ]*""",  # Windows leaves out dots and blanks at the end
     re.VERBOSE,

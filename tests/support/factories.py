@@ -28,7 +28,8 @@ from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, 
 from codeexec_api.packing import pack
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
-from codeexec_operator.core.observed import PodLink, PodView, RunnerView, Sandbox, SessionView
+from codeexec_operator.core.observed import SessionView
+from codeexec_operator.core.observed_pod import PodLink, PodView, RunnerView, Sandbox
 from codeexec_operator.core.output_parts import OutputPart, OutputParts
 from codeexec_operator.core.output_place import CONFIG_MAPS, OutputPlace
 from codeexec_operator.core.payload import Payload

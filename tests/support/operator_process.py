@@ -25,7 +25,7 @@ from diagnostics import tracebacks
 from ports import free_ports
 from waits import SECONDS
 
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 LEASE_SECONDS: Final = 240
 """More than the chart says: nobody restarts an operator here that has ended because its API server was away, which may

@@ -7,7 +7,8 @@ from typing import Any
 from factories import CLUSTER_VIEW, NOW, seconds
 
 from codeexec_operator.core.actions import Plan, ReadPod
-from codeexec_operator.core.observed import Observed, ObservedSession, Sandbox
+from codeexec_operator.core.observed import Observed, ObservedSession
+from codeexec_operator.core.observed_pod import Sandbox
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.startup import prove
 

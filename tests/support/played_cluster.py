@@ -12,7 +12,7 @@ from factories import IMAGE, NOW
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Reason
-from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.observed_pod import Fault
 
 REFUSED = Fault(Reason.EGRESS_NOT_ENFORCED, "the API server refused the NetworkPolicy")
 """What becomes of a NetworkPolicy that admission refuses: this reason, and a message that begins so."""

@@ -16,7 +16,7 @@ from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.output_place import CONFIG_MAPS
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 
 def a_register(*, session: Any = None, pool: Any = None) -> Register:

@@ -67,6 +67,8 @@ class Script:
     """What runners say of a workspace that can't be told as a whole; empty if each can."""
     spoiled: bool = False
     """True: a file that is put into a workspace becomes another one."""
+    network_open: bool = False
+    """True: whatever a runner connects to for its egress proof answers."""
     refused: int = 0
     """Messages of an older epoch than the one that counted."""
     clock_ahead: float = 0
@@ -194,9 +196,8 @@ class ScriptedRunner:
 
     def _answer(self, message: Mapping[str, Any]) -> None:
         if "report" in message:
-            egress = [{**target, "answered": False} for target in self._targets]
-            facts = {"layers": sorted(LAYERS), "egress": egress, "userNamespace": True}
-            facts["bootId"] = self._script.boot_id
+            egress = [{**target, "answered": self._script.network_open} for target in self._targets]
+            facts = {"layers": sorted(LAYERS), "egress": egress, "userNamespace": True, "bootId": self._script.boot_id}
             facts |= {"job": next(iter(self._running), None), "used": bool(self._frames or self._files)}
             self._script.kernels += bool(message["kernel"])
             self._send({"ready": True, **facts, "kernel": bool(message["kernel"])})

@@ -24,10 +24,6 @@ def phase_of(record: Object) -> str:
 class Waits(Kube):
     """Waits have a name and a bound, and end at once when they can't be fulfilled any more."""
 
-    def _events(self, kind: str, name: str, namespace: str, wait: Wait) -> Iterator[Event]:
-        for change in self.changes(kind, namespace, wait, fields=f"metadata.name={name}"):
-            yield from change
-
     def wait_until(
         self,
         what: str,
@@ -42,7 +38,7 @@ class Waits(Kube):
         Fails at once when an execution or a session has ended.
         """
         wait = Wait(what, seconds)
-        for event in self._events(kind, name, namespace, wait):
+        for event in itertools.chain.from_iterable(self.changes(kind, namespace, wait, fields=f"metadata.name={name}")):
             version = wait.see(event)
             if version is not None and predicate(version):
                 return version
@@ -75,13 +71,8 @@ class Waits(Kube):
 
     def wait_for_phase(self, name: str, *phases: str, seconds: float = SECONDS, namespace: str = SANDBOX) -> Object:
         """The record of an execution, once it is in one of these phases; fails at once when it ended in another."""
-        wait = Wait(f"{name} to become {' or '.join(phases)}", seconds)
-        for event in self._events("codeexecution", name, namespace, wait):
-            version = wait.see(event)
-            if version is not None and phase_of(version) in phases:
-                return version
-            _refuse_the_end(wait, event)
-        raise wait.in_vain()
+        what = f"{name} to become {' or '.join(phases)}"
+        return self.wait_until(what, "codeexecution", name, lambda one: phase_of(one) in phases, seconds, namespace)
 
     @contextlib.contextmanager
     def following(self, kind: str, name: str, namespace: str = SANDBOX) -> Iterator["Following"]:
@@ -159,10 +150,5 @@ class Following:
 
     def wait_for_phase(self, *phases: str, seconds: float = SECONDS) -> Object:
         """The first of all versions in one of these phases; fails at once when it ended in another."""
-        wait = Wait(f"{self._name} to become {' or '.join(phases)}", seconds)
-        for event in self._all(wait):
-            version = wait.see(event)
-            if version is not None and phase_of(version) in phases:
-                return version
-            _refuse_the_end(wait, event)
-        raise wait.in_vain()
+        what = f"{self._name} to become {' or '.join(phases)}"
+        return self.wait_until(what, lambda one: phase_of(one) in phases, seconds)

@@ -25,7 +25,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters import narrow_json
 from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.observed_pod import Fault
 
 NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 """What is raised if no answer of the API server came, or only a part of an answer."""

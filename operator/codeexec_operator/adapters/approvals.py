@@ -32,7 +32,7 @@ class Approvals:
             self._worker.wake()
 
     async def read(self) -> None:
-        """Anew. What is heard of meanwhile is newer than what is listed."""
+        """List all decisions again. A decision that arrives meanwhile is newer than the list."""
         meta = self._worker.meta
         self._heard.clear()
         listed = await self._worker.context.cluster.list_approvals(meta.namespace, meta.name)

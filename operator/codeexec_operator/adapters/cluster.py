@@ -36,7 +36,7 @@ from codeexec_operator.adapters.contents import Contents
 from codeexec_operator.adapters.records import Records
 from codeexec_operator.core.cluster_view import NodeView, parse_endpoints, parse_node
 from codeexec_operator.core.leadership import LeaseRecord
-from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.observed_pod import Fault
 
 _PODS: Final = Resource("api/v1", "pods")
 _NODES: Final = Resource("api/v1", "nodes")

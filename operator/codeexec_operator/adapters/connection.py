@@ -17,7 +17,7 @@ from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRO
 from codeexec_operator.adapters.cluster import Cluster, RunnerLink
 from codeexec_operator.adapters.output_room import FREE_BYTES, Share
 from codeexec_operator.core.frames import Frames, Lines
-from codeexec_operator.core.observed import PodLink, RunnerView
+from codeexec_operator.core.observed_pod import PodLink, RunnerView
 from codeexec_operator.core.pod_reset import reset_of
 from codeexec_operator.core.readiness import readiness
 

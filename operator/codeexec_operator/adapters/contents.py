@@ -24,7 +24,7 @@ from codeexec_api.names import (
 )
 from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found, unless_there
 from codeexec_operator.adapters.fair_slots import FairSlots
-from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.observed_pod import Fault
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.payload import Payload

@@ -27,7 +27,7 @@ from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.supervision import explain
 from codeexec_operator.core.cluster_view import ClusterView, kubelet_targets
 from codeexec_operator.core.egress import FRESH, Target
-from codeexec_operator.core.observed import PodView
+from codeexec_operator.core.observed_pod import PodView
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.worker import now
-from codeexec_operator.core.observed import parse_pod
+from codeexec_operator.core.observed_pod import parse_pod
 from codeexec_operator.core.observed_pool import KeptPod, Member, Tenant
 
 logger = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ from codeexec_operator.adapters.worker import Context
 from codeexec_operator.core.configuration import Configuration, ConfigurationError, parse_configuration
 from codeexec_operator.core.retention import LEASE_LOOK
 from codeexec_operator.core.shard import Shard
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.settings import Settings
 
 logger = logging.getLogger(__name__)

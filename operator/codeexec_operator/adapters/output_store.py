@@ -18,7 +18,7 @@ from codeexec_api.output_store import MAX_OBJECT_BYTES, below, content_path, dum
 from codeexec_api.store_files import StoreFiles, in_thread, open_store
 from codeexec_operator.adapters.fair_slots import FairSlots
 from codeexec_operator.adapters.outputs import StoreDamage, StoreFailure
-from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.observed_pod import Fault
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.output_place import OutputPlace, stored_at
 

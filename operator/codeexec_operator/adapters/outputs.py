@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from codeexec_api import CodeExecution
-from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.observed_pod import Fault
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.output_place import OutputPlace
 

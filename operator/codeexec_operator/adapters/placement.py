@@ -16,7 +16,8 @@ from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
-from codeexec_operator.core.observed import PoolView, Room, SessionView, is_blocked, lacks_room
+from codeexec_operator.core.observed import PoolView, Room, SessionView
+from codeexec_operator.core.observed_pod import is_blocked, lacks_room
 from codeexec_operator.core.placement import Claim, Step, next_step
 from codeexec_operator.core.reuse import tenant_of
 
@@ -152,7 +153,7 @@ class Placement(PoolClaimant):
             self.wake()
 
     def ask(self, verdict: Verdict) -> None:
-        """Of what it was given before, if anything, it is rid then."""
+        """Leave the pool and the pod of the last request, then ask a pool for this verdict."""
         self._leave_pool()
         self.asked = verdict
         self._pool = self._find_pool(self._worker.meta.namespace, verdict, self.claim.limits)

@@ -1,7 +1,7 @@
 """A worker whose object has one pod: what is seen of the pod, and the connection to its runner."""
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, Worker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed import Sandbox, parse_pod, placed_since
+from codeexec_operator.core.observed_pod import Sandbox, parse_pod, placed_since
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class PodWorker(Worker):
                 raise TypeError(f"{type(action).__name__} is no action of {type(self).__name__}")
 
     async def _read_pod(self) -> None:
-        """It is told of by its owner, which may be a pool that does not know whose it is."""
+        """Read the pod. Events of a pod in a pool may not reach this worker."""
         if found := await self.context.cluster.find_pod(self.meta.namespace, self.pod_name):
             self.observe_pod(found, deleted=False)
         elif self.sandbox.pod or not self.sandbox.requested:

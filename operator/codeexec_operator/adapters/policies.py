@@ -19,10 +19,6 @@ Tell = Callable[[str, Mapping[str, Any] | None, ExecutionPolicySpec | PolicyProb
 """Takes a namespace, its policy as the API server has it, and what was read of that."""
 
 
-def _nobody(*_: object) -> None:
-    """Nobody is told."""
-
-
 @dataclass(frozen=True)
 class _Known:
     version: int
@@ -42,7 +38,7 @@ class Policies:
         default: ExecutionPolicySpec,
         default_source: str,
         place: OutputPlace = CONFIG_MAPS,
-        tell: Tell = _nobody,
+        tell: Tell = lambda *_: None,
     ) -> None:
         """`default` is the policy of namespaces that have none of their own. `default_source` says where it is kept.
 
@@ -97,7 +93,7 @@ class Policies:
         return before is None or self._known[namespace].policy != before.policy
 
     async def read_again(self, namespace: str) -> bool:
-        """Read it before a namespace is watched, and again: a watch that had to begin anew doesn't tell what went.
+        """Read it before a namespace is watched, and again: a watch that starts again does not report deletions.
 
         Returns:
             True if it is another one than was known.

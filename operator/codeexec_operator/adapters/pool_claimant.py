@@ -13,7 +13,8 @@ from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.worker import now
-from codeexec_operator.core.observed import ClaimedView, Sandbox
+from codeexec_operator.core.observed import ClaimedView
+from codeexec_operator.core.observed_pod import Sandbox
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claim
 

@@ -56,6 +56,7 @@ class Claims:
         return True
 
     def _wait_no_more(self, claimant: PodClaimant) -> None:
+        """Leave the queue, and the line of the tenant."""
         self.queue.leave(claimant)
         if tenant := self._tenants.pop(claimant, None):
             self._lines[tenant].leave(claimant)

@@ -13,7 +13,7 @@ from codeexec_api.names import POOL_LABEL
 from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, now
-from codeexec_operator.core.observed import Sandbox, is_blocked, parse_pod, placed_since
+from codeexec_operator.core.observed_pod import Sandbox, is_blocked, parse_pod, placed_since
 from codeexec_operator.core.observed_pool import Member
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import build_warm_up

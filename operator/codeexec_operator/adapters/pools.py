@@ -20,7 +20,8 @@ from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.delay import counted
 from codeexec_operator.core.measures import PoolCount
 from codeexec_operator.core.observed import PoolView
-from codeexec_operator.core.observed_pool import ObservedPool, Tenant, is_usable
+from codeexec_operator.core.observed_pod import is_usable
+from codeexec_operator.core.observed_pool import ObservedPool, Tenant
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.pacing import rest_after_look
 from codeexec_operator.core.placement import assign, assign_kept, is_broken, serves

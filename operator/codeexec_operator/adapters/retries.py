@@ -89,13 +89,3 @@ class Retries:
             else:
                 self.succeeded()
                 return given
-
-    async def insist(
-        self, what: str, tries: int, call: Callable[..., Awaitable[object]], *arguments: Any, seconds: float = 0.0
-    ) -> bool:
-        """The same for what nothing depends on: False if it has failed each time."""
-        try:
-            await self.attempt(what, tries, call, *arguments, seconds=seconds)
-        except REQUEST_ERRORS:
-            return False
-        return True

@@ -9,7 +9,7 @@ from typing import Final
 from codeexec_operator.core.actions import DropMember, Plan
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.pacing import rest_after_look
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 _LONGEST_REST_SECONDS: Final = 1
 

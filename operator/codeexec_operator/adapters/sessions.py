@@ -20,7 +20,8 @@ from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
 from codeexec_operator.core.client_lease import LeaseView, observe, unread
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, Room, Sandbox, SessionView, is_blocked, lacks_room
+from codeexec_operator.core.observed import ObservedSession, Room, SessionView
+from codeexec_operator.core.observed_pod import Sandbox, is_blocked, lacks_room
 from codeexec_operator.core.payload import build_report_request
 from codeexec_operator.core.placement import Claimant, has_turn, rank
 from codeexec_operator.core.session import decide_session

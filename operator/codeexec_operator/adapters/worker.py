@@ -33,14 +33,14 @@ from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 OUTAGE_SECONDS: Final = 60
-"""For so long at least is tried what nobody makes up for later. No leader outlives such an outage of the API server."""
+"""Calls that nobody repeats later are tried for at least this long. No leader outlives such an outage."""
 _TRIES: Final = 7
 
 
@@ -199,9 +199,12 @@ class Worker(ABC):
     async def insist(
         self, failure: str, call: Callable[..., Awaitable[object]], *arguments: Any, seconds: float = 0.0
     ) -> bool:
-        """The same for what nothing depends on: False if it does not succeed."""
-        retries = Retries(self.name, self.context.telemetry.metrics)
-        return await retries.insist(failure, _TRIES, call, *arguments, seconds=seconds)
+        """`attempt`, for a call that nothing depends on: False if all tries have failed."""
+        try:
+            await self.attempt(failure, call, *arguments, seconds=seconds)
+        except REQUEST_ERRORS:
+            return False
+        return True
 
     async def _run(self) -> None:
         try:

@@ -1,15 +1,16 @@
 """Why a pod that was requested doesn't start yet, and what to do about it, in the words of the record. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from codeexec_api import CodeExecution, CodeSession, Condition, ConditionType, Reason, find_condition
+from codeexec_api import CodeExecution, CodeSession, ConditionType, Reason, find_condition
 from codeexec_operator.core.actions import Plan, ReadPod
-from codeexec_operator.core.observed import Room, Sandbox, is_blocked, lacks_room
+from codeexec_operator.core.observed import Observed, ObservedSession, Room
+from codeexec_operator.core.observed_pod import Sandbox, is_blocked, lacks_room
 from codeexec_operator.core.outcome import Ending, recordable, with_condition
-from codeexec_operator.core.startup import Timing, late, requested_at, why
+from codeexec_operator.core.startup import late, requested_at, why
+from codeexec_operator.core.timing import Timing
 
 FREE_ROOM: Final = (
     "End sessions that nobody needs (`codeexec sessions`, `codeexec sessions end NAME`); the platform owner can add "
@@ -19,25 +20,17 @@ _NAMED: Final = 3
 """Sessions that a message names."""
 
 
-def tell(
-    record: CodeExecution | CodeSession,
-    plan: Plan,
-    sandbox: Sandbox,
-    room: Room,
-    since: datetime,
-    now: datetime,
-    timing: Timing,
-    said: str = "",
-) -> Plan:
+def tell(seen: Observed | ObservedSession, plan: Plan, now: datetime, timing: Timing, said: str = "") -> Plan:
     """The plan for a record whose pod isn't ready, with what the record has to say about that, and with a look for it.
 
-    It is written again only if the reason is another one, or the words of the scheduler or the kubelet are. Who has
-    pods changes often, and stays as it was then. `said` is why the pod isn't ready, if its status doesn't tell that.
+    The record is written again only if the reason changes, or the words of the scheduler or the kubelet. A change in
+    who has pods causes no write. `said` is why the pod isn't ready, if its status doesn't say so.
     """
+    record, sandbox = seen.record, seen.sandbox
     plan = _look_again(plan, sandbox, now, timing)
     blocked = sandbox.pod.unschedulable if sandbox.pod else ""
     notice = timing.early_notice if blocked else timing.start_notice
-    tell_at = requested_at(record.status.conditions, since, now, timing) + timedelta(seconds=notice)
+    tell_at = requested_at(record.status.conditions, seen.since, now, timing) + timedelta(seconds=notice)
     if now < tell_at:
         return replace(plan, wake_at=min(plan.wake_at or tell_at, tell_at))
     reason = Reason.UNSCHEDULABLE if blocked else Reason.POD_STARTING
@@ -45,8 +38,8 @@ def tell(
     before = find_condition(record.status.conditions, ConditionType.DELAYED)
     if before and before.status == "True" and before.reason == reason.value and said.rstrip(".") in before.message:
         return plan
-    what_to_do = _advice(sandbox, room) if blocked else _look_at(record, sandbox)
-    message = f"the pod is not ready yet: {said.rstrip('.')}. {what_to_do}"
+    what_to_do = _advice(sandbox, seen.room) if blocked else _look_at(record, sandbox)
+    message = recordable(f"the pod is not ready yet: {said.rstrip('.')}. {what_to_do}")
     return replace(plan, status=record.status.model_copy(update=_delayed(record, reason.value, message, now)))
 
 
@@ -66,16 +59,14 @@ def _delayed(record: CodeExecution | CodeSession, reason: str, message: str, now
     conditions = with_condition(
         record.status.conditions, ConditionType.DELAYED, reason, message, now, record.metadata, holds=True
     )
-    return {"reason": reason, "message": recordable(message), "conditions": conditions}
+    return {"reason": reason, "message": message, "conditions": conditions}
 
 
-def give_up_at(
-    conditions: Sequence[Condition], sandbox: Sandbox, since: datetime, now: datetime, timing: Timing
-) -> datetime:
-    """Until when the pod has to be ready. This process has not looked at the pod before `since`."""
-    begun = max(requested_at(conditions, since, now, timing), since)
+def give_up_at(seen: Observed | ObservedSession, now: datetime, timing: Timing) -> datetime:
+    """Until when the pod has to be ready. This process has not looked at the pod before `seen.since`."""
+    begun = max(requested_at(seen.record.status.conditions, seen.since, now, timing), seen.since)
     least = timedelta(seconds=timing.late_start)
-    return max(begun + timedelta(seconds=timing.start_timeout), (sandbox.runs_since or since) + least)
+    return max(begun + timedelta(seconds=timing.start_timeout), (seen.sandbox.runs_since or seen.since) + least)
 
 
 def _look_again(plan: Plan, sandbox: Sandbox, now: datetime, timing: Timing) -> Plan:
@@ -94,12 +85,12 @@ def look_before(give_up_at: datetime, sandbox: Sandbox) -> Plan | None:
     return None if heard else Plan(actions=(ReadPod(),))
 
 
-def too_late(sandbox: Sandbox, room: Room, timing: Timing) -> Ending:
+def too_late(seen: Observed | ObservedSession, timing: Timing) -> Ending:
     """The end of what waited for its pod in vain, with what to do if no node had room."""
-    ending = late(sandbox, timing)
-    if not is_blocked(sandbox):
+    ending = late(seen.sandbox, timing)
+    if not is_blocked(seen.sandbox):
         return ending
-    return replace(ending, message=f"{ending.message.rstrip('.')}. {_advice(sandbox, room)}")
+    return replace(ending, message=f"{ending.message.rstrip('.')}. {_advice(seen.sandbox, seen.room)}")
 
 
 def _advice(sandbox: Sandbox, room: Room) -> str:

@@ -11,7 +11,8 @@ from typing import Final
 
 from codeexec_api import Boundary, Event, ExecutionPolicySpec, Reason
 from codeexec_operator.core.cluster_view import ClusterView
-from codeexec_operator.core.observed import PodView, PolicyProblem
+from codeexec_operator.core.observed import PolicyProblem
+from codeexec_operator.core.observed_pod import PodView
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.readiness import Readiness
 

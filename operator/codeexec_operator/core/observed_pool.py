@@ -8,9 +8,10 @@ from typing import Final
 
 from codeexec_api import ExecutionPolicySpec, Reason, SandboxPool
 from codeexec_operator.core.cluster_view import ClusterView
-from codeexec_operator.core.observed import PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.observed import PolicyProblem
+from codeexec_operator.core.observed_pod import RunnerView, Sandbox, is_usable
 from codeexec_operator.core.outcome import Ending, Proven
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 MAX_RUN_SECONDS: Final = 86_400
 """How long a pod of a pool may be used. The deadline of one that waits leaves room for it; it is lowered later."""
@@ -79,13 +80,6 @@ class KeptPod:
     def until(self, timing: Timing) -> datetime:
         """When it is given up, if nobody gets it before."""
         return self.since + timedelta(seconds=timing.reuse_idle if self.answered else timing.reset_answer)
-
-
-def is_usable(sandbox: Sandbox) -> bool:
-    """True if code can be handed to this pod at this moment."""
-    pod, runner = sandbox.pod, sandbox.runner
-    here = pod is not None and pod.running and not pod.unwell and not sandbox.gone
-    return here and runner.link is PodLink.OPEN and runner.ready is not None and not runner.problem
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from codeexec_api import (
     SealedPayload,
     records,
 )
-from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES, default_file_name
-from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key, payload_name, review_name
+from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, payload_name, review_name
 from codeexec_api.quantities import parse_quantity
 from codeexec_api.sealing import unseal
 from codeexec_operator.core.keyring import Keyring
@@ -158,15 +157,11 @@ def verify_payload(execution: CodeExecution, secrets: Sequence[Mapping[str, Any]
 
 def _check(execution: CodeExecution, parts: Sequence[Mapping[str, str]], ours: Secrets) -> Payload | PayloadProblem:
     contents = []
-    for field, key, sha256, size in _announced(execution):
-        content = _joined(parts, key)
-        found = "nothing" if content is None else f"sha256 {sha256_hex(content)}, {len(content)} bytes"
-        if content is None or found != f"sha256 {sha256}, {size} bytes":
-            return PayloadProblem(
-                Reason.PAYLOAD_MISMATCH,
-                records.payload_mismatch(field, key, found, f"sha256 {sha256}, {size} bytes"),
-                ours,
-            )
+    for announced in records.announced(execution.spec):
+        content = _joined(parts, announced.key)
+        problem = records.payload_mismatch(announced, content)
+        if content is None or problem:
+            return PayloadProblem(Reason.PAYLOAD_MISMATCH, problem, ours)
         contents.append(content)
     count = len(execution.spec.blocks)
     return Payload(tuple(contents[:count]), tuple(contents[count:]), ours)
@@ -175,13 +170,6 @@ def _check(execution: CodeExecution, parts: Sequence[Mapping[str, str]], ours: S
 def _belongs(secret: Mapping[str, Any], execution: CodeExecution) -> bool:
     labels = secret["metadata"].get("labels") or {}
     return secret.get("type") == PAYLOAD_SECRET_TYPE and labels.get(EXECUTION_LABEL) == execution.metadata.name
-
-
-def _announced(execution: CodeExecution) -> Iterator[tuple[str, str, str, int]]:
-    for index, block in enumerate(execution.spec.blocks):
-        yield f"spec.blocks[{index}]", block_key(index), block.sha256, block.size_bytes
-    for index, file in enumerate(execution.spec.files or ()):
-        yield f"spec.files[{index}]", file_key(index), file.sha256, file.size_bytes
 
 
 def _joined(parts: Sequence[Mapping[str, str]], key: str) -> bytes | None:

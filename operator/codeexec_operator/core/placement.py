@@ -12,12 +12,13 @@ from typing import Final, Protocol, TypeVar
 from codeexec_api import CodeExecution, Phase, PodLimits, Reason, Verdict
 from codeexec_api.quantities import parse_quantity
 from codeexec_operator.core import startup
-from codeexec_operator.core.observed import ObservedSession, Sandbox
-from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant, is_silent, is_usable
+from codeexec_operator.core.observed import ObservedSession
+from codeexec_operator.core.observed_pod import Sandbox, is_usable
+from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant, is_silent
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.reuse import most_uses
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 _PASSING: Final = frozenset({Reason.POD_LOST, Reason.RUNNER_FAILED, Reason.START_TIMEOUT})
 _TRIES: Final = 3

@@ -22,13 +22,13 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadPool,
 )
-from codeexec_operator.core.observed import RunnerView, is_blocked
+from codeexec_operator.core.observed_pod import RunnerView, is_blocked
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, ObservedPool, is_asked
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
 from codeexec_operator.core.reuse import give_up, most_uses
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.manifests.pod import build_pool_pod
 
 

@@ -12,7 +12,7 @@ from codeexec_operator.core.delay import FREE_ROOM, counted
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.outcome import Ending, with_condition
 from codeexec_operator.core.pod_template import Template
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 
 @dataclass

@@ -45,7 +45,7 @@ from codeexec_operator.core.starting import (
     start_from_pool,
     start_in_session,
 )
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 
 def decide(seen: Observed, now: datetime, timing: Timing) -> Plan:

@@ -125,8 +125,8 @@ def obstacle(
 ) -> Obstacle | None:
     """Why a record stays after all, though its row was chosen; None if it is to be deleted.
 
-    `exported` is the newest resource version that was exported, by plural, and `now` the time by the
-    API server's clock or the operator's, whichever is earlier.
+    `exported` is the newest resource version that was exported, by plural, and `now` the time by the API server's clock
+    or the operator's, whichever is earlier.
     """
     anchor = record.status.audit
     if not record.status.phase.terminal or (anchor.time if anchor else _UNKNOWN) != choice.row.written:

@@ -25,7 +25,7 @@ from codeexec_operator.core.starting import (
     seconds_to_run,
     verdict_now,
 )
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.manifests.pod import build_adoption
 
 _NEVER_BEGUN: Final = "NeverBegun"

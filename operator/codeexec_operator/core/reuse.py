@@ -16,7 +16,7 @@ from codeexec_operator.core.actions import DropMember
 from codeexec_operator.core.observed_pool import ObservedPool, Tenant
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 _ORDINARY_ENDS: Final = (Reason.COMPLETED.value, Reason.NON_ZERO_EXIT.value)
 

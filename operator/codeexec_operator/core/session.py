@@ -30,12 +30,13 @@ from codeexec_operator.core.actions import (
 )
 from codeexec_operator.core.client_lease import look_after_client
 from codeexec_operator.core.image_trust import distrusted, refused_image
-from codeexec_operator.core.observed import ObservedSession, PodView, PolicyProblem
-from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, is_usable
+from codeexec_operator.core.observed import ObservedSession, PolicyProblem
+from codeexec_operator.core.observed_pod import PodView, is_usable
+from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.outcome import Ending, Proven
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.session_record import end, moved, use
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.core.workspace_copy import FILES_JOB
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
@@ -134,10 +135,10 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     fail = sleep.on if status.stored_files else end
     if ending := startup.failure(seen.sandbox):
         return fail(seen, now, ending)
-    give_up_at = delay.give_up_at(status.conditions, seen.sandbox, seen.since, now, timing)
+    give_up_at = delay.give_up_at(seen, now, timing)
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
-        too_late = delay.too_late(seen.sandbox, seen.room, timing)
+        too_late = delay.too_late(seen, timing)
         return delay.look_before(give_up_at, seen.sandbox) or fail(seen, now, too_late)
     if not seen.policy_read:
         return Plan(actions=(ReadPolicy(),))
@@ -151,8 +152,8 @@ def _start(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.cluster_view)
     if isinstance(connected, Plan):
         if late:
-            return fail(seen, now, delay.too_late(seen.sandbox, seen.room, timing))
-        return delay.tell(seen.session, connected, seen.sandbox, seen.room, seen.since, now, timing)
+            return fail(seen, now, delay.too_late(seen, timing))
+        return delay.tell(seen, connected, now, timing)
     return _enter(seen, *connected, now, timing)
 
 
@@ -161,11 +162,11 @@ def _enter(seen: ObservedSession, pod: PodView, ready: Readiness, now: datetime,
     status = seen.session.status
     claimed = seen.claimed.proven if seen.claimed else None
     proven = claimed or startup.prove(pod, ready, seen.cluster_view, now, seen.session.metadata.generation)
-    give_up_at = delay.give_up_at(status.conditions, seen.sandbox, seen.since, now, timing)
+    give_up_at = delay.give_up_at(seen, now, timing)
     if startup.undecided(proven, seen.policy) and now < give_up_at:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message
-        return delay.tell(seen.session, plan, seen.sandbox, seen.room, seen.since, now, timing, said)
+        return delay.tell(seen, plan, now, timing, said)
     if status.stored_files and not startup.refuses(proven, seen.policy):
         return sleep.restore(seen, status.stored_files, now, timing) or _ready(seen, proven, now)
     return _ready(seen, proven, now)

@@ -23,7 +23,7 @@ from codeexec_operator.core.actions import KeepAwake, LeavePod, Plan, RestoreFil
 from codeexec_operator.core.observed import ObservedSession
 from codeexec_operator.core.outcome import Ending, recordable, waits_no_more, with_condition
 from codeexec_operator.core.session_record import end, moved, use
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 
 def stay_awake(seen: ObservedSession, now: datetime) -> Plan | None:
@@ -124,9 +124,7 @@ def restore(seen: ObservedSession, stored: StoredFiles, now: datetime, timing: T
             message = f"its files did not come back within {timing.workspace_transfer:g} s"
             return on(seen, now, Ending(Event.SLEPT, Reason.STORE_UNAVAILABLE, message))
         plan = Plan(wake_at=give_up_at)
-        return delay.tell(
-            seen.session, plan, seen.sandbox, seen.room, seen.since, now, timing, "its files are being restored"
-        )
+        return delay.tell(seen, plan, now, timing, "its files are being restored")
     if not restoring.problem:
         return None
     message = f"{restoring.problem}. The files as they were stored are in {stored.url} (list {stored.sha256})"

@@ -32,11 +32,12 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.approving import consult, permits
 from codeexec_operator.core.image_trust import distrusted, refused_image
 from codeexec_operator.core.isolation import insufficient
-from codeexec_operator.core.observed import Observed, PodView, PoolView, SessionView
+from codeexec_operator.core.observed import Observed, PoolView, SessionView
+from codeexec_operator.core.observed_pod import PodView
 from codeexec_operator.core.outcome import Ending, Proven, recordable, waits_no_more, with_condition
 from codeexec_operator.core.payload import Payload, PayloadProblem, build_messages
 from codeexec_operator.core.record import finish, knowing, moved, waiting_no_more
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.manifests.network_policy import build_network_policy
 from codeexec_operator.manifests.pod import build_adoption, build_pod
 
@@ -114,7 +115,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, _CANCELLED_BEFORE)
     if ending := startup.failure(seen.sandbox):
         return finish(seen, now, ending)
-    give_up_at = delay.give_up_at(seen.execution.status.conditions, seen.sandbox, seen.since, now, timing)
+    give_up_at = delay.give_up_at(seen, now, timing)
     late = now >= give_up_at
     if late and not startup.has_reported(seen.sandbox):
         return delay.look_before(give_up_at, seen.sandbox) or finish(seen, now, _late(seen, timing))
@@ -126,7 +127,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return Plan(actions=(_create(seen, now, timing),), wake_at=give_up_at)
     connected = startup.connect(seen.sandbox, now, timing, give_up_at, seen.cluster_view)
     if isinstance(connected, Plan):
-        waits = delay.tell(seen.execution, connected, seen.sandbox, seen.room, seen.since, now, timing)
+        waits = delay.tell(seen, connected, now, timing)
         return finish(seen, now, _late(seen, timing)) if late else waits
     pod, ready = connected
     status = seen.execution.status
@@ -135,7 +136,7 @@ def start_alone(seen: Observed, now: datetime, timing: Timing) -> Plan:
     if startup.undecided(proven, seen.policy) and not late:
         plan = Plan(wake_at=min(now + timedelta(seconds=timing.proof_retry), give_up_at))
         said = proven.condition.message
-        return delay.tell(seen.execution, plan, seen.sandbox, seen.room, seen.since, now, timing, said)
+        return delay.tell(seen, plan, now, timing, said)
     seen = knowing(seen, proven.facts | {"conditions": set_condition(status.conditions, proven.condition)})
     if ending := startup.refuses(proven, seen.policy) or _too_late(seen, pod, now, timing):
         return finish(seen, now, ending)
@@ -156,7 +157,7 @@ def _too_late(seen: Observed, pod: PodView, now: datetime, timing: Timing) -> En
 
 def _late(seen: Observed, timing: Timing) -> Ending:
     """The pod did not become ready in time. Kubernetes says in no status of a pod that a ConfigMap is missing."""
-    ending = delay.too_late(seen.sandbox, seen.room, timing)
+    ending = delay.too_late(seen, timing)
     if not seen.execution.spec.mounts:
         return ending
     sources = ", ".join(one.source for one in seen.execution.spec.mounts)

@@ -104,7 +104,7 @@ def played() -> tuple[FakeCluster, CodeExecutionClient]:
 async def test_the_audit_log_verifies_records_that_a_newer_client_made(change: dict[str, Any]) -> None:
     fake, client = played()
     await client.execute(prepare([SourceBlock("python", "1")]).blocks, Request(agent="a"))
-    records: list[Any] = [copy.deepcopy(dict(one)) for one in await client.list_stored()]
+    records: list[Any] = [copy.deepcopy(dict(one)) async for one in (await client.connect()).list_stored()]
     records[0]["spec"] |= change
     log = list(read_log("log", fake.audit_log))
     assert verify(log, records, now=fake.now, namespace=fake.executions[0].metadata.namespace).findings == ()
@@ -125,7 +125,7 @@ async def audited_by_a_newer_operator(told: dict[str, Any]) -> tuple[list[str], 
     """A log and records as an operator of the next version writes them, with a status and facts of its own."""
     fake, client = played()
     await client.execute(prepare([SourceBlock("python", "1")]).blocks, Request(agent="a"))
-    [raw] = [copy.deepcopy(dict(one)) for one in await client.list_stored()]
+    [raw] = [copy.deepcopy(dict(one)) async for one in (await client.connect()).list_stored()]
     raw["status"] |= {name: value for name, value in told.items() if name != "limits"}
     raw["spec"]["limits"] |= told.get("limits", {})
     segment, began = Segment("a" * 32, NAMESPACE, "0.3.0").append(AuditEvent.OPERATOR_STARTED, fake.now, {})

@@ -99,7 +99,7 @@ def test_a_list_that_breaks_off_is_no_json_and_no_success(monkeypatch: pytest.Mo
 
 async def test_a_check_holds_no_output_and_finds_that_it_was_changed() -> None:
     fake, client = await played()
-    [stored], [evidence] = await client.list_stored(), await client.list_evidence()
+    [stored], [evidence] = [one async for one in (await client.connect()).list_stored()], await client.list_evidence()
     assert (holds_output(stored), holds_output(evidence.raw)) == (True, False)
 
     def found(record: Any) -> list[str]:

@@ -34,6 +34,7 @@ REFUSED = (
     *("node_modules/a/b.js", "mise.toml", "mise.local.toml", "mise/config.toml", "_vimrc", "_exrc", "_netrc"),
     *("Library/LaunchAgents/x.plist", "AppData/Roaming/x", "Microsoft.PowerShell_profile.ps1", "profile.ps1"),
     *("AGENTS.md", "agents.md", "CLAUDE.md", "claude.local.md", "a/GEMINI.md", "AGENTS.override.md"),
+    *("QWEN.md", "crush.md", "WARP.md", "codex.md", "opencode.json", "a/OpenCode.jsonc", "crush.json"),
 )
 ORDINARY = (
     *("data.csv", "plot.png", "out/plot.png", "script.py", "script.sh", "main.js", "Makefile", "conftest.py"),

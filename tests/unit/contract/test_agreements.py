@@ -29,7 +29,7 @@ from codeexec_api.v1alpha1.policy import Approvable
 from codeexec_operator.adapters.api_server import ANSWER_SECONDS
 from codeexec_operator.adapters.operation import UNTOLD_SECONDS
 from codeexec_operator.core.output_parts import PART_BYTES, SHORT_PARTS
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from executor_client import KubernetesCodeExecutor, KubernetesCodeResult
 from executor_client.client.execution import OPERATOR_SECONDS
 from executor_client.client.waiting import WORD_SECONDS

@@ -40,10 +40,11 @@ from codeexec_operator.core.actions import (
     StartCode,
     WithdrawCode,
 )
-from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, Sandbox, SessionView
+from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem, PoolView, SessionView
+from codeexec_operator.core.observed_pod import Sandbox
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5, queue_notice=1, queue_recorded=5)
 POLICY = a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}, approvalTimeoutSeconds=600)

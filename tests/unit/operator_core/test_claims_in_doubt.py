@@ -19,7 +19,8 @@ from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.core.observed import PodLink, PoolView, Room, RunnerView
+from codeexec_operator.core.observed import PoolView, Room
+from codeexec_operator.core.observed_pod import PodLink, RunnerView
 from codeexec_operator.core.observed_pool import ObservedPool
 from codeexec_operator.core.output_place import CONFIG_MAPS
 from codeexec_operator.core.pod_template import Template, template_of

@@ -35,7 +35,8 @@ from codeexec_operator.core.actions import AskPool, CreatePod, Plan, ReadRequest
 from codeexec_operator.core.observed import Observed, PolicyProblem, PoolView
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing, prove
+from codeexec_operator.core.startup import prove
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing()
 IMPORTS_OS = b"import os\n"

@@ -34,10 +34,11 @@ from codeexec_api.conditions import ConditionType
 from codeexec_operator.core.actions import Attach, Plan
 from codeexec_operator.core.delay import FREE_ROOM
 from codeexec_operator.core.kube_events import event_of_wait
-from codeexec_operator.core.observed import Observed, ObservedSession, Room, Sandbox
+from codeexec_operator.core.observed import Observed, ObservedSession, Room
+from codeexec_operator.core.observed_pod import Sandbox
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(start_timeout=60, early_notice=0.25, start_notice=1.5, queue_recorded=5, grace=5)
 NO_CPU = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available."

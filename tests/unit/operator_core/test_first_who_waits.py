@@ -14,13 +14,13 @@ from codeexec_api import Limits, SandboxPool
 from codeexec_operator.adapters.pool_claims import Claims
 from codeexec_operator.core.actions import CreateMember
 from codeexec_operator.core.cluster_view import ClusterView, NodeView
-from codeexec_operator.core.observed import Sandbox
+from codeexec_operator.core.observed_pod import Sandbox
 from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant
 from codeexec_operator.core.placement import Claim
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool, starts_wanted
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(refill_pause=1, low_refill_pause=0.3, queue_first=3, reuse_return=0.3)
 REUSE = a_policy(podReuse={"maxExecutions": 5})

@@ -31,7 +31,7 @@ from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing()
 KEYS = parse_keys(A_SIGNING_KEY.public_pem)

@@ -27,14 +27,15 @@ from codeexec_api import Boundary, CodeExecution, ExecutionPolicySpec, Phase, Re
 from codeexec_operator.core.actions import AdmitMember, CreateMember, CreatePod, DropMember, Plan, StartCode
 from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.isolation import awaits_node, look_at, promised, unobtainable
-from codeexec_operator.core.observed import Observed, ObservedSession, PodView, Sandbox
+from codeexec_operator.core.observed import Observed, ObservedSession
+from codeexec_operator.core.observed_pod import PodView, Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool
 from codeexec_operator.core.readiness import Readiness
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 NODE_BOOT_ID = "0f0e0d0c-0b0a-4908-8706-050403020100"
 TIMING = Timing()

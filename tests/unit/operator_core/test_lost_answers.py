@@ -34,9 +34,10 @@ from codeexec_operator.adapters import executions
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.rooms import Rooms
-from codeexec_operator.core.observed import PodLink, Room, RunnerView
+from codeexec_operator.core.observed import Room
+from codeexec_operator.core.observed_pod import PodLink, RunnerView
 from codeexec_operator.core.payload import HeldPayload
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 ASKS_A_HUMAN: dict[str, Any] = {
     "policy": a_policy(maxTimeoutSeconds=60, withApproval={"maxTimeoutSeconds": 600}),

@@ -12,7 +12,7 @@ from polling import until
 from codeexec_api import CodeExecution, CodeSession, SessionPhase
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.core.payload import HeldPayload, Payload
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 GRACE = Timing(payload_grace=3600, payload_retry=0.001)
 """It ends in no test that it waits for."""

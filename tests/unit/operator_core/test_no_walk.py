@@ -29,13 +29,14 @@ from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.cluster_view import ClusterView, NodeView
-from codeexec_operator.core.observed import PodView, Room
+from codeexec_operator.core.observed import Room
+from codeexec_operator.core.observed_pod import PodView
 from codeexec_operator.core.observed_pool import Tenant
 from codeexec_operator.core.placement import Claim
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.reuse import tenant_of
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 FEW, MANY = 4, 64
 HERE = "namespace-0"

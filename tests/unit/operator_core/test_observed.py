@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from factories import NOW, a_pod, a_sandbox, seconds
 
-from codeexec_operator.core.observed import PodView, parse_pod, placed_since
+from codeexec_operator.core.observed_pod import PodView, parse_pod, placed_since
 
 REJECTED = "Pod was rejected: Node didn't have enough resource: cpu, requested: 500, used: 1900, capacity: 2000"
 UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient memory."

@@ -18,9 +18,9 @@ from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.core import backoff
 from codeexec_operator.core.cluster_view import NodeView
-from codeexec_operator.core.observed import Fault
+from codeexec_operator.core.observed_pod import Fault
 from codeexec_operator.core.payload import Payload
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))

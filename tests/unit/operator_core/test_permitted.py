@@ -32,10 +32,11 @@ from codeexec_api.permits import opening, parse_permit
 from codeexec_operator.core.actions import AskPool, CloseEgress, CreatePod, DeletePod, Forget, Plan, StartCode
 from codeexec_operator.core.cluster_view import ClusterView, NodeView
 from codeexec_operator.core.egress import Target, explain, judge
-from codeexec_operator.core.observed import Fault, Observed, Sandbox
+from codeexec_operator.core.observed import Observed
+from codeexec_operator.core.observed_pod import Fault, Sandbox
 from codeexec_operator.core.payload import build_messages, build_report_request
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.manifests.network_policy import build_network_policy
 
 TIMING = Timing()

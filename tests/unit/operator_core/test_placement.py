@@ -31,11 +31,12 @@ from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.placement import Placement
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.core.line import Line
-from codeexec_operator.core.observed import ObservedSession, Sandbox
+from codeexec_operator.core.observed import ObservedSession
+from codeexec_operator.core.observed_pod import Sandbox
 from codeexec_operator.core.observed_pool import Member, ObservedPool
 from codeexec_operator.core.placement import Claim, Step, assign, has_turn, next_step, rank
 from codeexec_operator.core.pod_template import Template, template_of
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 
 @dataclass(frozen=True)

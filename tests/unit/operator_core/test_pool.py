@@ -31,14 +31,15 @@ from codeexec_operator.core.actions import (
     ReadPool,
 )
 from codeexec_operator.core.delay import FREE_ROOM
-from codeexec_operator.core.observed import Fault, PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.observed import PolicyProblem
+from codeexec_operator.core.observed_pod import Fault, PodLink, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, ObservedPool
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.placement import is_for_use, serves
 from codeexec_operator.core.pod_template import Template, template_label, template_of
 from codeexec_operator.core.pool import can_start, decide_pool, starts_wanted
 from codeexec_operator.core.pool_status import Unhurried, trouble_of
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(
     start_timeout=60,

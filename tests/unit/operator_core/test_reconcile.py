@@ -50,20 +50,12 @@ from codeexec_operator.core.actions import (
 )
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import FRESH, parse_targets
-from codeexec_operator.core.observed import (
-    Fault,
-    FrameStream,
-    Observed,
-    PodLink,
-    PolicyProblem,
-    RunnerView,
-    Sandbox,
-    is_blocked,
-)
+from codeexec_operator.core.observed import FrameStream, Observed, PolicyProblem
+from codeexec_operator.core.observed_pod import Fault, PodLink, RunnerView, Sandbox, is_blocked
 from codeexec_operator.core.output_place import CONFIG_MAPS, stored_at
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem, verify_payload
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.core.transcript import Transcript
 from codeexec_operator.manifests.pod import egress_targets_of
 

@@ -32,12 +32,13 @@ from codeexec_operator.core.actions import (
     ReadRequest,
     StartCode,
 )
-from codeexec_operator.core.observed import Observed, PodView, PoolView, Sandbox
+from codeexec_operator.core.observed import Observed, PoolView
+from codeexec_operator.core.observed_pod import PodView, Sandbox
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.pod_reset import Reset
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(start_timeout=60, grace=5, queue_notice=1, queue_recorded=5)
 QUEUED = {"pool_name": "default", "pod_name": ""}

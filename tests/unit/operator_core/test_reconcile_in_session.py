@@ -37,10 +37,11 @@ from codeexec_operator.core.actions import (
     ReadRequest,
     StartCode,
 )
-from codeexec_operator.core.observed import FrameStream, Observed, PodLink, RunnerView, Sandbox, SessionView
+from codeexec_operator.core.observed import FrameStream, Observed, SessionView
+from codeexec_operator.core.observed_pod import PodLink, RunnerView, Sandbox
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(payload_grace=5, payload_retry=0.1, start_timeout=60, grace=5, kernel_start=30, list_grace=15)
 FILES_ONLY = {"blocks": [], "payloadRef": None, "artifacts": {"list": "All"}}

@@ -54,20 +54,12 @@ from codeexec_api.schema import structural
 from codeexec_api.v1alpha1.approval import UnusedApproval
 from codeexec_operator.core.actions import CreatePod, DeletePayload, DeletePod, Forget, GiveUpSession, Plan, StartCode
 from codeexec_operator.core.cluster_view import ClusterView
-from codeexec_operator.core.observed import (
-    Fault,
-    FrameStream,
-    Observed,
-    ObservedSession,
-    PodLink,
-    PolicyProblem,
-    RunnerView,
-    Sandbox,
-)
+from codeexec_operator.core.observed import FrameStream, Observed, ObservedSession, PolicyProblem
+from codeexec_operator.core.observed_pod import Fault, PodLink, RunnerView, Sandbox
 from codeexec_operator.core.payload import HeldPayload, Payload, PayloadProblem
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 STEPS: Final = {(phase, move.phase) for (phase, _), move in TRANSITIONS.items()}
 AT_ONCE: Final = {

@@ -37,10 +37,11 @@ from codeexec_operator.core.actions import (
     ResumeCode,
     StartCode,
 )
-from codeexec_operator.core.observed import FrameStream, Observed, PodLink, RunnerView, Sandbox
+from codeexec_operator.core.observed import FrameStream, Observed
+from codeexec_operator.core.observed_pod import PodLink, RunnerView, Sandbox
 from codeexec_operator.core.payload import PayloadProblem
 from codeexec_operator.core.reconcile import decide
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(start_timeout=60, grace=5, list_grace=15, unreachable=60, attach_retry=1)
 MISSING = PayloadProblem(Reason.PAYLOAD_MISSING, "there is no Secret")

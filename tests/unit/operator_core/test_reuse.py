@@ -22,14 +22,15 @@ from plans import proof_of
 
 from codeexec_api import Limits, Reason, SandboxPool, Verdict
 from codeexec_operator.core.actions import CreateMember, DropMember
-from codeexec_operator.core.observed import PodLink, PolicyProblem, Sandbox
+from codeexec_operator.core.observed import PolicyProblem
+from codeexec_operator.core.observed_pod import PodLink, Sandbox
 from codeexec_operator.core.observed_pool import KeptPod, Member, ObservedPool, Tenant
 from codeexec_operator.core.placement import Claim, assign_kept
 from codeexec_operator.core.pod_reset import Reset, reset_of
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool import decide_pool
 from codeexec_operator.core.reuse import may_follow, tenant_of
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(reset_answer=5, reuse_idle=10)
 ASKED = Verdict(IMAGE, None)

@@ -7,7 +7,7 @@ from factories import NOW
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.core.actions import DropMember, Plan
 from codeexec_operator.core.observed import Room
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(give_way=20, give_way_again=5)
 

@@ -35,9 +35,10 @@ from codeexec_operator.core.actions import (
 from codeexec_operator.core.client_lease import observe
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import parse_targets
-from codeexec_operator.core.observed import Fault, ObservedSession, PodLink, PolicyProblem, RunnerView, Sandbox
+from codeexec_operator.core.observed import ObservedSession, PolicyProblem
+from codeexec_operator.core.observed_pod import Fault, PodLink, RunnerView, Sandbox
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.manifests.pod import egress_targets_of
 
 TIMING = Timing(start_timeout=60, start_notice=1.5, attach_retry=1, grace=5, list_grace=15, use_recorded=30)

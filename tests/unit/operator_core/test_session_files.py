@@ -26,7 +26,7 @@ from codeexec_operator.adapters.session_files import SessionFiles
 from codeexec_operator.core import actions, backoff
 from codeexec_operator.core.output_parts import PART_BYTES
 from codeexec_operator.core.output_place import CONFIG_MAPS, stored_at
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 URL = "s3://bucket"
 TRIES = 2

@@ -19,10 +19,11 @@ from codeexec_operator.core.actions import (
     ReadPod,
     ReturnPod,
 )
-from codeexec_operator.core.observed import ClaimedView, ObservedSession, PodLink, RunnerView, Sandbox
+from codeexec_operator.core.observed import ClaimedView, ObservedSession
+from codeexec_operator.core.observed_pod import PodLink, RunnerView, Sandbox
 from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(start_timeout=60, grace=5, list_grace=15, attach_retry=1)
 POD = "default-0123456789ab"

@@ -13,10 +13,11 @@ from played_context import a_context, a_register
 from codeexec_api import Phase, SessionPhase
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.core.actions import Attach, Plan, ReadPod
-from codeexec_operator.core.observed import Observed, ObservedSession, PodLink, PodView, RunnerView, Sandbox
+from codeexec_operator.core.observed import Observed, ObservedSession
+from codeexec_operator.core.observed_pod import PodLink, PodView, RunnerView, Sandbox
 from codeexec_operator.core.reconcile import decide
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 TIMING = Timing()
 MADE = Sandbox(requested=True, heard_at=NOW)

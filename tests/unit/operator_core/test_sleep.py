@@ -41,10 +41,11 @@ from codeexec_operator.core.actions import (
     StoreFiles,
 )
 from codeexec_operator.core.cluster_view import ClusterView
-from codeexec_operator.core.observed import ClaimedView, Fault, ObservedSession, PolicyProblem, Room, Sandbox
+from codeexec_operator.core.observed import ClaimedView, ObservedSession, PolicyProblem, Room
+from codeexec_operator.core.observed_pod import Fault, Sandbox
 from codeexec_operator.core.placement import has_turn
 from codeexec_operator.core.session import decide_session
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 from codeexec_operator.core.workspace_copy import FILES_JOB, Transfer
 
 TIMING = Timing(start_timeout=60, sleep_retry=300, wake_retry=10, workspace_transfer=120, start_notice=1.5)

@@ -14,7 +14,8 @@ from codeexec_api import Limits, Phase, SessionPhase
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.core.observed import PodLink, Room, RunnerView
+from codeexec_operator.core.observed import Room
+from codeexec_operator.core.observed_pod import PodLink, RunnerView
 from codeexec_operator.core.placement import Claim
 
 

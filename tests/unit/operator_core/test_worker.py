@@ -117,6 +117,21 @@ async def test_a_worker_that_is_woken_and_stopped_at_once_ends() -> None:
     assert (worker.task.done(), worker.decided, worker.ended) == (True, 2, True)
 
 
+@pytest.mark.parametrize(("fails", "succeeds"), [(6, True), (7, False)])
+async def test_a_call_that_nothing_depends_on_raises_nothing(
+    fails: int, succeeds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codeexec_operator.core.backoff.FIRST_SECONDS", 0)
+    worker, answers = Idle(CONTEXT, an_execution().metadata), iter([ApiException(status=500)] * fails)
+
+    async def call() -> None:
+        for error in answers:
+            raise error
+
+    assert await worker.insist("the pod was not deleted", call) is succeeds
+    worker.task.cancel()
+
+
 class Refused(Idle):
     """The API server asks it to come back in an hour, which counts as a minute."""
 

@@ -10,7 +10,7 @@ from operator_process import LEASE_SECONDS, OperatorProcess
 from telling_operator import TIMING
 
 from codeexec_operator.adapters import code_reader, operation
-from codeexec_operator.core.startup import Timing
+from codeexec_operator.core.timing import Timing
 
 
 @pytest.mark.parametrize(
