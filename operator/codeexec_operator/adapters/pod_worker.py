@@ -1,7 +1,7 @@
 """A worker whose object has one pod: what is seen of the pod, and the connection to its runner."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
