@@ -8,19 +8,20 @@ An export is as many files as it takes. The last one says up to which resource v
 (`upTo`). So an export that was cut off is one whose last file doesn't say so, and the next one goes on from there.
 """
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self, TypeAlias
 
 from codeexec_api.audit import GENESIS, in_utc
 from codeexec_api.audit_findings import FindingKind, Found, LogLine
-from codeexec_api.digests import SHA256_HEX
+from codeexec_api.digests import SHA256_HEX, sha256_hex
+from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 
 FORMAT: Final = 1
+MOST_FILES: Final = 10**10 - 1
 _FILE: Final = re.compile(r"[0-9]{10}\.jsonl")
 
 Versions: TypeAlias = Mapping[str, int]
@@ -86,10 +87,58 @@ class Header:
             pass
         raise ValueError(f"it does not begin as an export that this codeexec knows: {first[:80]!r}")
 
+    def checked(self, name: str, content: bytes, namespace: str, sha256: str) -> Self:
+        """This header, of the file `name` of an export of this namespace; `sha256` is known of the file, or empty.
+
+        Raises:
+            ValueError: the file is another one.
+        """
+        if self.file != name:
+            raise ValueError(f"its header says that it is {self.file}")
+        if self.namespace != namespace:
+            raise ValueError(f"it is of namespace {self.namespace!r}, not of {namespace!r}")
+        if sha256 and sha256_hex(content) != sha256:
+            raise ValueError(
+                f"its SHA-256 is {sha256_hex(content)}, but {sha256} was written. Somebody has changed the file: keep "
+                "all files for an investigation, and export to another place"
+            )
+        return self
+
     def following(self, content: bytes, now: datetime) -> "Header":
         """Of the file after this one; `content` is this one's."""
-        sha256 = hashlib.sha256(content).hexdigest()
+        sha256 = sha256_hex(content)
         return Header(self.namespace, self.number + 1, sha256, in_utc(now), lines=self.lines)
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far an export got, as the ConfigMap `codeexec-export` says. Only the job that exports may write it."""
+
+    versions: Versions = field(default_factory=dict)
+    """Every finished record up to these resource versions was written."""
+    file: str | None = None
+    """The last file that was written; empty: no file yet. None: a codeexec that notes no files has written this."""
+    sha256: str = ""
+    """Of that file."""
+
+    @classmethod
+    def parse(cls, data: Mapping[str, str]) -> Self:
+        """From the data of the ConfigMap. A version that is no number counts as none."""
+        found = {plural: data.get(plural, "") for plural in (EXECUTION_PLURAL, SESSION_PLURAL)}
+        versions = {plural: int(version) for plural, version in found.items() if version.isdecimal()}
+        return cls(versions, data.get("file"), data.get("sha256", ""))
+
+    @property
+    def data(self) -> dict[str, str]:
+        """Of the ConfigMap."""
+        versions = {plural: str(version) for plural, version in self.versions.items()}
+        return versions | {"file": self.file or "", "sha256": self.sha256}
+
+    def own(self, names: Sequence[str]) -> list[str]:
+        """Those of these files, in order, that the export has written for certain."""
+        if self.file is None and self.versions:
+            return list(names)
+        return list(names[: names.index(self.file) + 1]) if self.file in names else []
 
 
 def export_files(names: Iterable[str]) -> list[str]:
@@ -161,7 +210,7 @@ def read_export(files: Mapping[str, bytes], found: Found) -> Exported:
 
 def _follows(name: str, header: Header, before: tuple[Header, bytes] | None, found: Found) -> None:
     last, content = before or (None, b"")
-    first, expected = (last.number + 1 if last else 1), (hashlib.sha256(content).hexdigest() if last else GENESIS)
+    first, expected = (last.number + 1 if last else 1), (sha256_hex(content) if last else GENESIS)
     if header.file != name:
         found.say(FindingKind.EXPORT_INVALID, name, f"it says that it is {header.file}")
     elif header.number > first:

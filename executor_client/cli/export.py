@@ -12,8 +12,19 @@ import click
 from codeexec_api import Phase, SessionPhase
 from codeexec_api.audit import MEMBER, in_utc
 from codeexec_api.audit_check import audit_line
-from codeexec_api.audit_export import Header, Identity, Versions, export_files, identity_of, records_in, render
+from codeexec_api.audit_export import (
+    MOST_FILES,
+    Cursor,
+    Header,
+    Identity,
+    Versions,
+    export_files,
+    identity_of,
+    records_in,
+    render,
+)
 from codeexec_api.audit_findings import LogLine
+from codeexec_api.digests import sha256_hex
 from codeexec_api.names import EXECUTION_KIND, EXECUTION_PLURAL, SESSION_KIND, SESSION_PLURAL
 from executor_client.cli.audit import FILE, read_logs
 from executor_client.cli.auditing import many
@@ -110,21 +121,19 @@ async def _export(
 ) -> str:
     async with FinishedRecords.opened(**ref.kube_context(namespace)) as source:
         confirmed = await source.cursor() if confirm else None
-        run = Export(namespace, store, None if confirmed is None else _numbers(confirmed))
+        run = Export(namespace, store, confirmed)
         up_to: dict[str, int] = {}
         for plural, kind, unfinished in _KINDS:
             found, up_to[plural] = await source.listed(plural, unfinished)
             missing = run.missing(plural, found, up_to[plural])
             for start in range(0, len(missing), _READ):
                 run.add(await source.read(plural, kind, missing[start : start + _READ]))
-        reached = run.end(up_to, await lines())
-        if confirmed is not None and reached != _numbers(confirmed):
-            await source.confirm(reached)
+                if confirmed and run.cursor != confirmed:
+                    await source.confirm(confirmed := run.cursor)
+        run.end(up_to, await lines())
+        if confirmed and run.cursor != confirmed:
+            await source.confirm(run.cursor)
         return run.told
-
-
-def _numbers(cursor: Mapping[str, str]) -> dict[str, int]:
-    return {plural: int(version) for plural, version in cursor.items() if version.isdecimal()}
 
 
 def _least(one: Versions, other: Versions) -> Versions:
@@ -137,16 +146,19 @@ class Export:
     Args:
         namespace: of the records.
         store: has the files.
-        confirmed: what the operator was told before; None: it isn't told. If etcd was restored from a backup, this is
-            as old as the records are, and the files are newer.
+        confirmed: what the cluster knows of the export so far; None: the cluster is not used. If etcd was restored from
+            a backup, this is as old as the records are, and the files are newer.
+
+    Raises:
+        click.ClickException: the files are not those that an export has written.
     """
 
-    def __init__(self, namespace: str, store: _Store, confirmed: Versions | None = None) -> None:
+    def __init__(self, namespace: str, store: _Store, confirmed: Cursor | None = None) -> None:
         self._store = store
+        self.cursor = confirmed or Cursor()
+        """How far the export got."""
         self._next = Header(namespace, time=in_utc(now()))
         self._start: Versions = {}
-        self._reached: Versions | None = None
-        """By the files that were there before."""
         self._unfinished = False
         self._seen: set[Identity] = set()
         self._records: list[Mapping[str, Any]] = []
@@ -159,24 +171,43 @@ class Export:
         written, lines = many(self._written, "record"), many(self._lines, "audit line")
         return f"{written} and {lines} in {many(self._files, 'new file')}"
 
-    def _resume(self, confirmed: Versions | None) -> None:
-        """Find what the next file follows, and what the files have that the last whole export may lack."""
-        names = export_files(self._store.names())
-        for name in reversed(names):
+    def _resume(self, confirmed: Cursor | None) -> None:
+        """Find what the next file follows, and what the files have that the last whole export may lack.
+
+        Others may be able to add files to the store. If the cluster knows the last file of the export, only this file
+        and those before it say what was written. Later files count for numbers and for the chain of digests only.
+        """
+        if not (names := export_files(self._store.names())):
+            return
+        own = names if confirmed is None else confirmed.own(names)
+        header, expected = Header(self._next.namespace), confirmed.sha256 if confirmed else ""
+        reached: Versions | None = None
+        for name in reversed(own):
             content = self._store.read([name])[name]
             try:
-                header = Header.parse(content)
-                if name == names[-1]:
-                    self._next, self._unfinished = header.following(content, now()), header.up_to is None
-                if header.up_to is not None:
-                    if self._reached is None:
-                        self._reached = header.up_to
-                        self._start = header.up_to if confirmed is None else _least(header.up_to, confirmed)
-                    if _least(header.up_to, self._start) == header.up_to:
+                found = Header.parse(content).checked(name, content, self._next.namespace, expected)
+                if name == own[-1]:
+                    header = found
+                    self.cursor = Cursor(self.cursor.versions, name, sha256_hex(content))
+                if found.up_to is not None:
+                    if reached is None:
+                        reached = found.up_to
+                        self._start = reached if confirmed is None else _least(reached, confirmed.versions)
+                    if _least(found.up_to, self._start) == found.up_to:
                         break
                 self._seen |= {identity_of(record) for record in records_in(content)}
+                expected = found.previous
             except (ValueError, KeyError, TypeError) as error:
                 raise click.ClickException(f"can't go on after {name}: {error}") from error
+        self._unfinished = header.up_to is None or own != names
+        self._follow(names[-1], self._store.read(names[-1:])[names[-1]], header)
+        self.cursor = replace(self.cursor, versions=reached or self.cursor.versions)
+
+    def _follow(self, name: str, content: bytes, header: Header) -> None:
+        """The next file comes after this one, and has the audit lines that `header` does not count."""
+        if (number := int(name.partition(".")[0]) + 1) > MOST_FILES:
+            raise click.ClickException(f"no file can follow {name}: no export has written this file; remove the file")
+        self._next = replace(header.following(content, now()), number=number)
 
     def missing(self, plural: str, found: Sequence[Name], version: int) -> list[Name]:
         """Those of these records that were not written yet. `version` is that of the list."""
@@ -192,18 +223,20 @@ class Export:
         if self._size >= _FULL:
             self._write(self._next, ())
 
-    def end(self, up_to: Versions, lines: Iterable[LogLine]) -> Versions:
+    def end(self, up_to: Versions, lines: Iterable[LogLine]) -> None:
         """Write the rest, and say how far the files go now."""
         heads, new = self._new(lines)
-        if not (self._records or new or self._files or self._unfinished):
-            return self._reached or up_to
-        self._write(replace(self._next, up_to=up_to, lines=heads), new)
+        if self._records or new or self._files or self._unfinished:
+            self._write(replace(self._next, up_to=up_to, lines=heads), new)
+            self.cursor = replace(self.cursor, versions=up_to)
+        elif self._next.number == 1:
+            self.cursor = Cursor(up_to, "")
         self._lines = len(new)
-        return up_to
 
     def _write(self, header: Header, lines: Sequence[str]) -> None:
         content = render(header, self._records, lines)
         self._store.add(header.file, content)
+        self.cursor = replace(self.cursor, file=header.file, sha256=sha256_hex(content))
         self._written += len(self._records)
         self._files += 1
         self._next = header.following(content, now())

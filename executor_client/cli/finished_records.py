@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from codeexec_api.audit_export import Cursor
 from codeexec_api.names import EXPORT_CURSOR
 from executor_client.transport.kube_api import CORE, LONG_SECONDS, OURS, KubeApi
 
@@ -60,19 +61,19 @@ class FinishedRecords(KubeApi):
         with self.errors(f"get {plural}"):
             return [one for one in await asyncio.gather(*map(read, names)) if one]
 
-    async def cursor(self) -> Mapping[str, str]:
-        """What the operator was told of the export so far.
+    async def cursor(self) -> Cursor:
+        """How far the export got.
 
         Raises:
             NotFound: the namespace has no such ConfigMap.
         """
         with self.errors(f"get the ConfigMap {EXPORT_CURSOR}"):
             found = await self.request("GET", self.path(CORE, "configmaps", EXPORT_CURSOR), seconds=LONG_SECONDS)
-        return dict(found.get("data") or {})
+        return Cursor.parse(found.get("data") or {})
 
-    async def confirm(self, up_to: Mapping[str, int]) -> None:
-        """Tell the operator how far the export got."""
-        body = {"data": {plural: str(version) for plural, version in up_to.items()}}
+    async def confirm(self, cursor: Cursor) -> None:
+        """Write down how far the export got, for the operator and for the next export."""
+        body = {"data": cursor.data}
         with self.errors(f"write the ConfigMap {EXPORT_CURSOR}"):
             path = self.path(CORE, "configmaps", EXPORT_CURSOR)
             await self.request("PATCH", path, body=body, seconds=LONG_SECONDS)

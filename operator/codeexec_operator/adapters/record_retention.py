@@ -10,13 +10,14 @@ from typing import Final
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, RecordRetention
+from codeexec_api.audit_export import Cursor
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.supervision import JobFailure
 from codeexec_operator.adapters.worker import now as own_time
-from codeexec_operator.core.record_retention import Census, Choice, Obstacle, Row, obstacle, parse_cursor
+from codeexec_operator.core.record_retention import Census, Choice, Obstacle, Row, obstacle
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class RecordKeeper:
             return False
         exported = {}
         if retention.require_export:
-            exported = parse_cursor(await self._cluster.get_export_cursor(namespace))
+            exported = Cursor.parse(await self._cluster.get_export_cursor(namespace)).versions
             if not exported:
                 logger.warning("%s: records wait for `codeexec audit export --confirm` before they go", namespace)
                 return False

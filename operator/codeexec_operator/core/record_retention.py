@@ -141,10 +141,3 @@ def obstacle(
 
 def _ended(record: CodeExecution | CodeSession) -> datetime | None:
     return record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at
-
-
-def parse_cursor(data: Mapping[str, str]) -> dict[str, int]:
-    """How far the export of records got; nothing for what isn't a number."""
-    return {
-        plural: int(data[plural]) for plural in (EXECUTION_PLURAL, SESSION_PLURAL) if data.get(plural, "").isdecimal()
-    }

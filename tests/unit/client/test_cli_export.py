@@ -1,7 +1,7 @@
 """`codeexec audit export`: nothing is lost and nothing comes twice, wherever a run ends; verify reads what it wrote."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import Phase, Source
+from codeexec_api.audit import GENESIS
 from codeexec_api.audit_check import Verification, read_log, verify
-from codeexec_api.audit_export import Header, export_files, identity_of, records_in
+from codeexec_api.audit_export import Cursor, Header, export_files, identity_of, records_in, render
 from codeexec_api.audit_findings import FindingKind, LogLine
+from codeexec_api.digests import sha256_hex
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from executor_client.cli import export as module
 from executor_client.cli import main
@@ -77,14 +79,13 @@ class Cluster:
         return [Name(one["name"], one["uid"], int(one["resourceVersion"])) for one in metas]
 
 
-def run(
-    files: Files, cluster: Cluster, lines: Iterable[LogLine] = (), confirmed: Mapping[str, int] | None = None
-) -> Any:
+def run(files: Files, cluster: Cluster, lines: Iterable[LogLine] = (), confirmed: Cursor | None = None) -> Cursor:
     """One run; how far it got."""
     made = Export(NAMESPACE, files, confirmed)
     for one in made.missing(EXECUTION_PLURAL, cluster.found(), cluster.version):
         made.add([cluster.records[one.uid]])
-    return made.end({EXECUTION_PLURAL: cluster.version, SESSION_PLURAL: cluster.version}, lines)
+    made.end({EXECUTION_PLURAL: cluster.version, SESSION_PLURAL: cluster.version}, lines)
+    return made.cursor
 
 
 def current(cluster: Cluster) -> set[tuple[str, str]]:
@@ -107,10 +108,13 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS)
-def test_wherever_it_ends_nothing_is_lost_and_nothing_comes_twice(steps: list[Any]) -> None:
-    """Records finish, or are changed after that; runs are cut off; what the operator is told may lag behind."""
-    files, cluster, told = Files(), Cluster(), {EXECUTION_PLURAL: 0, SESSION_PLURAL: 0}
+@given(steps=STEPS, told=st.none() | st.just(Cursor()))
+def test_wherever_it_ends_nothing_is_lost(steps: list[Any], told: Cursor | None) -> None:
+    """Records finish, or are changed after that; runs are cut off; what the cluster knows may lag behind.
+
+    If the cluster knows nothing, nothing comes twice. Else the files that the cluster has not heard of do.
+    """
+    files, cluster = Files(), Cluster()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_FULL", 1)
         for finishing, files.dies, confirms in steps:
@@ -120,14 +124,16 @@ def test_wherever_it_ends_nothing_is_lost_and_nothing_comes_twice(steps: list[An
                 reached = run(files, cluster, confirmed=told)
             except Killed:
                 continue
-            if confirms:
+            if confirms and told:
                 told = reached
-            safe = {(uid, version) for uid, version in current(cluster) if int(version) <= told[EXECUTION_PLURAL]}
-            assert safe <= set(files.records()), "what the operator may delete was written"
+            safe = told.versions.get(EXECUTION_PLURAL, 0) if told else 0
+            deletable = {(uid, version) for uid, version in current(cluster) if int(version) <= safe}
+            assert deletable <= set(files.records()), "what the operator may delete was written"
         files.dies = None
         run(files, cluster, confirmed=told)
     assert current(cluster) <= set(files.records())
-    assert len(files.records()) == len(set(files.records()))
+    if told is None:
+        assert len(files.records()) == len(set(files.records()))
     assert sorted(files.files) == export_files(files.files)
     found = verify([], [], now=a_world().now, export=files.files)
     assert FindingKind.EXPORT_INVALID not in kinds(found) or not files.files
@@ -150,7 +156,7 @@ def test_an_etcd_from_a_backup_is_exported_again_from_where_it_begins() -> None:
 
 
 def test_another_destination_gets_everything() -> None:
-    cluster, told = Cluster(), {}
+    cluster = Cluster()
     cluster.finish("a")
     told = run(Files(), cluster)
     empty = Files()
@@ -172,6 +178,91 @@ def test_a_file_that_is_no_export_is_not_gone_on_after() -> None:
     files.files["0000000001.jsonl"] = b'{"export": {"format": 2}}\n'
     with pytest.raises(ClickException, match="it does not begin as an export"):
         run(files, Cluster())
+
+
+# --- if others can add files to the store ---
+
+CHAIN = "c" * 32
+MUCH = 2**53
+
+
+def forged(number: int, previous: str, *records: Mapping[str, Any], up_to: Mapping[str, int] | None = None) -> bytes:
+    """A file of somebody else, which says that these records and all audit lines were written."""
+    return render(Header(NAMESPACE, number, previous, "2026-01-01T00:00:00Z", up_to, {CHAIN: MUCH}), records)
+
+
+def audit_lines(cluster: Cluster) -> list[LogLine]:
+    body = {"chain": CHAIN, "sequence": cluster.version, "namespace": NAMESPACE}
+    return [LogLine("log", 1, json.dumps({"audit": body}))]
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_file_of_somebody_else_hides_no_record_and_no_audit_line(everything: bool) -> None:
+    files, cluster = Files(), Cluster()
+    cluster.finish("a")
+    told = run(files, cluster, confirmed=Cursor())
+    [first] = files.files.values()
+    cluster.finish("evil")
+    up_to = {EXECUTION_PLURAL: cluster.version, SESSION_PLURAL: cluster.version} if everything else None
+    files.files["0000000002.jsonl"] = forged(2, sha256_hex(first), cluster.records["evil"], up_to=up_to)
+    controls = dict(files.files)
+    reached = run(files, cluster, audit_lines(cluster), told)
+    assert [identity_of(one)[0] for one in records_in(files.files["0000000003.jsonl"])] == ["evil"]
+    assert f'"chain":"{CHAIN}"'.encode() in files.files["0000000003.jsonl"]
+    assert (reached.file, reached.versions[EXECUTION_PLURAL]) == ("0000000003.jsonl", cluster.version)
+    files.files = controls
+    run(files, cluster, audit_lines(cluster))
+    written = files.files.get("0000000003.jsonl", b"")
+    assert (list(records_in(written)), b'"chain"' in written) == ([], False), (
+        "control: without the cluster, files count"
+    )
+
+
+def test_files_that_were_there_before_the_first_export_do_not_count() -> None:
+    files, cluster = Files(), Cluster()
+    told = run(files, cluster, confirmed=Cursor())
+    assert (files.files, told.file) == ({}, ""), "nothing to write yet"
+    cluster.finish("evil")
+    files.files["0000000001.jsonl"] = forged(1, GENESIS, up_to={EXECUTION_PLURAL: MUCH, SESSION_PLURAL: MUCH})
+    told = run(files, cluster, confirmed=Cursor.parse(told.data))
+    assert [uid for uid, _ in files.records()] == ["evil"]
+    assert told.versions[EXECUTION_PLURAL] == cluster.version
+
+
+def test_files_count_that_an_older_codeexec_has_written() -> None:
+    """Its ConfigMap names no file."""
+    files, cluster = Files(), Cluster()
+    cluster.finish("a")
+    told = run(files, cluster)
+    run(files, cluster, confirmed=Cursor.parse({EXECUTION_PLURAL: str(told.versions[EXECUTION_PLURAL])}))
+    assert len(files.records()) == 1
+
+
+def changed(content: bytes) -> bytes:
+    return content.replace(b"run-a", b"run-b")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told", "error"),
+    [
+        ("0000000001.jsonl", changed, True, "Somebody has changed the file"),
+        ("0000000002.jsonl", bytes, False, "its header says that it is 0000000001.jsonl"),
+        ("0000000002.jsonl", lambda _: render(Header("other", 2), ()), False, "it is of namespace 'other'"),
+        ("9999999999.jsonl", lambda _: render(Header(NAMESPACE, 9_999_999_999), ()), True, "no file can follow"),
+    ],
+    ids=["changed", "of another number", "of another namespace", "the last number"],
+)
+def test_an_export_does_not_go_on_after_a_wrong_file(
+    name: str, content: Callable[[bytes], bytes], told: bool, error: str
+) -> None:
+    files, cluster = Files(), Cluster()
+    cluster.finish("a")
+    reached = run(files, cluster, confirmed=Cursor())
+    files.files[name] = content(files.files["0000000001.jsonl"])
+    before = dict(files.files)
+    with pytest.raises(ClickException, match=error):
+        run(files, cluster, confirmed=reached if told else None)
+    assert files.files == before
 
 
 # --- with the audit log, and as `verify` reads it ---

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import AuditAnchor, CodeExecution, Phase, RecordRetention, SessionPhase
+from codeexec_api.audit_export import Cursor
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_api.policy import inheriting
 from codeexec_api.v1alpha1.bounds import MIN_RECORD_SECONDS
-from codeexec_operator.core.record_retention import Census, Choice, Obstacle, Row, Why, obstacle, parse_cursor
+from codeexec_operator.core.record_retention import Census, Choice, Obstacle, Row, Why, obstacle
 
 HOUR = 3600
 SETTLED = MIN_RECORD_SECONDS
@@ -211,5 +212,5 @@ def test_the_policy_of_a_namespace_does_not_drop_the_export(default: bool, own: 
 
 
 def test_a_cursor_that_is_no_number_is_none() -> None:
-    assert parse_cursor({EXECUTION_PLURAL: "12", SESSION_PLURAL: "x", "other": "3"}) == {EXECUTION_PLURAL: 12}
-    assert parse_cursor({}) == {}
+    assert Cursor.parse({EXECUTION_PLURAL: "12", SESSION_PLURAL: "x", "other": "3"}).versions == {EXECUTION_PLURAL: 12}
+    assert Cursor.parse({}).versions == {}
