@@ -18,8 +18,9 @@ def code_digest(parts: Iterable[tuple[str, str]]) -> str:
     r"""Digest of a whole execution, as `sha256:…`.
 
     Args:
-        parts: (language or file path, SHA-256 of the content) for blocks in order, then for files in order.
-            It is the SHA-256 of the lines `<first> <second>\n`, so an auditor who has the code can recompute it.
+        parts: (name, SHA-256 of the content) for blocks in order, then for files in order. The name of a block is its
+            language, and ` ./<filename>` if the block has a filename. The name of a file is `./<path>`. The digest is
+            the SHA-256 of the lines `<name> <SHA-256>\n`, so an auditor who has the code can recompute it.
     """
     lines = "".join(f"{label} {digest}\n" for label, digest in parts)
     return f"sha256:{sha256_hex(lines.encode())}"

@@ -292,7 +292,16 @@ class CodeExecutionSpec(Model):
 
     @property
     def code_digest(self) -> str:
-        """Digest of all blocks and files. The status and spans record it."""
+        """Digest of all blocks and files with their names. The status and spans record it."""
+        blocks = [
+            (f"{block.language} ./{block.filename}" if block.filename else block.language, block.sha256)
+            for block in self.blocks
+        ]
+        return code_digest(blocks + [(f"./{file.path}", file.sha256) for file in self.files or ()])
+
+    @property
+    def earlier_code_digest(self) -> str:
+        """What records of codeexec 0.1 have as `code_digest`: a block and a file could count as the same."""
         parts = [(block.language, block.sha256) for block in self.blocks]
         return code_digest(parts + [(file.path, file.sha256) for file in self.files or ()])
 

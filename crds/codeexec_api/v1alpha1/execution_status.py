@@ -223,7 +223,7 @@ class CodeExecutionStatus(SandboxStatus):
         max_length=71,
         pattern=r"^(sha256:[0-9a-f]{64})?$",
         description="codeDigest is a SHA-256 digest of all blocks and files, with the prefix sha256:. It is computed "
-        "from their languages, paths and digests.",
+        "from their languages, names and digests.",
     )
     started_at: datetime | None = Field(
         None, description="startedAt is the time at which the operator sent the code to the pod. Unset before."

@@ -515,6 +515,24 @@ def test_a_digest_of_another_form_is_not_judged_and_lines_of_old_name_none(
     assert found.records == (0 if told else 7)
 
 
+def test_an_old_line_has_the_digest_of_its_time() -> None:
+    """codeexec 0.1 did not count names of blocks, and did not tell files from blocks."""
+    world = World()
+    world.start()
+    record = an_execution(blocks=[a_raw_block(b"x") | {"filename": "x.py"}], files=[a_raw_file("bash", b"y")])
+    world.write(record, Phase.SUCCEEDED)
+
+    def old(body: dict[str, Any]) -> None:
+        if "digest" in body.get("record", {}):
+            assert body["record"]["digest"] == record.spec.code_digest != record.spec.earlier_code_digest
+            body["record"]["digest"] = record.spec.earlier_code_digest
+
+    world.rewrite(old)
+    assert world.check().findings == ()
+    world.rewrite(lambda body: body.get("record", {}).update(digest="sha256:" + "0" * 64))
+    assert kinds(world.check()) == {FindingKind.RECORD_CHANGED}, "control"
+
+
 # --- what was done to a record ---
 
 

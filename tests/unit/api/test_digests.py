@@ -22,9 +22,24 @@ def test_an_executions_digest_covers_blocks_then_files() -> None:
         blocks=[a_raw_block(b"one"), a_raw_block(b"two", language="bash")],
         files=[a_raw_file("in/data.csv", b"three")],
     )
-    lines = [("python", b"one"), ("bash", b"two"), ("in/data.csv", b"three")]
+    lines = [("python", b"one"), ("bash", b"two"), ("./in/data.csv", b"three")]
     text = "".join(f"{label} {hashlib.sha256(content).hexdigest()}\n" for label, content in lines)
     assert spec.code_digest == f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def test_a_file_is_never_taken_for_a_block_nor_one_name_for_another() -> None:
+    code, data = a_raw_block(b"code"), a_raw_block(b"data", language="bash")
+    both = [code, a_raw_block(b"more")]
+    requests = [
+        a_spec(blocks=[code, data]),
+        a_spec(blocks=[code], files=[a_raw_file("bash", b"data")]),
+        a_spec(blocks=[both[0] | {"filename": "json.py"}, both[1]]),
+        a_spec(blocks=[both[0] | {"filename": "other.py"}, both[1]]),
+        a_spec(blocks=both),
+        a_spec(blocks=[code], files=[a_raw_file("python ./a.py", b"more")]),
+        a_spec(blocks=[code, a_raw_block(b"more") | {"filename": "a.py"}]),
+    ]
+    assert len({one.code_digest for one in requests}) == len(requests)
 
 
 def test_order_language_and_content_count() -> None:
