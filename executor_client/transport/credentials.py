@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from kubernetes.aio import client
 
 from executor_client.exceptions import ClusterUnreachable
+from executor_client.transport.impersonation import Header
 
 _EARLY: Final = timedelta(seconds=5)
 """How long before its end a token is replaced."""
@@ -30,12 +31,18 @@ class Identity:
     certificate: bytes = b""
     key: bytes = b""
     authority: bytes = b""
+    impersonation: tuple[Header, ...] = ()
     expires_at: datetime | None = None
 
     @property
     def expired(self) -> bool:
         """True if the API server is about to refuse it."""
         return self.expires_at is not None and datetime.now(UTC) + _EARLY >= self.expires_at  # noqa: TID251 - the plugin's clock
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Those that each request has, by name and value. A name may be there several times."""
+        return ((("Authorization", self.authorization),) if self.authorization else ()) + self.impersonation
 
     @property
     def tls(self) -> tuple[bytes, bytes, bytes]:

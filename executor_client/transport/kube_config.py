@@ -24,6 +24,7 @@ from kubernetes.client.rest import should_bypass_proxies
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.model.words import option
 from executor_client.transport.credentials import Credentials, Identity, Read, Reading
+from executor_client.transport.impersonation import impersonation
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _KUBECONFIG: Final = "~/.kube/config"
@@ -88,6 +89,7 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         cluster = merger.config["clusters"].get_with_name(chosen["cluster"])["cluster"]
         named = merger.config["users"].get_with_name(chosen["user"], safe=True) if users and "user" in chosen else None
         user: Any = named["user"] if named else None
+        impersonated = impersonation(user.value) if user else ()
         read, files = {}, [Path(one) for one in merger.paths]
         # Taken out of what the loader sees, which would write it into temporary files.
         for node, name in ((cluster, "certificate-authority"), (user, "client-certificate"), (user, "client-key")):
@@ -118,6 +120,7 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         certificate=shown.get("clientCertificateData", "").encode() or read["client-certificate"],
         key=shown.get("clientKeyData", "").encode() or read["client-key"],
         authority=read["certificate-authority"],
+        impersonation=impersonated,
         expires_at=_time(shown.get("expirationTimestamp")),
     )
     _leave_out_credentials(configuration, identity)
