@@ -133,8 +133,8 @@ class Client:
             start_timeout: how long to wait for the start, in seconds; None: no limit; default: that of the client.
             limits: of the sandbox; default: those of the client.
             files: put into the workspace before; content by path. At most 64, and with the code 16,000,000 bytes.
-            fetch: which files to bring back in `Result.files`: paths, or patterns with * and ?. At most 63, and
-                16 MiB together, or 128 MiB if the cluster has an output store; what is larger stands only in
+            fetch: which files to bring back in `Result.files`: paths, or patterns with *, ? and [abc]. At most 63,
+                and 16 MiB together, or 128 MiB if the cluster has an output store; what is larger stands only in
                 `Result.artifacts`.
             egress: where code may connect to, such as `10.1.2.3/32:443`; see docs/egress.md.
             mounts: what code may read besides its files, such as `pvc:data:/mnt/data`.

@@ -124,7 +124,7 @@ class SessionHandle(ABC):
         """Content of files in the workspace, by path.
 
         Args:
-            patterns: paths, or patterns with * and ?, which stand for slashes, too. What none matches is no error.
+            patterns: paths, or patterns with *, ? and [abc]; * and ? also match slashes. What none matches is no error.
             cancelled: when set, the transfer is stopped.
 
         Raises:

@@ -10,6 +10,7 @@ from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
 from executor_client.client.session_handle import SessionHandle, demand_success
 from executor_client.exceptions import CodeExecError
 from executor_client.model.results import Artifact
+from executor_client.model.selection import literally
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,9 @@ async def fetch_after(
     for group in groups({one.path: one.size_bytes for one in left}, MAX_FETCH_BYTES, PATTERNS_AT_ONCE):
         why = "another execution has changed or deleted them"
         try:
-            result = await session.execute((), fetch=group, list_files="None", cancelled=cancelled)
+            result = await session.execute(
+                (), fetch=list(map(literally, group)), list_files="None", cancelled=cancelled
+            )
             demand_success(result)
             found |= {path: one for path, one in result.files.items() if sha256_hex(one) == digests.get(path)}
         except CodeExecError as error:

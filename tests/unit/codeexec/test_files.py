@@ -61,6 +61,14 @@ async def test_a_question_moves_no_content() -> None:
         assert (await files.stat("c5")).sha256, "not among the 64 MiB that a list has the digests of"
 
 
+async def test_a_name_that_looks_like_a_pattern_is_that_of_one_file(files: Files) -> None:
+    await files.write_many({"data[1].csv": "mine", "data1.csv": "other"})
+    assert await files.read("data[1].csv") == b"mine"
+    await files.write("data1.csv", bytes(15_000_000))
+    await files.write_many({"x": bytes(2_000_000), "data[1].csv": "mine"})
+    assert await files.read_many(["data[1].csv", "x"]) == {"data[1].csv": b"mine", "x": bytes(2_000_000)}
+
+
 async def test_a_file_is_removed(files: Files) -> None:
     await files.write_many({"a b's.txt": "", "c": ""})
     await files.remove("a b's.txt")
