@@ -44,11 +44,15 @@ async def find(kubeconfig: str | None, context: str | None) -> tuple[client.Conf
     reading = await reader(kubeconfig, context)()
     configuration = reading.configuration
     # aiohttp takes NO_PROXY as Python's urllib reads it: names and domains only. kubectl takes networks, too.
-    no_proxy = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
-    if configuration.proxy is None and should_bypass_proxies(configuration.host, no_proxy):
+    if configuration.proxy is None and should_bypass_proxies(configuration.host, no_proxy()):
         configuration.client_session_kwargs = {"trust_env": False}
     # Read again, it is the same context, whatever a kubeconfig has as the current one by then.
     return configuration, Credentials(reader(kubeconfig, context or reading.context), reading)
+
+
+def no_proxy() -> str:
+    """Hosts and networks for which no proxy of the environment is used: as in Go, this machine is always one."""
+    return f"{os.environ.get('no_proxy', os.environ.get('NO_PROXY', ''))},localhost,127.0.0.0/8,::1"
 
 
 def reader(kubeconfig: str | None, context: str | None) -> Read:

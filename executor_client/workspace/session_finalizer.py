@@ -14,7 +14,7 @@ from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
 from executor_client.client.request import ClusterRef
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.transport.credentials import Reading, tls_context
-from executor_client.transport.kube_config import reader
+from executor_client.transport.kube_config import no_proxy, reader
 from executor_client.workspace.shared_session import SharedSession
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,10 @@ def _end(name: str, cluster: ClusterRef) -> None:
         configuration: Any = Configuration()
         configuration.host, configuration.verify_ssl = read.configuration.host, read.configuration.verify_ssl
         configuration.tls_server_name = read.configuration.tls_server_name
-        configuration.proxy = read.configuration.proxy or configuration.proxy
+        if read.configuration.proxy:
+            configuration.proxy, configuration.no_proxy = read.configuration.proxy, ""
+        else:  # that of the environment, which the library has looked up
+            configuration.no_proxy = no_proxy()
         configuration.retries = False
         headers = HTTPHeaderDict({"Content-Type": "application/merge-patch+json"})
         for header, value in read.identity.headers:

@@ -17,6 +17,7 @@ from polling import clock_jumps_once
 from executor_client import ClusterRef, ClusterUnreachable, CodeExecutionClient
 from executor_client.transport import kube_config
 from executor_client.transport.kube_config import find
+from executor_client.workspace import session_finalizer
 
 
 class Proxy:
@@ -74,16 +75,44 @@ async def test_the_proxy_of_the_kubeconfig_is_used(proxy: Proxy, tmp_path: Path)
     assert set(proxy.asked) == {"CONNECT 127.0.0.1:1 HTTP/1.1"}
 
 
-@pytest.mark.parametrize("no_proxy", [None, "127.0.0.1", "127.0.0.0/8", "192.168.0.0/16,nonsense/99"])
-async def test_the_proxy_of_the_environment_is_used_but_for_no_proxy(
+@pytest.mark.parametrize("no_proxy", [None, "0.0.0.0", "0.0.0.0/8", "192.168.0.0/16,nonsense/99"])
+async def test_the_proxy_of_the_environment_is_used_except_for_no_proxy(
     no_proxy: str | None, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """0.0.0.0 is this machine, too, but no loopback address."""
     monkeypatch.setenv("HTTPS_PROXY", proxy.url)
     if no_proxy:
         monkeypatch.setenv("NO_PROXY", no_proxy)
-    await ask(tmp_path)
+    await ask(tmp_path, server="https://0.0.0.0:1")
     used = no_proxy is None or no_proxy.startswith("192")
-    assert set(proxy.asked) == ({"CONNECT 127.0.0.1:1 HTTP/1.1"} if used else set())
+    assert set(proxy.asked) == ({"CONNECT 0.0.0.0:1 HTTP/1.1"} if used else set())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST", "[::1]"])
+async def test_no_proxy_of_the_environment_is_asked_for_this_machine(
+    host: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in kubectl: an API server of kind or of a tunnel listens there."""
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+    monkeypatch.setenv("NO_PROXY", "192.168.0.0/16")
+    await ask(tmp_path, server=f"https://{host}:1")
+    assert proxy.asked == []
+
+
+@pytest.mark.parametrize("no_proxy", ["", "0.0.0.0"])
+@pytest.mark.parametrize(("host", "loopback"), [("127.0.0.1", True), ("0.0.0.0", False)])
+@pytest.mark.parametrize("named", [True, False], ids=["of the kubeconfig", "of the environment"])
+async def test_the_farewell_of_a_session_takes_the_same_way(
+    no_proxy: str, host: str, loopback: bool, named: bool, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    if not named:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+    cluster = client_of(tmp_path, server=f"https://{host}:1", **({"proxy-url": proxy.url} if named else {})).cluster
+    assert cluster
+    await asyncio.to_thread(session_finalizer._end, "session-1", cluster)
+    used = named or not (loopback or no_proxy)
+    assert {one.split(" HTTP/")[0] for one in proxy.asked} == ({f"CONNECT {host}:1"} if used else set())
 
 
 BROKEN = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").decode()
