@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -63,7 +64,7 @@ class Client:
         *,
         agent: str,
         namespace: str | None = None,
-        kubeconfig: str | None = None,
+        kubeconfig: str | Path | None = None,
         context: str | None = None,
         timeout: float = 60,
         start_timeout: float | None = None,
@@ -80,7 +81,7 @@ class Client:
                 f"{name} is {given[name]!r}, but backend says where code runs: give either backend, or namespace, "
                 "kubeconfig and context"
             )
-        self._ref = ClusterRef(namespace or DEFAULT_NAMESPACE, kubeconfig, context)
+        self._ref = ClusterRef(namespace or DEFAULT_NAMESPACE, str(kubeconfig) if kubeconfig else None, context)
         request = Request(
             agent=agent,
             image=image,
