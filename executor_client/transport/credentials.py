@@ -23,6 +23,10 @@ _EARLY: Final = timedelta(seconds=5)
 """How long before its end a token is replaced."""
 
 
+_AGAIN_SECONDS: Final = 5
+"""How long a failure to read counts for all requests, unless a file changes."""
+
+
 @dataclass(frozen=True, repr=False)
 class Identity:
     """What a request shows, and by which certificates the API server is known."""
@@ -70,6 +74,15 @@ Read: TypeAlias = Callable[[], Coroutine[Any, Any, Reading]]
 _Stamps: TypeAlias = tuple[tuple[int, int] | None, ...]
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """Why credentials could not be read. That counts while the files are the same, until a time of the loop's clock."""
+
+    why: str
+    stamps: _Stamps
+    until: float
+
+
 class Credentials:
     """The identity that counts. For one event loop.
 
@@ -86,6 +99,23 @@ class Credentials:
     def _keep(self, reading: Reading) -> None:
         self.identity, self._files = reading.identity, reading.files
         self._stamps = _stamps(reading.files)
+        self._failure: _Failure | None = None
+
+    async def _read_again(self) -> None:
+        """Read it, unless that has just failed for another request.
+
+        Raises:
+            ClusterUnreachable: it can't be read.
+        """
+        stamps, clock = _stamps(self._files), asyncio.get_running_loop().time
+        failure = self._failure
+        if failure and failure.stamps == stamps and clock() < failure.until:
+            raise ClusterUnreachable(failure.why)
+        try:
+            self._keep(await self._read())
+        except ClusterUnreachable as error:
+            self._failure = _Failure(str(error), stamps, clock() + _AGAIN_SECONDS)
+            raise
 
     async def current(self) -> Identity:
         """The identity, read again if it is about to expire or if one of its files has changed.
@@ -100,7 +130,7 @@ class Credentials:
             async with self._lock:
                 if self._stale and self.identity is before:  # else another request has just had it read
                     try:
-                        self._keep(await self._read())
+                        await self._read_again()
                     except ClusterUnreachable:
                         if self.identity.expired:
                             raise
@@ -117,7 +147,7 @@ class Credentials:
         """
         async with self._lock:
             if self.identity is refused:
-                self._keep(await self._read())
+                await self._read_again()
             return None if self.identity == refused else self.identity
 
     @property
