@@ -29,6 +29,9 @@ from executor_client.transport.impersonation import impersonation
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _KUBECONFIG: Final = "~/.kube/config"
 _MERGED: Final = ("clusters", "contexts", "users")
+_TOLD: Final = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression")
+_EXTENSION: Final = "client.authentication.k8s.io/exec"
+"""Of a cluster in a kubeconfig: what its plugins are to know."""
 _YAML: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLUGIN_SECONDS: Final = 60
 _LOGIN_SECONDS: Final = 300
@@ -104,10 +107,14 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         plugin = user["exec"] if user and "exec" in user else None
         if plugin:
             del user.value["exec"]
+            if os.sep in plugin["command"]:
+                plugin.value["command"] = str(_beside(plugin, plugin["command"]))
+        wanted = plugin and plugin.safe_get("provideClusterInfo")
+        told = {"cluster": _told_of(cluster, read["certificate-authority"])} if wanted else {}
         loader.cert_file = loader.key_file = None
         async with asyncio.timeout(_PLUGIN_SECONDS):  # for an auth-provider, which was before plugins
             await loader.load_and_set(configuration)
-        shown: dict[str, Any] = await _ask(plugin, where) if plugin else {}
+        shown: dict[str, Any] = await _ask(plugin, where, told) if plugin else {}
     except config.ConfigException as error:
         raise ClusterUnreachable(_what_kubeconfig_lacks(where, context, str(error))) from error
     except (OSError, yaml.YAMLError) as error:
@@ -178,8 +185,16 @@ def _beside(node: Any, file: str) -> Path:
     return Path(node.path).absolute().parent / file
 
 
-async def _ask(plugin: Any, where: str) -> dict[str, Any]:
-    """What a credential plugin answers.
+def _told_of(cluster: Any, authority: bytes) -> dict[str, Any]:
+    """What a credential plugin is told of a cluster, as by kubectl."""
+    data = base64.b64encode(authority).decode()
+    told = {**{name: cluster.value.get(name) for name in _TOLD}, "certificate-authority-data": data}
+    extensions = {one["name"]: one["extension"] for one in cluster.value.get("extensions") or ()}
+    return {name: value for name, value in {**told, "config": extensions.get(_EXTENSION)}.items() if value}
+
+
+async def _ask(plugin: Any, where: str, told: dict[str, Any]) -> dict[str, Any]:
+    """What a credential plugin answers that is told this, too.
 
     Raises:
         ClusterUnreachable: it can't be run, or doesn't answer in time.
@@ -188,7 +203,7 @@ async def _ask(plugin: Any, where: str) -> dict[str, Any]:
     seconds = _LOGIN_SECONDS if sys.stdout.isatty() else _PLUGIN_SECONDS
     try:
         async with asyncio.timeout(seconds):
-            answer = await _run(ExecProvider(plugin))
+            answer = await _run(ExecProvider(plugin), told)
     except TimeoutError:
         raise ClusterUnreachable(
             f"the credential plugin {plugin['command']!r} that the kubeconfig {where} names has not answered within "
@@ -207,15 +222,15 @@ async def _ask(plugin: Any, where: str) -> dict[str, Any]:
     return answer
 
 
-async def _run(provider: ExecProvider) -> dict[str, Any]:
+async def _run(provider: ExecProvider, told: dict[str, Any]) -> dict[str, Any]:
     """What a plugin answers. The library leaves its process behind where nobody waits for it any more.
 
     Raises:
         OSError: it can't be run.
         ConfigException: it has failed, or its answer is none.
     """
-    version, spec = provider.api_version, {"interactive": sys.stdout.isatty()}
-    info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
+    version, spec = provider.api_version, {**told, "interactive": sys.stdout.isatty()}
+    info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec}, default=str)
     environment = {**provider.env, "KUBERNETES_EXEC_INFO": info}
     create = asyncio.create_subprocess_exec(*provider.args, env=environment, stdout=PIPE, stderr=PIPE)
     creation = asyncio.create_task(create)

@@ -2,10 +2,11 @@
 
 import asyncio
 import base64
+import json
 import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,61 @@ async def test_a_plugin_that_fails_or_answers_something_else_is_an_error_of_ours
     await plugin.began()
     with pytest.raises(ClusterUnreachable, match=told):
         await finding
+
+
+TELLING = f"""#!/bin/sh
+printf %s "$KUBERNETES_EXEC_INFO" > "$TOLD"
+echo '{ANSWER}'
+"""
+
+
+def write_with_telling_plugin(folder: Path, command: str, cluster: dict[str, Any], **more: Any) -> Path:
+    """A kubeconfig in the folder, whose plugin writes down what the plugin is told."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "plugin").write_text(TELLING)
+    (folder / "bin" / "plugin").chmod(0o755)
+    write_two_contexts(folder / "kubeconfig", "a")
+    config = yaml.safe_load((folder / "kubeconfig").read_text())
+    named = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "interactiveMode": "Never"}
+    environment = [{"name": "TOLD", "value": str(folder / "told")}]
+    config["users"][0]["user"] = {"exec": {**named, "env": environment, **more}}
+    config["clusters"][0]["cluster"] |= cluster
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return folder / "kubeconfig"
+
+
+@pytest.mark.parametrize("command", ["bin/plugin", "./bin/plugin"])
+async def test_a_plugin_with_a_relative_path_is_beside_the_kubeconfig_as_in_kubectl(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    _, credentials = await find(str(write_with_telling_plugin(tmp_path / "home", command, {})), None)
+    assert credentials.identity.authorization == "Bearer t"
+    assert "cluster" not in json.loads((tmp_path / "home" / "told").read_text())["spec"]
+
+
+async def test_a_plugin_without_a_path_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_with_telling_plugin(tmp_path / "home", "plugin", {})
+    monkeypatch.setenv("PATH", f"{tmp_path}/home/bin:{os.environ['PATH']}")
+    _, credentials = await find(str(path), None)
+    assert credentials.identity.authorization == "Bearer t"
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+async def test_a_plugin_that_asks_for_the_cluster_is_told_of_it(tmp_path: Path, as_file: bool) -> None:
+    told = {"server": "https://a.example:6443", "tls-server-name": "b", "insecure-skip-tls-verify": True}
+    told |= {"proxy-url": "http://c:1", "certificate-authority-data": "YWJj"}
+    ours = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "d", "since": date(2024, 1, 2)}}
+    extensions = [{"name": "other", "extension": {"x": 1}}, ours]
+    cluster = {**told, "extensions": extensions}
+    if as_file:
+        (tmp_path / "ca.crt").write_bytes(b"abc")
+        cluster["certificate-authority"] = "../ca.crt"
+        del cluster["certificate-authority-data"]
+    path = write_with_telling_plugin(tmp_path / "home", "./bin/plugin", cluster, provideClusterInfo=True)
+    await find(str(path), None)
+    spec = json.loads((tmp_path / "home" / "told").read_text())["spec"]
+    assert spec["cluster"] == {**told, "config": {"audience": "d", "since": "2024-01-02"}}
 
 
 # --- parsing ---
