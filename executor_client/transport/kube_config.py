@@ -243,8 +243,8 @@ async def _run(provider: ExecProvider, told: dict[str, Any]) -> dict[str, Any]:
             process._transport.close()  # type: ignore[attr-defined]
             await process.wait()
     if process.returncode:
-        told = errors.decode(errors="replace").strip()
-        raise config.ConfigException(f"exec: process returned {process.returncode}{'. ' if told else ''}{told}")
+        why = errors.decode(errors="replace").strip()
+        raise config.ConfigException(f"exec: process returned {process.returncode}{'. ' if why else ''}{why}")
     try:
         answer: dict[str, Any] = json.loads(output)
         if answer["apiVersion"] != version:
